@@ -1,0 +1,30 @@
+"""Fine-tunes the digits ViT at twice the resolution: the patch size stays, positions are resampled from 4x4 to 8x8.
+
+python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
+"""
+
+from .lib import common
+
+
+def get_config():
+    config = common.base()
+    config.model.image_size = 16
+    config.model.channels = 1
+    config.model.dropout = 0.1
+    config.jit_compile = True
+
+    config.data.train_preprocess = "decode(1)|resize(16, 16)|random_shift(2)|noise(10)"
+    config.data.eval_preprocess = "decode(1)|resize(16, 16)"
+
+    config.batch_size = 64
+    config.total = "15 epochs"
+    config.evaluate = "5 epochs"
+    config.checkpoint = "5 epochs"
+
+    config.optimizer.learning_rate = 3e-4
+    config.optimizer.weight_decay = 0.05
+    config.schedule.warmup = "10%"
+    config.loss.label_smoothing = 0.1
+    config.mixup = 0.2
+    config.head = "keep"
+    return config

@@ -1,0 +1,29 @@
+"""Pre-trains a small ViT on scikit-learn's digits, real 8x8 scans.
+
+python -m trainers.pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
+"""
+
+from .lib import common
+
+
+def get_config():
+    config = common.base()
+    config.model.update(
+        variant="Ti/2", image_size=8, channels=1, depth=4, width=96, heads=4, mlp_dim=192, pool="gap", dropout=0.1
+    )
+    config.jit_compile = True
+
+    config.data.train_preprocess = "decode(1)|random_shift(1)|noise(10)"
+    config.data.eval_preprocess = "decode(1)|resize(8, 8)"
+
+    config.batch_size = 64
+    config.total = "100 epochs"
+    config.evaluate = "10 epochs"
+    config.checkpoint = "10 epochs"
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.weight_decay = 0.05
+    config.schedule.warmup = "5%"
+    config.loss.label_smoothing = 0.1
+    config.mixup = 0.2
+    return config

@@ -1,0 +1,31 @@
+"""Fine-tunes on a folder of images, PATH/CLASS/IMAGE (JPEG, PNG, BMP, GIF, WebP).
+
+    python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PATH --config.init=MODEL --workdir=runs/mine
+
+MODEL is a .keras file or a run directory. Without --config.init the model starts from random weights: that runs, but learns little
+from few images. The recipe is the paper's for fine-tuning (arXiv 2010.11929, table 4): momentum, cosine, no weight decay, clip 1.
+"""
+
+from .lib import common
+
+
+def get_config():
+    config = common.base()
+    config.model.variant = "Ti/16"
+    config.model.image_size = 224
+
+    config.data.source = "folder:PATH"
+    config.data.train = "train[:80%]"
+    config.data.evaluation = "train[80%:]"
+    config.data.train_preprocess = "decode|random_resized_crop(224, scale=(0.3, 1.0))|random_flip"
+    config.data.eval_preprocess = "decode|resize(256)|central_crop(224)"
+
+    config.batch_size = 16
+    config.total = "500 steps"
+    config.evaluate = "50 steps"
+    config.checkpoint = "50 steps"
+
+    config.optimizer.name = "momentum"
+    config.optimizer.learning_rate = 0.003
+    config.optimizer.weight_decay = 0.0
+    return config

@@ -1,0 +1,21 @@
+"""Vision Transformers as Keras layers and functional models: train, fine-tune, export."""
+
+import importlib.util as _util
+import os as _os
+
+if not any(_util.find_spec(engine) for engine in ("tensorflow", "jax")):
+    raise ImportError(
+        "keras_vit needs an engine, chosen by an extra: pip install "
+        '"keras-vit[cpu]", "keras-vit[gpu]" or "keras-vit[tpu]" for TensorFlow, "keras-vit[jax]" for JAX.'
+    )
+if not _util.find_spec("tensorflow"):
+    _os.environ.setdefault("KERAS_BACKEND", "jax")
+
+from keras_vit import layers
+from keras_vit.checkpoints import load
+from keras_vit.models import ViT, ViTSpec
+from keras_vit.serving import export
+from keras_vit.training import Model
+from keras_vit.version import __version__
+
+__all__ = ["Model", "ViT", "ViTSpec", "__version__", "export", "layers", "load"]

@@ -1,0 +1,40 @@
+"""Splits with slices, as tensorflow-datasets writes them: "train", "train[:90%]", "test[100:200]"."""
+
+import re
+
+_SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+
+def _bound(text, size, default):
+    """One bound of a slice as an index; percents are rounded to whole examples."""
+    if text is None:
+        return default
+    value = round(int(text[:-1]) / 100 * size) if text.endswith("%") else int(text)
+    value = value + size if value < 0 else value
+    return min(max(value, 0), size)
+
+
+def split_name(split):
+    """'train[:90%]' -> 'train'.
+
+    Raises:
+        ValueError: for text that is no split.
+    """
+    match = _SPLIT.fullmatch(split)
+    if not match:
+        raise ValueError(f'"{split}" is no split. Write "train", "train[:90%]", "train[90%:]" or "test[100:200]".')
+    return match["name"]
+
+
+def split_range(split, size):
+    """The (start, stop) of `split` in `size` examples.
+
+    Raises:
+        ValueError: if nothing is left.
+    """
+    split_name(split)
+    match = _SPLIT.fullmatch(split)
+    start, stop = _bound(match["start"], size, 0), _bound(match["stop"], size, size)
+    if start >= stop:
+        raise ValueError(f'The split "{split}" is empty: it has {size} examples before slicing.')
+    return start, stop

@@ -1,0 +1,27 @@
+"""Keras layers of the Vision Transformer family, one idea a file."""
+
+from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.block import LayerScale, TransformerBlock
+from keras_vit.layers.dropout import Dropout, DropPath
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.normalization import PixelNormalization
+from keras_vit.layers.patches import PatchEncoder
+from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.tokens import ClassToken
+
+__all__ = [
+    "AddPositionEmbs",
+    "AttentionPooling",
+    "ClassToken",
+    "DropPath",
+    "Dropout",
+    "LayerScale",
+    "MeanPooling",
+    "MlpBlock",
+    "MultiHeadSelfAttention",
+    "PatchEncoder",
+    "PixelNormalization",
+    "TokenPooling",
+    "TransformerBlock",
+]

@@ -1,0 +1,44 @@
+"""Pixels 0..255 to what a checkpoint was trained on, inside the model."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.registration import serializable
+
+
+@serializable
+class PixelNormalization(keras.layers.Layer):
+    """Returns (pixels - mean) / std, with `mean` and `std` on the 0..255 scale.
+
+    Args:
+        mean, std: a number, or one a channel. 127.5 and 127.5 give [-1, 1] (Google's checkpoints).
+
+    Input (b, h, w, c), any number type; output the same shape in the compute dtype. The arithmetic is float32 whatever the
+    policy: bfloat16 would round the pixels first, which is why autocast is off.
+    """
+
+    def __init__(self, mean=127.5, std=127.5, **kwargs):
+        super().__init__(autocast=False, **{k: v for k, v in kwargs.items() if k != "autocast"})
+        self.mean = tuple(mean) if isinstance(mean, (list, tuple)) else float(mean)
+        self.std = tuple(std) if isinstance(std, (list, tuple)) else float(std)
+        smallest = min(self.std) if isinstance(self.std, tuple) else self.std
+        if smallest <= 0:
+            raise ValueError(f"PixelNormalization: std must be positive, got {std}.")
+
+    def build(self, input_shape):
+        for name, value in (("mean", self.mean), ("std", self.std)):
+            if isinstance(value, tuple) and len(value) != input_shape[-1]:
+                raise ValueError(
+                    f"PixelNormalization: {name} has {len(value)} values, the image has {input_shape[-1]} channels. "
+                    "Give one value a channel, or a single number for all."
+                )
+        self.built = True
+
+    def call(self, x):
+        x = ops.cast(x, self.variable_dtype)
+        mean = ops.convert_to_tensor(self.mean, dtype=self.variable_dtype)
+        std = ops.convert_to_tensor(self.std, dtype=self.variable_dtype)
+        return ops.cast((x - mean) / std, self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "mean": self.mean, "std": self.std}

@@ -1,0 +1,83 @@
+"""Images to patch tokens: x_p E of the paper's equation 1."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.registration import serializable
+
+
+def pair(value, what):
+    """(height, width) from a number or a pair of positive integers; `what` names the argument in the error."""
+    values = (value, value) if isinstance(value, int) else tuple(value)
+    if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
+        raise ValueError(f"{what} must be a positive integer or a pair (height, width) of them, got {value!r}.")
+    return values
+
+
+def grid_size(image_size, patch_size):
+    """The patch grid (h, w) of an image; both sizes are (height, width) in pixels.
+
+    Raises:
+        ValueError: if the image is not a whole number of patches.
+    """
+    if any(i % p for i, p in zip(image_size, patch_size)):
+        near = tuple(max(p, round(i / p) * p) for i, p in zip(image_size, patch_size))
+        raise ValueError(
+            f"An image of {image_size[0]}x{image_size[1]} pixels is not divisible by patches of "
+            f"{patch_size[0]}x{patch_size[1]}. The nearest size that is: {near[0]}x{near[1]}."
+        )
+    return tuple(i // p for i, p in zip(image_size, patch_size))
+
+
+@serializable
+class PatchEncoder(keras.layers.Layer):
+    """Cuts an image into patches and embeds each linearly.
+
+    Args:
+        patch_size: pixels, a number or (height, width).
+        width: the embedding's size d.
+        form: "conv" (a convolution whose stride is its kernel) or "dense" (flatten, then a matrix product). Same weights, same
+            result; which is faster depends on the machine.
+
+    Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
+    """
+
+    def __init__(self, patch_size, width, form="conv", **kwargs):
+        super().__init__(**kwargs)
+        if form not in ("conv", "dense"):
+            raise ValueError(f'PatchEncoder: unknown form {form!r}. Valid forms: "conv", "dense".')
+        self.patch_size = pair(patch_size, "PatchEncoder: patch_size")
+        self.width = width
+        self.form = form
+
+    def build(self, input_shape):
+        if len(input_shape) != 4 or None in input_shape[1:]:
+            raise ValueError(
+                f"PatchEncoder: expected images (b, height, width, c) of fixed size, got shape {tuple(input_shape)}."
+            )
+        grid_size(input_shape[1:3], self.patch_size)
+        channels = input_shape[-1]
+        shape = (*self.patch_size, channels, self.width)
+        self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
+        self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
+
+    def call(self, images):
+        p, q = self.patch_size
+        _, height, width, c = images.shape
+        h, w = height // p, width // q
+        if self.form == "conv":
+            x = ops.conv(images, self.kernel, strides=(p, q), padding="valid", data_format="channels_last")
+            x = ops.reshape(x, (-1, h * w, self.width))  # (b, h, w, d) -> (b, n, d)
+        else:
+            x = ops.reshape(images, (-1, h, p, w, q, c))
+            x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, h, w, p, q, c)
+            x = ops.reshape(x, (-1, h * w, p * q * c))  # (b, n, p*q*c)
+            x = ops.matmul(x, ops.reshape(self.kernel, (p * q * c, self.width)))  # (b, n, d)
+        return x + self.bias
+
+    def compute_output_shape(self, input_shape):
+        h, w = grid_size(input_shape[1:3], self.patch_size)
+        return (input_shape[0], h * w, self.width)
+
+    def get_config(self):
+        return {**super().get_config(), "patch_size": self.patch_size, "width": self.width, "form": self.form}

@@ -1,0 +1,91 @@
+"""From tokens to one vector an image: token, gap or map. All take (b, n, d) and return (b, d)."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.mlp import MlpBlock, check_gelu
+from keras_vit.layers.registration import serializable
+
+
+@serializable
+class TokenPooling(keras.layers.Layer):
+    """Takes the first token, the class token (the paper's head)."""
+
+    def call(self, x):
+        return x[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+
+@serializable
+class MeanPooling(keras.layers.Layer):
+    """Averages the patch tokens only (GAP): the first `prefix` tokens, class token and registers, are left out."""
+
+    def __init__(self, prefix=0, **kwargs):
+        super().__init__(**kwargs)
+        self.prefix = prefix
+
+    def call(self, x):
+        return ops.mean(x[:, self.prefix :], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "prefix": self.prefix}
+
+
+@serializable
+class AttentionPooling(keras.layers.Layer):
+    """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned probe attends to all tokens, then a residual MLP.
+
+    Args:
+        heads: number of heads k.
+        mlp_dim, gelu: of the MLP.
+        epsilon: of its layer normalisation.
+    """
+
+    def __init__(self, heads, mlp_dim, gelu="erf", epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        check_gelu(gelu, "AttentionPooling")
+        self.heads = heads
+        self.mlp_dim = mlp_dim
+        self.gelu = gelu
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        if width % self.heads:
+            raise ValueError(f"AttentionPooling: a width of {width} does not divide into {self.heads} heads.")
+        self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
+        policy = self.dtype_policy
+        for name in ("query", "key", "value", "out"):
+            dense = Dense(width, dtype=policy, name=name)
+            dense.build(input_shape)
+            setattr(self, name, dense)
+        self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.norm.build((None, 1, width))
+        self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
+        self.mlp.build((None, 1, width))
+
+    def _split(self, x):
+        x = ops.reshape(x, (-1, x.shape[1], self.heads, x.shape[2] // self.heads))  # (b, n, k, c)
+        return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
+
+    def call(self, x):
+        q = self._split(self.query(ops.cast(self.probe, x.dtype)))  # (1, k, 1, c)
+        k, v = self._split(self.key(x)), self._split(self.value(x))  # (b, k, n, c)
+        q = q * ops.cast(q.shape[-1] ** -0.5, q.dtype)
+        weights = ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))  # (b, k, 1, n)
+        y = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))  # (b, 1, k, c)
+        y = self.out(ops.reshape(y, (-1, 1, x.shape[2])))  # (b, 1, d)
+        return (y + self.mlp(self.norm(y)))[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        names = "heads mlp_dim gelu epsilon"
+        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}

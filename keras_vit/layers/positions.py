@@ -1,0 +1,82 @@
+"""Position embeddings, added to the tokens (E_pos of the paper's equation 1).
+
+A kind is one function `(layer, grid, prefix, width) -> table`, called when the layer is built; it returns the (1, prefix + n, d)
+table, a weight or a numpy constant, and is one row of KINDS.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.patches import pair
+from keras_vit.layers.registration import serializable
+
+
+def sincos_2d(grid, width, temperature=10_000.0):
+    """Fixed 2-D sine-cosine table (MoCo v3, arXiv 2104.02057): numpy (h*w, d) float32, quarters sin x, cos x, sin y, cos y.
+
+    Raises:
+        ValueError: if the width is not a multiple of 4.
+    """
+    if width % 4:
+        raise ValueError(f"2-D sin-cos positions need a width divisible by 4, got {width}.")
+    y, x = np.mgrid[: grid[0], : grid[1]]  # (h, w) each
+    omega = np.arange(width // 4, dtype="float64") / max(width // 4 - 1, 1)
+    omega = 1.0 / temperature**omega
+    x, y = np.outer(x.ravel(), omega), np.outer(y.ravel(), omega)  # (n, d/4)
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
+
+
+def _learned(layer, grid, prefix, width):
+    shape = (1, prefix + grid[0] * grid[1], width)
+    return layer.add_weight(shape=shape, initializer=keras.initializers.RandomNormal(stddev=layer.stddev), name="embedding")
+
+
+def _sincos(layer, grid, prefix, width):
+    table = np.concatenate([np.zeros((prefix, width), "float32"), sincos_2d(grid, width)])
+    return table[None]
+
+
+KINDS = {"learned": _learned, "sincos2d": _sincos}
+
+
+@serializable
+class AddPositionEmbs(keras.layers.Layer):
+    """Adds a position embedding to every token.
+
+    Args:
+        grid: the patches' (h, w), rectangles too: resampling to another resolution needs it.
+        prefix: how many tokens stand before the patches (the class token).
+        kind: "learned" (1-D, the paper's default) or "sincos2d" (fixed; prefix tokens get zeros).
+        stddev: at which learned positions start.
+
+    Input and output (b, prefix + h * w, d).
+    """
+
+    def __init__(self, grid, prefix=0, kind="learned", stddev=0.02, **kwargs):
+        super().__init__(**kwargs)
+        if kind not in KINDS:
+            raise ValueError(f"AddPositionEmbs: unknown kind {kind!r}. Valid kinds: {', '.join(KINDS)}.")
+        self.grid = pair(grid, "AddPositionEmbs: grid")
+        self.prefix = prefix
+        self.kind = kind
+        self.stddev = stddev
+
+    def build(self, input_shape):
+        expected = self.prefix + self.grid[0] * self.grid[1]
+        if input_shape[1] != expected:
+            raise ValueError(
+                f"AddPositionEmbs: got {input_shape[1]} tokens, expected {expected} "
+                f"({self.prefix} before a grid of {self.grid[0]}x{self.grid[1]} patches)."
+            )
+        self.embedding = KINDS[self.kind](self, self.grid, self.prefix, input_shape[-1])
+
+    def call(self, x):
+        return x + ops.cast(ops.convert_to_tensor(self.embedding), x.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        own = {"grid": self.grid, "prefix": self.prefix, "kind": self.kind, "stddev": self.stddev}
+        return {**super().get_config(), **own}

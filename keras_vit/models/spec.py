@@ -1,0 +1,145 @@
+"""What a Vision Transformer is made of: ViTSpec, and one row a size.
+
+Sizes Ti, S, B, L, H: tables 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560.
+"""
+
+import dataclasses
+import difflib
+
+from keras_vit.layers.mlp import check_gelu
+from keras_vit.layers.patches import pair
+from keras_vit.layers.positions import KINDS
+
+ROWS = {
+    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
+    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
+    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
+    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
+    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
+    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
+    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
+}
+POOLS = ("token", "gap", "map")
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTSpec:
+    """A Vision Transformer's architecture, whole: equal specs are equal models.
+
+    Attributes:
+        patch_size: pixels (height, width).
+        depth, width, mlp_dim, heads: the row's numbers.
+        head_dim: width of an attention head; None for width / heads.
+        class_token: prepend one; None for "exactly where pool is token".
+        registers: number of register tokens behind the class token.
+        positions: "learned" or "sincos2d".
+        position_std: at which learned positions start; the paper's code has 0.02. Little data wants more (docs/recipes.md).
+        pool: "token", "gap" (patch tokens only) or "map".
+        pre_logits: width of the tanh layer before the head; None for none.
+        qkv_bias, qk_norm, gelu, epsilon, layer_scale: see layers.TransformerBlock.
+        dropout: behind every dense layer but qkv, and behind the position embedding.
+        attention_dropout: on the attention weights.
+        drop_path: the last block's rate; it grows linearly from 0 at the first.
+        head_bias: what the head's bias starts at (AugReg: -6.9 for ImageNet with the sigmoid loss).
+        mean, std: the normalisation, on the 0..255 scale: a number or one a channel.
+        patch_form: "conv" or "dense", see layers.PatchEncoder.
+    """
+
+    patch_size: tuple
+    depth: int
+    width: int
+    mlp_dim: int
+    heads: int
+    head_dim: int | None = None
+    class_token: bool | None = None
+    registers: int = 0
+    positions: str = "learned"
+    position_std: float = 0.02
+    pool: str = "token"
+    pre_logits: int | None = None
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    gelu: str = "erf"
+    epsilon: float = 1e-6
+    layer_scale: float | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    head_bias: float = 0.0
+    mean: float | tuple = 127.5
+    std: float | tuple = 127.5
+    patch_form: str = "conv"
+
+    def __post_init__(self):
+        fix = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        fix("patch_size", pair(self.patch_size, "patch_size"))
+        for name in ("mean", "std"):
+            if isinstance(getattr(self, name), (list, tuple)):
+                fix(name, tuple(getattr(self, name)))
+        if self.class_token is None:
+            fix("class_token", self.pool == "token")
+        for name in ("depth", "width", "mlp_dim", "heads"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive integer, got {getattr(self, name)!r}.")
+        for name, valid in (("pool", POOLS), ("positions", tuple(KINDS))):
+            if getattr(self, name) not in valid:
+                raise ValueError(f"Unknown {name} {getattr(self, name)!r}. Valid: {', '.join(valid)}.")
+        check_gelu(self.gelu, "ViTSpec")
+        if self.pool == "token" and not self.class_token:
+            raise ValueError('pool="token" reads the class token, but class_token is False. Use pool="gap" or "map".')
+
+    @property
+    def prefix(self):
+        """Tokens before the patches when the blocks run."""
+        return int(self.class_token) + self.registers
+
+    def to_dict(self):
+        return dataclasses.asdict(self)
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(ViTSpec))
+
+
+def nearest(name, valid):
+    """' Did you mean ...?' for a mistyped name, or an empty string."""
+    close = difflib.get_close_matches(name, valid, n=1)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _parse(variant):
+    """'B/16' -> (row, patch size)."""
+    row, _, patch = variant.partition("/")
+    if row not in ROWS or not patch.isdigit() or not int(patch):
+        raise ValueError(
+            f'Unknown variant "{variant}". A variant is a size and a patch size in pixels, such as "B/16"; '
+            f"sizes: {', '.join(ROWS)}."
+        )
+    return row, int(patch)
+
+
+def make_spec(variant, **overrides):
+    """The ViTSpec of `variant` with `overrides` applied.
+
+    Args:
+        variant: "B/16" and the like, a ViTSpec, or its to_dict().
+        **overrides: any field of ViTSpec.
+
+    Raises:
+        ValueError: for an unknown variant or field, naming the nearest right one.
+    """
+    for name in overrides:
+        if name not in FIELDS:
+            raise ValueError(f'Unknown argument "{name}".{nearest(name, FIELDS)} Valid: {", ".join(FIELDS)}.')
+    if isinstance(variant, ViTSpec):
+        fields = variant.to_dict()
+    elif isinstance(variant, dict):
+        fields = dict(variant)
+        for name in fields:
+            if name not in FIELDS:
+                raise ValueError(f'Unknown field "{name}" in the spec.{nearest(name, FIELDS)}')
+    else:
+        row, patch = _parse(variant)
+        fields = {"patch_size": patch, **ROWS[row]}
+    if "pool" in overrides and "class_token" not in overrides:
+        fields.pop("class_token", None)
+    return ViTSpec(**{**fields, **overrides})

@@ -1,0 +1,111 @@
+"""Throughput of a model as a fraction of what this machine's matrix products reach, both measured in turn.
+
+    python -m trainers.benchmark --variant=B/16 --batch_size=8
+
+The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass is counted at
+its matrix products (2 operations a multiply-add; 35.2 GFLOP an image for ViT-B/16 at 224), training at three times that.
+"""
+
+import statistics
+import time
+
+from . import flags
+
+
+def forward_flops(spec, image_size, channels=3):
+    """Operations of one image's forward pass in matrix products, 2 a multiply-add."""
+    n_patches = (image_size // spec.patch_size[0]) * (image_size // spec.patch_size[1])
+    n, d, inner = n_patches + spec.prefix, spec.width, spec.heads * (spec.head_dim or spec.width // spec.heads)
+    block = 4 * n * d * inner + 2 * n * n * inner + 2 * n * d * spec.mlp_dim
+    patches = n_patches * spec.patch_size[0] * spec.patch_size[1] * channels * d
+    return 2 * (spec.depth * block + patches)
+
+
+def _seconds(function):
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+def _products():
+    """{size: function} that multiplies two square float32 matrices and waits for the result."""
+    import tensorflow as tf
+
+    def product(n):
+        a = tf.random.normal((n, n))
+        compiled = tf.function(lambda: tf.linalg.matmul(a, a)[0, 0])
+        return lambda: compiled().numpy()
+
+    return {n: product(n) for n in (1024, 2048, 4096)}
+
+
+def _model_steps(spec, image_size, batch_size, dtype):
+    """(forward, train): functions that run one step and wait for it."""
+    import keras
+    import tensorflow as tf
+
+    import keras_vit
+    from keras_vit.training import AdamW, SoftmaxCrossEntropy
+
+    model = keras_vit.ViT(spec, image_size=image_size, dtype=dtype)
+    model.compile(AdamW(1e-4), SoftmaxCrossEntropy(), jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    images = tf.cast(tf.random.uniform((batch_size, image_size, image_size, 3), 0, 256, tf.int32), tf.uint8)
+    labels = tf.zeros((batch_size,), tf.int32)
+    forward = tf.function(lambda: model(images, training=False))
+    model.make_train_function()
+    iterator = iter(tf.data.Dataset.from_tensors((images, labels)).repeat())
+    return lambda: keras.ops.convert_to_numpy(forward()), lambda: float(model.train_function(iterator)["loss"])
+
+
+def measure(spec, image_size, batch_size, dtype, repeats):
+    """Medians over `repeats` rounds in which products and model take turns.
+
+    Returns:
+        dict: "limit" (FLOP/s), "forward" and "training" (images/s), and their fractions of the limit.
+    """
+    products = _products()
+    forward, train = _model_steps(spec, image_size, batch_size, dtype)
+    runs = {**products, "forward": forward, "training": train}
+    for function in runs.values():  # compile and warm up
+        function(), function()
+    times = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, function in runs.items():
+            times[name].append(_seconds(function))
+    median = {name: statistics.median(seconds) for name, seconds in times.items()}
+    limit = max(2 * n**3 / median[n] for n in products)
+    flops = forward_flops(spec, image_size)
+    found = {"limit": limit, "forward": batch_size / median["forward"], "training": batch_size / median["training"]}
+    found["forward_fraction"] = found["forward"] * flops / limit
+    found["training_fraction"] = found["training"] * 3 * flops / limit
+    return found
+
+
+def main():
+    from keras_vit.models import make_spec
+
+    values = flags.FLAGS
+    spec = make_spec(values.variant)
+    gflop = forward_flops(spec, values.image_size) / 1e9
+    print(f"ViT-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f} GFLOP an image forward")
+    for dtype in values.dtypes.split(","):
+        m = measure(spec, values.image_size, values.batch_size, dtype, values.repeats)
+        print(
+            f"{dtype:16} forward {m['forward']:6.2f} images/s = {m['forward_fraction']:.2f} of {m['limit'] / 1e9:.0f} GFLOP/s (float32), "
+            f"training {m['training']:6.2f} images/s = {m['training_fraction']:.2f}",
+            flush=True,
+        )
+
+
+def run():
+    flags.string("variant", "B/16", "Size and patch size.")
+    flags.integer("image_size", 224, "Pixels.")
+    flags.integer("batch_size", 8, "Images a step.")
+    flags.string("dtypes", "float32,mixed_bfloat16", "Keras dtype policies, comma-separated.")
+    flags.integer("repeats", 5, "Rounds; medians are reported.")
+    flags.launch(main)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,94 @@
+"""The main job on real data, end to end: digits at 8x8, fine-tuned at 16x16, evaluated, exported, served in a fresh process.
+
+python -m trainers.demo --workdir=runs/demo
+"""
+
+import pathlib
+import subprocess
+import sys
+import time
+
+from . import flags
+
+_CLASSIFY = pathlib.Path(__file__).resolve().with_name("classify.py")
+
+
+def _write_scans(folder, count):
+    """Some test digits as PNG files; returns (paths, labels)."""
+    import tensorflow as tf
+
+    from keras_vit.data import open_source
+
+    paths, labels = [], []
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, (image, label) in enumerate(open_source("digits", "test").ordered().take(count).as_numpy_iterator()):
+        path = folder / f"scan_{i:02d}_is_{label}.png"
+        path.write_bytes(tf.io.encode_png(image).numpy())
+        paths.append(str(path))
+        labels.append(str(label))
+    return paths, labels
+
+
+def _serve(exported, paths, labels):
+    """Classifies the files in a fresh process without keras_vit; returns (right, count)."""
+    command = [sys.executable, "-I", str(_CLASSIFY), str(exported), *paths]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    print(answer, end="")
+    guesses = [line.rsplit(": ", 1)[1].split()[0] for line in answer.splitlines()]
+    return sum(guess == label for guess, label in zip(guesses, labels)), len(labels)
+
+
+def _report(root, model, config):
+    """Writes report.html of the fine-tuning run."""
+    from keras_vit.data import open_source
+    from keras_vit.inspection import make_report
+    from keras_vit.training.files import write_bytes
+    from keras_vit.training.rundir import RunDirectory
+
+    from .evaluate import evaluate
+
+    source = open_source(config.data.source, config.data.evaluation)
+    measures, images, logits, labels = evaluate(model, source, config.data.eval_preprocess, config.batch_size)
+    records = RunDirectory(root / "finetune").metrics()
+    page = make_report("Digits, fine-tuned at 16x16", model, images, labels, logits, measures, records)
+    write_bytes(root / "report.html", page.encode())
+    return measures
+
+
+def main():
+    import keras_vit
+
+    from . import finetune, pretrain, session
+
+    began, root = time.time(), pathlib.Path(flags.FLAGS.workdir)
+    config = flags.load_config("digits_pretrain")
+    config.seed = flags.FLAGS.seed
+    _, first = session.run(config, root / "pretrain", pretrain.build)
+    config = flags.load_config("digits_finetune")
+    config.seed = flags.FLAGS.seed
+    config.init = str(root / "pretrain")
+    session.run(config, root / "finetune", finetune.build)
+    model = keras_vit.load(root / "finetune")
+    measures = _report(root, model, config)
+    keras_vit.export(model, root / "exported")
+    right, count = _serve(root / "exported", *_write_scans(root / "scans", 8))
+    rows = [
+        ("pre-trained at 8x8", f"{first['top1']:.2%} of {first['examples']} test digits", root / "pretrain"),
+        ("fine-tuned at 16x16", f"{measures['top1']:.2%} of {measures['examples']} test digits", root / "finetune"),
+        ("served from a SavedModel", f"{right} of {count} PNG files right", root / "exported"),
+        ("report", "curves, confusion, examples, attention", root / "report.html"),
+    ]
+    print()
+    for what, result, place in rows:
+        print(f"{what:26}{result:40}{place}")
+    print(f"{time.time() - began:.0f} s, seed {flags.FLAGS.seed}")
+
+
+def run():
+    flags.string("workdir", "runs/demo", "Where everything goes; a demo that was interrupted resumes.")
+    flags.integer("seed", 0, "Of weights, order and augmentation.")
+    flags.launch(main)
+
+
+if __name__ == "__main__":
+    run()

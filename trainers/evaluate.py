@@ -1,0 +1,81 @@
+"""Evaluates a trained model and writes report.html beside its figures.
+
+    python -m trainers.evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
+
+--model is a .keras file or a run directory. The images are preprocessed as the model's file says; --preprocess overrides it.
+"""
+
+import json
+import pathlib
+
+from absl import logging
+
+from . import flags
+
+
+def evaluate(model, source, preprocess, batch_size, limit=2_000):
+    """Measures of `model` over `source`; also the first `limit` images, uint8, with all logits and labels."""
+    import numpy as np
+
+    from keras_vit.data import evaluation_batches
+    from keras_vit.evaluation import classify, report
+
+    batches = evaluation_batches(source, preprocess, batch_size)
+    logits, labels = classify(model, batches)
+    images = np.concatenate([b[0] for b in batches.take(-(-limit // batch_size)).as_numpy_iterator()])[: min(limit, len(labels))]
+    return report(logits, labels), images, logits, labels
+
+
+def check_classes(model, source):
+    """Refuses data whose classes are not the model's.
+
+    Raises:
+        ValueError: naming both.
+    """
+    if len(source.class_names) != model.classes:
+        raise ValueError(f"The model has {model.classes} classes, the data {len(source.class_names)}.")
+    if model.class_names is not None and tuple(source.class_names) != model.class_names:
+        raise ValueError(f"The model's classes are {model.class_names[:10]}, the data's {tuple(source.class_names)[:10]}.")
+
+
+def main():
+    import keras_vit
+    from keras_vit.data import open_source
+    from keras_vit.inspection import make_report
+    from keras_vit.serving.export import serving_preprocessing
+    from keras_vit.training.files import write_bytes
+    from keras_vit.training.rundir import RunDirectory
+
+    values = flags.FLAGS
+    model = keras_vit.load(values.model)
+    source = open_source(values.data, values.split, values.data_dir)
+    check_classes(model, source)
+    preprocess = values.preprocess or serving_preprocessing(model)
+    measures, images, logits, labels = evaluate(model, source, preprocess, values.batch_size)
+    top5 = f", top-5 {measures['top5']:.2%}" if "top5" in measures else ""
+    logging.info("%s %s: top-1 %.2f%%%s, loss %.4f", values.data, values.split, 100 * measures["top1"], top5, measures["loss"])
+    if values.output:
+        folder = pathlib.Path(values.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        records = RunDirectory(values.model).metrics() if pathlib.Path(values.model).is_dir() else []
+        n = len(images)
+        title = f"{values.model} on {values.data} {values.split}"
+        page = make_report(title, model, images, labels[:n], logits[:n], measures, records)
+        write_bytes(folder / "report.html", page.encode())
+        write_bytes(folder / "evaluation.json", json.dumps(measures, indent=2).encode())
+        logging.info("Wrote %s and evaluation.json.", folder / "report.html")
+
+
+def run():
+    flags.string("model", None, "A .keras file or a run directory.", required=True)
+    flags.string("data", "digits", "digits, folder:PATH, or a tensorflow-datasets name.")
+    flags.string("split", "test", 'With slices: "train[90%:]".')
+    flags.string("preprocess", None, "Preprocessing text; none for the model's own.")
+    flags.string("output", None, "A folder for report.html and evaluation.json; none for the printed line only.")
+    flags.integer("batch_size", 64, "Images a batch.")
+    flags.define_data_dir()
+    flags.launch(main)
+
+
+if __name__ == "__main__":
+    run()

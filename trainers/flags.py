@@ -1,0 +1,149 @@
+"""What the binaries share: --config by path or packaged name, --workdir, --data_dir. Imports no TensorFlow.
+
+--config is resolved before absl parses, so that --config.key=value can refer to it.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import pathlib
+import sys
+
+from absl import app, flags
+from ml_collections import config_flags
+
+_CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
+_PACKAGE = "keras_vit_packaged_configs"
+_OURS = set()  # names of the flags that --help shows
+
+
+def config_names():
+    """The packaged configs' names."""
+    return sorted(p.stem for p in _CONFIGS.glob("*.py") if p.stem != "__init__")
+
+
+def _nearest(name, valid):
+    close = difflib.get_close_matches(name, valid, n=1)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _module(name, path, **kwargs):
+    spec = importlib.util.spec_from_file_location(name, path, **kwargs)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_config(name):
+    """The ConfigDict of a packaged config's name or of a Python file's path.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    if name.endswith(".py") or os.sep in name:
+        if not os.path.isfile(name):
+            raise ValueError(f'There is no config file "{name}".')
+        if pathlib.Path(name).resolve().parent != _CONFIGS:
+            return _module("keras_vit_own_config", name).get_config()
+        name = pathlib.Path(name).stem
+    if name not in config_names():
+        valid = ", ".join(config_names())
+        raise ValueError(f'There is no config "{name}".{_nearest(name, config_names())} Packaged: {valid}; or give a .py file.')
+    if _PACKAGE not in sys.modules:
+        _module(_PACKAGE, _CONFIGS / "__init__.py", submodule_search_locations=[str(_CONFIGS)])
+    return importlib.import_module(f"{_PACKAGE}.{name}").get_config()
+
+
+def _take_config(argv, default):
+    """Takes --config NAME out of `argv`; returns (its value or `default`, the rest)."""
+    rest, name, values = argv[:1], default, iter(argv[1:])
+    for arg in values:
+        flag, equals, value = arg.partition("=")
+        if flag in ("--config", "-config"):
+            name = value if equals else next(values, "")
+        else:
+            rest.append(arg)
+    return name, rest
+
+
+def _check_overrides(argv, config):
+    """Refuses --config.key for a key that is not there, naming the nearest right one."""
+    for arg in argv:
+        flag = arg.lstrip("-").partition("=")[0]
+        if not (arg.startswith("-") and flag.startswith("config.")):
+            continue
+        place = config
+        for part in flag.split(".")[1:]:
+            key = part.partition("[")[0]
+            valid = list(place.keys()) if hasattr(place, "keys") else []
+            if key not in valid:
+                raise ValueError(f'--{flag}: the config has no "{key}" there.{_nearest(key, valid)} Valid: {", ".join(valid)}.')
+            place = place[key] if place.get_ref(key).get() is not None else None
+
+
+def _show_help(main):
+    """The binary's docstring and its flags; absl's own help would miss both under a console script."""
+    print(sys.modules[main.__module__].__doc__ or "")
+    for name in sorted(_OURS):
+        print(f"  --{name}: {flags.FLAGS[name].help}")
+
+
+def launch(main, config=None):
+    """Runs the binary `main`, which takes no arguments; `config` is the default config's name, None for a binary without one."""
+    if config is not None:
+        try:
+            name, sys.argv = _take_config(sys.argv, config)
+            loaded = load_config(name)
+            _check_overrides(sys.argv, loaded)
+        except ValueError as error:
+            raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
+        help_text = f"A packaged name ({', '.join(config_names())}) or a Python file; --config.key=value overrides."
+        config_flags.DEFINE_config_dict("config", loaded, help_text)
+        _OURS.add("config")
+    if {"--help", "-h", "--helpshort"} & set(sys.argv[1:]):
+        return _show_help(main)
+    app.run(lambda _: _report_errors(main))
+
+
+def _report_errors(main):
+    """A user's mistake ends in its message and exit code 1, without a traceback; --debug shows it."""
+    try:
+        main()
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        if flags.FLAGS.debug:
+            raise
+        raise SystemExit(f"Error: {error}") from None
+
+
+def string(name, default, help_text, required=False):
+    """Defines a text flag."""
+    flags.DEFINE_string(name, default, help_text, required=required)
+    _OURS.add(name)
+
+
+def integer(name, default, help_text):
+    """Defines an integer flag."""
+    flags.DEFINE_integer(name, default, help_text)
+    _OURS.add(name)
+
+
+def boolean(name, default, help_text):
+    """Defines a yes or no flag."""
+    flags.DEFINE_bool(name, default, help_text)
+    _OURS.add(name)
+
+
+def define_data_dir():
+    string("data_dir", None, "Where tensorflow-datasets' prepared data is; none for its own place.")
+
+
+def define_run():
+    """The flags of binaries that train."""
+    string("workdir", None, "The run's directory; a run that is there already resumes.", required=True)
+    define_data_dir()
+
+
+boolean("debug", False, "Show the traceback of an error.")
+FLAGS = flags.FLAGS

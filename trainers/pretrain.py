@@ -1,0 +1,42 @@
+"""Trains a Vision Transformer from random weights.
+
+    python -m trainers.pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
+
+A run that is in --workdir already resumes where it stopped. Override the config with --config.key=value.
+"""
+
+from . import flags
+
+
+def build(config, source):
+    """A new ViT for the source's classes."""
+    import keras_vit
+
+    from .session import spec_overrides
+
+    return keras_vit.ViT(
+        config.model.variant,
+        image_size=config.model.image_size,
+        channels=config.model.channels,
+        classes=len(source.class_names),
+        class_names=source.class_names,
+        preprocessing=config.data.eval_preprocess,
+        remat=config.model.remat,
+        dtype=config.dtype,
+        **spec_overrides(config),
+    )
+
+
+def main():
+    from . import session
+
+    session.run(flags.FLAGS.config, flags.FLAGS.workdir, build, flags.FLAGS.data_dir)
+
+
+def run():
+    flags.define_run()
+    flags.launch(main, config="digits_pretrain")
+
+
+if __name__ == "__main__":
+    run()

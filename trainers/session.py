@@ -1,0 +1,149 @@
+"""A training run from a config: what pretrain and finetune share. They differ in the model that they start from."""
+
+import json
+import math
+import platform
+
+import keras
+from absl import logging
+
+from keras_vit.data import evaluation_batches, open_source, training_batches
+from keras_vit.evaluation import classify, report
+from keras_vit.training import AdamW, Mixup, Momentum, WarmupSchedule, resolve_steps
+from keras_vit.training.callbacks import swap_averages
+from keras_vit.training.files import save_model
+from keras_vit.training.loop import train
+from keras_vit.training.losses import LOSSES, Accuracy, balanced_class_weights
+from keras_vit.training.rundir import RunDirectory
+
+
+def spec_overrides(config):
+    """The ViTSpec fields that the config sets."""
+    own = ("variant", "image_size", "channels", "remat")
+    return {name: value for name, value in config.model.items() if name not in own and value is not None}
+
+
+def open_data(config, data_dir):
+    """The training and evaluation sources of the config.
+
+    Raises:
+        ValueError: if their classes differ.
+    """
+    data = config.data
+    source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
+    held_out = open_source(data.source, data.evaluation, data_dir)
+    if source.class_names != held_out.class_names:
+        raise ValueError(
+            f"The classes of {data.train} and {data.evaluation} differ: {source.class_names}, {held_out.class_names}."
+        )
+    if source.size < 1:
+        raise ValueError(f"{data.source}, {data.train}, has no examples.")
+    return source, held_out
+
+
+def resolve(config, source):
+    """The config as a plain dict with every duration in steps."""
+    plain = json.loads(config.to_json_best_effort())
+    batch, examples = config.batch_size, source.size
+    total = resolve_steps(config.total, batch, examples)
+    steps = lambda text: resolve_steps(text, batch, examples, total)  # noqa: E731
+    plain["total"] = total
+    for key in ("evaluate", "checkpoint"):
+        plain[key] = max(1, min(steps(config[key]), total))
+    for key in ("warmup", "cooldown"):
+        plain["schedule"][key] = steps(config.schedule[key])
+    return plain
+
+
+def make_optimizer(plain):
+    """The optimizer of a resolved config."""
+    o, s = plain["optimizer"], plain["schedule"]
+    rate = WarmupSchedule(o["learning_rate"], plain["total"], s["warmup"], s["decay"], cooldown=s["cooldown"])
+    shared = {
+        "decay": o["weight_decay"],
+        "layer_decay": o["layer_decay"] or None,
+        "global_clipnorm": o["clip_norm"] or None,
+        "use_ema": bool(o["ema"]),
+        "ema_momentum": o["ema"] or 0.99,
+    }
+    if o["name"] == "adamw":
+        return AdamW(rate, beta_2=o["beta_2"], **shared)
+    if o["name"] == "momentum":
+        return Momentum(rate, momentum=o["momentum"], **shared)
+    raise ValueError(f'Unknown optimizer "{o["name"]}". Valid: adamw, momentum.')
+
+
+def make_loss(plain, source):
+    """The loss of a resolved config."""
+    options = plain["loss"]
+    if options["name"] not in LOSSES:
+        raise ValueError(f'Unknown loss "{options["name"]}". Valid: {", ".join(LOSSES)}.')
+    if options["class_weights"] not in ("", "balanced"):
+        raise ValueError(f'Unknown class_weights "{options["class_weights"]}". Valid: "" and "balanced".')
+    weights = balanced_class_weights(source.class_counts()) if options["class_weights"] else None
+    return LOSSES[options["name"]](label_smoothing=options["label_smoothing"], class_weights=weights)
+
+
+def prepare(model, plain, source):
+    """Compiles the model for the resolved config and builds its optimizer."""
+    metrics = [Accuracy()] + ([Accuracy(k=5, name="top5")] if model.classes > 5 else [])
+    model.mixing = Mixup(plain["mixup"], model.classes, plain["seed"]) if plain["mixup"] else None
+    loss, optimizer = make_loss(plain, source), make_optimizer(plain)
+    model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=plain["jit_compile"])
+    model.optimizer.build(model.trainable_variables)
+
+
+def _announce(model, plain, source, held_out, start):
+    logging.info(
+        "%s: %s parameters, %s trained. %s training and %s evaluation examples, %d classes. %d steps of %d, from step %d.",
+        model.name,
+        f"{model.count_params():,}",
+        f"{sum(math.prod(v.shape) for v in model.trainable_variables):,}",
+        f"{source.size:,}",
+        f"{held_out.size:,}",
+        len(source.class_names),
+        plain["total"],
+        plain["batch_size"],
+        start,
+    )
+
+
+def run(config, workdir, build, data_dir=None):
+    """Trains as `config` says, resuming what is in `workdir`; returns (model, measures).
+
+    Args:
+        config: a ConfigDict like configs/lib/common.base().
+        workdir: the run's directory.
+        build: (config, source) -> the ViT to start from.
+        data_dir: of tensorflow-datasets.
+    """
+    source, held_out = open_data(config, data_dir)
+    plain = resolve(config, source)
+    keras.utils.set_random_seed(config.seed)
+    model = build(config, source)
+    prepare(model, plain, source)
+    files = RunDirectory(workdir)
+    start = files.resume(model)
+    versions = {"keras": keras.__version__, "backend": keras.backend.backend(), "python": platform.python_version()}
+    files.write_json("config.json", {**plain, "model_spec": model.get_config(), "versions": versions})
+    _announce(model, plain, source, held_out, start)
+    evaluation = evaluation_batches(held_out, config.data.eval_preprocess, config.batch_size)
+    train(
+        model,
+        lambda step: training_batches(source, config.data.train_preprocess, config.batch_size, config.seed, step),
+        files,
+        total=plain["total"],
+        every=plain["evaluate"],
+        batch_size=config.batch_size,
+        evaluation=evaluation,
+        checkpoint_every=plain["checkpoint"],
+        keep=config.keep,
+        start=start,
+    )
+    if config.optimizer.ema:
+        swap_averages(model)
+    measures = report(*classify(model, evaluation))
+    files.write_json("evaluation.json", {"split": config.data.evaluation, "classes": source.class_names, **measures})
+    save_model(model, files.model)
+    logging.info("%s top-1 %.2f%% of %d. Model: %s", config.data.evaluation, 100 * measures["top1"], held_out.size, files.model)
+    return model, measures
