@@ -10,7 +10,6 @@ def get_config():
     config = common.base()
     config.model.image_size = 16
     config.model.channels = 1
-    config.model.dropout = 0.1
     config.jit_compile = True
 
     config.data.train_preprocess = "decode(1)|resize(16, 16)|random_shift(2)|noise(10)"

@@ -17,11 +17,11 @@ def get_config():
     config.data.eval_preprocess = "decode(1)|resize(8, 8)"
 
     config.batch_size = 64
-    config.total = "100 epochs"
+    config.total = "60 epochs"
     config.evaluate = "10 epochs"
     config.checkpoint = "10 epochs"
 
-    config.optimizer.learning_rate = 1e-3
+    config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.05
     config.schedule.warmup = "5%"
     config.loss.label_smoothing = 0.1

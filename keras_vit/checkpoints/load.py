@@ -1,6 +1,7 @@
 """Loading a model from a file or a run directory, ready for another task."""
 
 import pathlib
+import zipfile
 
 import keras
 
@@ -26,9 +27,11 @@ def load(path, image_size=None, classes=None, class_names=None, head="keep", res
         raise FileNotFoundError(f'"{path}" {what}.')
     if file.suffix != ".keras":
         raise ValueError(f'Cannot tell the format of "{file}". Formats: .keras.')
+    if not zipfile.is_zipfile(file):
+        raise ValueError(f'"{file}" is no .keras file, or not whole: a .keras file is a zip archive.')
     try:
         model = keras.saving.load_model(file, compile=False)
-    except (OSError, KeyError, TypeError) as error:
+    except (OSError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f'"{file}" is no whole .keras file: {error}') from error
     if not isinstance(model, ViT):
         raise ValueError(f'"{file}" holds a {type(model).__name__}, not a keras_vit.ViT.')

@@ -24,6 +24,9 @@ class LayerScale(keras.layers.Layer):
     def call(self, x):
         return x * self.gamma
 
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
     def get_config(self):
         return {**super().get_config(), "initial": self.initial}
 

@@ -28,8 +28,8 @@ class _Random(keras.layers.Layer):
         seed = self.seed_generator if drawn is None else Drawn(drawn)
         return keras.random.dropout(x, self.rate, noise_shape=self.noise_shape(x), seed=seed)
 
-    def compute_output_spec(self, x, training=False, drawn=None):
-        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+    def compute_output_shape(self, input_shape, **_):
+        return input_shape
 
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}

@@ -40,5 +40,8 @@ class PixelNormalization(keras.layers.Layer):
         std = ops.convert_to_tensor(self.std, dtype=self.variable_dtype)
         return ops.cast((x - mean) / std, self.compute_dtype)
 
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
     def get_config(self):
         return {**super().get_config(), "mean": self.mean, "std": self.std}

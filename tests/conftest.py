@@ -1,0 +1,69 @@
+"""What the tests share: quiet TensorFlow, the shared data's place, small models and arrays."""
+
+import os
+import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA = pathlib.Path(os.environ.get("KERAS_VIT_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        skip = pytest.mark.skip(reason="slow: run with --slow")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Every test starts from the same seeds and the float32 policy, and leaves the policy so."""
+    keras.utils.set_random_seed(0)
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of shared data; its tests are skipped without it, and fail where KERAS_VIT_REQUIRE_TEST_DATA is set."""
+    if not DATA.is_dir():
+        message = f"no shared data in {DATA}: set KERAS_VIT_TEST_DATA"
+        if os.environ.get("KERAS_VIT_REQUIRE_TEST_DATA"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return DATA
+
+
+@pytest.fixture
+def tiny():
+    """Makes a tiny ViT: tiny(pool="gap", ...), the same at each call; its head is random, so that outputs differ."""
+
+    def make(variant="Ti/4", image_size=(8, 12), channels=3, classes=5, **kwargs):
+        keras.utils.set_random_seed(0)
+        size = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32, **kwargs}
+        model = keras_vit.ViT(variant, image_size=image_size, channels=channels, classes=classes, **size)
+        rng = np.random.default_rng(0)
+        if classes is not None:
+            head = model.get_layer("head")
+            head.kernel.assign(rng.normal(size=head.kernel.shape))
+        return model
+
+    return make
+
+
+@pytest.fixture
+def pixels():
+    """Random uint8 images (b, 8, 12, 3)."""
+    return np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), dtype="uint8")

@@ -1,0 +1,154 @@
+"""What every layer must do: round-trip its config, mixed precision, XLA, and the same numbers on JAX."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import layers
+
+TOKENS = (2, 6, 16)
+IMAGE = (2, 8, 12, 3)
+# One row a layer: name, constructor arguments, input shape.
+CASES = [
+    ("PixelNormalization", {"mean": (100.0, 110.0, 120.0), "std": (50.0, 60.0, 70.0)}, IMAGE),
+    ("PatchEncoder", {"patch_size": (4, 6), "width": 16}, IMAGE),
+    ("PatchEncoder", {"patch_size": 4, "width": 16, "form": "dense"}, (2, 8, 12, 7)),
+    ("ClassToken", {}, TOKENS),
+    ("ClassToken", {"count": 4, "after": 1, "initializer": "normal"}, TOKENS),
+    ("AddPositionEmbs", {"grid": (2, 3), "stddev": 0.5}, TOKENS),
+    ("AddPositionEmbs", {"grid": (1, 5), "prefix": 1, "kind": "sincos2d"}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 2}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 3, "head_dim": 5, "qkv_bias": False, "qk_norm": True}, TOKENS),
+    ("MlpBlock", {"mlp_dim": 32}, TOKENS),
+    ("MlpBlock", {"mlp_dim": 32, "gelu": "tanh"}, TOKENS),
+    ("LayerScale", {"initial": 0.5}, TOKENS),
+    ("Dropout", {"rate": 0.5}, TOKENS),
+    ("DropPath", {"rate": 0.5}, TOKENS),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32}, TOKENS),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "remat": True}, TOKENS),
+    ("TokenPooling", {}, TOKENS),
+    ("MeanPooling", {"prefix": 1}, TOKENS),
+    ("AttentionPooling", {"heads": 2, "mlp_dim": 32}, TOKENS),
+]
+IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
+
+
+def make(case, **kwargs):
+    """The case's layer with reproducible random weights, and its input."""
+    name, arguments, shape = case
+    layer = getattr(layers, name)(**arguments, **kwargs)
+    layer.build(shape)
+    rng = np.random.default_rng(1)
+    for weight in layer.weights:
+        if "seed" not in weight.path:
+            weight.assign(0.3 * rng.normal(size=weight.shape))
+    scale = 255.0 if shape == IMAGE else 1.0
+    return layer, (scale * rng.random(shape)).astype("float32")
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_config_round_trip_rebuilds_the_same_layer(case):
+    layer, x = make(case)
+    config = layer.get_config()
+    json.dumps(config)
+    copy = type(layer).from_config(config)
+    assert copy.get_config() == config
+    copy.build(x.shape)
+    copy.set_weights(layer.get_weights())
+    np.testing.assert_array_equal(copy(x), layer(x))
+    assert layer.compute_output_shape(x.shape) == tuple(layer(x).shape)
+    for given, value in case[1].items():
+        if given != "initializer":
+            assert config[given] == value or tuple(config[given]) == (value, value)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_mixed_precision_stays_near_float32(case, policy):
+    full, x = make(case)
+    mixed, _ = make(case, dtype=policy)
+    y = mixed(x)
+    assert y.dtype == policy.removeprefix("mixed_")
+    expected = np.asarray(full(x))
+    error = np.abs(np.asarray(tf.cast(y, tf.float32)) - expected).max()
+    assert error <= 0.03 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_xla_compiles_forward_and_backward(case):
+    layer, x = make(case)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True) if layer._call_has_training_arg else layer(x)
+            loss = tf.reduce_sum(tf.square(y))
+        return layer(x), tape.gradient(loss, x)
+
+    y, gradient = tf.function(step, jit_compile=True)(tf.constant(x))
+    np.testing.assert_allclose(y, layer(x), atol=1e-5)
+    assert gradient.shape == x.shape and np.isfinite(gradient).all()
+
+
+def test_jax_gives_the_same_numbers(tmp_path):
+    """The same weights and inputs in a process on the JAX backend: within 1e-5."""
+    script = (
+        "import sys, numpy as np\n"
+        f"sys.path.insert(0, {str(__file__).rsplit('/', 1)[0]!r})\n"
+        "import keras\n"
+        "assert keras.backend.backend() == 'jax'\n"
+        "from test_all_layers import CASES, make\n"
+        "out = {}\n"
+        "for i, case in enumerate(CASES):\n"
+        "    layer, x = make(case)\n"
+        "    out[str(i)] = np.asarray(layer(x))\n"
+        f"np.savez({str(tmp_path / 'jax.npz')!r}, **out)\n"
+    )
+    environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-c", script], check=True, env={**__import__("os").environ, **environment})
+    theirs = np.load(tmp_path / "jax.npz")
+    for i, case in enumerate(CASES):
+        layer, x = make(case)
+        np.testing.assert_allclose(theirs[str(i)], layer(x), atol=1e-5, rtol=1e-5, err_msg=IDS[i])
+
+
+def test_every_public_layer_is_in_the_cases():
+    assert {name for name, _, _ in CASES} == set(layers.__all__)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: layers.PatchEncoder(5, 16).build((None, 8, 12, 3)), "not divisible by patches of 5x5. The nearest size"),
+        (lambda: layers.PatchEncoder(4, 16, form="fft"), 'unknown form \'fft\'. Valid forms: "conv", "dense"'),
+        (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
+        (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
+        (lambda: layers.AddPositionEmbs((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
+        (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid kinds: learned, sincos2d"),
+        (lambda: layers.AddPositionEmbs((2, 3), kind="sincos2d").build((None, 6, 18)), "divisible by 4"),
+        (lambda: layers.MultiHeadSelfAttention(3).build((None, 6, 16)), "width of 16 does not divide into 3 heads"),
+        (lambda: layers.AttentionPooling(3, 32).build((None, 6, 16)), "does not divide into 3 heads"),
+        (lambda: layers.MlpBlock(32, gelu="fast"), "Valid forms: erf, tanh"),
+        (lambda: layers.TransformerBlock(2, 32, gelu="fast"), "Valid forms: erf, tanh"),
+        (lambda: layers.Dropout(1.0), r"rate must lie in \[0, 1\)"),
+        (lambda: layers.ClassToken(0), "count >= 1"),
+        (lambda: layers.PixelNormalization(std=0), "std must be positive"),
+        (lambda: layers.PixelNormalization(mean=(1, 2)).build((None, 8, 8, 3)), "mean has 2 values, the image has 3"),
+        (lambda: layers.TransformerBlock(2, 32, dropuot=0.1), "dropuot"),
+    ],
+)
+def test_mistakes_are_clear_errors(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_keras_policies_reach_the_sublayers():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    block = layers.TransformerBlock(2, 32)
+    block.build((None, 6, 16))
+    assert {layer.compute_dtype for layer in block._flatten_layers()} == {"bfloat16"}

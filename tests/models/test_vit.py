@@ -1,0 +1,206 @@
+"""The model: published parameter counts, both families of names, files that reload, errors."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.models import ROWS, ViTSpec, make_spec
+
+# With a 1000-class head, class token, no pre_logits, 224 px (arXiv 2010.11929 and 2106.04560).
+PARAMETERS = {
+    "Ti/16": 5_717_416,
+    "S/16": 22_050_664,
+    "B/16": 86_567_656,
+    "B/32": 88_224_232,
+    "L/16": 304_326_632,
+    "L/32": 306_535_400,
+    "H/14": 632_045_800,
+    "g/14": 1_012_611_432,
+    "G/14": 1_844_440_680,
+}
+
+
+@pytest.mark.parametrize("variant", PARAMETERS)
+def test_parameter_counts_are_the_published_ones(variant):
+    with keras.StatelessScope():  # weights stay without values: G/14 is 7 GB
+        model = keras_vit.ViT(variant)
+    assert model.count_params() == PARAMETERS[variant]
+
+
+def test_every_row_is_counted():
+    assert {variant.split("/")[0] for variant in PARAMETERS} == set(ROWS)
+
+
+def test_output_is_logits_and_starts_at_zero():
+    model = keras_vit.ViT("Ti/16", image_size=(32, 48), classes=7, depth=1, head_bias=-6.9)
+    y = np.asarray(model(np.zeros((2, 32, 48, 3), "uint8")))
+    np.testing.assert_allclose(y, np.full((2, 7), -6.9), rtol=1e-6)
+
+
+def test_uint8_and_float_pixels_agree(tiny, pixels):
+    model = tiny()
+    np.testing.assert_array_equal(model(pixels), model(pixels.astype("float32")))
+    np.testing.assert_allclose(model.predict(pixels, verbose=0), model(pixels), atol=1e-5)
+
+
+def test_float_pixels_are_not_rounded_under_mixed_precision(tiny, pixels):
+    model = tiny(dtype="mixed_bfloat16")
+    normalised = keras.Model(model.input, model.get_layer("normalization").output)
+    y = float(normalised(np.full((1, 8, 12, 3), 127.8, "float32"))[0, 0, 0, 0])
+    assert abs(y - 0.3 / 127.5) < 1e-4  # rounded to bfloat16 first, 127.8 would be 128
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_are_float32_under_mixed_precision(tiny, pixels, policy):
+    y = tiny(dtype=policy)(pixels)
+    assert y.dtype == "float32"
+    np.testing.assert_allclose(y, tiny()(pixels), atol=0.2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": "gap"},
+        {"pool": "map", "gelu": "tanh"},
+        {"registers": 3, "layer_scale": 1e-3, "qk_norm": True},
+        {"positions": "sincos2d", "pool": "gap", "patch_form": "dense"},
+        {"pre_logits": 8, "head_dim": 5, "qkv_bias": False, "drop_path": 0.2, "dropout": 0.1},
+        {"channels": 1, "mean": 33.0, "std": 78.0},
+        {"channels": 4, "mean": (1.0, 2.0, 3.0, 4.0), "std": (1.0, 2.0, 3.0, 4.0)},
+        {"classes": None},
+        {"class_token": True, "pool": "gap", "remat": (1,), "class_names": list("abcde")},
+        {"dtype": "mixed_bfloat16", "preprocessing": "decode|resize(8, 12)"},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_config_rebuilds_the_same_model(tiny, options):
+    model = tiny(**options)
+    copy = keras_vit.ViT.from_config(model.get_config())
+    assert copy.get_config() == model.get_config()
+    copy.set_weights(model.get_weights())
+    x = np.random.default_rng(0).integers(0, 256, (2, 8, 12, model.channels), dtype="uint8")
+    np.testing.assert_array_equal(copy(x), model(x))
+    np.testing.assert_array_equal(model.clone()(x), model(x))
+    assert type(model.clone()) is keras_vit.ViT
+
+
+def test_keras_file_reloads_in_a_fresh_process_twice(tiny, pixels, tmp_path):
+    """Save, load, save, load: each load in a process that imports keras_vit and nothing else of it."""
+    model = tiny(dropout=0.1, registers=2, pool="map", class_names=list("abcde"), preprocessing="decode|resize(8, 12)")
+    model.compile("sgd", "mse")
+    model.save(tmp_path / "0.keras")
+    np.save(tmp_path / "x.npy", pixels)
+    script = (
+        "import sys, numpy as np, keras_vit, keras\n"
+        "model = keras.saving.load_model(sys.argv[1])\n"
+        "np.save(sys.argv[2] + '.npy', model(np.load(sys.argv[3])))\n"
+        "model.save(sys.argv[2])\n"
+        "assert type(model) is keras_vit.ViT and model.class_names == tuple('abcde'), model.class_names\n"
+    )
+    for i in (0, 1):
+        paths = [str(tmp_path / name) for name in (f"{i}.keras", f"{i + 1}.keras", "x.npy")]
+        subprocess.run([sys.executable, "-c", script, *paths], check=True, env=os.environ)
+        np.testing.assert_array_equal(np.load(tmp_path / f"{i + 1}.keras.npy"), model(pixels))
+
+
+def test_a_rectangle_reloads_as_the_same_rectangle(tiny, tmp_path):
+    model = tiny(variant="Ti/4", image_size=(16, 8))
+    model.save(tmp_path / "m.keras")
+    assert keras.saving.load_model(tmp_path / "m.keras").input_shape == (None, 16, 8, 3)
+
+
+def test_jax_backend_gives_the_same_logits(tiny, pixels, tmp_path):
+    model = tiny(registers=1)
+    model.save(tmp_path / "m.keras")
+    np.save(tmp_path / "x.npy", pixels)
+    script = (
+        "import sys, numpy as np, keras_vit, keras\n"
+        "assert keras.backend.backend() == 'jax'\n"
+        "model = keras.saving.load_model(sys.argv[1])\n"
+        "np.save(sys.argv[3], np.asarray(model(np.load(sys.argv[2]))))\n"
+    )
+    arguments = [str(tmp_path / name) for name in ("m.keras", "x.npy", "y.npy")]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", script, *arguments], check=True, env=environment)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), model(pixels), atol=1e-5)
+
+
+def test_any_block_can_be_tapped_by_name(tiny, pixels):
+    model = tiny()
+    tap = keras.Model(model.input, model.get_layer("block_01").output)
+    rest = model.get_layer("head")(model.get_layer("pool")(model.get_layer("encoder_norm")(tap(pixels))))
+    np.testing.assert_allclose(rest, model(pixels), atol=1e-5)
+
+
+def test_features_are_what_the_head_sees(tiny, pixels):
+    model = tiny(pre_logits=8)
+    features = keras.Model(model.input, model.features)(pixels)
+    assert features.shape == (4, 8)
+    np.testing.assert_allclose(model.get_layer("head")(features), model(pixels), atol=1e-5)
+
+
+def test_summary_names_the_parts(tiny):
+    lines = []
+    tiny().summary(print_fn=lines.append)
+    text = "\n".join(lines)
+    for name in ("image", "normalization", "patch_encoder", "class_token", "position_embedding", "block_00", "head"):
+        assert name in text
+
+
+def test_remat_trains_to_the_same_weights(tiny, pixels):
+    weights = []
+    for remat in (False, True):
+        keras.utils.set_random_seed(3)
+        model = tiny(remat=remat, dropout=0.2, drop_path=0.1)
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+        model.fit(pixels, np.array([0, 1, 2, 3]), epochs=2, verbose=0, shuffle=False)
+        weights.append(model.get_weights())
+    for a, b in zip(*weights):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: keras_vit.ViT("B16"), 'Unknown variant "B16".*such as "B/16"; sizes: Ti, S, B, L, H, g, G'),
+        (lambda: keras_vit.ViT("B/0"), "Unknown variant"),
+        (lambda: keras_vit.ViT("Ti/16", depht=3), 'Unknown argument "depht". Did you mean "depth"'),
+        (lambda: keras_vit.ViT("Ti/16", image_size=225), "225x225.*not divisible by patches of 16x16.*224x224"),
+        (lambda: keras_vit.ViT("Ti/16", pool="cls"), "Valid: token, gap, map"),
+        (lambda: keras_vit.ViT("Ti/16", depth=0), "depth must be a positive integer, got 0"),
+        (lambda: keras_vit.ViT("Ti/16", class_token=False), "pool=.token. reads the class token"),
+        (lambda: keras_vit.ViT("Ti/16", depth=1, remat=(3,)), r"remat names blocks \[3\]"),
+        (lambda: keras_vit.ViT("Ti/16", depth=1, classes=2, class_names=["a"]), "1 names for 2 classes"),
+        (lambda: make_spec({"patch_size": 4, "dpeth": 2}), 'Unknown field "dpeth"'),
+    ],
+)
+def test_mistakes_are_clear_errors(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_spec_is_a_variant_too():
+    spec = ViTSpec(patch_size=4, depth=1, width=8, mlp_dim=8, heads=2)
+    assert keras_vit.ViT(spec, image_size=8, classes=2).spec == spec
+    assert make_spec(spec, pool="gap").class_token is False
+
+
+def test_channels_first_default_changes_nothing(tiny, pixels):
+    expected = np.asarray(tiny()(pixels))
+    keras.config.set_image_data_format("channels_first")
+    try:
+        np.testing.assert_array_equal(tiny()(pixels), expected)
+    finally:
+        keras.config.set_image_data_format("channels_last")
+
+
+def test_graph_has_a_dynamic_batch_and_static_images(tiny):
+    model = tiny()
+    compiled = tf.function(model).get_concrete_function(tf.TensorSpec((None, 8, 12, 3)))
+    assert compiled.structured_outputs.shape.as_list() == [None, 5]
