@@ -9,7 +9,7 @@ from .lib import common
 def get_config():
     config = common.base()
     config.model.update(
-        variant="Ti/2", image_size=8, channels=1, depth=4, width=96, heads=4, mlp_dim=192, pool="gap", dropout=0.1
+        variant="Ti/2", image_size=8, channels=1, depth=4, width=96, heads=4, mlp_dim=192, pool="gap", position_std=1.0
     )
     config.jit_compile = True
 

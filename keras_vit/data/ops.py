@@ -34,7 +34,7 @@ def _as_float(image):
 
 @op
 def decode(channels=3):
-    """Encoded JPEG, PNG, BMP, GIF (first frame) or WebP bytes to uint8 (h, w, channels); arrays pass, with channels matched."""
+    """Encoded JPEG, PNG, BMP, GIF (first frame) or still WebP bytes to uint8 (h, w, channels); arrays pass, with channels matched."""
 
     def apply(image):
         if image.dtype == tf.string:
@@ -52,17 +52,7 @@ def decode(channels=3):
 
 def decode_bytes(encoded, channels):
     """A scalar string tensor of an encoded image -> uint8 (h, w, channels)."""
-    webp = tf.strings.regex_full_match(tf.strings.substr(encoded, 0, 12), r"(?s)RIFF.{4}WEBP")
-
-    def from_webp():
-        image = tf.image.decode_webp(encoded, channels=3 if channels != 4 else 4)
-        image = image[0] if image.shape.rank == 4 else image
-        return tf.image.rgb_to_grayscale(image) if channels == 1 else image
-
-    def from_others():
-        return tf.io.decode_image(encoded, channels=channels, expand_animations=False)
-
-    image = tf.cond(webp, from_webp, from_others)
+    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
     return tf.ensure_shape(image, (None, None, channels))
 
 

@@ -111,6 +111,8 @@ class Records:
             key = fold(seed, epoch)
             order = tf.random.experimental.stateless_shuffle(tf.range(len(self.files)), key)
             records = self._read(order, min(16, len(self.files)))
+            # Dataset.shuffle mixes the graph's seed in, which is the program's global one unless it is fixed here.
+            tf.compat.v1.set_random_seed(1)
             return records.shuffle(min(self.buffer, self.size), seed=key[0], reshuffle_each_iteration=False)
 
         first, skip = divmod(start, self.size)

@@ -1,0 +1,130 @@
+"""Every preprocessing op on values, eagerly and inside tf.data."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data.ops import OPS, RANDOM
+from keras_vit.data.preprocess import parse
+
+RAMP = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
+SEED = tf.constant([1, 2], tf.int64)
+
+
+def run(text, image=RAMP, seed=SEED):
+    """The result eagerly, after checking that tf.data gives the same."""
+    ops = parse(text)
+    eager = np.asarray(ops(tf.constant(image), seed))
+    inside = next(iter(tf.data.Dataset.from_tensors(image).map(lambda x: ops(x, seed))))
+    np.testing.assert_array_equal(eager, inside)
+    assert eager.dtype == np.uint8
+    return eager
+
+
+def test_every_op_has_a_test_here():
+    with open(__file__) as file:
+        text = file.read()
+    assert all(f'"{name}' in text or f"|{name}" in text for name in OPS)
+
+
+@pytest.mark.parametrize("encode", [tf.io.encode_png, lambda x: tf.io.encode_jpeg(x, quality=100)])
+def test_decode_bytes(encode):
+    gray = np.repeat(np.add.outer(np.arange(16), np.arange(24)).astype("uint8")[..., None], 3, -1)  # JPEG halves colour's resolution
+    y = run("decode", encode(gray).numpy())
+    assert np.abs(y.astype(int) - gray).max() <= (0 if encode is tf.io.encode_png else 2)
+
+
+def test_decode_matches_channels():
+    gray = RAMP[..., :1]
+    assert run("decode(1)", tf.io.encode_png(RAMP).numpy()).shape == (6, 8, 1)
+    np.testing.assert_array_equal(run("decode", gray), np.repeat(gray, 3, -1))
+    assert run("decode(1)").shape == (6, 8, 1)
+    with pytest.raises(ValueError, match="got an array of 2 channels"):
+        run("decode", RAMP[..., :2])
+
+
+def test_decode_takes_the_first_frame_of_a_gif_and_a_still_webp():
+    image_module = pytest.importorskip("PIL.Image")
+    import io
+
+    frames = [image_module.fromarray(np.full((5, 4, 3), value, "uint8")) for value in (10, 200)]
+    for kind, options in (("gif", {"save_all": True, "append_images": frames[1:]}), ("webp", {"lossless": True})):
+        buffer = io.BytesIO()
+        frames[0].save(buffer, kind, **options)
+        np.testing.assert_array_equal(run("decode", buffer.getvalue()), np.full((5, 4, 3), 10))
+
+
+def test_resize_keeps_the_aspect_with_one_number_only():
+    assert run("resize(3)").shape == (3, 4, 3)
+    assert run("resize(12)").shape == (12, 16, 3)
+    assert run("resize(4, 5)").shape == (4, 5, 3)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+def test_resize_equals_pillow_within_rounding(method):
+    image_module = pytest.importorskip("PIL.Image")
+    image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype="uint8")
+    expected = np.asarray(image_module.fromarray(image).resize((24, 16), getattr(image_module.Resampling, method.upper())))
+    result = run(f"resize(16, 24, method='{method}')", image)
+    assert np.abs(result.astype(int) - expected).max() <= 2
+
+
+def test_central_crop_is_the_middle_and_pads_what_is_small():
+    np.testing.assert_array_equal(run("central_crop(2, 4)"), RAMP[2:4, 2:6])
+    padded = run("central_crop(10)")
+    assert padded.shape == (10, 10, 3)
+    np.testing.assert_array_equal(padded[2:8, 1:9], RAMP)
+
+
+def test_random_crop_is_a_window_and_moves_with_the_seed():
+    windows = {run("random_crop(3, 4)", seed=tf.constant([i, 0], tf.int64)).tobytes() for i in range(20)}
+    every = {RAMP[i : i + 3, j : j + 4].tobytes() for i in range(4) for j in range(5)}
+    assert len(windows) > 5 and windows <= every
+    assert run("random_crop(6, 8, padding=1)").shape == (6, 8, 3)
+
+
+def test_random_resized_crop_stays_within_the_values():
+    y = run("random_resized_crop(5, scale=(0.3, 1.0))")
+    assert y.shape == (5, 5, 3) and y.max() <= RAMP.max()
+    constant = np.full((9, 9, 3), 77, "uint8")
+    np.testing.assert_array_equal(run("random_resized_crop(5)", constant), np.full((5, 5, 3), 77))
+
+
+def test_random_flip_flips_half():
+    flipped = [(run("random_flip", seed=tf.constant([i, 0], tf.int64)) == RAMP[:, ::-1]).all() for i in range(40)]
+    assert 10 < sum(flipped) < 30
+
+
+def test_random_shift_moves_by_whole_pixels_and_fills_with_black():
+    found = set()
+    for i in range(60):
+        y = run("random_shift(1)", seed=tf.constant([i, 0], tf.int64)).astype(int)
+        padded = np.pad(RAMP, ((1, 1), (1, 1), (0, 0))).astype(int)
+        found |= {(a, b) for a in range(3) for b in range(3) if (padded[a : a + 6, b : b + 8] == y).all()}
+    assert len(found) == 9
+
+
+def test_noise_has_the_deviation_it_says():
+    y = run("noise(10)", np.full((64, 64, 3), 128, "uint8")).astype(float)
+    assert abs(y.std() - 10) < 0.5 and abs(y.mean() - 128) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("decode|resise(3)", 'Unknown preprocessing op "resise". Did you mean "resize"'),
+        ("resize", r"missing a required argument: 'height'. It is resize\(height"),
+        ("resize(3, colour=1)", "unexpected keyword argument 'colour'"),
+        ("resize(-3)", "positive integers"),
+        ("resize(__import__('os'))", "Cannot read"),
+        ("resize(3", "Cannot read"),
+    ],
+)
+def test_mistakes_are_clear_errors(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_random_ops_are_marked():
+    assert RANDOM == {"random_crop", "random_resized_crop", "random_flip", "random_shift", "noise"}
+    assert parse("decode|resize(3)").random is False

@@ -1,0 +1,221 @@
+"""Sources: splits, order, resuming, and what happens with odd folders."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data import evaluation_batches, from_arrays, open_source, training_batches
+from keras_vit.data.splits import split_range
+
+
+def collect(dataset, count=None):
+    return list((dataset if count is None else dataset.take(count)).as_numpy_iterator())
+
+
+def same(a, b):
+    return len(a) == len(b) and all(all(np.array_equal(x, y) for x, y in zip(p, q)) for p, q in zip(a, b))
+
+
+def numbered(n=10):
+    """Images whose every pixel is their number."""
+    images = np.broadcast_to(np.arange(n, dtype="uint8")[:, None, None, None], (n, 4, 4, 1)).copy()
+    return from_arrays(images, np.arange(n) % 3)
+
+
+def write_image(path, seed=0, encode=tf.io.encode_jpeg):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), dtype="uint8")
+    path.write_bytes(encode(pixels).numpy())
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("train", (0, 50)),
+        ("train[:90%]", (0, 45)),
+        ("train[90%:]", (45, 50)),
+        ("train[10:20]", (10, 20)),
+        ("train[-5:]", (45, 50)),
+        ("train[:-50%]", (0, 25)),
+    ],
+)
+def test_split_slices(split, expected):
+    assert split_range(split, 50) == expected
+
+
+@pytest.mark.parametrize(("split", "message"), [("train[5]", "is no split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")])
+def test_bad_splits(split, message):
+    with pytest.raises(ValueError, match=message):
+        split_range(split, 50)
+
+
+def test_digits_are_the_stratified_split_of_scikit_learn():
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    _, expected, _, expected_labels = train_test_split(images, labels, test_size=0.2, stratify=labels, random_state=0)
+    source = open_source("digits", "test")
+    got = collect(source.ordered())
+    assert (source.size, open_source("digits", "train").size) == (360, 1437)
+    np.testing.assert_array_equal([label for _, label in got], expected_labels)
+    np.testing.assert_allclose([image.ravel() for image, _ in got], expected * 255 / 16, atol=0.5)
+    with pytest.raises(ValueError, match="Its splits: train, test"):
+        open_source("digits", "validation")
+
+
+def test_each_pass_holds_every_example_once_in_another_order():
+    seen = [int(image[0, 0, 0]) for image, _ in collect(numbered().shuffled(seed=1), 30)]
+    passes = [seen[:10], seen[10:20], seen[20:]]
+    assert all(sorted(p) == list(range(10)) for p in passes)
+    assert passes[0] != passes[1] != passes[2]
+    assert seen != [int(image[0, 0, 0]) for image, _ in collect(numbered().shuffled(seed=2), 30)]
+
+
+@pytest.mark.parametrize("start", [0, 7, 10, 23])
+def test_a_stream_resumes_at_the_exact_example(start):
+    source = numbered()
+    assert same(collect(source.shuffled(1), 40)[start:], collect(source.shuffled(1, start), 40 - start))
+
+
+def test_single_example_source():
+    assert [int(x[0][0, 0, 0]) for x in collect(numbered(1).shuffled(0), 3)] == [0, 0, 0]
+
+
+TEXT = "decode(1)|resize(6, 6)|random_crop(4)|random_flip|random_shift(1)|noise(20)"
+
+
+def test_training_batches_are_a_function_of_seed_and_step():
+    first = collect(training_batches(numbered(), TEXT, 4, seed=3), 12)
+    assert same(first, collect(training_batches(numbered(), TEXT, 4, seed=3), 12))
+    assert same(first[7:], collect(training_batches(numbered(), TEXT, 4, seed=3, start_step=7), 5))
+    assert not same(first, collect(training_batches(numbered(), TEXT, 4, seed=4), 12))
+    assert first[0][0].dtype == np.uint8 and first[0][0].shape == (4, 4, 4, 1)
+
+
+def test_the_same_example_is_augmented_anew_in_each_pass():
+    batches = collect(training_batches(numbered(1), "decode(1)|noise(20)", 1), 3)
+    assert (batches[0][0] != batches[1][0]).any() and (batches[1][0] != batches[2][0]).any()
+
+
+def test_evaluation_counts_each_example_once():
+    batches = collect(evaluation_batches(numbered(10), "decode(1)", 4))
+    assert [images.shape for images, _, _ in batches] == [(4, 4, 4, 1)] * 3
+    counted = np.concatenate([images[weights > 0, 0, 0, 0] for images, _, weights in batches])
+    np.testing.assert_array_equal(counted, np.arange(10))
+    assert batches[-1][2].tolist() == [1, 1, 0, 0]
+    assert evaluation_batches(numbered(10), "decode(1)", 4).cardinality() == 3
+
+
+def test_pipeline_mistakes_are_clear():
+    with pytest.raises(ValueError, match="must not be random"):
+        evaluation_batches(numbered(), TEXT, 4)
+
+
+def test_images_without_a_fixed_size_are_refused(tmp_path):
+    write_image(tmp_path / "class" / "a.jpg")
+    with pytest.raises(ValueError, match="End it in a fixed size"):
+        training_batches(open_source(f"folder:{tmp_path}", "train"), "decode|resize(6)", 4)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.zeros((2, 4, 4)), [0, 1], r"expected images \(b, h, w, c\)"),
+        (np.zeros((2, 4, 4, 1)), [0], "as many labels"),
+        (np.zeros((2, 4, 4, 1)), [0, -1], "labels run from -1"),
+    ],
+)
+def test_arrays_that_do_not_fit(images, labels, message):
+    with pytest.raises(ValueError, match=message):
+        from_arrays(images, labels)
+
+
+def test_folder_reads_every_format_in_any_tree(tmp_path):
+    for i, (name, encode) in enumerate([("a.jpg", tf.io.encode_jpeg), ("b.PNG", tf.io.encode_png)]):
+        write_image(tmp_path / "animals" / "cat" / name, i, encode)
+        write_image(tmp_path / "dog" / name, i, encode)
+    pil = pytest.importorskip("PIL.Image")
+    pixels = pil.fromarray(np.zeros((9, 9, 3), "uint8"))
+    for extension in ("bmp", "gif", "webp"):
+        pixels.save(tmp_path / "dog" / f"c.{extension}")
+    source = open_source(f"folder:{tmp_path}", "train")
+    assert source.class_names == ("animals/cat", "dog")
+    assert source.class_counts().tolist() == [2, 5]
+    batches = collect(evaluation_batches(source, "decode|resize(8, 8)", 7))
+    assert batches[0][0].shape == (7, 8, 8, 3)
+
+
+def test_folders_named_as_splits_are_splits(tmp_path):
+    for split, count in (("train", 4), ("val", 2), ("test", 3)):
+        for i in range(count):
+            write_image(tmp_path / split / f"class{i % 2}" / f"{i}.jpg", i)
+    sizes = {split: open_source(f"folder:{tmp_path}", split).size for split in ("train", "val", "test")}
+    assert sizes == {"train": 4, "val": 2, "test": 3}
+    with pytest.raises(ValueError, match='no split "dev"; it has: '):
+        open_source(f"folder:{tmp_path}", "dev")
+
+
+def test_slices_of_a_folder_are_disjoint_and_whole(tmp_path):
+    for i in range(10):
+        write_image(tmp_path / f"class{i % 2}" / f"{i}.jpg", i)
+    parts = [open_source(f"folder:{tmp_path}", split) for split in ("train[:80%]", "train[80%:]")]
+    files = [{image for image, _ in collect(part.ordered())} for part in parts]
+    assert [len(f) for f in files] == [8, 2] and not files[0] & files[1]
+    assert parts[0].class_names == parts[1].class_names
+
+
+def test_a_broken_image_is_named_and_skipped(tmp_path, caplog):
+    for i in range(4):
+        write_image(tmp_path / f"class{i % 2}" / f"{i}.jpg", i)
+    whole = (tmp_path / "class0" / "0.jpg").read_bytes()
+    (tmp_path / "class0" / "half.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "class1" / "text.jpg").write_text("not an image")
+    (tmp_path / "class1" / "empty.png").write_bytes(b"")
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        source = open_source(f"folder:{tmp_path}", "train")
+    assert source.size == 4
+    for name in ("half.jpg", "text.jpg", "empty.png"):
+        assert name in caplog.text
+
+
+def test_folders_without_images_are_clear_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        open_source(f"folder:{tmp_path}/none", "train")
+    with pytest.raises(ValueError, match="no images in class folders: it holds nothing"):
+        open_source(f"folder:{tmp_path}", "train")
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "a.txt").write_text("x")
+    with pytest.raises(ValueError, match=r"it holds 1 files \(.txt\)"):
+        open_source(f"folder:{tmp_path}", "train")
+    (tmp_path / "class" / "a.jpg").write_text("x")
+    with pytest.raises(ValueError, match="None of the 1 images"):
+        open_source(f"folder:{tmp_path}", "train")
+
+
+def test_cifar10_is_whole_and_resumes(shared_data):
+    folder = str(shared_data / "tensorflow_datasets")
+    source = open_source("cifar10", "train[:2%]", folder, buffer=300)
+    assert source.size == 1000 and source.class_names[:2] == ("airplane", "automobile")
+    text = "decode|random_crop(32, padding=4)|random_flip"
+    whole = collect(training_batches(source, text, 100, seed=5), 25)
+    assert same(whole[13:], collect(training_batches(source, text, 100, seed=5, start_step=13), 12))
+    first = sorted(image for image, _ in collect(source.shuffled(1), 1000))
+    assert first == sorted(image for image, _ in collect(source.ordered()))
+
+
+def test_cifar10_test_has_a_thousand_of_each(shared_data):
+    source = open_source("cifar10", "test", str(shared_data / "tensorflow_datasets"))
+    assert source.class_counts().tolist() == [1000] * 10
+
+
+def test_unprepared_datasets_say_how_to_prepare(tmp_path, shared_data):
+    with pytest.raises(ValueError, match="tfds build mnist --data_dir"):
+        open_source("mnist", "train", str(tmp_path))
+    with pytest.raises(ValueError, match='has no "no_such_set"'):
+        open_source("no_such_set", "train", str(tmp_path))
+    with pytest.raises(ValueError, match='no split "validation"; its splits: t'):
+        open_source("cifar10", "validation", str(shared_data / "tensorflow_datasets"))
