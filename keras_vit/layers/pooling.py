@@ -18,6 +18,9 @@ class TokenPooling(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
 
+    def get_config(self):  # Keras wants it spelled out where a dtype policy is passed
+        return super().get_config()
+
 
 @serializable
 class MeanPooling(keras.layers.Layer):

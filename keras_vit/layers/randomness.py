@@ -13,6 +13,10 @@ _REPLICA = 0x5851F43
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
     """A SeedGenerator whose draws differ between the replicas of a tf.distribute strategy (Keras' own are the same on all)."""
 
+    def __init__(self, seed=None, name="seeds", **kwargs):
+        # A fixed name: Keras' own counts the generators of the process, and a checkpoint would not know it again.
+        super().__init__(seed, name=name, **kwargs)
+
     def next(self, ordered=True):
         return fold_in(super().next(ordered), replica_id(), stride=_REPLICA)
 

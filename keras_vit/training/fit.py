@@ -102,7 +102,8 @@ class Model(keras.Model):
 
     def _weigh_loss(self):
         if type(self._loss_tracker) is keras.metrics.Mean:
-            self._loss_tracker = _WeightedLoss(name="loss")
+            # Past Keras' __setattr__, which would list the metric a second time.
+            object.__setattr__(self, "_loss_tracker", _WeightedLoss(name="loss"))
 
     def train_step(self, *args):
         """Args are (batch,), and on the JAX backend (state, batch)."""

@@ -21,7 +21,7 @@ def collect(model):
     """{name: array} of the state of a compiled model whose optimizer is built."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
-    return {name: np.ascontiguousarray(v.numpy()) for name, v in _variables(model).items()}
+    return {name: np.asarray(v.numpy()) for name, v in _variables(model).items()}
 
 
 def restore(model, arrays):

@@ -12,7 +12,9 @@ def weights(model):
     return {w.path: w.numpy() for w in model.weights}
 
 
-@pytest.mark.parametrize(("old", "new"), [((4, 4), (8, 8)), ((7, 5), (3, 9)), ((2, 2), (1, 1)), ((1, 3), (2, 3)), ((14, 14), (24, 24))])
+@pytest.mark.parametrize(
+    ("old", "new"), [((4, 4), (8, 8)), ((7, 5), (3, 9)), ((2, 2), (1, 1)), ((1, 3), (2, 3)), ((14, 14), (24, 24))]
+)
 def test_google_resampling_is_scipy_zoom_of_order_1(old, new):
     """google-research/vision_transformer resamples with scipy.ndimage.zoom(order=1)."""
     ndimage = pytest.importorskip("scipy.ndimage")

@@ -29,7 +29,9 @@ def test_every_op_has_a_test_here():
 
 @pytest.mark.parametrize("encode", [tf.io.encode_png, lambda x: tf.io.encode_jpeg(x, quality=100)])
 def test_decode_bytes(encode):
-    gray = np.repeat(np.add.outer(np.arange(16), np.arange(24)).astype("uint8")[..., None], 3, -1)  # JPEG halves colour's resolution
+    gray = np.repeat(
+        np.add.outer(np.arange(16), np.arange(24)).astype("uint8")[..., None], 3, -1
+    )  # JPEG halves colour's resolution
     y = run("decode", encode(gray).numpy())
     assert np.abs(y.astype(int) - gray).max() <= (0 if encode is tf.io.encode_png else 2)
 

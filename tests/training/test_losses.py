@@ -1,0 +1,79 @@
+"""Losses, accuracy and mixup, against Keras' own and against numpy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.training import Accuracy, Mixup, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training.losses import balanced_class_weights
+from keras_vit.training.mixing import draw_beta
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(6, 4)).astype("float32")
+LABELS = RNG.integers(0, 4, 6)
+ROWS = np.eye(4, dtype="float32")[LABELS]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_softmax_equals_keras(smoothing):
+    expected = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)(ROWS, LOGITS)
+    for labels in (LABELS, LABELS[:, None], ROWS):
+        np.testing.assert_allclose(SoftmaxCrossEntropy(label_smoothing=smoothing)(labels, LOGITS), expected, rtol=1e-5)
+
+
+def test_sigmoid_equals_keras_summed_over_classes():
+    expected = 4 * keras.losses.BinaryCrossentropy(from_logits=True)(ROWS, LOGITS)
+    np.testing.assert_allclose(SigmoidCrossEntropy()(LABELS, LOGITS), expected, rtol=1e-5)
+
+
+def test_class_weights_scale_each_example():
+    weights = (1.0, 2.0, 3.0, 4.0)
+    each = keras.ops.convert_to_numpy(keras.losses.sparse_categorical_crossentropy(LABELS, LOGITS, from_logits=True))
+    expected = (each * np.array(weights)[LABELS]).mean()
+    np.testing.assert_allclose(SoftmaxCrossEntropy(class_weights=weights)(LABELS, LOGITS), expected, rtol=1e-5)
+    assert balanced_class_weights([10, 30]) == (2.0, pytest.approx(2 / 3))
+    with pytest.raises(ValueError, match="2 values for 4 classes"):
+        SoftmaxCrossEntropy(class_weights=(1, 2))(LABELS, LOGITS)
+    with pytest.raises(ValueError, match="every class"):
+        balanced_class_weights([3, 0])
+
+
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(label_smoothing=0.1, class_weights=(1, 2)), SigmoidCrossEntropy()])
+def test_losses_round_trip(loss):
+    copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    assert type(copy) is type(loss) and copy.get_config() == loss.get_config()
+
+
+def test_accuracy_takes_integers_rows_and_weights():
+    best = LOGITS.argmax(-1)
+    order = np.argsort(-LOGITS, -1)
+    for labels in (LABELS, ROWS):
+        assert float(Accuracy()(labels, LOGITS)) == pytest.approx((best == LABELS).mean())
+        assert float(Accuracy(k=2)(labels, LOGITS)) == pytest.approx((order[:, :2] == LABELS[:, None]).any(-1).mean())
+    weights = np.array([1, 1, 1, 0, 0, 0], "float32")
+    assert float(Accuracy()(LABELS, LOGITS, weights)) == pytest.approx((best == LABELS)[:3].mean())
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 0.5, 1.0, 2.0])
+def test_mixup_proportions_follow_the_beta_distribution(alpha):
+    stats = pytest.importorskip("scipy.stats")
+    uniform = np.random.default_rng(0).random(20_000).astype("float32")
+    draws = np.asarray(draw_beta(alpha, keras.ops.convert_to_tensor(uniform)))
+    below = draws[uniform < 0.5]  # float32 holds small numbers; next to 1 it rounds
+    assert stats.kstest(below, lambda x: 2 * stats.beta(alpha, alpha).cdf(x)).statistic < 0.02
+    mirrored = np.asarray(draw_beta(alpha, keras.ops.convert_to_tensor(1 - uniform)))
+    np.testing.assert_allclose(mirrored, 1 - draws, atol=1e-5)
+
+
+def test_mixup_mixes_images_and_labels_alike_and_repeats_by_step():
+    images = np.arange(4, dtype="uint8")[:, None, None, None] * np.ones((1, 2, 2, 1), "uint8")
+    mixup = Mixup(1.0, classes=4, seed=3)
+    mixed, rows = mixup(tf.constant(images), tf.range(4), 7)
+    keep = float(rows[1, 1])
+    np.testing.assert_allclose(np.asarray(rows).sum(-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(mixed)[:, 0, 0, 0], [3 * (1 - keep), keep, keep + 1, keep + 2], rtol=1e-5)
+    np.testing.assert_array_equal(mixup(tf.constant(images), tf.range(4), 7)[0], mixed)
+    assert (np.asarray(mixup(tf.constant(images), tf.range(4), 8)[0]) != np.asarray(mixed)).any()
+    with pytest.raises(ValueError, match="alpha must be positive"):
+        Mixup(0.0, 4)
