@@ -111,7 +111,9 @@ def test_fit_leaves_weights_and_averages_apart(tiny, pixels):
     model = tiny()
     model.compile(Momentum(0.1, use_ema=True, ema_momentum=0.5), "mse")
     trajectory = []
-    record = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: trajectory.append(model.get_layer("head").bias.numpy()))
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: trajectory.append(model.get_layer("head").bias.numpy())
+    )
     model.fit(pixels, np.ones((4, 5)), epochs=3, verbose=0, callbacks=[record])
     np.testing.assert_array_equal(model.get_layer("head").bias.numpy(), trajectory[-1])
     average = trajectory[0]

@@ -1,0 +1,65 @@
+"""Attention on demand, rollout, and the report page."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.evaluation import report
+from keras_vit.inspection import attention_maps, attention_weights, make_report, rollout
+
+
+def test_attention_weights_are_those_of_the_forward_pass(tiny, pixels):
+    model = tiny(registers=1)
+    weights = attention_weights(model, pixels)
+    assert sorted(weights) == [0, 1]
+    for value in weights.values():
+        assert value.shape == (4, 2, 8, 8)
+        np.testing.assert_allclose(value.sum(-1), 1, atol=1e-5)
+    block = model.get_layer("block_01")
+    x = keras.Model(model.input, model.get_layer("block_00").output)(pixels.astype("float32"))
+    np.testing.assert_allclose(weights[1], block.attention_weights(x), atol=1e-5)
+    np.testing.assert_allclose(attention_weights(model, pixels, [-1])[1], weights[1], atol=1e-6)
+
+
+def test_attention_works_on_a_model_built_on_ours(tiny, pixels):
+    vit = tiny()
+    model = keras_vit.Model(vit.input, keras.layers.Dense(2)(vit.features))
+    assert attention_weights(model, pixels)[0].shape == (4, 2, 7, 7)
+
+
+def test_attention_mistakes(tiny, pixels):
+    with pytest.raises(ValueError, match="the model has blocks 0 to 1"):
+        attention_weights(tiny(), pixels, [2])
+    with pytest.raises(ValueError, match="has no layers named block_00"):
+        attention_weights(keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")]), pixels)
+
+
+def test_rollout_is_its_definition():
+    rng = np.random.default_rng(0)
+    weights = rng.random((3, 2, 4, 5, 5))
+    weights /= weights.sum(-1, keepdims=True)
+    expected = np.eye(5)
+    for block in weights:
+        mixed = 0.5 * block[1].mean(0) + 0.5 * np.eye(5)  # rows of weights sum to 1: re-normalising halves
+        expected = mixed @ expected
+    result = rollout(list(weights))
+    np.testing.assert_allclose(result[1], expected, atol=1e-12)
+    np.testing.assert_allclose(result.sum(-1), 1, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": "gap"}, {"registers": 2}, {"pool": "map"}])
+def test_maps_lie_on_the_patch_grid(tiny, pixels, options):
+    maps = attention_maps(tiny(**options), pixels)
+    assert maps.shape == (4, 2, 3)
+    np.testing.assert_allclose(maps.max(axis=(1, 2)), 1, atol=1e-6)
+
+
+def test_report_is_one_self_contained_page(tiny, pixels):
+    pytest.importorskip("matplotlib")
+    model, labels = tiny(class_names=["<a>", "b", "c", "d", "e"]), np.array([0, 1, 2, 3])
+    logits = np.asarray(model(pixels))
+    records = [{"step": s, "loss": 1 / s, "accuracy": 0.1 * s, "val_loss": 2 / s, "val_accuracy": 0.1} for s in (1, 2, 3)]
+    page = make_report("Run <1>", model, pixels, labels, logits, report(logits, labels), records)
+    assert page.count("data:image/png;base64,") == 4 and "Run &lt;1&gt;" in page
+    assert "http" not in page and "<script" not in page

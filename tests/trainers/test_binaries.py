@@ -1,0 +1,194 @@
+"""Every shipped config trains a step, resumes and ends with finite measures; the binaries do their work."""
+
+import json
+import logging
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from trainers import finetune, flags, pretrain, session
+
+SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+
+
+def shrink(name, **data):
+    """A shipped config made to take a few steps of a tiny model."""
+    config = flags.load_config(name)
+    config.update(total="3 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
+    config.data.update(data)
+    return config
+
+
+def photos(folder, count=20):
+    """`count` JPEGs in two classes that differ in brightness."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        name = ("dark", "light")[i % 2]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 90, (40, 50, 3)) + 160 * (i % 2)
+        (folder / name / f"{i:02d}.jpg").write_bytes(tf.io.encode_jpeg(pixels.astype("uint8")).numpy())
+
+
+def check(workdir, measures):
+    assert math.isfinite(measures["loss"]) and 0 <= measures["top1"] <= 1
+    for name in ("config.json", "metrics.jsonl", "model.keras", "evaluation.json", "checkpoints", "tensorboard"):
+        assert (workdir / name).exists(), name
+    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records] == [2, 3] and all(math.isfinite(r["val_loss"]) for r in records)
+
+
+@pytest.mark.parametrize("name", ["digits_pretrain", "cifar10_scratch", "digits_finetune", "folder_finetune"])
+def test_every_config_trains_resumes_and_ends_finite(name, tmp_path, request):
+    data, data_dir, build = {}, None, pretrain.build
+    if name == "cifar10_scratch":
+        data_dir = str(request.getfixturevalue("shared_data") / "tensorflow_datasets")
+        data = {"train": "train[:100]", "evaluation": "test[:20]"}
+    if name == "folder_finetune":
+        photos(tmp_path / "photos")
+        data, build = {"source": f"folder:{tmp_path / 'photos'}"}, finetune.build
+    config = shrink(name, **data)
+    if name == "digits_finetune":
+        first = shrink("digits_pretrain")
+        first.model.update(SMALL)
+        session.run(first, tmp_path / "first", pretrain.build)
+        config.init, build = str(tmp_path / "first"), finetune.build
+    else:
+        config.model.update(SMALL)
+    config.total = "2 steps"
+    session.run(config, tmp_path / "run", build, data_dir)
+    config.total = "3 steps"
+    _, measures = session.run(config, tmp_path / "run", build, data_dir)
+    check(tmp_path / "run", measures)
+    resolved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert resolved["total"] == 3 and isinstance(resolved["schedule"]["warmup"], int)
+
+
+def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path):
+    first = shrink("digits_pretrain")
+    first.model.update(SMALL)
+    trained, _ = session.run(first, tmp_path / "first", pretrain.build)
+    config = shrink("digits_finetune")
+    config.update(init=str(tmp_path / "first"), head="reset", linear_probe=True)
+    model, _ = session.run(config, tmp_path / "second", finetune.build)
+    assert model.image_size == (16, 16) and model.grid == (8, 8)
+    np.testing.assert_array_equal(model.get_layer("block_00").get_weights()[0], trained.get_layer("block_00").get_weights()[0])
+    assert np.abs(model.get_layer("head").kernel.numpy()).max() > 0
+    config = shrink("digits_finetune")
+    config.update(init=str(tmp_path / "first"), freeze=("patch_*", "block_00"))
+    config.optimizer.layer_decay = 0.5
+    model, _ = session.run(config, tmp_path / "third", finetune.build)
+    assert {w.path.split("/")[0] for w in model.trainable_weights} == {"position_embedding", "encoder_norm", "head"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loss.name": "sigmoid", "mixup": 0.0},
+        {"loss.class_weights": "balanced"},
+        {"optimizer.name": "momentum", "schedule.decay": "linear"},
+        {"optimizer.ema": 0.9, "schedule.decay": "rsqrt", "schedule.cooldown": "10%"},
+        {"dtype": "mixed_bfloat16"},
+        {"dtype": "mixed_float16"},
+    ],
+    ids=lambda change: "-".join(map(str, change.values())),
+)
+def test_every_training_option_trains(change, tmp_path):
+    config = shrink("digits_pretrain", train="train[:64]", evaluation="test[:16]")
+    config.model.update(SMALL)
+    for key, value in change.items():
+        place = config
+        *folders, last = key.split(".")
+        for folder in folders:
+            place = place[folder]
+        place[last] = value
+    _, measures = session.run(config, tmp_path, pretrain.build)
+    check(tmp_path, measures)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("optimizer.name", "adam", "Valid: adamw, momentum"),
+        ("loss.name", "hinge", "Valid: softmax, sigmoid"),
+        ("loss.class_weights", "inverse", 'Valid: "" and "balanced"'),
+        ("schedule.decay", "cosin", "Valid: cosine"),
+        ("total", "3 epoch s", "is no duration"),
+        ("data.train_preprocess", "decode(1)|random_shft(1)", 'Did you mean "random_shift"'),
+        ("model.variant", "Tiny/2", "Unknown variant"),
+    ],
+)
+def test_wrong_values_are_clear_errors(key, value, message, tmp_path):
+    config = shrink("digits_pretrain", train="train[:64]", evaluation="test[:16]")
+    config.model.update(SMALL)
+    place = config
+    *folders, last = key.split(".")
+    for folder in folders:
+        place = place[folder]
+    place[last] = value
+    with pytest.raises(ValueError, match=message):
+        session.run(config, tmp_path, pretrain.build)
+
+
+def test_a_folder_of_twenty_trains_skips_the_broken_and_refuses_the_empty(tmp_path, caplog):
+    photos(tmp_path / "photos", 20)
+    (tmp_path / "photos" / "dark" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    config = shrink("folder_finetune", source=f"folder:{tmp_path / 'photos'}", train="train", evaluation="train")
+    config.model.update(SMALL)
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        _, measures = session.run(config, tmp_path / "run", finetune.build)
+    assert measures["examples"] == 20 and "broken.jpg" in caplog.text
+    (tmp_path / "texts" / "class").mkdir(parents=True)
+    (tmp_path / "texts" / "class" / "notes.txt").write_text("no image")
+    config.data.source = f"folder:{tmp_path / 'texts'}"
+    with pytest.raises(ValueError, match="no images in class folders: it holds 1 files"):
+        session.run(config, tmp_path / "none", finetune.build)
+    assert not (tmp_path / "none").exists()
+
+
+def test_evaluate_and_export_binaries(tmp_path):
+    """In processes of their own, as a user runs them."""
+    import os
+    import subprocess
+    import sys
+
+    config = shrink("digits_pretrain")
+    config.model.update(SMALL)
+    _, measures = session.run(config, tmp_path / "run", pretrain.build)
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+    def binary(name, *arguments):
+        command = [sys.executable, "-m", f"trainers.{name}", f"--model={tmp_path / 'run'}", *arguments]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, env=os.environ)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    binary("evaluate", f"--output={tmp_path / 'out'}")
+    evaluated = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert evaluated["top1"] == pytest.approx(measures["top1"])
+    assert (tmp_path / "out" / "report.html").read_text().count("data:image/png") == 4
+    binary("export", f"--output={tmp_path / 'saved'}", "--top_k=2")
+    answer = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"](
+        tf.constant([tf.io.encode_png(np.zeros((8, 8, 1), "uint8")).numpy()])
+    )
+    assert answer["probabilities"].shape == (1, 2)
+
+
+def test_evaluate_refuses_other_classes(tiny):
+    from keras_vit.data import open_source
+    from trainers.evaluate import check_classes
+
+    with pytest.raises(ValueError, match="model has 5 classes, the data 10"):
+        check_classes(tiny(), open_source("digits", "test"))
+    with pytest.raises(ValueError, match="model's classes are"):
+        check_classes(tiny(classes=10, class_names=list("abcdefghij")), open_source("digits", "test"))
+
+
+def test_benchmark_counts_the_papers_gflops():
+    """Table 6 of arXiv 2010.11929's counterpart at 224 px, 2 a multiply-add: B/16 35.2, L/16 123.1, H/14 334.9."""
+    from trainers.benchmark import forward_flops
+
+    for variant, gflop in {"B/16": 35.2, "L/16": 123.1, "H/14": 334.9}.items():
+        assert forward_flops(keras_vit.models.make_spec(variant), 224) / 1e9 == pytest.approx(gflop, rel=0.005)
