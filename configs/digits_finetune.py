@@ -16,13 +16,13 @@ def get_config():
     config.data.eval_preprocess = "decode(1)|resize(16, 16)"
 
     config.batch_size = 64
-    config.total = "15 epochs"
-    config.evaluate = "5 epochs"
-    config.checkpoint = "5 epochs"
+    config.total = "60 epochs"
+    config.evaluate = "10 epochs"
+    config.checkpoint = "10 epochs"
 
-    config.optimizer.learning_rate = 3e-4
+    config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.05
-    config.schedule.warmup = "10%"
+    config.schedule.warmup = "5%"
     config.loss.label_smoothing = 0.1
     config.mixup = 0.2
     config.head = "keep"

@@ -85,7 +85,7 @@ def _check_overrides(argv, config):
 
 def _show_help(main):
     """The binary's docstring and its flags; absl's own help would miss both under a console script."""
-    print(sys.modules[main.__module__].__doc__ or "")
+    print(main.__globals__["__doc__"])
     for name in sorted(_OURS):
         print(f"  --{name}: {flags.FLAGS[name].help}")
 

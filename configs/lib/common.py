@@ -55,7 +55,7 @@ def base():
     config.schedule = ConfigDict()
     config.schedule.decay = "cosine"  # or linear, rsqrt, constant
     config.schedule.warmup = "5%"
-    config.schedule.cooldown = 0  # of rsqrt
+    config.schedule.cooldown = "0 steps"  # of rsqrt
 
     config.loss = ConfigDict()
     config.loss.name = "softmax"  # or sigmoid

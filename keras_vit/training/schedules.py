@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 
 _UNITS = {"": 1, "k": 1_000, "M": 1_000_000}
-_DURATION = re.compile(r"([\d.]+(?:e\d+)?)\s*([kM]?)\s*(steps?|epochs?|examples?|%)")
+_DURATION = re.compile(r"([\d.]+(?:e\d+)?)\s*([kM]?)\s*(steps?|epochs?|examples?|%|)")
 
 
 def resolve_steps(duration, batch_size, examples, total=None):

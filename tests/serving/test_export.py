@@ -130,11 +130,11 @@ def test_outputs_are_float32_under_mixed_precision(tmp_path):
 def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
     keras_vit.export(digits_model(), tmp_path / "m")
 
-    def fail(self, path, **_):
+    def fail(_, path, **__):
         os.makedirs(path)
         raise OSError("disk full")
 
-    monkeypatch.setattr(keras.export.ExportArchive, "write_out", fail)
+    monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(OSError, match="disk full"):
         keras_vit.export(digits_model(), tmp_path / "m")
     assert os.listdir(tmp_path) == ["m"]

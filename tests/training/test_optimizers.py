@@ -157,6 +157,8 @@ def test_schedule_mistakes():
     ("duration", "steps"),
     [
         (7, 7),
+        ("7", 7),
+        ("2k", 2000),
         ("7 steps", 7),
         ("10k steps", 10_000),
         ("3 epochs", 30),

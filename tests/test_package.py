@@ -1,0 +1,130 @@
+"""The package as a whole: imports go one way, nothing heavy is loaded, setup.cfg lists the tree, the wheel works anywhere."""
+
+import ast
+import configparser
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A room may import the rooms on its right (keras_vit.* only).
+ALLOWED = {
+    "layers": {"layers"},
+    "models": {"models", "layers", "training"},
+    "checkpoints": {"checkpoints", "models", "layers", "training"},
+    "data": {"data"},
+    "training": {"training", "layers"},
+    "evaluation": {"evaluation", "data"},
+    "inspection": {"inspection", "models", "layers"},
+    "serving": {"serving", "models", "data", "training"},
+}
+
+
+def imports(path):
+    """The modules that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module
+
+
+def test_imports_go_one_way():
+    for path in (ROOT / "keras_vit").rglob("*.py"):
+        parts = path.relative_to(ROOT / "keras_vit").parts
+        for module in imports(path):
+            assert module.split(".")[0] not in ("trainers", "configs"), f"{path} imports {module}"
+            if len(parts) > 1 and module.startswith("keras_vit."):
+                assert module.split(".")[1] in ALLOWED[parts[0]], f"{path} imports {module}"
+            if len(parts) > 1 and parts[0] == "models" and module.startswith("keras_vit.training"):
+                assert module == "keras_vit.training.fit", f"{path} imports {module}"
+
+
+def test_every_room_has_its_rule():
+    rooms = {p.parent.name for p in (ROOT / "keras_vit").glob("*/__init__.py")}
+    assert rooms == set(ALLOWED)
+
+
+def test_configs_import_only_ml_collections_and_their_lib():
+    for path in (ROOT / "configs").rglob("*.py"):
+        assert all(module.split(".")[0] == "ml_collections" for module in imports(path)), path
+
+
+def test_layers_and_models_use_keras_alone_but_for_the_backend_module():
+    for room in ("layers", "models"):
+        for path in (ROOT / "keras_vit" / room).glob("*.py"):
+            used = {module.split(".")[0] for module in imports(path)}
+            assert path.name == "backend.py" or not used & {"tensorflow", "jax", "torch"}, path
+
+
+def test_setup_lists_every_package():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    tree = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "keras_vit").rglob("__init__.py")}
+    for mapped in ("trainers", "configs"):
+        tree |= {f"keras_vit.{'.'.join(p.parent.relative_to(ROOT).parts)}" for p in (ROOT / mapped).rglob("__init__.py")}
+    assert listed == tree
+
+
+def test_import_loads_nothing_heavy():
+    heavy = ("tensorflow_datasets", "matplotlib", "sklearn", "ml_collections", "pandas", "scipy", "tensorboard")
+    before = "import sys, keras\nloaded = set(sys.modules)\n"
+    script = f"{before}import keras_vit\nprint([m for m in {heavy} if m in set(sys.modules) - loaded])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_an_engine_the_error_names_the_extras(tmp_path):
+    """A process that can see keras_vit but neither TensorFlow nor JAX."""
+    script = (
+        "import importlib.util as u, sys\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name in ('tensorflow', 'jax') else find(name, *a)\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "import keras_vit\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode != 0
+    for extra in ("keras-vit[cpu]", "keras-vit[gpu]", "keras-vit[tpu]", "keras-vit[jax]"):
+        assert extra in done.stderr
+
+
+def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
+    """Built from a copy, so that the checkout stays clean; installed into an empty folder and run from another."""
+    import shutil
+    import zipfile
+
+    pytest.importorskip("setuptools", minversion="77")
+    ignore = shutil.ignore_patterns(".git", ".venv", "runs", "build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tmp_path / "source", ignore=ignore)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), "."]
+    subprocess.run(command, cwd=tmp_path / "source", check=True, env=os.environ)
+    wheel = next(tmp_path.glob("keras_vit-*.whl"))
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("keras_vit/trainers/pretrain.py", "keras_vit/configs/digits_pretrain.py", "keras_vit/configs/lib/common.py"):
+        assert name in names
+    assert not [n for n in names if n.startswith(("trainers/", "configs/", "tests/"))]
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    script = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+        "import keras_vit.trainers.pretrain as p; assert 'site' in p.__file__\n"
+        "p.run()\n"
+    )
+    arguments = ["--config=digits_pretrain", f"--workdir={tmp_path / 'run'}", "--config.total=2 steps", "--config.batch_size=8"]
+    arguments += ["--config.model.depth=1", "--config.jit_compile=False"]
+    (tmp_path / "elsewhere").mkdir()
+    command = [sys.executable, "-I", "-c", script, str(tmp_path / "site"), *arguments]
+    done = subprocess.run(command, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "run" / "model.keras").exists()
+
+
+def test_no_file_names_a_long_or_pickled_thing():
+    for path in [*ROOT.glob("keras_vit/**/*.py"), *ROOT.glob("trainers/*.py"), *ROOT.glob("configs/**/*.py")]:
+        text = path.read_text()
+        assert text.count("\n") <= 300, f"{path} has over 300 lines"
+        assert "import pickle" not in text and "layers.Lambda" not in text and "allow_pickle=True" not in text
