@@ -38,23 +38,6 @@ def _serve(exported, paths, labels):
     return sum(guess == label for guess, label in zip(guesses, labels)), len(labels)
 
 
-def _report(root, model, config):
-    """Writes report.html of the fine-tuning run."""
-    from keras_vit.data import open_source
-    from keras_vit.inspection import make_report
-    from keras_vit.training.files import write_bytes
-    from keras_vit.training.rundir import RunDirectory
-
-    from .evaluate import evaluate
-
-    source = open_source(config.data.source, config.data.evaluation)
-    measures, images, logits, labels = evaluate(model, source, config.data.eval_preprocess, config.batch_size)
-    records = RunDirectory(root / "finetune").metrics()
-    page = make_report("Digits, fine-tuned at 16x16", model, images, labels, logits, measures, records)
-    write_bytes(root / "report.html", page.encode())
-    return measures
-
-
 def main():
     import keras_vit
 
@@ -67,16 +50,15 @@ def main():
     config = flags.load_config("digits_finetune")
     config.seed = flags.FLAGS.seed
     config.init = str(root / "pretrain")
-    session.run(config, root / "finetune", finetune.build)
-    model = keras_vit.load(root / "finetune")
-    measures = _report(root, model, config)
-    keras_vit.export(model, root / "exported")
+    _, second = session.run(config, root / "finetune", finetune.build)
+    with flags.quiet():
+        keras_vit.export(keras_vit.load(root / "finetune"), root / "exported")
     right, count = _serve(root / "exported", *_write_scans(root / "scans", 8))
     rows = [
         ("pre-trained at 8x8", f"{first['top1']:.2%} of {first['examples']} test digits", root / "pretrain"),
-        ("fine-tuned at 16x16", f"{measures['top1']:.2%} of {measures['examples']} test digits", root / "finetune"),
+        ("fine-tuned at 16x16", f"{second['top1']:.2%} of {second['examples']} test digits", root / "finetune"),
         ("served from a SavedModel", f"{right} of {count} PNG files right", root / "exported"),
-        ("report", "curves, confusion, examples, attention", root / "report.html"),
+        ("report", "curves, confusion, examples, attention", root / "finetune" / "report.html"),
     ]
     print()
     for what, result, place in rows:

@@ -13,7 +13,7 @@ from absl import logging
 from . import flags
 
 
-def evaluate(model, source, preprocess, batch_size, limit=2_000):
+def evaluate(model, source, preprocess, batch_size, limit=500):
     """Measures of `model` over `source`; also the first `limit` images, uint8, with all logits and labels."""
     import numpy as np
 
@@ -24,6 +24,21 @@ def evaluate(model, source, preprocess, batch_size, limit=2_000):
     logits, labels = classify(model, batches)
     images = np.concatenate([b[0] for b in batches.take(-(-limit // batch_size)).as_numpy_iterator()])[: min(limit, len(labels))]
     return report(logits, labels), images, logits, labels
+
+
+def write_report(folder, title, model, measures, images, logits, labels, records):
+    """Writes report.html to `folder`, or says what it needs."""
+    from keras_vit.inspection import make_report
+    from keras_vit.training.files import write_bytes
+
+    n = len(images)
+    try:
+        page = make_report(title, model, images, labels[:n], logits[:n], measures, records)
+    except ImportError as error:
+        logging.warning("No report.html: %s", error)
+        return
+    write_bytes(folder / "report.html", page.encode())
+    logging.info("Report: %s", folder / "report.html")
 
 
 def check_classes(model, source):
@@ -41,7 +56,6 @@ def check_classes(model, source):
 def main():
     import keras_vit
     from keras_vit.data import open_source
-    from keras_vit.inspection import make_report
     from keras_vit.serving.export import serving_preprocessing
     from keras_vit.training.files import write_bytes
     from keras_vit.training.rundir import RunDirectory
@@ -58,12 +72,9 @@ def main():
         folder = pathlib.Path(values.output)
         folder.mkdir(parents=True, exist_ok=True)
         records = RunDirectory(values.model).metrics() if pathlib.Path(values.model).is_dir() else []
-        n = len(images)
         title = f"{values.model} on {values.data} {values.split}"
-        page = make_report(title, model, images, labels[:n], logits[:n], measures, records)
-        write_bytes(folder / "report.html", page.encode())
         write_bytes(folder / "evaluation.json", json.dumps(measures, indent=2).encode())
-        logging.info("Wrote %s and evaluation.json.", folder / "report.html")
+        write_report(folder, title, model, measures, images, logits, labels, records)
 
 
 def run():

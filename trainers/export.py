@@ -13,7 +13,8 @@ def main():
 
     values = flags.FLAGS
     model = keras_vit.load(values.model)
-    keras_vit.export(model, values.output, format=values.format, top_k=values.top_k)
+    with flags.quiet():
+        keras_vit.export(model, values.output, format=values.format, top_k=values.top_k)
     logging.info("Exported %s to %s.", values.model, values.output)
 
 

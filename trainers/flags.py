@@ -3,6 +3,7 @@
 --config is resolved before absl parses, so that --config.key=value can refer to it.
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -10,7 +11,7 @@ import os
 import pathlib
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 _CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
@@ -105,6 +106,17 @@ def launch(main, config=None):
     if {"--help", "-h", "--helpshort"} & set(sys.argv[1:]):
         return _show_help(main)
     app.run(lambda _: _report_errors(main))
+
+
+@contextlib.contextmanager
+def quiet():
+    """Only warnings and errors are logged inside: TensorFlow tells much while it writes a SavedModel."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _report_errors(main):

@@ -8,13 +8,14 @@ import keras
 from absl import logging
 
 from keras_vit.data import evaluation_batches, open_source, training_batches
-from keras_vit.evaluation import classify, report
 from keras_vit.training import AdamW, Mixup, Momentum, WarmupSchedule, resolve_steps
 from keras_vit.training.callbacks import swap_averages
 from keras_vit.training.files import save_model
 from keras_vit.training.loop import train
 from keras_vit.training.losses import LOSSES, Accuracy, balanced_class_weights
 from keras_vit.training.rundir import RunDirectory
+
+from .evaluate import evaluate, write_report
 
 
 def spec_overrides(config):
@@ -108,6 +109,18 @@ def _announce(model, plain, source, held_out, start):
     )
 
 
+def finish(model, held_out, config, files):
+    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns the measures."""
+    batch_size = config.batch_size
+    measures, images, logits, labels = evaluate(model, held_out, config.data.eval_preprocess, batch_size)
+    files.write_json("evaluation.json", {"split": config.data.evaluation, "classes": held_out.class_names, **measures})
+    write_report(
+        files.path, f"{config.data.source} {config.data.evaluation}", model, measures, images, logits, labels, files.metrics()
+    )
+    save_model(model, files.model)
+    return measures
+
+
 def run(config, workdir, build, data_dir=None):
     """Trains as `config` says, resuming what is in `workdir`; returns (model, measures).
 
@@ -142,8 +155,6 @@ def run(config, workdir, build, data_dir=None):
     )
     if config.optimizer.ema:
         swap_averages(model)
-    measures = report(*classify(model, evaluation))
-    files.write_json("evaluation.json", {"split": config.data.evaluation, "classes": source.class_names, **measures})
-    save_model(model, files.model)
+    measures = finish(model, held_out, config, files)
     logging.info("%s top-1 %.2f%% of %d. Model: %s", config.data.evaluation, 100 * measures["top1"], held_out.size, files.model)
     return model, measures

@@ -68,6 +68,7 @@ def make_report(title, model, images, labels, logits, measures, records, facts=(
     body = [
         _table(rows),
         _picture("Learning curves", figures.learning_curves(records)),
+        "<p>Training figures are of augmented images, mixed ones too where mixup is on; evaluation figures are of plain ones.</p>",
         _picture("Confusion matrix", figures.confusion_matrix(measures["confusion"], names)),
         _picture(
             "Predictions, wrong ones in red",
