@@ -16,11 +16,11 @@ def get_config():
     config.data.eval_preprocess = "decode(1)|resize(16, 16)"
 
     config.batch_size = 64
-    config.total = "60 epochs"
+    config.total = "40 epochs"
     config.evaluate = "10 epochs"
     config.checkpoint = "10 epochs"
 
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 1e-3
     config.optimizer.weight_decay = 0.05
     config.schedule.warmup = "5%"
     config.loss.label_smoothing = 0.1

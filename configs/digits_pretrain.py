@@ -17,9 +17,9 @@ def get_config():
     config.data.eval_preprocess = "decode(1)|resize(8, 8)"
 
     config.batch_size = 64
-    config.total = "60 epochs"
-    config.evaluate = "10 epochs"
-    config.checkpoint = "10 epochs"
+    config.total = "150 epochs"
+    config.evaluate = "15 epochs"
+    config.checkpoint = "15 epochs"
 
     config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.05

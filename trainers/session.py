@@ -74,14 +74,31 @@ def make_optimizer(plain):
     raise ValueError(f'Unknown optimizer "{o["name"]}". Valid: adamw, momentum.')
 
 
+def class_weights(text, source):
+    """A weight a class from "", "balanced" or "1,2.5,1"; None for "".
+
+    Raises:
+        ValueError: for other text, or another number of weights than classes.
+    """
+    if not text:
+        return None
+    if text == "balanced":
+        return balanced_class_weights(source.class_counts())
+    try:
+        weights = [float(number) for number in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != len(source.class_names):
+        raise ValueError(f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one a class.')
+    return weights
+
+
 def make_loss(plain, source):
     """The loss of a resolved config."""
     options = plain["loss"]
     if options["name"] not in LOSSES:
         raise ValueError(f'Unknown loss "{options["name"]}". Valid: {", ".join(LOSSES)}.')
-    if options["class_weights"] not in ("", "balanced"):
-        raise ValueError(f'Unknown class_weights "{options["class_weights"]}". Valid: "" and "balanced".')
-    weights = balanced_class_weights(source.class_counts()) if options["class_weights"] else None
+    weights = class_weights(options["class_weights"], source)
     return LOSSES[options["name"]](label_smoothing=options["label_smoothing"], class_weights=weights)
 
 

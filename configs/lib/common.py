@@ -60,7 +60,7 @@ def base():
     config.loss = ConfigDict()
     config.loss.name = "softmax"  # or sigmoid
     config.loss.label_smoothing = 0.0
-    config.loss.class_weights = ""  # or balanced
+    config.loss.class_weights = ""  # or balanced, or numbers: "1,2.5,1"
     config.mixup = 0.0  # alpha; 0 for none
 
     # Fine-tuning only:

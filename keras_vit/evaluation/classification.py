@@ -16,7 +16,7 @@ def classify(model, dataset):
     logits, labels = [], []
     for images, truth, weights in dataset:
         counted = np.asarray(weights) > 0
-        logits.append(np.asarray(model.predict_on_batch(images), "float32")[counted])
+        logits.append(np.asarray(model.predict_on_batch(np.asarray(images)), "float32")[counted])
         labels.append(np.asarray(truth)[counted])
     return np.concatenate(logits), np.concatenate(labels).astype("int64")
 

@@ -1,4 +1,4 @@
-"""The one place where layers look at the engine: which replica is running, and the product that TensorFlow can fuse."""
+"""The one place where layers look at the engine: which replica runs, what a seed is, the product that TensorFlow can fuse."""
 
 import keras
 from keras import ops
@@ -12,6 +12,11 @@ def replica_id():
 
     context = tf.distribute.get_replica_context()
     return context.replica_id_in_sync_group if context is not None else 0
+
+
+def seed_dtype():
+    """The integers that the engine's random functions take as a seed."""
+    return "uint32" if keras.backend.backend() == "jax" else "int64"
 
 
 def affine(x, kernel, bias=None, activation=None):

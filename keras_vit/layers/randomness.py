@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import replica_id
+from keras_vit.layers.backend import replica_id, seed_dtype
 
 # Large odd numbers keep the streams of a seed's children apart: Keras counts calls in the second word, these move the first.
 _CHILD = 0x3C6EF35
@@ -28,7 +28,7 @@ class Drawn(keras.random.SeedGenerator):
         self._drawn = seed
 
     def next(self, ordered=True):
-        return self._drawn
+        return ops.cast(self._drawn, seed_dtype())
 
 
 def fold_in(seed, number, stride=_CHILD):

@@ -88,6 +88,7 @@ def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path):
     [
         {"loss.name": "sigmoid", "mixup": 0.0},
         {"loss.class_weights": "balanced"},
+        {"loss.class_weights": "1,2,1,1,1,1,1,1,1,0.5"},
         {"optimizer.name": "momentum", "schedule.decay": "linear"},
         {"optimizer.ema": 0.9, "schedule.decay": "rsqrt", "schedule.cooldown": "10%"},
         {"dtype": "mixed_bfloat16"},
@@ -113,7 +114,8 @@ def test_every_training_option_trains(change, tmp_path):
     [
         ("optimizer.name", "adam", "Valid: adamw, momentum"),
         ("loss.name", "hinge", "Valid: softmax, sigmoid"),
-        ("loss.class_weights", "inverse", 'Valid: "" and "balanced"'),
+        ("loss.class_weights", "inverse", 'expected "balanced" or 10 numbers'),
+        ("loss.class_weights", "1,2", 'expected "balanced" or 10 numbers'),
         ("schedule.decay", "cosin", "Valid: cosine"),
         ("total", "3 epoch s", "is no duration"),
         ("data.train_preprocess", "decode(1)|random_shft(1)", 'Did you mean "random_shift"'),
