@@ -67,7 +67,7 @@ def main():
     preprocess = values.preprocess or serving_preprocessing(model)
     measures, images, logits, labels = evaluate(model, source, preprocess, values.batch_size)
     top5 = f", top-5 {measures['top5']:.2%}" if "top5" in measures else ""
-    logging.info("%s %s: top-1 %.2f%%%s, loss %.4f", values.data, values.split, 100 * measures["top1"], top5, measures["loss"])
+    print(f"{values.data} {values.split}: top-1 {measures['top1']:.2%}{top5}, loss {measures['loss']:.4f}, {len(labels)} images")
     if values.output:
         folder = pathlib.Path(values.output)
         folder.mkdir(parents=True, exist_ok=True)

@@ -56,6 +56,29 @@ def resolve(config, source):
     return plain
 
 
+def _flat(tree, path=""):
+    """Nested dicts as {"a.b": value}."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {k: v for name, part in tree.items() for k, v in _flat(part, f"{path}.{name}" if path else name).items()}
+
+
+def check_same_run(files, plain):
+    """Refuses to go on with a run that was started with another config; its length and schedule may change.
+
+    Raises:
+        ValueError: naming what changed.
+    """
+    path = files.path / "config.json"
+    if not files.checkpoints() or not path.exists():
+        return
+    before, now = _flat(json.loads(path.read_text())), _flat(json.loads(json.dumps(plain)))
+    keys = [k for k in now if k.split(".")[0] not in ("total", "evaluate", "checkpoint", "keep", "schedule")]
+    changed = [f"{k} was {before.get(k)!r}, is {now[k]!r}" for k in keys if before.get(k) != now[k]]
+    if changed:
+        raise ValueError(f"{files.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
+
+
 def make_optimizer(plain):
     """The optimizer of a resolved config."""
     o, s = plain["optimizer"], plain["schedule"]
@@ -153,6 +176,7 @@ def run(config, workdir, build, data_dir=None):
     model = build(config, source)
     prepare(model, plain, source)
     files = RunDirectory(workdir)
+    check_same_run(files, plain)
     start = files.resume(model)
     versions = {"keras": keras.__version__, "backend": keras.backend.backend(), "python": platform.python_version()}
     files.write_json("config.json", {**plain, "model_spec": model.get_config(), "versions": versions})

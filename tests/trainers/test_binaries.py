@@ -66,6 +66,15 @@ def test_every_config_trains_resumes_and_ends_finite(name, tmp_path, request):
     assert resolved["total"] == 3 and isinstance(resolved["schedule"]["warmup"], int)
 
 
+def test_a_run_does_not_go_on_with_another_config(tmp_path):
+    config = shrink("digits_pretrain", train="train[:64]", evaluation="test[:16]")
+    config.model.update(SMALL)
+    session.run(config, tmp_path, pretrain.build)
+    config.seed, config.optimizer.learning_rate = 1, 0.5
+    with pytest.raises(ValueError, match="seed was 0, is 1; optimizer.learning_rate was 0.002, is 0.5. Use a new --workdir"):
+        session.run(config, tmp_path, pretrain.build)
+
+
 def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path):
     first = shrink("digits_pretrain")
     first.model.update(SMALL)
