@@ -1,4 +1,4 @@
-"""Fine-tunes the digits ViT at twice the resolution: the patch size stays, positions are resampled from 4x4 to 8x8.
+"""Fine-tunes the digits ViT at twice the resolution: the patch size stays 4, positions are resampled from 2x2 to 4x4.
 
 python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
 """
@@ -16,11 +16,11 @@ def get_config():
     config.data.eval_preprocess = "decode(1)|resize(16, 16)"
 
     config.batch_size = 64
-    config.total = "40 epochs"
-    config.evaluate = "10 epochs"
-    config.checkpoint = "10 epochs"
+    config.total = "120 epochs"
+    config.evaluate = "20 epochs"
+    config.checkpoint = "20 epochs"
 
-    config.optimizer.learning_rate = 1e-3
+    config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.05
     config.schedule.warmup = "5%"
     config.loss.label_smoothing = 0.1

@@ -9,7 +9,7 @@ from .lib import common
 def get_config():
     config = common.base()
     config.model.update(
-        variant="Ti/2", image_size=8, channels=1, depth=4, width=96, heads=4, mlp_dim=192, pool="gap", position_std=1.0
+        variant="Ti/4", image_size=8, channels=1, depth=4, width=96, heads=4, mlp_dim=192, pool="gap", position_std=1.0
     )
     config.jit_compile = True
 
@@ -17,9 +17,9 @@ def get_config():
     config.data.eval_preprocess = "decode(1)|resize(8, 8)"
 
     config.batch_size = 64
-    config.total = "150 epochs"
-    config.evaluate = "15 epochs"
-    config.checkpoint = "15 epochs"
+    config.total = "60 epochs"
+    config.evaluate = "10 epochs"
+    config.checkpoint = "10 epochs"
 
     config.optimizer.learning_rate = 2e-3
     config.optimizer.weight_decay = 0.05

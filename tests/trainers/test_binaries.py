@@ -82,7 +82,7 @@ def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path):
     config = shrink("digits_finetune")
     config.update(init=str(tmp_path / "first"), head="reset", linear_probe=True)
     model, _ = session.run(config, tmp_path / "second", finetune.build)
-    assert model.image_size == (16, 16) and model.grid == (8, 8)
+    assert model.image_size == (16, 16) and model.grid == (4, 4)
     np.testing.assert_array_equal(model.get_layer("block_00").get_weights()[0], trained.get_layer("block_00").get_weights()[0])
     assert np.abs(model.get_layer("head").kernel.numpy()).max() > 0
     config = shrink("digits_finetune")
