@@ -3,6 +3,8 @@
     python -m trainers.pretrain --config=cifar10_scratch --data_dir=DIR --workdir=runs/cifar10
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`).
+
+2 cores of an AMD EPYC: 166 s, 52.6% test accuracy; 50.4% after 113 s.
 """
 
 from .lib import common
