@@ -44,7 +44,8 @@ def _problem(path):
     try:
         decode_bytes(tf.io.read_file(str(path)), 3)
     except tf.errors.OpError as error:
-        return str(error).split("\n")[0].split(" [Op:")[0].strip("{} ") or type(error).__name__
+        # TensorFlow's message stands between the node's name in braces and the op's in brackets.
+        return str(error).split("\n")[0].rsplit("}} ", 1)[-1].split(" [Op:")[0] or type(error).__name__
     return None
 
 
