@@ -123,7 +123,7 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     assert (tmp_path / "run" / "model.keras").exists()
 
 
-def test_no_file_names_a_long_or_pickled_thing():
+def test_files_are_short_and_free_of_pickle_and_lambda_layers():
     for path in [*ROOT.glob("keras_vit/**/*.py"), *ROOT.glob("trainers/*.py"), *ROOT.glob("configs/**/*.py")]:
         text = path.read_text()
         assert text.count("\n") <= 300, f"{path} has over 300 lines"

@@ -3,7 +3,7 @@
     python -m trainers.benchmark --variant=B/16 --batch_size=8
 
 The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass is counted at
-its matrix products (2 operations a multiply-add; 35.2 GFLOP an image for ViT-B/16 at 224), training at three times that.
+its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at three times that.
 """
 
 import statistics

@@ -73,8 +73,9 @@ def check_same_run(files, plain):
     if not files.checkpoints() or not path.exists():
         return
     before, now = _flat(json.loads(path.read_text())), _flat(json.loads(json.dumps(plain)))
-    keys = [k for k in now if k.split(".")[0] not in ("total", "evaluate", "checkpoint", "keep", "schedule")]
-    changed = [f"{k} was {before.get(k)!r}, is {now[k]!r}" for k in keys if before.get(k) != now[k]]
+    # Keys that either lacks are of another version of the package, not of another run.
+    keys = [k for k in now if k in before and k.split(".")[0] not in ("total", "evaluate", "checkpoint", "keep", "schedule")]
+    changed = [f"{k} was {before[k]!r}, is {now[k]!r}" for k in keys if before[k] != now[k]]
     if changed:
         raise ValueError(f"{files.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
 
