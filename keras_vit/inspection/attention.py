@@ -18,9 +18,11 @@ def attention_weights(model, images, blocks=None):
     Raises:
         ValueError: if the model has no blocks, or not those.
     """
-    found = [layer for layer in model.layers if layer.name.startswith("block_")]
+    found = [layer for layer in model.layers if layer.name.startswith("block_") and hasattr(layer, "attention_weights")]
     if not found:
-        raise ValueError(f'"{model.name}" has no layers named block_00... Its layers: {[x.name for x in model.layers]}.')
+        raise ValueError(
+            f'"{model.name}" has no attention blocks named block_00... Its layers: {[x.name for x in model.layers]}.'
+        )
     try:
         chosen = {range(len(found))[i]: None for i in (range(len(found)) if blocks is None else blocks)}
     except IndexError:
@@ -61,6 +63,6 @@ def attention_maps(model, images):
     """
     flow = rollout(list(attention_weights(model, images).values()))
     prefix = model.spec.prefix
-    rows = flow[:, 0] if model.spec.pool == "token" else flow[:, prefix:].mean(axis=1)  # (b, n)
+    rows = flow[:, 0] if model.spec.pool in ("token", "token_gap") else flow[:, prefix:].mean(axis=1)  # (b, n)
     maps = rows[:, prefix:].reshape(-1, *model.grid)  # (b, h, w)
     return maps / maps.max(axis=(1, 2), keepdims=True)

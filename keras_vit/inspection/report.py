@@ -44,7 +44,7 @@ def make_report(title, model, images, labels, logits, measures, records, facts=(
 
     Args:
         title: of the page.
-        model: a ViT, for the attention maps.
+        model: a ViT, for the attention maps, or a BiT.
         images: (n, h, w, c) uint8, the evaluated images.
         labels, logits: (n,) and (n, classes), of the same.
         measures: of evaluation.report.
@@ -74,9 +74,8 @@ def make_report(title, model, images, labels, logits, measures, records, facts=(
             "Predictions, wrong ones in red",
             figures.predictions(images[shown], names[labels[shown]], names[best[shown]], p[shown, best[shown]]),
         ),
-        _picture(
-            "Attention rollout: what the output looks at",
-            figures.attention(images[looked_at], attention_maps(model, images[looked_at])),
-        ),
     ]
+    if hasattr(model.spec, "heads"):  # a BiT has no attention
+        maps = attention_maps(model, images[looked_at])
+        body.append(_picture("Attention rollout: what the output looks at", figures.attention(images[looked_at], maps)))
     return _PAGE.format(title=html.escape(title), body="\n".join(body))

@@ -2,6 +2,8 @@
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
+from keras_vit.layers.bottleneck import BottleneckUnit
+from keras_vit.layers.convolution import StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import PixelNormalization
@@ -13,6 +15,7 @@ from keras_vit.layers.tokens import ClassToken
 __all__ = [
     "AddPositionEmbs",
     "AttentionPooling",
+    "BottleneckUnit",
     "ClassToken",
     "DropPath",
     "Dropout",
@@ -22,6 +25,7 @@ __all__ = [
     "MultiHeadSelfAttention",
     "PatchEncoder",
     "PixelNormalization",
+    "StdConv2D",
     "TokenPooling",
     "TransformerBlock",
 ]

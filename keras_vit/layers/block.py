@@ -4,7 +4,7 @@ import keras
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dropout import DropPath
-from keras_vit.layers.mlp import MlpBlock, check_gelu
+from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
 from keras_vit.layers.randomness import ReplicaSeedGenerator, fold_in
 from keras_vit.layers.registration import serializable
 
@@ -37,7 +37,7 @@ class TransformerBlock(keras.layers.Layer):
 
     Args:
         heads, head_dim, qkv_bias, qk_norm, attention_dropout: of MultiHeadSelfAttention.
-        mlp_dim, gelu: of MlpBlock.
+        mlp_dim, gelu: of MlpBlock; mlp_form is its form.
         epsilon: of the layer normalisations.
         dropout: behind every dense layer but query, key and value, as in the paper.
         drop_path: the probability with which an example skips a branch.
@@ -61,10 +61,12 @@ class TransformerBlock(keras.layers.Layer):
         drop_path=0.0,
         layer_scale=None,
         remat=False,
+        mlp_form="gelu",
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_gelu(gelu, "TransformerBlock")
+        check_mlp(mlp_form, "TransformerBlock")
         self.heads = heads
         self.mlp_dim = mlp_dim
         self.head_dim = head_dim
@@ -77,6 +79,7 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_path = drop_path
         self.layer_scale = layer_scale
         self.remat = remat
+        self.mlp_form = mlp_form
         random = dropout or attention_dropout or drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
 
@@ -93,7 +96,7 @@ class TransformerBlock(keras.layers.Layer):
             dtype=policy,
             name="attention",
         )
-        self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dropout=self.dropout, dtype=policy, name="mlp")
+        self.mlp = MlpBlock(self.mlp_dim, self.gelu, self.dropout, self.mlp_form, dtype=policy, name="mlp")
         for name, branch in (("attention", self.attention), ("mlp", self.mlp)):
             norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name=f"{name}_norm")
             parts = [norm, branch]
@@ -133,5 +136,7 @@ class TransformerBlock(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        names = "heads mlp_dim head_dim qkv_bias qk_norm gelu epsilon dropout attention_dropout drop_path layer_scale remat"
+        names = (
+            "heads mlp_dim head_dim qkv_bias qk_norm gelu epsilon dropout attention_dropout drop_path layer_scale remat mlp_form"
+        )
         return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}

@@ -8,7 +8,7 @@ from keras_vit.layers.registration import serializable
 
 def pair(value, what):
     """(height, width) from a number or a pair of positive integers; `what` names the argument in the error."""
-    values = (value, value) if isinstance(value, int) else tuple(value)
+    values = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
         raise ValueError(f"{what} must be a positive integer or a pair (height, width) of them, got {value!r}.")
     return values
@@ -38,17 +38,21 @@ class PatchEncoder(keras.layers.Layer):
         width: the embedding's size d.
         form: "conv" (a convolution whose stride is its kernel) or "dense" (flatten, then a matrix product). Same weights, same
             result; which is faster depends on the machine.
+        norm: layer-normalise each patch's pixels before the embedding, and the embedding after it (vit-pytorch). Dense form only.
+        epsilon: of those normalisations.
 
     Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
     """
 
-    def __init__(self, patch_size, width, form="conv", **kwargs):
+    def __init__(self, patch_size, width, form="conv", norm=False, epsilon=1e-5, **kwargs):
         super().__init__(**kwargs)
         if form not in ("conv", "dense"):
             raise ValueError(f'PatchEncoder: unknown form {form!r}. Valid forms: "conv", "dense".')
         self.patch_size = pair(patch_size, "PatchEncoder: patch_size")
         self.width = width
-        self.form = form
+        self.form = "dense" if norm else form
+        self.norm = norm
+        self.epsilon = epsilon
 
     def build(self, input_shape):
         if len(input_shape) != 4 or None in input_shape[1:]:
@@ -60,6 +64,12 @@ class PatchEncoder(keras.layers.Layer):
         shape = (*self.patch_size, channels, self.width)
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
         self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
+        if self.norm:
+            pixels = self.patch_size[0] * self.patch_size[1] * channels
+            for name, size in (("pixel_norm", pixels), ("embedding_norm", self.width)):
+                norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+                norm.build((None, None, size))
+                setattr(self, name, norm)
 
     def call(self, images):
         p, q = self.patch_size
@@ -72,12 +82,15 @@ class PatchEncoder(keras.layers.Layer):
             x = ops.reshape(images, (-1, h, p, w, q, c))
             x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, h, w, p, q, c)
             x = ops.reshape(x, (-1, h * w, p * q * c))  # (b, n, p*q*c)
+            x = self.pixel_norm(x) if self.norm else x
             x = ops.matmul(x, ops.reshape(self.kernel, (p * q * c, self.width)))  # (b, n, d)
-        return x + self.bias
+        x = x + self.bias
+        return self.embedding_norm(x) if self.norm else x
 
     def compute_output_shape(self, input_shape):
         h, w = grid_size(input_shape[1:3], self.patch_size)
         return (input_shape[0], h * w, self.width)
 
     def get_config(self):
-        return {**super().get_config(), "patch_size": self.patch_size, "width": self.width, "form": self.form}
+        names = "patch_size width form norm epsilon"
+        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}

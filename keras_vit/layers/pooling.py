@@ -10,16 +10,20 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class TokenPooling(keras.layers.Layer):
-    """Takes the first token, the class token (the paper's head)."""
+    """Takes one token: number 0, the class token (the paper's head), or 1, DeiT's distillation token."""
+
+    def __init__(self, index=0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = index
 
     def call(self, x):
-        return x[:, 0]
+        return x[:, self.index]
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self):  # Keras wants it spelled out where a dtype policy is passed
-        return super().get_config()
+    def get_config(self):
+        return {**super().get_config(), "index": self.index}
 
 
 @serializable

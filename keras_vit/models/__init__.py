@@ -1,7 +1,24 @@
 """Functional models assembled from keras_vit.layers."""
 
+from keras_vit.models.build import build
+from keras_vit.models.classifier import Classifier
 from keras_vit.models.freezing import freeze, freeze_all_but_head
-from keras_vit.models.spec import ROWS, ViTSpec, make_spec
+from keras_vit.models.resnet import BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
+from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.vit import ViT
 
-__all__ = ["ROWS", "ViT", "ViTSpec", "freeze", "freeze_all_but_head", "make_spec"]
+__all__ = [
+    "BIT_VARIANTS",
+    "ROWS",
+    "STEMS",
+    "BiT",
+    "BiTSpec",
+    "Classifier",
+    "ViT",
+    "ViTSpec",
+    "build",
+    "freeze",
+    "freeze_all_but_head",
+    "make_bit_spec",
+    "make_spec",
+]

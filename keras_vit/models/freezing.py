@@ -26,5 +26,5 @@ def freeze(model, patterns):
 
 
 def freeze_all_but_head(model):
-    """Linear probing: only the layer "head" trains. Returns the frozen names."""
-    return freeze(model, [layer.name for layer in model.layers if layer.name not in ("head", "image")])
+    """Linear probing: only "head", and "head_dist" of a DeiT with two heads, train. Returns the frozen names."""
+    return freeze(model, [layer.name for layer in model.layers if layer.name not in ("head", "head_dist", "image")])

@@ -1,12 +1,14 @@
 """What a Vision Transformer is made of: ViTSpec, and one row a size.
 
-Sizes Ti, S, B, L, H: tables 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560.
+Sizes Ti, S, B, L, H: tables 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv 2305.13035.
+Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 """
 
 import dataclasses
 import difflib
+import re
 
-from keras_vit.layers.mlp import check_gelu
+from keras_vit.layers.mlp import check_gelu, check_mlp
 from keras_vit.layers.patches import pair
 from keras_vit.layers.positions import KINDS
 
@@ -15,11 +17,19 @@ ROWS = {
     "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
     "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
     "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
+    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "heads": 16},
     "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
     "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
     "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
 }
-POOLS = ("token", "gap", "map")
+# A hybrid's stem by its name and the pixels between two tokens: ResNet units a stage, and the patch size on what they put out.
+STEMS = {
+    ("R", 16): {"stem": (), "patch_size": 8},  # "16" is the published name; it is 32 pixels
+    ("R26", 32): {"stem": (2, 2, 2, 2), "patch_size": 1},
+    ("R50", 16): {"stem": (3, 4, 9), "patch_size": 1},
+    ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
+}
+POOLS = ("token", "gap", "map", "token_gap")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,22 +37,26 @@ class ViTSpec:
     """A Vision Transformer's architecture, whole: equal specs are equal models.
 
     Attributes:
-        patch_size: pixels (height, width).
+        patch_size: (height, width) in pixels; of a hybrid in places of what the stem puts out.
         depth, width, mlp_dim, heads: the row's numbers.
         head_dim: width of an attention head; None for width / heads.
         class_token: prepend one; None for "exactly where pool is token".
         registers: number of register tokens behind the class token.
+        distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
         positions: "learned" or "sincos2d".
         position_std: at which learned positions start; the paper's code has 0.02. Little data wants more (docs/recipes.md).
-        pool: "token", "gap" (patch tokens only) or "map".
+        pool: "token", "gap" (patch tokens only), "map", or "token_gap" (both side by side, DINOv2's classifiers).
+        fc_norm: normalise behind the pooling instead of before it (timm's average-pooled models).
         pre_logits: width of the tanh layer before the head; None for none.
-        qkv_bias, qk_norm, gelu, epsilon, layer_scale: see layers.TransformerBlock.
+        qkv_bias, qk_norm, gelu, mlp_form, epsilon, layer_scale: see layers.TransformerBlock.
         dropout: behind every dense layer but qkv, and behind the position embedding.
         attention_dropout: on the attention weights.
         drop_path: the last block's rate; it grows linearly from 0 at the first.
         head_bias: what the head's bias starts at (AugReg: -6.9 for ImageNet with the sigmoid loss).
         mean, std: the normalisation, on the 0..255 scale: a number or one a channel.
-        patch_form: "conv" or "dense", see layers.PatchEncoder.
+        patch_form, patch_norm: "conv" or "dense", and normalisations around it, see layers.PatchEncoder.
+        stem: a hybrid's ResNet units a stage, such as (3, 4, 9); () for its root alone; None for a plain ViT.
+        stem_width: channels of the stem's root, 64 in the paper.
     """
 
     patch_size: tuple
@@ -69,6 +83,12 @@ class ViTSpec:
     mean: float | tuple = 127.5
     std: float | tuple = 127.5
     patch_form: str = "conv"
+    patch_norm: bool = False
+    distillation_token: bool = False
+    fc_norm: bool = False
+    mlp_form: str = "gelu"
+    stem: tuple | None = None
+    stem_width: int = 64
 
     def __post_init__(self):
         fix = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
@@ -77,21 +97,45 @@ class ViTSpec:
             if isinstance(getattr(self, name), (list, tuple)):
                 fix(name, tuple(getattr(self, name)))
         if self.class_token is None:
-            fix("class_token", self.pool == "token")
+            fix("class_token", self.pool in ("token", "token_gap"))
+        if self.stem is not None:
+            fix("stem", tuple(self.stem))
+            if not all(isinstance(units, int) and units > 0 for units in self.stem):
+                raise ValueError(f"stem must be ResNet units a stage, such as (3, 4, 9), got {self.stem}.")
         for name in ("depth", "width", "mlp_dim", "heads"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a positive integer, got {getattr(self, name)!r}.")
+        if self.head_dim is not None and self.head_dim * self.heads == self.width:
+            fix("head_dim", None)  # equal models, equal specs
         for name, valid in (("pool", POOLS), ("positions", tuple(KINDS))):
             if getattr(self, name) not in valid:
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}. Valid: {', '.join(valid)}.")
         check_gelu(self.gelu, "ViTSpec")
-        if self.pool == "token" and not self.class_token:
-            raise ValueError('pool="token" reads the class token, but class_token is False. Use pool="gap" or "map".')
+        check_mlp(self.mlp_form, "ViTSpec")
+        if self.pool in ("token", "token_gap") and not self.class_token:
+            raise ValueError(f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".')
+        if self.distillation_token and (self.pool != "token" or self.pre_logits):
+            raise ValueError(
+                'distillation_token goes with pool="token" and without pre_logits: each of the two tokens has its head.'
+            )
+        if self.fc_norm and self.pool == "map":
+            raise ValueError('fc_norm goes with pool "gap", "token" or "token_gap".')
+
+    @property
+    def positioned(self):
+        """Tokens before the patches that have a position embedding: class and distillation token."""
+        return int(self.class_token) + int(self.distillation_token)
 
     @property
     def prefix(self):
         """Tokens before the patches when the blocks run."""
-        return int(self.class_token) + self.registers
+        return self.positioned + self.registers
+
+    @property
+    def stride(self):
+        """Pixels (height, width) from one patch token to the next."""
+        reduction = 1 if self.stem is None else 4 * 2 ** max(len(self.stem) - 1, 0)
+        return tuple(p * reduction for p in self.patch_size)
 
     def to_dict(self):
         return dataclasses.asdict(self)
@@ -107,21 +151,27 @@ def nearest(name, valid):
 
 
 def _parse(variant):
-    """'B/16' -> (row, patch size)."""
-    row, _, patch = variant.partition("/")
-    if row not in ROWS or not patch.isdigit() or not int(patch):
+    """The fields of "B/16" or "R50+B/16"."""
+    match = re.fullmatch(r"(?:(R\d*)\+)?(\w+)/([1-9]\d*)", str(variant))
+    stem, row, patch = match.groups() if match else (None, None, 0)
+    if row not in ROWS:
         raise ValueError(
             f'Unknown variant "{variant}". A variant is a size and a patch size in pixels, such as "B/16"; '
             f"sizes: {', '.join(ROWS)}."
         )
-    return row, int(patch)
+    if stem is None:
+        return {"patch_size": int(patch), **ROWS[row]}
+    if (stem, int(patch)) not in STEMS:
+        valid = ", ".join(f"{name}+{row}/{size}" for name, size in STEMS)
+        raise ValueError(f'Unknown hybrid "{variant}". Valid: {valid}.')
+    return {**STEMS[stem, int(patch)], **ROWS[row]}
 
 
 def make_spec(variant, **overrides):
     """The ViTSpec of `variant` with `overrides` applied.
 
     Args:
-        variant: "B/16" and the like, a ViTSpec, or its to_dict().
+        variant: "B/16", "R50+B/16" and the like, a ViTSpec, or its to_dict().
         **overrides: any field of ViTSpec.
 
     Raises:
@@ -138,8 +188,7 @@ def make_spec(variant, **overrides):
             if name not in FIELDS:
                 raise ValueError(f'Unknown field "{name}" in the spec.{nearest(name, FIELDS)}')
     else:
-        row, patch = _parse(variant)
-        fields = {"patch_size": patch, **ROWS[row]}
+        fields = _parse(variant)
     if "pool" in overrides and "class_token" not in overrides:
         fields.pop("class_token", None)
     return ViTSpec(**{**fields, **overrides})

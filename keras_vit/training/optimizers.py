@@ -18,11 +18,11 @@ from keras_vit.layers.registration import serializable
 
 
 def layer_depth(path, depth):
-    """How deep a variable stands: 0 for the embedding, 1... for block_00..., depth + 1 for all behind the blocks."""
+    """How deep a variable stands: 0 for stem and embedding, 1... for block_00..., depth + 1 for all behind the blocks."""
     block = re.search(r"(?:^|/)block_(\d+)(?:/|$)", path)
     if block:
         return int(block.group(1)) + 1
-    stem = re.search(r"(?:^|/)(patch_encoder|class_token|registers|position_embedding)(?:/|$)", path)
+    stem = re.search(r"(?:^|/)(stem_\w+|patch_encoder|class_token|distillation_token|registers|position_embedding)(?:/|$)", path)
     return 0 if stem else depth + 1
 
 

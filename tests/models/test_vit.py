@@ -33,8 +33,35 @@ def test_parameter_counts_are_the_published_ones(variant):
     assert model.count_params() == PARAMETERS[variant]
 
 
+@pytest.mark.parametrize(
+    ("variant", "options", "count"),
+    [  # as timm 1.0.31 counts its own
+        ("So400m/14", {"pool": "map", "classes": None}, 427_680_704),  # vit_so400m_patch14_siglip_224
+        ("B/16", {"distillation_token": True}, 87_338_192),  # deit_base_distilled_patch16_224
+        (
+            "B/14",
+            {"registers": 4, "layer_scale": 1.0, "classes": None},
+            85_727_232 + 768,
+        ),  # ..._reg4_dinov2; a row for the token here
+        (
+            ViTSpec(14, 40, 1536, 4096, 24, layer_scale=1.0, mlp_form="swiglu"),
+            {"classes": None},
+            1_134_769_664,
+        ),  # vit_giant_..._dinov2
+        ("R50+B/16", {}, 97_890_112 + 769_000),  # vit_base_r50_s16_224, which has no head there
+        ("R26+S/32", {}, 36_431_912),
+        ("R50+L/32", {}, 328_994_856),
+        ("R+Ti/16", {}, 6_337_704),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_parameter_counts_of_the_families(variant, options, count):
+    with keras.StatelessScope():
+        assert keras_vit.ViT(variant, **options).count_params() == count
+
+
 def test_every_row_is_counted():
-    assert {variant.split("/")[0] for variant in PARAMETERS} == set(ROWS)
+    assert {variant.split("/")[0] for variant in PARAMETERS} | {"So400m"} == set(ROWS)
 
 
 def test_output_is_logits_and_starts_at_zero():
@@ -75,6 +102,11 @@ def test_logits_are_float32_under_mixed_precision(tiny, pixels, policy):
         {"channels": 4, "mean": (1.0, 2.0, 3.0, 4.0), "std": (1.0, 2.0, 3.0, 4.0)},
         {"classes": None},
         {"class_token": True, "pool": "gap", "remat": (1,), "class_names": list("abcde")},
+        {"distillation_token": True, "registers": 2},
+        {"pool": "token_gap", "mlp_form": "swiglu", "layer_scale": 1.0},
+        {"pool": "gap", "class_token": True, "fc_norm": True, "patch_norm": True},
+        {"variant": "R+Ti/16", "image_size": (32, 64), "stem_width": 32, "remat": True},
+        {"variant": "R50+Ti/16", "image_size": 32, "stem": (1, 1, 1), "stem_width": 32, "class_names": list("abcde")},
         {"dtype": "mixed_bfloat16", "preprocessing": "decode|resize(8, 12)"},
     ],
     ids=lambda options: "-".join(options),
@@ -84,7 +116,7 @@ def test_config_rebuilds_the_same_model(tiny, options):
     copy = keras_vit.ViT.from_config(model.get_config())
     assert copy.get_config() == model.get_config()
     copy.set_weights(model.get_weights())
-    x = np.random.default_rng(0).integers(0, 256, (2, 8, 12, model.channels), dtype="uint8")
+    x = np.random.default_rng(0).integers(0, 256, (2, *model.image_size, model.channels), dtype="uint8")
     np.testing.assert_array_equal(copy(x), model(x))
     np.testing.assert_array_equal(model.clone()(x), model(x))
     assert type(model.clone()) is keras_vit.ViT
@@ -168,7 +200,7 @@ def test_remat_trains_to_the_same_weights(tiny, pixels):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: keras_vit.ViT("B16"), 'Unknown variant "B16".*such as "B/16"; sizes: Ti, S, B, L, H, g, G'),
+        (lambda: keras_vit.ViT("B16"), 'Unknown variant "B16".*such as "B/16"; sizes: Ti, S, B, L, So400m, H, g, G'),
         (lambda: keras_vit.ViT("B/0"), "Unknown variant"),
         (lambda: keras_vit.ViT("Ti/16", depht=3), 'Unknown argument "depht". Did you mean "depth"'),
         (lambda: keras_vit.ViT("Ti/16", image_size=225), "225x225.*not divisible by patches of 16x16.*224x224"),

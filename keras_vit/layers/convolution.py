@@ -1,0 +1,65 @@
+"""Convolution with weight standardisation (arXiv 1903.10520), the one that the paper's hybrids and BiT are made of."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.registration import serializable
+
+# How the two code bases keep the division finite: the hybrids' (paper's code) and BiT's.
+FORMS = ("std", "variance")
+
+
+@serializable
+class StdConv2D(keras.layers.Layer):
+    """A 2-D convolution, without bias, whose kernel has mean 0 and variance 1 for each output channel when it is applied.
+
+    Args:
+        filters: output channels.
+        kernel_size: pixels, of a square kernel.
+        strides: pixels.
+        padding: "same" (as much as the stride needs, the odd pixel at the end) or "fixed" ((kernel_size - 1) // 2 zeros on each side).
+        form: "std", (w - mean) / (std + 1e-5), of the hybrids; "variance", (w - mean) / sqrt(var + 1e-10), of BiT.
+
+    Input (b, h, w, c); output (b, h', w', filters). The kernel is (kernel_size, kernel_size, c, filters). It is standardised in
+    the variable dtype whatever the policy.
+    """
+
+    def __init__(self, filters, kernel_size=1, strides=1, padding="same", form="std", **kwargs):
+        super().__init__(**kwargs)
+        for name, value, valid in (("padding", padding, ("same", "fixed")), ("form", form, FORMS)):
+            if value not in valid:
+                raise ValueError(f"StdConv2D: unknown {name} {value!r}. Valid: {', '.join(valid)}.")
+        self.filters = filters
+        self.kernel_size = kernel_size
+        self.strides = strides
+        self.padding = padding
+        self.form = form
+
+    def build(self, input_shape):
+        shape = (self.kernel_size, self.kernel_size, input_shape[-1], self.filters)
+        self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
+
+    def standardized(self):
+        """The kernel that is applied, (s, s, c, filters), in the variable dtype."""
+        w = ops.convert_to_tensor(self.kernel)
+        mean, variance = ops.moments(w, axes=(0, 1, 2), keepdims=True)
+        if self.form == "std":
+            return (w - mean) / (ops.sqrt(variance) + 1e-5)
+        return (w - mean) / ops.sqrt(variance + 1e-10)
+
+    def call(self, x):
+        pad = (self.kernel_size - 1) // 2
+        if self.padding == "fixed" and pad:
+            x = ops.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        padding = "same" if self.padding == "same" else "valid"
+        kernel = ops.cast(self.standardized(), x.dtype)
+        return ops.conv(x, kernel, strides=self.strides, padding=padding, data_format="channels_last")
+
+    def compute_output_shape(self, input_shape):
+        # Odd kernels with fixed padding, and every kernel with "same", cover ceil(size / stride) places.
+        size = tuple(None if s is None else -(-s // self.strides) for s in input_shape[1:3])
+        return (input_shape[0], *size, self.filters)
+
+    def get_config(self):
+        names = "filters kernel_size strides padding form"
+        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
