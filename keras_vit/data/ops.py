@@ -52,21 +52,26 @@ def decode(channels=3):
 
 def decode_bytes(encoded, channels):
     """A scalar string tensor of an encoded image -> uint8 (h, w, channels)."""
-    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
+    image = tf.cond(
+        tf.io.is_jpeg(encoded),
+        # The exact transform, as PIL has it: with the fast one a DeiT's logits correlate .998 with those on PIL's pixels.
+        lambda: tf.io.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_ACCURATE"),
+        lambda: tf.io.decode_image(encoded, channels=channels, expand_animations=False),
+    )
     return tf.ensure_shape(image, (None, None, channels))
 
 
 @op
 def resize(height, width=None, method="bilinear", antialias=True):
-    """resize(256): the shorter side to 256, the aspect kept. resize(256, 320): to exactly 256x320."""
+    """resize(256): the shorter side to 256, the longer by the same factor, rounded down (as torchvision). resize(256, 320): to that."""
     size = _size(height, width)
 
     def apply(image):
         target = size
         if width is None:
             h, w = tf.shape(image)[0], tf.shape(image)[1]
-            scale = height / tf.cast(tf.minimum(h, w), tf.float64)
-            target = [tf.maximum(height, tf.cast(tf.round(tf.cast(s, tf.float64) * scale), tf.int32)) for s in (h, w)]
+            shorter = tf.cast(tf.minimum(h, w), tf.int64)
+            target = [tf.cast(height * tf.cast(s, tf.int64) // shorter, tf.int32) for s in (h, w)]
         return tf.image.resize(image, target, method=method, antialias=antialias)
 
     return apply
@@ -74,9 +79,17 @@ def resize(height, width=None, method="bilinear", antialias=True):
 
 @op
 def central_crop(height, width=None):
-    """The middle height x width pixels; a smaller image is padded with black."""
+    """The middle height x width pixels, of two middles the one at the even offset (as torchvision); a smaller image is padded with black."""
     size = _size(height, width)
-    return lambda image: tf.image.resize_with_crop_or_pad(image, *size)
+
+    def apply(image):
+        shape = tf.shape(image)[:2]
+        kept = tf.minimum(shape, size)
+        offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)  # tf.round takes halves to the even number
+        image = tf.slice(image, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
+        return tf.image.resize_with_crop_or_pad(image, *size)
+
+    return apply
 
 
 @random_op
