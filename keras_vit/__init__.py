@@ -12,10 +12,10 @@ if not _util.find_spec("tensorflow"):
     _os.environ.setdefault("KERAS_BACKEND", "jax")
 
 from keras_vit import layers
-from keras_vit.checkpoints import load
-from keras_vit.models import ViT, ViTSpec
+from keras_vit.checkpoints import list_models, load, save
+from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec
 from keras_vit.serving import export
 from keras_vit.training import Model
 from keras_vit.version import __version__
 
-__all__ = ["Model", "ViT", "ViTSpec", "__version__", "export", "layers", "load"]
+__all__ = ["BiT", "BiTSpec", "Model", "ViT", "ViTSpec", "__version__", "export", "layers", "list_models", "load", "save"]

@@ -1,13 +1,14 @@
-"""Position embeddings at another resolution: pure functions of arrays.
+"""Position embeddings and patch kernels at another resolution: pure functions of arrays.
 
-Conventions differ between code bases, enough to break parity: a method is one row of METHODS, named after whose it is.
+Conventions differ between code bases, enough to break parity: a method is one row of METHODS, named after whose it is. A method gives
+one axis' (new, old) interpolation matrix; both axes are interpolated in turn.
 """
 
 import numpy as np
 
 
-def _align_corners_weights(old, new):
-    """The (new, old) matrix of linear interpolation with the end points fixed, as scipy.ndimage.zoom(order=1) samples."""
+def _align_corners(old, new):
+    """Linear interpolation with the end points fixed, as scipy.ndimage.zoom(order=1) samples."""
     places = np.linspace(0, old - 1, new) if new > 1 else np.zeros(1)
     low = np.minimum(np.floor(places).astype(int), max(old - 2, 0))
     high = np.minimum(low + 1, old - 1)
@@ -18,8 +19,61 @@ def _align_corners_weights(old, new):
     return weights
 
 
-# A method gives one axis' (new, old) interpolation matrix; both axes are interpolated in turn.
-METHODS = {"google": _align_corners_weights}
+def _triangle(x):
+    """The linear kernel."""
+    return np.maximum(1.0 - np.abs(x), 0.0)
+
+
+def _cubic(a):
+    """Keys' cubic kernel with parameter a."""
+
+    def kernel(x):
+        x = np.abs(x)
+        near = ((a + 2) * x - (a + 3)) * x**2 + 1
+        far = a * (((x - 5) * x + 8) * x - 4)
+        return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+    return kernel
+
+
+def _half_pixel(old, new, kernel, radius):
+    """Interpolation at pixel centres; places outside count as the nearest pixel inside."""
+    places = (np.arange(new) + 0.5) * old / new - 0.5
+    first = np.floor(places).astype(int) - radius + 1
+    weights = np.zeros((new, old))
+    for tap in range(2 * radius):
+        index = first + tap
+        np.add.at(weights, (np.arange(new), np.clip(index, 0, old - 1)), kernel(places - index))
+    return weights
+
+
+def _antialiased(old, new, kernel, radius):
+    """Interpolation at pixel centres with a kernel as wide as a new pixel, what falls outside left out (as in PIL)."""
+    scale = max(old / new, 1.0)
+    places = (np.arange(new) + 0.5) * old / new - 0.5
+    distance = (np.arange(old)[None] - places[:, None]) / scale  # (new, old)
+    weights = np.where(np.abs(distance) < radius, kernel(distance), 0.0)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+METHODS = {
+    # Corners aligned, bilinear: google-research/vision_transformer and big_vision.
+    "google": _align_corners,
+    # Bicubic with antialiasing: timm on state dicts; DINOv2 with registers.
+    "timm": lambda old, new: _antialiased(old, new, _cubic(-0.5), 2),
+    # Bicubic without: Hugging Face's ViT, DeiT, DINOv2, and torch's interpolate.
+    "bicubic": lambda old, new: _half_pixel(old, new, _cubic(-0.75), 2),
+    # Half-pixel bilinear: timm on Google's .npz files.
+    "bilinear": lambda old, new: _half_pixel(old, new, _triangle, 1),
+    # Bilinear with antialiasing, jax.image.resize: FlexiViT within the model.
+    "flexivit": lambda old, new: _antialiased(old, new, _triangle, 1),
+}
+
+
+def check_method(method):
+    """Raises ValueError unless `method` names one of METHODS."""
+    if method not in METHODS:
+        raise ValueError(f'Unknown resampling method "{method}". Valid: {", ".join(METHODS)}.')
 
 
 def resample_positions(table, old_grid, new_grid, prefix=0, method="google"):
@@ -29,7 +83,7 @@ def resample_positions(table, old_grid, new_grid, prefix=0, method="google"):
         table: (1, prefix + h*w, d) for old_grid = (h, w).
         old_grid, new_grid: (h, w), rectangles too.
         prefix: tokens before the patches, which stay as they are.
-        method: "google" (bilinear, corners aligned).
+        method: a row of METHODS: "google", "timm", "bicubic", "bilinear", "flexivit".
 
     Returns:
         (1, prefix + h'*w', d), in the table's dtype.
@@ -37,8 +91,7 @@ def resample_positions(table, old_grid, new_grid, prefix=0, method="google"):
     Raises:
         ValueError: for an unknown method or a table that does not fit old_grid.
     """
-    if method not in METHODS:
-        raise ValueError(f'Unknown resampling method "{method}". Valid: {", ".join(METHODS)}.')
+    check_method(method)
     if table.shape[1] != prefix + old_grid[0] * old_grid[1]:
         raise ValueError(
             f"The table has {table.shape[1]} rows, expected {prefix} + {old_grid[0]} x {old_grid[1]} = "
@@ -48,6 +101,25 @@ def resample_positions(table, old_grid, new_grid, prefix=0, method="google"):
         return table.copy()
     patches = table[0, prefix:].reshape(*old_grid, -1).astype("float64")  # (h, w, d)
     rows, columns = (METHODS[method](old, new) for old, new in zip(old_grid, new_grid))
-    patches = np.einsum("yh,xw,hwd->yxd", rows, columns, patches)  # (h', w', d)
+    patches = np.einsum("yh,xw,hwd->yxd", rows, columns, patches, optimize=True)  # (h', w', d)
     patches = patches.reshape(1, -1, table.shape[-1]).astype(table.dtype)
     return np.concatenate([table[:, :prefix], patches], axis=1)
+
+
+def resample_patches(kernel, new_size):
+    """A patch-embedding kernel for another patch size, after FlexiViT (arXiv 2212.08013, section 3.4).
+
+    The pseudo-inverse of bilinear resizing: where patches grow, the embedding of a resized patch is that of the patch.
+
+    Args:
+        kernel: (p, q, c, d).
+        new_size: (p', q').
+
+    Returns:
+        (p', q', c, d), in the kernel's dtype.
+    """
+    if tuple(kernel.shape[:2]) == tuple(new_size):
+        return kernel.copy()
+    # Resizing factors into its axes, and so does its pseudo-inverse: B x = R_h x R_w^T gives pinv(R_h^T), pinv(R_w^T).
+    rows, columns = (np.linalg.pinv(METHODS["bilinear"](old, new).T) for old, new in zip(kernel.shape[:2], new_size))
+    return np.einsum("yp,xq,pqcd->yxcd", rows, columns, kernel.astype("float64"), optimize=True).astype(kernel.dtype)

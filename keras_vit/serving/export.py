@@ -85,7 +85,9 @@ def export(model, path, format="tf_saved_model", top_k=5, verbose=False):
         ValueError: for an unknown format, a backend other than TensorFlow, or a path that is a file.
     """
     if format not in FORMATS:
-        raise ValueError(f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}.')
+        raise ValueError(
+            f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}; keras_vit.save writes weights for other libraries.'
+        )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "A SavedModel is written on the TensorFlow backend: save the model as .keras, then run keras-vit-export with "

@@ -47,7 +47,8 @@ def restore(model, arrays):
         variable.assign(arrays[name])
 
 
-def _checksum(arrays):
+def checksum(arrays):
+    """CRC-32 over names and values of {name: array}, in eight hexadecimal digits; the order does not matter."""
     total = 0
     for name in sorted(arrays):
         total = zlib.crc32(np.ascontiguousarray(arrays[name]).reshape(-1).view("uint8"), zlib.crc32(name.encode(), total))
@@ -56,7 +57,7 @@ def _checksum(arrays):
 
 def to_bytes(arrays):
     """The arrays as one safetensors file with a checksum of names and values."""
-    return safetensors.numpy.save(arrays, metadata={"crc32": _checksum(arrays)})
+    return safetensors.numpy.save(arrays, metadata={"crc32": checksum(arrays)})
 
 
 def from_bytes(data, name):
@@ -71,6 +72,6 @@ def from_bytes(data, name):
         header = data[8 : 8 + size]
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{name} is damaged: {error}") from None
-    if f'"crc32":"{_checksum(arrays)}"'.encode() not in header:
+    if f'"crc32":"{checksum(arrays)}"'.encode() not in header:
         raise ValueError(f"{name} is damaged: its checksum does not match.")
     return arrays

@@ -1,0 +1,286 @@
+"""State dicts under timm's names: timm, and the originals that share them (DeiT I and III, DINO, DINOv2)."""
+
+import re
+
+from keras_vit.checkpoints.layout import Entry, conv, linear, positions, same, stacked_bias, stacked_linear
+from keras_vit.checkpoints.source import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Source,
+    constants,
+    depth,
+    grid,
+    heads,
+    hint_grid,
+    is_grid,
+    need,
+    pixels,
+    renamed,
+    setting,
+)
+
+# Names of the original repositories, brought to timm's.
+_ALIASES = [
+    (r"^register_tokens$", "reg_token"),  # DINOv2
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+    (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),  # DINOv2 in chunks
+    (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT III
+    (r"^pre_logits\.fc\.", "pre_logits."),
+]
+_DROPPED = re.compile(r"^mask_token$")
+_ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
+# Architectures that timm itself builds with the tanh form of GELU.
+_TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
+LIMITS = {
+    "positions": ("learned",),
+    "pool": ("token", "gap", "map"),
+    "patch_norm": (False,),
+    "pre_logits": (None,),
+    "head_dim": (None,),
+}
+CONVENTIONS = {"epsilon": 1e-6}
+
+
+def matches(names, config):
+    return any(name.endswith(_ROOTS) for name in names)
+
+
+def _normalise(arrays):
+    """The arrays under timm's names without a prefix, and the names left out."""
+    proj = min((name for name in arrays if name.endswith("patch_embed.proj.weight")), key=len, default=None)
+    if proj is None:
+        raise ValueError('The array "patch_embed.proj.weight" is missing.')
+    prefix = proj.removesuffix("patch_embed.proj.weight")
+
+    def new_name(name):
+        name = name.removeprefix(prefix)
+        for pattern, new in _ALIASES:
+            name = re.sub(pattern, new, name)
+        return name
+
+    kept = {n: a for n, a in arrays.items() if n.startswith(prefix) and not _DROPPED.match(n.removeprefix(prefix))}
+    return renamed(kept, new_name), [name for name in arrays if name not in kept]
+
+
+def _fold_registers(arrays, fields, hint):
+    """Position rows of registers, which only some timm models have, added into the registers themselves."""
+    extra = fields["registers"]
+    rows = need(arrays, "pos_embed", 3).shape[1]
+    token = int(fields["class_token"]) + int(fields["distillation_token"])
+    if extra and not is_grid(rows, hint) and is_grid(rows - token - extra, hint):
+        table = arrays["pos_embed"]
+        arrays["reg_token"] = need(arrays, "reg_token", 3) + table[:, token : token + extra]
+        arrays["pos_embed"] = table[:, [*range(token), *range(token + extra, rows)]]
+
+
+def _grid(arrays, fields, hint):
+    """(the patch grid, rows that the file's position table lacks)."""
+    rows = need(arrays, "pos_embed", 3).shape[1]
+    token = int(fields["class_token"]) + int(fields["distillation_token"])
+    lacks = is_grid(rows, hint) and (fields["registers"] or not is_grid(rows - token, hint))
+    return (grid(rows, hint), token) if lacks else (grid(rows - token, hint), 0)
+
+
+def _stem(arrays):
+    """The spec's fields of a hybrid's stem."""
+    if "patch_embed.backbone.conv.weight" in arrays:
+        return {"stem": (), "stem_width": need(arrays, "patch_embed.backbone.conv.weight", 4).shape[0]}
+    if "patch_embed.backbone.stem.conv.weight" not in arrays:
+        return {}
+    pairs = {
+        tuple(map(int, m.groups()))
+        for m in map(re.compile(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.").match, arrays)
+        if m
+    }
+    stages = tuple(sum(stage == s for s, _ in pairs) for stage in sorted({stage for stage, _ in pairs}))
+    return {"stem": stages, "stem_width": need(arrays, "patch_embed.backbone.stem.conv.weight", 4).shape[0]}
+
+
+def _section(config, name):
+    """config[name], an object; {} where it is missing."""
+    return setting(config, name, dict) or {}
+
+
+def _pool(arrays, fields, config):
+    """The pooling: what the arrays say, or where they leave it open, config.json."""
+    if "attn_pool.latent" in arrays:
+        return "map"
+    said = _section(config, "model_args").get("global_pool", config.get("global_pool"))
+    if said in ("token", "avg") and (said == "avg" or fields["class_token"]):
+        return "gap" if said == "avg" else "token"
+    return "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
+
+
+def _normalisation(config, notes):
+    """mean and std on the 0..255 scale, from config.json; ImageNet's without one."""
+    cfg = _section(config, "pretrained_cfg") or config
+    found = constants(cfg, ("mean", "std"))
+    if found is not None:
+        return {"mean": found[0], "std": found[1]}
+    notes.append(
+        "The file does not say how its images are normalised: ImageNet's mean and std are assumed, as of DeiT and DINO. "
+        "timm's AugReg and SigLIP models have mean=127.5, std=127.5: give them."
+    )
+    return {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+
+
+def _preprocessing(config):
+    """timm's evaluation: shorter side to size / crop_pct, central crop."""
+    cfg = _section(config, "pretrained_cfg") or config
+    part, method = setting(cfg, "crop_pct", float, int) or 0.875, setting(cfg, "interpolation", str) or "bicubic"
+    if not 0.1 <= part <= 1 or method not in ("bicubic", "bilinear"):
+        part, method = 0.875, "bicubic"
+
+    def text(height, width):
+        size = int(min(height, width) / part)
+        return f"decode|resize({size}, method={method!r})|central_crop({height}, {width})"
+
+    return text
+
+
+def _fields(arrays, config, options):
+    """The spec's fields but normalisation and positions."""
+    w = need(arrays, "patch_embed.proj.weight", 4)
+    width = w.shape[0]
+    hidden, out = need(arrays, "blocks.0.mlp.fc1.weight", 2), need(arrays, "blocks.0.mlp.fc2.weight", 2)
+    inner = need(arrays, "blocks.0.attn.qkv.weight", 2).shape[0] // 3
+    given = options.get("heads") or setting(_section(config, "model_args"), "num_heads", int)
+    k, head_dim = heads(width, given, inner)
+    swiglu = hidden.shape[0] == 2 * out.shape[1]
+    tanh = _section(config, "model_args").get("act_layer") == "gelu_tanh" or _TANH.search(str(config.get("architecture")))
+    fields = {
+        "patch_size": w.shape[2:],
+        "depth": depth(arrays, r"blocks\.(\d+)\."),
+        "width": width,
+        "heads": k,
+        "head_dim": head_dim,
+        "mlp_dim": out.shape[1],
+        "mlp_form": "swiglu" if swiglu else "gelu",
+        "class_token": "cls_token" in arrays,
+        "distillation_token": "dist_token" in arrays,
+        "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in arrays,
+        "qk_norm": "blocks.0.attn.q_norm.weight" in arrays,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in arrays else None,
+        "fc_norm": "fc_norm.weight" in arrays,
+        "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
+        "gelu": "tanh" if tanh else "erf",
+        **CONVENTIONS,
+        **_stem(arrays),
+    }
+    return {**fields, "pool": _pool(arrays, fields, config)}
+
+
+def understand(contents, options):
+    """The Source of a state dict whose names `matches` accepts.
+
+    Args:
+        contents: of files.read, with timm's config.json where there is one.
+        options: load's own arguments that may say what the file does not: heads, image_size of a rectangular checkpoint.
+
+    Raises:
+        ValueError: if it is none after all.
+    """
+    arrays, dropped = _normalise(dict(contents.arrays))
+    notes = []
+    fields = {**_fields(arrays, contents.config, options), **_normalisation(contents.config, notes)}
+    reduction = 1 if fields.get("stem") is None else 4 * 2 ** max(len(fields["stem"]) - 1, 0)
+    stride = [p * reduction for p in fields["patch_size"]]
+    hint = hint_grid(options.get("image_size"), stride)
+    _fold_registers(arrays, fields, hint)
+    shape, lacking = _grid(arrays, fields, hint)
+    classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
+    root = need(arrays, next(name for name in _ROOTS[::-1] if name in arrays), 4)
+    return Source(
+        "vit",
+        fields,
+        pixels(shape, stride),
+        layout({"stem": None, **fields}, classes, lacking),
+        arrays,
+        classes,
+        root.shape[1],
+        dropped=dropped,
+        notes=notes,
+        resample="timm",
+        preprocessing=_preprocessing(contents.config),
+    )
+
+
+def _norm(theirs, ours):
+    return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
+
+
+def _dense(theirs, ours):
+    return {f"{theirs}.weight": linear(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
+
+
+def _stem_layout(stages):
+    root = "patch_embed.backbone." + ("stem." if stages else "")
+    entries = {f"{root}conv.weight": conv("stem_conv/kernel"), **_norm(f"{root}norm", "stem_norm")}
+    for s, units in enumerate(stages):
+        for u in range(units):
+            theirs, ours = f"patch_embed.backbone.stages.{s}.blocks.{u}", f"stem_block{s + 1}_unit{u + 1}"
+            for i in (1, 2, 3):
+                entries[f"{theirs}.conv{i}.weight"] = conv(f"{ours}/conv{i}/kernel")
+                entries.update(_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
+            if u == 0:
+                entries[f"{theirs}.downsample.conv.weight"] = conv(f"{ours}/proj/kernel")
+                entries.update(_norm(f"{theirs}.downsample.norm", f"{ours}/proj_norm"))
+    return entries
+
+
+def _block(theirs, ours, spec):
+    attention = f"{ours}/attention/"
+    qkv = [f"{attention}{name}" for name in ("query", "key", "value")]
+    entries = {f"{theirs}.attn.qkv.weight": stacked_linear(*(f"{name}/kernel" for name in qkv))}
+    if spec["qkv_bias"]:
+        entries[f"{theirs}.attn.qkv.bias"] = stacked_bias(*(f"{name}/bias" for name in qkv))
+    if spec["qk_norm"]:
+        entries.update(_norm(f"{theirs}.attn.q_norm", f"{attention}query_norm"))
+        entries.update(_norm(f"{theirs}.attn.k_norm", f"{attention}key_norm"))
+    entries.update(_dense(f"{theirs}.attn.proj", f"{attention}out"))
+    if spec["layer_scale"] is not None:
+        entries[f"{theirs}.ls1.gamma"] = same(f"{ours}/attention_scale/gamma")
+        entries[f"{theirs}.ls2.gamma"] = same(f"{ours}/mlp_scale/gamma")
+    for norm, name in (("norm1", "attention_norm"), ("norm2", "mlp_norm")):
+        entries.update(_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
+    entries.update(_dense(f"{theirs}.mlp.fc1", f"{ours}/mlp/hidden"))
+    return {**entries, **_dense(f"{theirs}.mlp.fc2", f"{ours}/mlp/out")}
+
+
+def _map_layout():
+    entries = {
+        "attn_pool.latent": same("pool/probe"),
+        "attn_pool.kv.weight": stacked_linear("pool/key/kernel", "pool/value/kernel"),
+        "attn_pool.kv.bias": stacked_bias("pool/key/bias", "pool/value/bias"),
+        **_norm("attn_pool.norm", "pool/norm"),
+    }
+    parts = (("q", "query"), ("proj", "out"), ("mlp.fc1", "mlp/hidden"), ("mlp.fc2", "mlp/out"))
+    for theirs, ours in parts:
+        entries.update(_dense(f"attn_pool.{theirs}", f"pool/{ours}"))
+    return entries
+
+
+def layout(spec, classes, lacking=0):
+    """{name: Entry} of a model; `spec` is a dict of ViTSpec's fields. The position table in the file lacks `lacking` rows."""
+    entries: dict[str, Entry] = {
+        "patch_embed.proj.weight": conv("patch_encoder/kernel"),
+        "patch_embed.proj.bias": same("patch_encoder/bias"),
+    }
+    if spec["stem"] is not None:
+        entries.update(_stem_layout(spec["stem"]))
+    tokens = (("class_token", "cls_token"), ("distillation_token", "dist_token"), ("registers", "reg_token"))
+    entries.update({theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
+    entries["pos_embed"] = positions("position_embedding/embedding", lacking)
+    for i in range(spec["depth"]):
+        entries.update(_block(f"blocks.{i}", f"block_{i:02d}", spec))
+    entries.update(_norm("fc_norm", "fc_norm") if spec["fc_norm"] else _norm("norm", "encoder_norm"))
+    if spec["pool"] == "map":
+        entries.update(_map_layout())
+    if spec["pre_logits"]:
+        entries.update(_dense("pre_logits", "pre_logits"))
+    if classes is not None:
+        for name in ("head", "head_dist") if spec["distillation_token"] else ("head",):
+            entries.update(_dense(name, name))
+    return entries
