@@ -105,7 +105,12 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     subprocess.run(command, cwd=tmp_path / "source", check=True, env=os.environ)
     wheel = next(tmp_path.glob("keras_vit-*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
-    for name in ("keras_vit/trainers/pretrain.py", "keras_vit/configs/digits_pretrain.py", "keras_vit/configs/lib/common.py"):
+    for name in (
+        "keras_vit/checkpoints/catalogue.csv",
+        "keras_vit/trainers/pretrain.py",
+        "keras_vit/configs/digits_pretrain.py",
+        "keras_vit/configs/lib/common.py",
+    ):
         assert name in names
     assert not [n for n in names if n.startswith(("trainers/", "configs/", "tests/"))]
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")

@@ -1,0 +1,299 @@
+"""Write the goldens: what the original libraries answer, given arrays drawn from their names.
+
+A maintainer's script, whose output the tests read. It runs in a throwaway environment with torch, torchvision, timm,
+transformers, vit-pytorch, jax, flax, ml_collections, einops and scipy, next to checkouts of google-research's
+vision_transformer and big_vision (what that takes from TensorFlow is stood in for):
+
+    python tests/checkpoints/originals.py --out tests/checkpoints/goldens [--full DIR] [--only PATTERN] \\
+        --vision_transformer=DIR --big_vision=DIR
+
+It writes the small models to --out or, where --full is given, the full-size ones to that folder. Names and shapes
+are those of the files that users have on disk, which for transformers are not those of the models in memory.
+"""
+
+import argparse
+import fnmatch
+import functools
+import json
+import pathlib
+import re
+import sys
+import tempfile
+
+import drawn
+import numpy as np
+from original_resampling import import_big_vision, library, rounded, write, write_resampling
+
+HALF, IMAGENET = ([127.5] * 3, [127.5] * 3), ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
+
+
+def inputs(image, statistics):
+    """The pixels as the original's model takes them, channels last."""
+    return ((drawn.pixels(*image) - np.array(statistics[0])) / np.array(statistics[1])).astype("float32")
+
+
+def golden(by, form, image, scale, shapes, values, statistics=HALF, config=None, load=None, outputs="logits"):
+    """A golden's fields, in the order they are written."""
+    fields = {"library": by, "format": form, "config": config, "scale": scale}
+    fields.update(mean=rounded(statistics[0]), std=rounded(statistics[1]), image_size=list(image), load=load or {})
+    shapes = {name: list(shape) for name, shape in shapes.items()}
+    return {**fields, "shapes": shapes, "outputs": outputs, "values": rounded(np.asarray(values))}
+
+
+def flax_outputs(model, images, scale, call, on_disk=None, jit=True):
+    """Shapes on disk and outputs; on_disk gives a parameter's name and shape in files where they differ."""
+    import jax
+    from flax import traverse_util
+
+    # Only shapes are needed: initialising the large models for real takes minutes.
+    tree = jax.eval_shape(lambda: model.init(jax.random.PRNGKey(0), images, **call))["params"]
+    shapes, params = {}, {}
+    for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
+        file_name, file_shape = on_disk(name, leaf.shape) if on_disk else (name, leaf.shape)
+        shapes[file_name] = file_shape
+        params[name] = drawn.draw(file_name, file_shape, scale).reshape(leaf.shape)
+    apply = functools.partial(model.apply, **call)
+    return shapes, (jax.jit(apply) if jit else apply)({"params": traverse_util.unflatten_dict(params, sep="/")}, images)
+
+
+def before_linen(name, shape):
+    """The name and shape in the first published files: siblings counted together, group norms of rank four."""
+    for new, old in ("LayerNorm_1/", "LayerNorm_2/"), ("Attention_0/", "Attention_1/"), ("MlpBlock_0/", "MlpBlock_3/"):
+        name = name.replace(new, old)
+    return name, (1, 1, 1, *shape) if re.search(r"(^|/)gn", name) else shape
+
+
+def vision_transformer(image, classes, scale, config=None, old=False, **settings):
+    """vit_jax, by one of its own configurations or by a small one's fields."""
+    from ml_collections import ConfigDict
+    from vit_jax import models_vit
+    from vit_jax.configs import models
+
+    settings = {**(models.MODEL_CONFIGS[config].to_dict() if config else {}), **settings}
+    model = models_vit.VisionTransformer(num_classes=classes, **ConfigDict(settings))
+    shapes, values = flax_outputs(model, inputs(image, HALF), scale, dict(train=False), before_linen if old else None)
+    return golden(library("flax", "jax", source="google-research/vision_transformer"), "google", image, scale, shapes, values)
+
+
+def big_vision(image, classes, scale, module="vit", load=None, call=None, **arguments):
+    """A model of big_vision.models; call holds what its call takes beside the images."""
+    model = import_big_vision(f"models.{module}").Model(classes, **arguments)
+    # A resampled patch kernel is computed with numpy from the values, so that model is not compiled.
+    shapes, (values, _) = flax_outputs(model, inputs(image, HALF), scale, call or {}, jit=not call)
+    return golden(library("flax", "jax", source="google-research/big_vision"), "google", image, scale, shapes, values, load=load)
+
+
+def torch_outputs(model, images):
+    """What the model answers to images with channels last."""
+    import torch
+
+    with torch.no_grad():
+        return model.eval()(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous())
+
+
+def drawn_tensors(shapes, scale):
+    """One tensor for each name and shape."""
+    import torch
+
+    return {name: torch.from_numpy(drawn.draw(name, shape, scale)) for name, shape in shapes.items()}
+
+
+def drawn_outputs(model, images, scale):
+    """Shapes of the state dict's entries, and the outputs when every one is drawn anew."""
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    model.load_state_dict(drawn_tensors(shapes, scale))
+    return shapes, torch_outputs(model, images)
+
+
+def timm_model(image, classes, scale, architecture, build=None, **arguments):
+    """One of timm's architectures, or what build makes where its function fixes widths that are too large here."""
+    import timm
+
+    make = functools.partial(build, image) if build else functools.partial(timm.create_model, architecture)
+    model = make(num_classes=classes, **arguments)
+    published = timm.get_pretrained_cfg(architecture).to_dict()
+    keys = ("interpolation", "crop_pct", "mean", "std", "first_conv", "classifier")
+    settings = {"input_size": [3, *image], "num_classes": classes, **{key: published[key] for key in keys}}
+    config = {"architecture": architecture, "num_classes": classes, "num_features": model.num_features}
+    config.update(global_pool=getattr(model, "global_pool", "avg"), pretrained_cfg=settings, model_args=arguments)
+    statistics = [255 * np.array(published[key]) for key in ("mean", "std")]
+    shapes, values = drawn_outputs(model, inputs(image, statistics), scale)
+    return golden(library("timm", "torch"), "timm", image, scale, shapes, values, statistics, config)
+
+
+def hybrid(image, num_classes, layers, width_factor, **arguments):
+    """As timm's hybrids."""
+    from timm.layers import HybridEmbed, StdConv2dSame
+    from timm.models import ResNetV2, VisionTransformer
+
+    settings = dict(layers=layers, width_factor=width_factor, num_classes=0, global_pool="", stem_type="same")
+    backbone = ResNetV2(preact=False, conv_layer=functools.partial(StdConv2dSame, eps=1e-8), **settings)
+    embed = functools.partial(HybridEmbed, backbone=backbone)
+    return VisionTransformer(img_size=image, num_classes=num_classes, embed_layer=embed, **arguments)
+
+
+def bit(image, num_classes, **sizes):
+    """As timm's BiT models."""
+    from timm.layers import StdConv2d
+    from timm.models import ResNetV2
+
+    return ResNetV2(num_classes=num_classes, stem_type="fixed", conv_layer=functools.partial(StdConv2d, eps=1e-8), **sizes)
+
+
+def bit_npz(image, classes, scale, **sizes):
+    """BiT under the names of its authors' .npz files, read by timm."""
+    model = bit(image, classes, **sizes)
+    state = {bit_name(name): value for name, value in model.state_dict().items()}
+    shapes = {name: (value.permute(2, 3, 1, 0) if value.ndim == 4 else value).shape for name, value in state.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(pathlib.Path(folder, "bit.npz"))
+        np.savez(path, **{name: drawn.draw(name, shape, scale) for name, shape in shapes.items()})
+        model.load_pretrained(path)
+    values = torch_outputs(model, inputs(image, HALF))
+    return golden(library("timm", "torch"), "google", image, scale, shapes, values)
+
+
+def bit_name(name):
+    """The .npz name of a timm parameter; a unit's layers a, b and c are a convolution and the norm before it."""
+    *path, last = name.split(".")
+    kind = {"weight": "gamma", "bias": "beta"}[last]
+    if path[0] != "stages":
+        return {
+            "head": "resnet/head/conv2d/" + last.replace("weight", "kernel"),
+            "norm": f"resnet/group_norm/{kind}",
+            "stem": "resnet/root_block/standardized_conv2d/kernel",
+        }[path[0]]
+    unit = f"resnet/block{int(path[1]) + 1}/unit{int(path[3]) + 1:02d}"
+    layer = "a/proj" if path[4] == "downsample" else "abc"[int(path[4][-1]) - 1]
+    return f"{unit}/{layer}/" + (f"group_norm/{kind}" if "norm" in path[4] else "standardized_conv2d/kernel")
+
+
+def huggingface(image, classes, scale, model, outputs="logits", prefix="", statistics=HALF, **arguments):
+    """transformers, through a file as it saves and loads them; prefix stands before the names it saves itself."""
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    kind = getattr(transformers, model)
+    arguments.update(dict(num_labels=classes) if outputs == "logits" else {})
+    with tempfile.TemporaryDirectory() as folder:
+        kind(kind.config_class(**arguments)).save_pretrained(folder)
+        path = pathlib.Path(folder, "model.safetensors")
+        shapes = {prefix + name: tensor.shape for name, tensor in load_file(path).items()}
+        save_file(drawn_tensors(shapes, scale), path, {"format": "pt"})
+        loaded, report = kind.from_pretrained(folder, output_loading_info=True)
+        config = json.loads(pathlib.Path(folder, "config.json").read_text())
+    if any(report.get(key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+        raise RuntimeError(f"{model} did not take the drawn file: {report}")
+    answer = torch_outputs(loaded, inputs(image, statistics))
+    values = answer.logits if outputs == "logits" else answer.pooler_output
+    return golden(
+        library("transformers", "torch"), "huggingface", image, scale, shapes, values, statistics, config, outputs=outputs
+    )
+
+
+def lucidrains(image, classes, scale, **arguments):
+    """vit_pytorch's plain model."""
+    import vit_pytorch
+
+    model = vit_pytorch.ViT(image_size=image, num_classes=classes, **arguments)
+    (shapes, values), load = drawn_outputs(model, inputs(image, HALF), scale), {"heads": arguments["heads"]}
+    return golden(library("vit-pytorch", "torch"), "vit_pytorch", image, scale, shapes, values, load=load)
+
+
+VIT = dict(patches=dict(size=(4, 4)), hidden_size=16, transformer=dict(num_layers=2, num_heads=2, mlp_dim=32), classifier="token")
+HYBRID = dict(VIT, patches=dict(size=(1, 1)))
+R26 = dict(HYBRID, resnet=dict(num_layers=(1, 1, 1, 1), width_factor=0.5))
+BIG = dict(width=16, depth=2, num_heads=2, mlp_dim=32, patch_size=(4, 4), head_zeroinit=False)
+FLEXI = dict(BIG, module="proj.flexi.vit", patch_size=(8, 8), posemb_size=(3, 3), call=dict(seqhw=2))
+TIMM = dict(patch_size=4, embed_dim=16, depth=2, num_heads=2, mlp_ratio=2.0)
+TIMM8, TIMM12 = dict(TIMM, img_size=8), dict(TIMM, img_size=12)
+BIT, R50 = dict(layers=[1, 1, 1, 1], width_factor=0.5), dict(layers=[1, 1, 2], width_factor=0.5)
+HF = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, patch_size=4)
+HF12 = dict(HF, image_size=12)
+DINO = dict(HF12, mlp_ratio=4, statistics=IMAGENET)
+DINO.pop("intermediate_size")
+SIGLIP = dict(HF12, model="SiglipVisionModel", outputs="features")
+TEXT = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+LUCID = dict(patch_size=4, dim=16, depth=2, heads=2, dim_head=6, mlp_dim=32)
+
+# Case: function, image's side, arguments. The names in capitals are tables of small sizes, above.
+TINY = {
+    "vit_token": (vision_transformer, 8, dict(VIT, old=True)),
+    "vit_gap": (vision_transformer, 12, dict(VIT, classifier="gap")),
+    "vit_pre_logits": (vision_transformer, 8, dict(VIT, representation_size=16)),
+    "hybrid_r50": (vision_transformer, 32, dict(HYBRID, resnet=dict(num_layers=(1, 1, 2), width_factor=0.5))),
+    "hybrid_r26": (vision_transformer, 64, R26),
+    "hybrid_r26_old": (vision_transformer, 64, dict(R26, old=True)),
+    "hybrid_root_only": (
+        vision_transformer,
+        16,
+        dict(VIT, patches=dict(size=(2, 2)), resnet=dict(num_layers=(), width_factor=0.5)),
+    ),
+    "bv_map": (big_vision, 8, dict(BIG, pool_type="map")),
+    "bv_map_scanned": (big_vision, 8, dict(BIG, pool_type="map", scan=True)),
+    "bv_tok": (big_vision, 12, dict(BIG, pool_type="tok")),
+    "bv_gap_sincos": (big_vision, 12, dict(BIG, pool_type="gap", posemb="sincos2d", load=dict(image_size=12))),
+    "bv_flexi": (big_vision, 8, dict(FLEXI, pool_type="tok", load=dict(patch_size=4, image_size=8, resample="flexivit"))),
+    "bit_npz": (bit_npz, 32, BIT),
+    "timm_bit": (timm_model, 32, dict(BIT, architecture="resnetv2_50x1_bit", build=bit)),
+    "timm_vit": (timm_model, 8, dict(TIMM8, architecture="vit_base_patch16_224")),
+    "timm_gap_fc_norm": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_224", global_pool="avg")),
+    "timm_gap": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_224", global_pool="avg", class_token=False)),
+    # The published gap models normalise before pooling; this one has no query, key and value biases either.
+    "timm_gap_norm": (timm_model, 12, dict(TIMM12, architecture="vit_medium_patch16_gap_240")),
+    "timm_distilled": (timm_model, 8, dict(TIMM8, architecture="deit_base_distilled_patch16_224")),
+    "timm_dinov2": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch14_reg4_dinov2")),
+    "timm_reg_embed": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_224", reg_tokens=4)),
+    "timm_swiglu": (timm_model, 8, dict(TIMM8, architecture="vit_giant_patch14_dinov2", mlp_ratio=4.0)),
+    "timm_siglip": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_siglip_224")),
+    "timm_siglip_tanh": (timm_model, 12, dict(TIMM12, architecture="vit_so400m_patch16_siglip_256")),
+    "timm_hybrid": (timm_model, 32, dict(TIMM, **R50, architecture="vit_base_r50_s16_224", build=hybrid, patch_size=1)),
+    "hf_vit": (huggingface, 8, dict(HF, model="ViTForImageClassification", image_size=8)),
+    "hf_deit": (huggingface, 8, dict(HF, model="DeiTForImageClassificationWithTeacher", image_size=8, statistics=IMAGENET)),
+    "hf_dinov2": (huggingface, 12, dict(DINO, model="Dinov2ForImageClassification")),
+    "hf_dinov2_swiglu": (huggingface, 12, dict(DINO, model="Dinov2ForImageClassification", use_swiglu_ffn=True)),
+    "hf_dinov2_registers": (huggingface, 12, dict(DINO, model="Dinov2WithRegistersForImageClassification")),
+    # Published files hold the text model too, and so this prefix; version 5 saves an image model's own names.
+    "hf_siglip": (huggingface, 12, dict(SIGLIP, prefix="vision_model.")),
+    "hf_siglip_bare": (huggingface, 12, SIGLIP),
+    "hf_siglip_classifier": (huggingface, 12, dict(model="SiglipForImageClassification", vision_config=HF12, text_config=TEXT)),
+    "lucidrains": (lucidrains, 8, dict(LUCID, pool="cls")),
+    "lucidrains_mean": (lucidrains, 12, dict(LUCID, pool="mean")),
+}
+VIT_FILES = {"b16": "ViT-B_16", "l16": "ViT-L_16", "h14": "ViT-H_14", "r26_s32": "R26+ViT-S_32", "r50_b16": "R50+ViT-B_16"}
+FULL = {
+    **{f"vit_{name}": (vision_transformer, 224, dict(config=config)) for name, config in VIT_FILES.items()},
+    "vit_b16_gap": (vision_transformer, 224, dict(config="ViT-B_16", classifier="gap")),
+    "vit_r26_s32_gap": (vision_transformer, 224, dict(config="R26+ViT-S_32", classifier="gap")),
+    "vit_r_ti16": (vision_transformer, 224, dict(config="R+ViT-Ti_16")),
+    "bv_b16_map": (big_vision, 224, dict(variant="B/16", pool_type="map")),
+    "bv_b16_map_scanned": (big_vision, 224, dict(variant="B/16", pool_type="map", scan=True)),
+    "timm_vit_b16": (timm_model, 224, dict(architecture="vit_base_patch16_224")),
+    "timm_deit_b16_distilled": (timm_model, 224, dict(architecture="deit_base_distilled_patch16_224")),
+    "timm_dinov2_b14_reg4": (timm_model, 224, dict(architecture="vit_base_patch14_reg4_dinov2", img_size=224)),
+    "timm_bit_50x1": (timm_model, 224, dict(architecture="resnetv2_50x1_bit")),
+    "hf_vit_b16": (huggingface, 224, dict(model="ViTForImageClassification")),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the small models' goldens")
+    parser.add_argument("--full", type=pathlib.Path, help="write the full-size models' goldens, here, instead")
+    parser.add_argument("--only", default="*", help="pattern of the cases to write")
+    parser.add_argument("--vision_transformer", default="", help="checkout of google-research/vision_transformer")
+    parser.add_argument("--big_vision", default="", help="checkout of google-research/big_vision")
+    flags = parser.parse_args()
+    sys.path += [flags.vision_transformer, flags.big_vision]
+    cases, classes, scale, folder = (FULL, 1000, 0.03, flags.full) if flags.full else (TINY, 5, 0.2, flags.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in fnmatch.filter(cases, flags.only):
+        run, side, arguments = cases[name]
+        write(folder / f"{name}.json", run((side, side), classes, scale, **arguments))
+        print(name, flush=True)
+    if not flags.full and fnmatch.fnmatch("resample", flags.only):
+        write_resampling(folder / "resample.json")
+
+
+if __name__ == "__main__":
+    main()

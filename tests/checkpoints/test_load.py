@@ -1,0 +1,240 @@
+"""load: names, heads, channels, what it says; the real DeiT-Ti/16."""
+
+import csv
+import json
+import logging as std_logging
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from test_goldens import write
+
+import keras_vit
+from keras_vit.checkpoints import catalogue
+from keras_vit.checkpoints.transfer import transfer
+
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+DEIT = """
+import sys, numpy as np, keras, keras_vit
+folder = sys.argv[1]
+expected = np.load(f"{folder}/cats_expected.npz")
+pixels = (expected["pixels"] * np.array([0.229, 0.224, 0.225]) + np.array([0.485, 0.456, 0.406])) * 255
+logits = np.asarray(keras_vit.load(f"{folder}/model.safetensors")(pixels.astype("float32")))
+assert keras.backend.backend() == "jax"
+assert np.abs(logits - expected["logits"]).max() <= 1e-4
+"""
+
+
+def test_deit_gives_the_reference_logits(shared_data):
+    folder = shared_data / "deit_tiny"
+    expected = np.load(folder / "cats_expected.npz")
+    model = keras_vit.load(folder / "model.safetensors")
+    logits = np.asarray(model(((expected["pixels"] * STD + MEAN) * 255).astype("float32")))
+    assert np.abs(logits - expected["logits"]).max() <= 1e-4
+    assert sorted(np.argsort(-logits[0])[:5]) == [281, 282, 285, 797, 811]
+
+
+def test_deit_gives_the_reference_logits_on_jax(shared_data):
+    import os
+
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", DEIT, str(shared_data / "deit_tiny")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_deit_classifies_jpegs_through_our_preprocessing(shared_data):
+    from keras_vit.data import parse
+    from keras_vit.serving.export import serving_preprocessing
+
+    folder = shared_data / "imagenet_sample"
+    model = keras_vit.load(shared_data / "deit_tiny" / "model.safetensors")
+    preprocess = parse(serving_preprocessing(model))
+    rows = list(csv.DictReader((folder / "labels.csv").open()))
+    images = np.stack([preprocess(tf.constant((folder / row["file"]).read_bytes())).numpy() for row in rows])
+    logits = model.predict(images, batch_size=20, verbose=0)
+    assert abs(int((logits.argmax(-1) == [int(row["label"]) for row in rows]).sum()) - 79) <= 1
+    assert np.corrcoef(logits.ravel(), np.load(folder / "deit_tiny_logits.npy").ravel())[0, 1] > 0.999
+
+
+def test_heads_by_name(tmp_path):
+    golden, path, arguments = write("vit_pre_logits", tmp_path)
+    x = np.zeros((1, *golden["image_size"], 3), "uint8")
+    assert keras_vit.load(path, **arguments).spec.pre_logits == 16
+    fresh = keras_vit.load(path, head="reset", classes=3, **arguments)
+    assert fresh.spec.pre_logits is None and not np.any(fresh(x)) and fresh.output_shape == (None, 3)
+    features = keras_vit.load(path, head="drop", **arguments)
+    model = keras_vit.load(path, **arguments)
+    np.testing.assert_array_equal(features(x), keras.Model(model.input, model.features)(x))
+    with pytest.raises(ValueError, match='cannot have 3 classes: the model has 5. Use head="reset"'):
+        keras_vit.load(path, classes=3, **arguments)
+
+
+def test_a_distilled_model_gets_two_new_heads(tmp_path):
+    _, path, arguments = write("timm_distilled", tmp_path)
+    model = keras_vit.load(path, head="reset", classes=3, **arguments)
+    assert [layer.name for layer in model.heads()] == ["head", "head_dist"] and model.has_zero_head()
+    np.testing.assert_array_equal(model.predict(np.zeros((1, 8, 8, 3), "uint8"), verbose=0), np.zeros((1, 3)))
+
+
+def test_all_zero_heads_are_warned_of_and_refuse_to_predict(tmp_path, caplog):
+    _, path, arguments = write("vit_token", tmp_path)
+    arrays = {name: np.zeros_like(a) if name.startswith("head/") else a for name, a in np.load(path).items()}
+    np.savez(path, **arrays)
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        model = keras_vit.load(path, **arguments)
+    assert "the head is all zeros" in caplog.text
+    x = np.zeros((1, *model.image_size, 3), "uint8")
+    for predict in (model.predict, model.predict_on_batch):
+        with pytest.raises(ValueError, match='head is all zeros.*head="reset"'):
+            predict(x)
+    model.get_layer("head").kernel.assign(np.ones((16, 5)))
+    assert model.predict(x, verbose=0).shape == (1, 5)  # trained meanwhile
+    model.save(tmp_path / "m.keras")
+    assert keras_vit.load(tmp_path / "m.keras").predict(x, verbose=0).shape == (1, 5)
+
+
+def test_one_channel_sees_a_grey_image_as_rgb_does(tmp_path):
+    """The kernel is summed, and normalisation a channel is folded in exactly."""
+    _, path, arguments = write("timm_vit", tmp_path)
+    grey = np.random.default_rng(0).integers(0, 256, (2, *arguments["image_size"], 1), dtype="uint8")
+    del arguments["mean"], arguments["std"]  # the file's own: one a channel
+    rgb, one = keras_vit.load(path, **arguments), keras_vit.load(path, channels=1, **arguments)
+    assert isinstance(rgb.spec.mean, tuple) and isinstance(one.spec.mean, float) and one.channels == 1
+    np.testing.assert_allclose(one(grey), rgb(np.repeat(grey, 3, axis=-1)), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["vit_token", "hybrid_root_only", "bit_npz"])
+def test_channels_are_summed_and_tiled_on_request(name, tmp_path):
+    golden, path, arguments = write(name, tmp_path)
+    arguments = {**golden["load"], "image_size": arguments["image_size"]}
+    first = "patch_encoder" if name == "vit_token" else "stem_conv"
+    rgb = keras_vit.load(path, **arguments).get_layer(first).kernel.numpy()
+    one = keras_vit.load(path, channels=1, **arguments)
+    four = keras_vit.load(path, channels=4, **arguments)
+    np.testing.assert_allclose(one.get_layer(first).kernel, rgb.sum(2, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(four.get_layer(first).kernel, 0.75 * rgb[:, :, [0, 1, 2, 0]], atol=1e-6)
+    assert np.isfinite(four(np.zeros((1, *four.image_size, 4), "uint8"))).all()
+
+
+def test_rgb_weights_stay_rgb_unless_asked(tmp_path):
+    _, path, arguments = write("vit_token", tmp_path)
+    assert keras_vit.load(path, **arguments).channels == 3
+
+
+def test_another_resolution_resamples_as_the_source_does(tmp_path):
+    from keras_vit.checkpoints import resample_positions
+
+    for name, method in (("vit_token", "google"), ("timm_vit", "timm"), ("hf_vit", "bicubic")):
+        folder = tmp_path / name
+        folder.mkdir()
+        _, path, arguments = write(name, folder)
+        small = keras_vit.load(path, **arguments)
+        h, w = small.image_size
+        large = keras_vit.load(path, **{**arguments, "image_size": (2 * h, 3 * w)})
+        table = small.get_layer("position_embedding").embedding.numpy()
+        expected = resample_positions(table, small.grid, large.grid, 1, method)
+        np.testing.assert_array_equal(large.get_layer("position_embedding").embedding, expected)
+        chosen = keras_vit.load(path, **{**arguments, "image_size": (2 * h, 3 * w)}, resample="bilinear")
+        assert not np.array_equal(chosen.get_layer("position_embedding").embedding, expected)
+
+
+def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
+    _, path, arguments = write("timm_vit", tmp_path)
+    del arguments["image_size"]
+    assert keras_vit.load(path, **arguments).preprocessing.endswith("|central_crop(8, 8)")
+    assert keras_vit.load(path, image_size=16, **arguments).preprocessing.endswith("|central_crop(16, 16)")
+    (tmp_path / "hf").mkdir()
+    _, path, _ = write("hf_vit", tmp_path / "hf")
+    size = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "resample": 3}
+    constants = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    (path.parent / "preprocessor_config.json").write_text(json.dumps({**size, **constants}))
+    model = keras_vit.load(path.parent)
+    assert model.preprocessing == "decode|resize(9, method='bicubic')|central_crop(8, 8)"
+    np.testing.assert_allclose(model.spec.mean, [25.5, 51.0, 76.5])
+
+
+def test_what_is_left_out_and_assumed_is_said(tmp_path, caplog):
+    golden, path, _ = write("hf_siglip", tmp_path)
+    arrays = safetensors.numpy.load_file(path)
+    arrays["text_model.embeddings.token_embedding.weight"] = np.ones((3, 4), "float32")
+    safetensors.numpy.save_file(arrays, path)
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        keras_vit.load(path)
+    assert "left out, no part of the image model: text_model.embeddings.token_embedding.weight (1)" in caplog.text
+    assert "No preprocessor_config.json" in caplog.text
+
+
+def test_missing_unexpected_and_misshapen_arrays_are_listed(tmp_path):
+    _, path, arguments = write("timm_vit", tmp_path)
+    good = safetensors.numpy.load_file(path)
+
+    def attempt(arrays, message):
+        safetensors.numpy.save_file(arrays, path)
+        with pytest.raises(ValueError, match=message):
+            keras_vit.load(path, **arguments)
+
+    bias = "blocks.1.mlp.fc1.bias"
+    attempt({k: v for k, v in good.items() if k != bias}, rf"missing: {bias} \(1\)")
+    attempt({**good, "extra.weight": np.ones(2, "float32")}, r"not known: extra.weight \(1\)")
+    attempt({**good, bias: np.ones(7, "float32")}, rf"{bias} is \(7,\) in the file, \(32,\) for the model")
+
+
+def test_sharded_folders_load(tmp_path):
+    golden, path, arguments = write("hf_vit", tmp_path)
+    arrays = safetensors.numpy.load_file(path)
+    names = sorted(arrays)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in parts.items():
+        safetensors.numpy.save_file({name: arrays[name] for name in part}, tmp_path / file)
+    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    whole = keras_vit.load(path, **arguments)
+    path.unlink()
+    for a, b in zip(keras_vit.load(tmp_path, **arguments).get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_names_of_the_catalogue_are_downloaded_with_their_options(tmp_path, monkeypatch):
+    from keras_vit.checkpoints import download
+
+    _, path, _ = write("timm_vit", tmp_path)
+    asked = []
+    entry = catalogue.CATALOGUE["deit/tiny"]
+    fake = catalogue.dataclasses.replace(
+        entry, url="https://example.org/model.safetensors", preprocessing="decode|resize(8, 8)", mean=(1.0,) * 3
+    )
+    monkeypatch.setitem(catalogue.CATALOGUE, "deit/tiny", fake)
+    monkeypatch.setattr(download, "download", lambda url, sha256=None: asked.append(url) or path)
+    model = keras_vit.load("deit/tiny", heads=2)
+    assert (
+        asked == ["https://example.org/model.safetensors"]
+        and model.preprocessing == "decode|resize(8, 8)"
+        and model.spec.mean == (1.0,) * 3
+    )
+    larger = keras_vit.load("deit/tiny", heads=2, image_size=16, mean=(2.0,) * 3)
+    assert larger.preprocessing.endswith("central_crop(16, 16)") and larger.spec.mean == (2.0,) * 3
+    with pytest.raises(FileNotFoundError, match='no name of the catalogue. Did you mean "deit/tiny"'):
+        keras_vit.load("deit/tinny")
+
+
+def test_flexivit_takes_any_patch_size(tmp_path):
+    golden, path, _ = write("bv_flexi", tmp_path)
+    native = keras_vit.load(path)
+    assert native.spec.patch_size == (8, 8) and native.grid == (3, 3)
+    other = transfer(native, image_size=12, patch_size=(2, 3))
+    assert other.grid == (6, 4) and other.get_layer("patch_encoder").kernel.shape == (2, 3, 3, 16)
+
+
+def test_torch_files_need_torch_and_say_so(tmp_path):
+    import importlib.util
+
+    if importlib.util.find_spec("torch"):
+        pytest.skip("torch is installed")
+    (tmp_path / "m.pth").write_bytes(b"\x80\x02}q\x00.")
+    with pytest.raises(ImportError, match="pip install torch, or convert the file to safetensors"):
+        keras_vit.load(tmp_path / "m.pth")
