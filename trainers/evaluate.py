@@ -2,7 +2,7 @@
 
     python -m trainers.evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
 
---model is a .keras file or a run directory. The images are preprocessed as the model's file says; --preprocess overrides it.
+--model is what keras_vit.load takes: a run directory, a file of any format, a published name. The images are preprocessed as the model's file says; --preprocess overrides it.
 """
 
 import json
@@ -78,7 +78,7 @@ def main():
 
 
 def run():
-    flags.string("model", None, "A .keras file or a run directory.", required=True)
+    flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string("data", "digits", "digits, folder:PATH, or a tensorflow-datasets name.")
     flags.string("split", "test", 'With slices: "train[90%:]".')
     flags.string("preprocess", None, "Preprocessing text; none for the model's own.")

@@ -2,7 +2,7 @@
 
     python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
 
---config.init is a .keras file or a run directory. --config.head: reset (a new zero head) or keep. --config.linear_probe trains the
+--config.init is what keras_vit.load takes: a run directory, a .keras, .npz or safetensors file, a Hugging Face folder, a published name. --config.head: reset (a new zero head) or keep. --config.linear_probe trains the
 head alone, --config.freeze names layers that stay as they are, --config.optimizer.layer_decay lowers the learning rate layer by layer.
 """
 
@@ -30,7 +30,8 @@ def build(config, source):
             classes=len(source.class_names) if reset else None,
             class_names=source.class_names if reset else None,
             head=config.head,
-            resample=config.resample,
+            channels=config.model.channels,
+            resample=config.resample or None,
             preprocessing=config.data.eval_preprocess,
             remat=config.model.remat,
             dtype=config.dtype,

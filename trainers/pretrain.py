@@ -1,4 +1,4 @@
-"""Trains a Vision Transformer from random weights.
+"""Trains a Vision Transformer, a hybrid or a BiT from random weights.
 
     python -m trainers.pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
 
@@ -9,12 +9,12 @@ from . import flags
 
 
 def build(config, source):
-    """A new ViT for the source's classes."""
-    import keras_vit
+    """A new model for the source's classes."""
+    from keras_vit import models
 
     from .session import spec_overrides
 
-    return keras_vit.ViT(
+    return models.build(
         config.model.variant,
         image_size=config.model.image_size,
         channels=config.model.channels,

@@ -5,13 +5,13 @@ Durations are steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of
 
 from ml_collections import ConfigDict, config_dict
 
-# Fields of keras_vit.ViTSpec that a config may set; unset ones keep the variant's value.
+# Fields of keras_vit.ViTSpec that a config may set; unset ones keep the variant's value. A BiT ("R50x1") has few of them.
 _SPEC = {
-    int: "depth width mlp_dim heads head_dim registers pre_logits",
+    int: "depth width mlp_dim heads head_dim registers pre_logits stem_width",
     float: "epsilon layer_scale dropout attention_dropout drop_path head_bias position_std",
-    str: "positions pool gelu patch_form",
-    bool: "class_token qkv_bias qk_norm",
-    object: "patch_size mean std",
+    str: "positions pool gelu mlp_form patch_form",
+    bool: "class_token distillation_token qkv_bias qk_norm fc_norm patch_norm",
+    object: "patch_size mean std stem",
 }
 
 
@@ -64,9 +64,9 @@ def base():
     config.mixup = 0.0  # alpha; 0 for none
 
     # Fine-tuning only:
-    config.init = ""  # a .keras file or a run directory
+    config.init = ""  # anything that keras_vit.load takes: a file, a run directory, a published name
     config.head = "reset"  # or keep
-    config.resample = "google"
+    config.resample = ""  # of positions: google, timm, bicubic...; "" for what the checkpoint's own code does
     config.freeze = ()  # layer name patterns, such as ("patch_encoder", "block_0*")
     config.linear_probe = False  # all but the head frozen
     return config
