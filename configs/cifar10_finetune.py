@@ -2,8 +2,8 @@
 
     python -m trainers.finetune --config=cifar10_finetune --data_dir=DIR --config.init=CHECKPOINT --workdir=runs/cifar10_finetune
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). CHECKPOINT is what keras_vit.load takes, such as a file of DeiT-Ti/16's
-weights under timm's names, or the published name deit/tiny.
+DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). CHECKPOINT is what keras_vit.load takes, such as a file of DeiT-Ti/16
+under timm's names, or the published name deit/tiny.
 """
 
 from .lib import common

@@ -6,19 +6,40 @@ The limit is the best of square 1024, 2048 and 4096 float32 products in the same
 its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at three times that.
 """
 
+import re
 import statistics
 import time
 
 from . import flags
 
 
+def _resnet_products(stages, width, side, channels):
+    """(multiply-adds of a ResNet's convolutions, the channels that it puts out), root included."""
+    side = -(-side // 2)
+    total, inputs, side = side**2 * 49 * channels * width, width, -(-side // 2)
+    for i, units in enumerate(stages):
+        f = width * 2**i
+        for j in range(units):
+            before, side = side, -(-side // 2) if i and not j else side
+            total += before**2 * inputs * f + side**2 * (9 * f * f + 4 * f * f)
+            total += side**2 * inputs * 4 * f if not j else 0
+            inputs = 4 * f
+    return total, inputs
+
+
 def forward_flops(spec, image_size, channels=3):
-    """Operations of one image's forward pass in matrix products, 2 a multiply-add."""
-    n_patches = (image_size // spec.patch_size[0]) * (image_size // spec.patch_size[1])
+    """Operations of one image's forward pass in matrix products and convolutions, 2 a multiply-add."""
+    if hasattr(spec, "units"):
+        return 2 * _resnet_products(spec.units, spec.width, image_size, channels)[0]
+    stem = 0
+    if spec.stem is not None:
+        stem, channels = _resnet_products(spec.stem, spec.stem_width, image_size, channels)
+    n_patches = (image_size // spec.stride[0]) * (image_size // spec.stride[1])
     n, d, inner = n_patches + spec.prefix, spec.width, spec.heads * (spec.head_dim or spec.width // spec.heads)
-    block = 4 * n * d * inner + 2 * n * n * inner + 2 * n * d * spec.mlp_dim
+    mlp = (3 if spec.mlp_form == "swiglu" else 2) * n * d * spec.mlp_dim
+    block = 4 * n * d * inner + 2 * n * n * inner + mlp
     patches = n_patches * spec.patch_size[0] * spec.patch_size[1] * channels * d
-    return 2 * (spec.depth * block + patches)
+    return 2 * (spec.depth * block + patches + stem)
 
 
 def _seconds(function):
@@ -44,10 +65,10 @@ def _model_steps(spec, image_size, batch_size, dtype):
     import keras
     import tensorflow as tf
 
-    import keras_vit
+    from keras_vit import models
     from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
-    model = keras_vit.ViT(spec, image_size=image_size, dtype=dtype)
+    model = models.build(spec, image_size=image_size, dtype=dtype)
     model.compile(AdamW(1e-4), SoftmaxCrossEntropy(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     images = tf.cast(tf.random.uniform((batch_size, image_size, image_size, 3), 0, 256, tf.int32), tf.uint8)
@@ -83,12 +104,15 @@ def measure(spec, image_size, batch_size, dtype, repeats):
 
 
 def main():
-    from keras_vit.models import make_spec
+    from keras_vit.models import make_bit_spec, make_spec
 
     values = flags.FLAGS
-    spec = make_spec(values.variant)
+    bit = re.fullmatch(r"R\d+x\d+", values.variant)
+    spec = (make_bit_spec if bit else make_spec)(values.variant)
     gflop = forward_flops(spec, values.image_size) / 1e9
-    print(f"ViT-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f} GFLOP an image forward")
+    print(
+        f"{'BiT' if bit else 'ViT'}-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f} GFLOP an image forward"
+    )
     for dtype in values.dtypes.split(","):
         m = measure(spec, values.image_size, values.batch_size, dtype, values.repeats)
         print(
@@ -99,7 +123,7 @@ def main():
 
 
 def run():
-    flags.string("variant", "B/16", "Size and patch size.")
+    flags.string("variant", "B/16", "Size and patch size, a hybrid (R50+B/16) or a BiT (R50x1).")
     flags.integer("image_size", 224, "Pixels.")
     flags.integer("batch_size", 8, "Images a step.")
     flags.string("dtypes", "float32,mixed_bfloat16", "Keras dtype policies, comma-separated.")

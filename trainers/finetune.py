@@ -2,7 +2,8 @@
 
     python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
 
---config.init is what keras_vit.load takes: a run directory, a .keras, .npz or safetensors file, a Hugging Face folder, a published name. --config.head: reset (a new zero head) or keep. --config.linear_probe trains the
+--config.init is what keras_vit.load takes: a run directory, a .keras, .npz or safetensors file, a Hugging Face folder, a published
+name. --config.head: reset (a new zero head) or keep. --config.linear_probe trains the
 head alone, --config.freeze names layers that stay as they are, --config.optimizer.layer_decay lowers the learning rate layer by layer.
 """
 

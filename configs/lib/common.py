@@ -5,13 +5,13 @@ Durations are steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of
 
 from ml_collections import ConfigDict, config_dict
 
-# Fields of keras_vit.ViTSpec that a config may set; unset ones keep the variant's value. A BiT ("R50x1") has few of them.
+# Fields of keras_vit.ViTSpec and BiTSpec that a config may set; unset ones keep the variant's value.
 _SPEC = {
     int: "depth width mlp_dim heads head_dim registers pre_logits stem_width",
-    float: "epsilon layer_scale dropout attention_dropout drop_path head_bias position_std",
+    float: "epsilon layer_scale dropout attention_dropout drop_path head_bias position_std width_factor",
     str: "positions pool gelu mlp_form patch_form",
     bool: "class_token distillation_token qkv_bias qk_norm fc_norm patch_norm",
-    object: "patch_size mean std stem",
+    object: "patch_size mean std stem units",
 }
 
 

@@ -158,7 +158,7 @@ def huggingface(model):
     square = model.image_size[0] == model.image_size[1]
     if not square and kind not in ("vit", "deit"):
         raise ValueError(
-            f'The format "huggingface" has {kind} for square images only, the model takes {model.image_size}. Use "timm" or "keras".'
+            f'The format "huggingface" has {kind} for square images only, got {model.image_size}. Use "timm" or "keras".'
         )
     inner = {
         "hidden_size": spec.width,
@@ -179,13 +179,7 @@ def huggingface(model):
     else:
         inner["qkv_bias"] = spec.qkv_bias
         inner.update(_dinov2(spec) if kind.startswith("dinov2") else {"intermediate_size": spec.mlp_dim})
-    labels = {}
-    if model.classes is not None:
-        names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
-        labels = {
-            "id2label": {str(i): name for i, name in enumerate(names)},
-            "label2id": {name: i for i, name in enumerate(names)},
-        }
+    labels = _id_labels(model)
     if architecture == "SiglipForImageClassification":
         vision = {**inner, "model_type": "siglip_vision_model", "vision_use_head": False}
         return kind, {
@@ -196,6 +190,14 @@ def huggingface(model):
             **labels,
         }
     return kind, {"architectures": [architecture], "model_type": kind, **inner, **labels}
+
+
+def _id_labels(model):
+    """Hugging Face's two maps between class numbers and names; {} without head."""
+    if model.classes is None:
+        return {}
+    names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
+    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
 
 
 def _dinov2(spec):

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pathlib
 
-import keras
 from absl import logging
 
 from keras_vit.checkpoints import bit, google, huggingface, keras_file, note, timm, vit_pytorch
@@ -140,18 +139,17 @@ def _from_arrays(contents, image_size, classes, class_names, head, resample, cha
         config["variant"] = spec = (make_bit_spec if is_bit else make_spec)(fields)
         values = sum(a.size for a in source.arrays.values())
         note.check_size(spec, config, len(source.arrays), values, contents.path)
-        with keras.StatelessScope():
-            model = (BiT if is_bit else ViT)(**config)
-            shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
+        model = (BiT if is_bit else ViT)(**config)
     except ValueError as error:
         raise ValueError(f'"{contents.path}" describes no model that can be built: {error}') from None
+    shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(source.layout, source.arrays, shapes, contents.path)
     _report(contents, source)
     size = config["image_size"] if image_size is None else image_size
     if source.preprocessing is not None and head != "reset" and contents.own is None:
         size = (size, size) if isinstance(size, int) else size
         changes = {"preprocessing": source.preprocessing(*size), **changes}
-    return adapt(config, weights, image_size, classes, class_names, head, resample or source.resample, **changes)
+    return adapt(config, weights, image_size, classes, class_names, head, resample or source.resample, model, **changes)
 
 
 def load(path, image_size=None, classes=None, class_names=None, head="keep", resample=None, **changes):

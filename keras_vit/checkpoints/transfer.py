@@ -96,16 +96,22 @@ def _resized(weights, spec, new, config, target, method):
     return weights
 
 
-def adapt(config, weights, image_size=None, classes=None, class_names=None, head="keep", resample="google", **changes):
+def adapt(
+    config, weights, image_size=None, classes=None, class_names=None, head="keep", resample="google", ready=None, **changes
+):
     """A new model from another's constructor arguments and weights; the rest as in `transfer`.
 
     Args:
         config: of a ViT or BiT, with a ViTSpec or BiTSpec under "variant".
         weights: {path: array}.
+        ready: a model of `config`, which is filled and returned where nothing is to be changed.
     """
     spec = config["variant"]
     target = _new_config(config, spec, image_size, classes, class_names, head, dict(changes))
-    model = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
+    if ready is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
+        ready = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
+    model = ready
+    model.preprocessing = target["preprocessing"]
     weights = _resized(weights, spec, target["variant"], config, target, resample)
     gone = {"keep": (), "reset": ("head/", "head_dist/", "pre_logits/"), "drop": ("head/", "head_dist/")}[head]
     weights = {path: a for path, a in weights.items() if not path.startswith(gone)} if gone else weights

@@ -33,23 +33,28 @@ def _normalise(arrays):
     return renamed(arrays, new_name)
 
 
-def _patch(arrays, channels):
-    """(the patch embedding's number in its Sequential, the patch size): a 2-D weight (d, p*p*c)."""
-    place = next(
-        (
-            i
-            for i in (2, 1)
-            if arrays.get(f"to_patch_embedding.{i}.weight") is not None and arrays[f"to_patch_embedding.{i}.weight"].ndim == 2
-        ),
-        None,
-    )
+def _patch(arrays, given):
+    """(the patch embedding's number in its Sequential, the patch size, channels) from a weight (d, p*p*c)."""
+    ranks = {i: arrays[f"to_patch_embedding.{i}.weight"].ndim for i in (2, 1) if f"to_patch_embedding.{i}.weight" in arrays}
+    place = next((i for i, rank in ranks.items() if rank == 2), None)
     if place is None:
         raise ValueError('The array "to_patch_embedding.2.weight" (or .1.) of 2 axes is missing.')
     inputs = arrays[f"to_patch_embedding.{place}.weight"].shape[1]
-    side = math.isqrt(inputs // channels)
-    if side * side * channels != inputs:
-        raise ValueError(f"{inputs} values a patch are no square of {channels} channels: give channels=... for another number.")
-    return place, side
+    for channels in (3, given or 3):
+        side = math.isqrt(inputs // channels)
+        if side * side * channels == inputs:
+            return place, side, channels
+    raise ValueError(f"{inputs} values a patch are no square of {channels} channels: give channels=... for another number.")
+
+
+def _notes(given, k, size):
+    """What is assumed, since a state dict does not say it."""
+    assumed = (
+        "The file does not say how its images were normalised: [-1, 1] is assumed. Give mean and std on the 0..255 scale if not."
+    )
+    if given:
+        return [assumed]
+    return [assumed, f"The file does not say how many heads there are: {k}, each {size} wide, are assumed. Give heads if not."]
 
 
 def understand(contents, options):
@@ -63,8 +68,7 @@ def understand(contents, options):
         ValueError: if it is none after all.
     """
     arrays = _normalise(contents.arrays)
-    channels = options.get("channels") or 3
-    place, side = _patch(arrays, channels)
+    place, side, channels = _patch(arrays, options.get("channels"))
     width = arrays[f"to_patch_embedding.{place}.weight"].shape[0]
     inner = need(arrays, "transformer.layers.0.0.to_qkv.weight", 2).shape[0] // 3
     k, head_dim = heads(width, options.get("heads"), inner)
@@ -89,13 +93,6 @@ def understand(contents, options):
         "mean": 127.5,
         "std": 127.5,
     }
-    notes = [
-        "The file does not say how its images were normalised: [-1, 1] is assumed. Give mean and std on the 0..255 scale if not."
-    ]
-    if not options.get("heads"):
-        notes.append(
-            f"The file does not say how many heads there are: {k}, each {inner // k} wide, are assumed. Give heads if not."
-        )
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}
@@ -109,7 +106,7 @@ def understand(contents, options):
         classes,
         channels,
         dropped=dropped,
-        notes=notes,
+        notes=_notes(options.get("heads"), k, inner // k),
         resample="bicubic",
     )
 

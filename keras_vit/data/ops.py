@@ -86,8 +86,8 @@ def central_crop(height, width=None):
         shape = tf.shape(image)[:2]
         kept = tf.minimum(shape, size)
         offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)  # tf.round takes halves to the even number
-        image = tf.slice(image, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
-        return tf.image.resize_with_crop_or_pad(image, *size)
+        window = tf.slice(image, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
+        return tf.ensure_shape(tf.image.resize_with_crop_or_pad(window, *size), (*size, image.shape[-1]))
 
     return apply
 

@@ -59,6 +59,9 @@ def test_decode_takes_the_first_frame_of_a_gif_and_a_still_webp():
 def test_resize_keeps_the_aspect_with_one_number_only():
     assert run("resize(3)").shape == (3, 4, 3)
     assert run("resize(12)").shape == (12, 16, 3)
+    # torchvision.transforms.functional.resize of 500x375 to 256: 341, not 341.33 rounded up; of 333x500 to 256: 384.
+    assert run("resize(256)", np.zeros((375, 500, 3), "uint8")).shape == (256, 341, 3)
+    assert run("resize(256)", np.zeros((500, 333, 3), "uint8")).shape == (384, 256, 3)
     assert run("resize(4, 5)").shape == (4, 5, 3)
 
 
@@ -76,6 +79,19 @@ def test_central_crop_is_the_middle_and_pads_what_is_small():
     padded = run("central_crop(10)")
     assert padded.shape == (10, 10, 3)
     np.testing.assert_array_equal(padded[2:8, 1:9], RAMP)
+    # Of two middles the even offset, as torchvision's round() has it: (6 - 3) / 2 is 2, (8 - 3) / 2 is 2, (8 - 7) / 2 is 0.
+    np.testing.assert_array_equal(run("central_crop(3)"), RAMP[2:5, 2:5])
+    np.testing.assert_array_equal(run("central_crop(5, 7)"), RAMP[0:5, 0:7])
+
+
+def test_jpegs_are_decoded_as_pillow_decodes_them():
+    image_module = pytest.importorskip("PIL.Image")
+    import io
+
+    file = io.BytesIO()
+    photo = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype="uint8")
+    image_module.fromarray(photo).resize((90, 60)).save(file, "JPEG", quality=80)
+    np.testing.assert_array_equal(run("decode", tf.constant(file.getvalue())), np.asarray(image_module.open(file)))
 
 
 def test_random_crop_is_a_window_and_moves_with_the_seed():

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from keras_vit.models.resnet import BIT_FIELDS
 from keras_vit.models.spec import FIELDS
 from trainers import flags
 
@@ -65,7 +66,7 @@ def test_configs_load_by_name_and_by_path(tmp_path):
 
 def test_every_spec_field_can_be_overridden_and_no_other():
     own = {"variant", "image_size", "channels", "remat"}
-    assert set(flags.load_config("digits_pretrain").model.keys()) - own == set(FIELDS)
+    assert set(flags.load_config("digits_pretrain").model.keys()) - own == set(FIELDS) | set(BIT_FIELDS)
 
 
 def test_every_config_says_its_command():
