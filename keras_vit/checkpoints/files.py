@@ -212,7 +212,11 @@ def _read_torch(path):
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and torch have a dozen kinds
-        raise ValueError(f'"{path}" is no torch file of weights alone: {error}') from None
+        # Not torch's own words, which advise to load it unsafely.
+        raise ValueError(
+            f'"{path}" is no torch file of weights alone: it is damaged, or holds objects whose loading would run code. Convert it to '
+            "safetensors where it was made."
+        ) from error
     for key in ("model_ema", "model", "state_dict", "teacher"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
