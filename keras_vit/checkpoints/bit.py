@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.checkpoints.layout import conv, pointwise, same
+from keras_vit.checkpoints.layout import conv, pointwise, same, torch_norm
 from keras_vit.checkpoints.source import IMAGENET_MEAN, Source, constants, need, renamed, setting
 from keras_vit.layers.patches import pair
 
@@ -64,18 +64,14 @@ def _timm(units, classes):
         theirs = f"stages.{stage}.blocks.{unit}"
         for i in (1, 2, 3):
             entries[f"{theirs}.conv{i}.weight"] = conv(f"{ours}/conv{i}/kernel")
-            entries.update(_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
+            entries.update(torch_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
         if unit == 0:
             entries[f"{theirs}.downsample.conv.weight"] = conv(f"{ours}/proj/kernel")
-    entries.update(_norm("norm", "norm"))
+    entries.update(torch_norm("norm", "norm"))
     if classes is not None:
         entries["head.fc.weight"] = pointwise("head/kernel")
         entries["head.fc.bias"] = same("head/bias")
     return entries
-
-
-def _norm(theirs, ours):
-    return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
 
 
 def understand(contents, options):
@@ -92,7 +88,9 @@ def understand(contents, options):
     classes = need(arrays, head, 1).shape[0] if head in arrays else None
     cfg = (setting(contents.config, "pretrained_cfg", dict) or {}) if style == "timm" else {}
     size = setting(cfg, "input_size", list) or (channels, 224, 224)
-    size = pair(options.get("image_size") or size[1:], "image_size")  # convolutions: any size will do
+    size = pair(
+        (options.get("own_size") or options.get("image_size")) or size[1:], "image_size"
+    )  # convolutions: any size will do
     fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64, "mean": 127.5, "std": 127.5}
     found = constants(cfg, ("mean", "std"))
     if found is not None and abs(found[0][0] - IMAGENET_MEAN[0]) < 1:

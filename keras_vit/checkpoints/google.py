@@ -126,17 +126,17 @@ def _reduction(stem):
     return 1 if stem is None else 4 * 2 ** max(len(stem) - 1, 0)
 
 
-def _grid(arrays, fields, image_size, notes):
-    """(the patch grid, rows that the file's table lacks) of a checkpoint; `image_size` is the user's, or None."""
+def _grid(arrays, fields, options, notes):
+    """(the patch grid, rows that the file's table lacks) of a checkpoint."""
     token = int(fields["class_token"])
     stride = [p * _reduction(fields.get("stem")) for p in fields["patch_size"]]
-    hint = hint_grid(image_size, stride)
+    hint = hint_grid(options, stride)
     if "pos_embedding" not in arrays:
         fields["positions"] = "sincos2d"
         notes.append(
             "The file has no position embeddings: fixed 2-D sine-cosine ones are assumed (big_vision's posemb=sincos2d)."
         )
-        return hint or (224 // stride[0], 224 // stride[1]), 0
+        return (hint.h, hint.w) if hint else (224 // stride[0], 224 // stride[1]), 0
     rows = need(arrays, "pos_embedding", 3).shape[1]
     if token and is_grid(rows - 1, hint):
         return grid(rows - 1, hint), 0
@@ -172,7 +172,7 @@ def understand(contents, options):
     }
     if "pre_logits/kernel" in arrays:
         fields["pre_logits"] = need(arrays, "pre_logits/kernel", 2).shape[1]
-    shape, lacking = _grid(arrays, fields, options.get("image_size"), notes)
+    shape, lacking = _grid(arrays, fields, options, notes)
     channels = need(arrays, "conv_root/kernel", 4).shape[2] if "stem" in fields else kernel.shape[2]
     classes = need(arrays, "head/kernel", 2).shape[1] if "head/kernel" in arrays else None
     stride = [p * _reduction(fields.get("stem")) for p in fields["patch_size"]]

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from keras_vit.checkpoints.layout import conv, linear, positions, same, stacked_bias, stacked_linear
+from keras_vit.checkpoints.layout import conv, positions, same, stacked_bias, stacked_linear, torch_dense, torch_norm
 from keras_vit.checkpoints.source import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -215,8 +215,8 @@ def understand(contents, options):
     siglip = kind == "siglip_vision_model"
     table = need(arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if siglip else 's'}", 2 if siglip else 3)
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
-    hint = hint_grid(setting(config, "image_size", int, list), fields["patch_size"])
-    shape = grid(table.shape[0 if siglip else 1] - prefix, hint or hint_grid(options.get("image_size"), fields["patch_size"]))
+    hint = hint_grid(options, fields["patch_size"], setting(config, "image_size", int, list))
+    shape = grid(table.shape[0 if siglip else 1] - prefix, hint)
     return Source(
         "vit",
         fields,
@@ -233,26 +233,18 @@ def understand(contents, options):
     )
 
 
-def _dense(theirs, ours):
-    return {f"{theirs}.weight": linear(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
-
-
-def _norm(theirs, ours):
-    return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
-
-
 def _block(theirs, ours, names, spec):
     entries = {}
     for name, word in names.attention.items():
-        dense = _dense(theirs + word, f"{ours}/attention/{name}")
+        dense = torch_dense(theirs + word, f"{ours}/attention/{name}")
         if name != "out" and not spec["qkv_bias"]:
             dense.pop(f"{theirs}{word}.bias")
         entries.update(dense)
     for word, name in zip(names.norms, ("attention_norm", "mlp_norm")):
-        entries.update(_norm(theirs + word, f"{ours}/{name}"))
+        entries.update(torch_norm(theirs + word, f"{ours}/{name}"))
     words = ("mlp.weights_in", "mlp.weights_out") if spec["mlp_form"] == "swiglu" else names.mlp
     for word, name in zip(words, ("hidden", "out")):
-        entries.update(_dense(theirs + word, f"{ours}/mlp/{name}"))
+        entries.update(torch_dense(theirs + word, f"{ours}/mlp/{name}"))
     if spec["layer_scale"] is not None:
         entries[f"{theirs}layer_scale1.lambda1"] = same(f"{ours}/attention_scale/gamma")
         entries[f"{theirs}layer_scale2.lambda1"] = same(f"{ours}/mlp_scale/gamma")
@@ -265,10 +257,10 @@ def _map_layout(theirs):
         f"{theirs}probe": same("pool/probe"),
         f"{theirs}attention.in_proj_weight": stacked_linear(*(f"pool/{name}/kernel" for name in qkv)),
         f"{theirs}attention.in_proj_bias": stacked_bias(*(f"pool/{name}/bias" for name in qkv)),
-        **_dense(f"{theirs}attention.out_proj", "pool/out"),
-        **_norm(f"{theirs}layernorm", "pool/norm"),
-        **_dense(f"{theirs}mlp.fc1", "pool/mlp/hidden"),
-        **_dense(f"{theirs}mlp.fc2", "pool/mlp/out"),
+        **torch_dense(f"{theirs}attention.out_proj", "pool/out"),
+        **torch_norm(f"{theirs}layernorm", "pool/norm"),
+        **torch_dense(f"{theirs}mlp.fc1", "pool/mlp/hidden"),
+        **torch_dense(f"{theirs}mlp.fc2", "pool/mlp/out"),
     }
 
 
@@ -286,11 +278,11 @@ def layout(spec, classes, kind):
         entries[f"{root}position_embeddings"] = positions("position_embedding/embedding", 0)
     for i in range(spec["depth"]):
         entries.update(_block(f"{names.prefix}{names.block}.{i}.", f"block_{i:02d}", names, spec))
-    entries.update(_norm(f"{names.prefix}{names.last_norm}", "encoder_norm"))
+    entries.update(torch_norm(f"{names.prefix}{names.last_norm}", "encoder_norm"))
     if spec["pool"] == "map":
         entries.update(_map_layout(f"{names.prefix}head."))
     if classes is not None and spec["distillation_token"]:
-        entries.update({**_dense("cls_classifier", "head"), **_dense("distillation_classifier", "head_dist")})
+        entries.update({**torch_dense("cls_classifier", "head"), **torch_dense("distillation_classifier", "head_dist")})
     elif classes is not None:
-        entries.update(_dense("classifier", "head"))
+        entries.update(torch_dense("classifier", "head"))
     return entries

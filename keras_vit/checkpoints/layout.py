@@ -74,6 +74,16 @@ def positions(ours, rows, shape=None):
     return Entry((ours,), pack, unpack)
 
 
+def torch_dense(theirs, ours):
+    """Weight and bias of a linear layer under torch's names."""
+    return {f"{theirs}.weight": linear(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
+
+
+def torch_norm(theirs, ours):
+    """Weight and bias of a normalisation under torch's names."""
+    return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
+
+
 def shown(names, most=8):
     """Names for a message: the first few, and how many there are."""
     names = sorted(names)

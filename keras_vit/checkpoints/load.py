@@ -81,7 +81,7 @@ def _options(own, given):
     """What a format's reader is told: load's own arguments, and what this package noted in the file."""
     if own is None:
         return given
-    known = {"heads": own["variant"].get("heads"), "image_size": own["image_size"], "channels": own["channels"]}
+    known = {"heads": own["variant"].get("heads"), "own_size": own["image_size"], "channels": own["channels"]}
     return {**given, **{name: value for name, value in known.items() if value is not None}}
 
 

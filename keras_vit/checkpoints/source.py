@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import reprlib
+import typing
 
 from keras_vit.layers.patches import pair
 from keras_vit.models.spec import nearest
@@ -142,16 +143,41 @@ def heads(width, given, inner=None):
     return k, (None if inner == width else inner // k)
 
 
+class Hint(typing.NamedTuple):
+    """What is known of a patch grid beside its number of tokens; `sure` where the checkpoint itself says it."""
+
+    h: int
+    w: int
+    sure: bool
+
+
+def hint_grid(options, stride, said=None):
+    """The grid that an image size has: the one that the checkpoint says, else the user's, which may be that of another grid.
+
+    Args:
+        options: load's own: "own_size" from this package's note, "image_size" the user's.
+        stride: pixels (height, width) from token to token.
+        said: the image size in the checkpoint's config, a number or a pair.
+
+    Returns:
+        a Hint, or None where nothing is known.
+    """
+    said = options.get("own_size") or said
+    size = said or options.get("image_size")
+    return None if size is None else Hint(*(s // t for s, t in zip(pair(size, "image_size"), stride)), said is not None)
+
+
 def grid(tokens, hint=None):
-    """The patch grid (h, w) of that many tokens: a square, or `hint` where its product fits.
+    """The patch grid (h, w) of that many tokens: `hint` where the checkpoint says it, a square, or the user's hint.
 
     Raises:
-        ValueError: if neither fits.
+        ValueError: if none fits.
     """
-    if hint is not None and hint[0] * hint[1] == tokens:
-        return tuple(hint)
     side = math.isqrt(max(tokens, 0))
-    if side * side != tokens or not tokens:
+    square = tokens > 0 and side * side == tokens
+    if hint is not None and hint.h * hint.w == tokens and (hint.sure or not square):
+        return hint.h, hint.w
+    if not square:
         raise ValueError(
             f"{tokens} position embeddings are no square grid: for a rectangular checkpoint give its own image_size, then load again."
         )
@@ -160,17 +186,9 @@ def grid(tokens, hint=None):
 
 def is_grid(tokens, hint=None):
     """Whether `grid` would accept."""
-    return tokens > 0 and (math.isqrt(tokens) ** 2 == tokens or (hint is not None and hint[0] * hint[1] == tokens))
+    return tokens > 0 and (math.isqrt(tokens) ** 2 == tokens or (hint is not None and hint.h * hint.w == tokens))
 
 
 def pixels(grid_shape, stride):
     """The image (height, width) of a grid."""
     return tuple(int(g * s) for g, s in zip(grid_shape, stride))
-
-
-def hint_grid(image_size, stride):
-    """The grid (h, w) that the user's image size would have, as a hint for rectangular tables; None without one."""
-    if image_size is None:
-        return None
-    size = pair(image_size, "image_size")
-    return tuple(s // t for s, t in zip(size, stride))

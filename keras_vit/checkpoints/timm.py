@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.checkpoints.layout import Entry, conv, linear, positions, same, stacked_bias, stacked_linear
+from keras_vit.checkpoints.layout import Entry, conv, positions, same, stacked_bias, stacked_linear, torch_dense, torch_norm
 from keras_vit.checkpoints.source import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -187,7 +187,8 @@ def understand(contents, options):
     fields = {**_fields(arrays, contents.config, options), **_normalisation(contents.config, notes)}
     reduction = 1 if fields.get("stem") is None else 4 * 2 ** max(len(fields["stem"]) - 1, 0)
     stride = [p * reduction for p in fields["patch_size"]]
-    hint = hint_grid(options.get("image_size"), stride)
+    said = setting(_section(contents.config, "pretrained_cfg"), "input_size", list)
+    hint = hint_grid(options, stride, said[1:] if said and len(said) == 3 else None)
     _fold_registers(arrays, fields, hint)
     shape, lacking = _grid(arrays, fields, hint)
     classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
@@ -207,26 +208,18 @@ def understand(contents, options):
     )
 
 
-def _norm(theirs, ours):
-    return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
-
-
-def _dense(theirs, ours):
-    return {f"{theirs}.weight": linear(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
-
-
 def _stem_layout(stages):
     root = "patch_embed.backbone." + ("stem." if stages else "")
-    entries = {f"{root}conv.weight": conv("stem_conv/kernel"), **_norm(f"{root}norm", "stem_norm")}
+    entries = {f"{root}conv.weight": conv("stem_conv/kernel"), **torch_norm(f"{root}norm", "stem_norm")}
     for s, units in enumerate(stages):
         for u in range(units):
             theirs, ours = f"patch_embed.backbone.stages.{s}.blocks.{u}", f"stem_block{s + 1}_unit{u + 1}"
             for i in (1, 2, 3):
                 entries[f"{theirs}.conv{i}.weight"] = conv(f"{ours}/conv{i}/kernel")
-                entries.update(_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
+                entries.update(torch_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
             if u == 0:
                 entries[f"{theirs}.downsample.conv.weight"] = conv(f"{ours}/proj/kernel")
-                entries.update(_norm(f"{theirs}.downsample.norm", f"{ours}/proj_norm"))
+                entries.update(torch_norm(f"{theirs}.downsample.norm", f"{ours}/proj_norm"))
     return entries
 
 
@@ -237,16 +230,16 @@ def _block(theirs, ours, spec):
     if spec["qkv_bias"]:
         entries[f"{theirs}.attn.qkv.bias"] = stacked_bias(*(f"{name}/bias" for name in qkv))
     if spec["qk_norm"]:
-        entries.update(_norm(f"{theirs}.attn.q_norm", f"{attention}query_norm"))
-        entries.update(_norm(f"{theirs}.attn.k_norm", f"{attention}key_norm"))
-    entries.update(_dense(f"{theirs}.attn.proj", f"{attention}out"))
+        entries.update(torch_norm(f"{theirs}.attn.q_norm", f"{attention}query_norm"))
+        entries.update(torch_norm(f"{theirs}.attn.k_norm", f"{attention}key_norm"))
+    entries.update(torch_dense(f"{theirs}.attn.proj", f"{attention}out"))
     if spec["layer_scale"] is not None:
         entries[f"{theirs}.ls1.gamma"] = same(f"{ours}/attention_scale/gamma")
         entries[f"{theirs}.ls2.gamma"] = same(f"{ours}/mlp_scale/gamma")
     for norm, name in (("norm1", "attention_norm"), ("norm2", "mlp_norm")):
-        entries.update(_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
-    entries.update(_dense(f"{theirs}.mlp.fc1", f"{ours}/mlp/hidden"))
-    return {**entries, **_dense(f"{theirs}.mlp.fc2", f"{ours}/mlp/out")}
+        entries.update(torch_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
+    entries.update(torch_dense(f"{theirs}.mlp.fc1", f"{ours}/mlp/hidden"))
+    return {**entries, **torch_dense(f"{theirs}.mlp.fc2", f"{ours}/mlp/out")}
 
 
 def _map_layout():
@@ -254,11 +247,11 @@ def _map_layout():
         "attn_pool.latent": same("pool/probe"),
         "attn_pool.kv.weight": stacked_linear("pool/key/kernel", "pool/value/kernel"),
         "attn_pool.kv.bias": stacked_bias("pool/key/bias", "pool/value/bias"),
-        **_norm("attn_pool.norm", "pool/norm"),
+        **torch_norm("attn_pool.norm", "pool/norm"),
     }
     parts = (("q", "query"), ("proj", "out"), ("mlp.fc1", "mlp/hidden"), ("mlp.fc2", "mlp/out"))
     for theirs, ours in parts:
-        entries.update(_dense(f"attn_pool.{theirs}", f"pool/{ours}"))
+        entries.update(torch_dense(f"attn_pool.{theirs}", f"pool/{ours}"))
     return entries
 
 
@@ -275,12 +268,12 @@ def layout(spec, classes, lacking=0):
     entries["pos_embed"] = positions("position_embedding/embedding", lacking)
     for i in range(spec["depth"]):
         entries.update(_block(f"blocks.{i}", f"block_{i:02d}", spec))
-    entries.update(_norm("fc_norm", "fc_norm") if spec["fc_norm"] else _norm("norm", "encoder_norm"))
+    entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
     if spec["pool"] == "map":
         entries.update(_map_layout())
     if spec["pre_logits"]:
-        entries.update(_dense("pre_logits", "pre_logits"))
+        entries.update(torch_dense("pre_logits", "pre_logits"))
     if classes is not None:
         for name in ("head", "head_dist") if spec["distillation_token"] else ("head",):
-            entries.update(_dense(name, name))
+            entries.update(torch_dense(name, name))
     return entries

@@ -3,7 +3,7 @@
 import math
 import re
 
-from keras_vit.checkpoints.layout import Entry, linear, positions, same, stacked_linear
+from keras_vit.checkpoints.layout import Entry, positions, same, stacked_linear, torch_dense, torch_norm
 from keras_vit.checkpoints.source import Source, depth, grid, heads, hint_grid, need, pixels, renamed
 
 # Older releases kept the normalisations in wrappers, and the head's in a Sequential.
@@ -77,7 +77,7 @@ def understand(contents, options):
     table = arrays.get("pos_embedding")
     if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
         raise ValueError(f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.')
-    shape = grid(table.shape[-2] - int(token), hint_grid(options.get("image_size"), (side, side)))
+    shape = grid(table.shape[-2] - int(token), hint_grid(options, (side, side)))
     fields = {
         "patch_size": (side, side),
         "depth": depth(arrays, r"transformer\.layers\.(\d+)\."),
@@ -111,14 +111,6 @@ def understand(contents, options):
     )
 
 
-def _norm(theirs, ours):
-    return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
-
-
-def _dense(theirs, ours):
-    return {f"{theirs}.weight": linear(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
-
-
 def layout(spec, classes, place, arrays):
     """{name: Entry}; the tables' shapes, with or without a batch axis, are the file's own."""
     patch = f"to_patch_embedding.{place}"
@@ -126,21 +118,21 @@ def layout(spec, classes, place, arrays):
     kernel = Entry(("patch_encoder/kernel",), lambda a: a.reshape(-1, a.shape[-1]).T, lambda a, shapes: [a.T.reshape(shapes[0])])
     entries = {f"{patch}.weight": kernel, f"{patch}.bias": same("patch_encoder/bias")}
     if spec["patch_norm"]:
-        entries.update(_norm("to_patch_embedding.1", "patch_encoder/pixel_norm"))
-        entries.update(_norm("to_patch_embedding.3", "patch_encoder/embedding_norm"))
+        entries.update(torch_norm("to_patch_embedding.1", "patch_encoder/pixel_norm"))
+        entries.update(torch_norm("to_patch_embedding.3", "patch_encoder/embedding_norm"))
     if spec["class_token"]:
         entries["cls_token"] = same("class_token/tokens", (1,) * (arrays["cls_token"].ndim - 1) + (spec["width"],))
     entries["pos_embedding"] = positions("position_embedding/embedding", 0, arrays["pos_embedding"].shape)
     for i in range(spec["depth"]):
         theirs, ours = f"transformer.layers.{i}", f"block_{i:02d}"
-        entries.update(_norm(f"{theirs}.0.norm", f"{ours}/attention_norm"))
+        entries.update(torch_norm(f"{theirs}.0.norm", f"{ours}/attention_norm"))
         qkv = (f"{ours}/attention/{name}/kernel" for name in ("query", "key", "value"))
         entries[f"{theirs}.0.to_qkv.weight"] = stacked_linear(*qkv)
-        entries.update(_dense(f"{theirs}.0.to_out.0", f"{ours}/attention/out"))
-        entries.update(_norm(f"{theirs}.1.net.0", f"{ours}/mlp_norm"))
-        entries.update(_dense(f"{theirs}.1.net.1", f"{ours}/mlp/hidden"))
-        entries.update(_dense(f"{theirs}.1.net.4", f"{ours}/mlp/out"))
-    entries.update(_norm("transformer.norm", "encoder_norm"))
+        entries.update(torch_dense(f"{theirs}.0.to_out.0", f"{ours}/attention/out"))
+        entries.update(torch_norm(f"{theirs}.1.net.0", f"{ours}/mlp_norm"))
+        entries.update(torch_dense(f"{theirs}.1.net.1", f"{ours}/mlp/hidden"))
+        entries.update(torch_dense(f"{theirs}.1.net.4", f"{ours}/mlp/out"))
+    entries.update(torch_norm("transformer.norm", "encoder_norm"))
     if classes is not None:
-        entries.update(_dense("mlp_head", "head"))
+        entries.update(torch_dense("mlp_head", "head"))
     return entries

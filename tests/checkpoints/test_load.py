@@ -143,6 +143,28 @@ def test_another_resolution_resamples_as_the_source_does(tmp_path):
         assert not np.array_equal(chosen.get_layer("position_embedding").embedding, expected)
 
 
+def test_an_image_size_with_as_many_patches_is_not_taken_for_the_checkpoints_own(tmp_path):
+    """2 x 2 positions for a 1 x 4 grid: as many, but resampled, not renamed."""
+    from keras_vit.checkpoints import resample_positions
+
+    _, path, arguments = write("vit_token", tmp_path)
+    assert list(arguments["image_size"]) == [8, 8]
+    table = keras_vit.load(path).get_layer("position_embedding").embedding.numpy()
+    strip = keras_vit.load(path, image_size=(4, 16))
+    np.testing.assert_array_equal(strip.get_layer("position_embedding").embedding, resample_positions(table, (2, 2), (1, 4), 1))
+
+
+def test_a_rectangular_checkpoint_wants_its_own_image_size(tmp_path):
+    _, path, _ = write("timm_vit", tmp_path)
+    arrays = safetensors.numpy.load_file(path)
+    arrays["pos_embed"] = np.ones((1, 1 + 6, 16), "float32")
+    path.with_name("config.json").unlink(missing_ok=True)
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(ValueError, match="6 position embeddings are no square grid: .* give its own image_size"):
+        keras_vit.load(path, heads=2)
+    assert keras_vit.load(path, heads=2, image_size=(8, 12)).grid == (2, 3)
+
+
 def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
     _, path, arguments = write("timm_vit", tmp_path)
     del arguments["image_size"]
