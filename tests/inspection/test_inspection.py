@@ -31,7 +31,7 @@ def test_attention_works_on_a_model_built_on_ours(tiny, pixels):
 def test_attention_mistakes(tiny, pixels):
     with pytest.raises(ValueError, match="the model has blocks 0 to 1"):
         attention_weights(tiny(), pixels, [2])
-    with pytest.raises(ValueError, match="has no layers named block_00"):
+    with pytest.raises(ValueError, match="has no attention blocks named block_00"):
         attention_weights(keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")]), pixels)
 
 
