@@ -2,6 +2,8 @@
 
 goldens/*.json holds, a case, the names and shapes of the file's arrays and the original's outputs; originals.py made them with the
 libraries that each names. The arrays are drawn again from their names (drawn.py).
+
+    python tests/checkpoints/test_goldens.py DIR    # the differences of all goldens in DIR, such as originals.py --full writes
 """
 
 import json
@@ -9,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -22,8 +25,8 @@ CASES = [name for name in GOLDENS if name != "resample"]
 
 
 def write(name, folder):
-    """Writes the case's file into `folder` as its library would; returns (golden, path, load's arguments)."""
-    golden = json.loads(GOLDENS[name].read_text())
+    """Writes the file of a case, or of a golden's path, into `folder` as its library would; returns (golden, path, load's arguments)."""
+    golden = json.loads(GOLDENS.get(name, name).read_text())
     arrays = {key: draw(key, shape, golden["scale"]) for key, shape in golden["shapes"].items()}
     if golden["format"] == "google":
         path = folder / "weights.npz"
@@ -139,3 +142,18 @@ def test_names_of_the_original_repositories(tmp_path):
     theirs["module.head.mlp.0.weight"] = np.zeros((4, 4), "float32")
     safetensors.numpy.save_file(theirs, path)
     np.testing.assert_allclose(keras_vit.load(path, **arguments)(pixels(*golden["image_size"])), golden["values"], atol=1e-4)
+
+
+def main():
+    """Prints the largest difference of each golden in a folder, and the library it is of."""
+    for golden in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
+        if golden.stem != "resample":
+            with tempfile.TemporaryDirectory() as folder:
+                print(
+                    f"{golden.stem:28} {difference(golden, pathlib.Path(folder)):.1e}  {json.loads(golden.read_text())['library']}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
