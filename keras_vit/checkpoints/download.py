@@ -40,7 +40,7 @@ class _Broken(Exception):
 
 
 class _Meter:
-    """Shows how far a file is: one line rewritten on a terminal, elsewhere a log line each tenth (or 100 MB); or nothing."""
+    """Shows how far a file is: one line rewritten on a terminal, elsewhere a line each tenth (or 100 MB); or nothing."""
 
     def __init__(self, name, shown):
         self.name = name if len(name) <= 50 else f"{name[:20]}...{name[-27:]}"
@@ -67,7 +67,7 @@ class _Meter:
         if self.terminal:
             print(f"\r{line:<100}", end="\n" if self.have == self.total else "", file=sys.stderr, flush=True)
         else:
-            logging.info("%s", line)
+            print(line, file=sys.stderr, flush=True)
 
 
 def https_address(url):
@@ -262,7 +262,7 @@ def download(url, sha256=None, cache=None, progress=True):
         url: an address that begins with https://, http:// or gs:// (a public bucket, read over https).
         sha256: the file's SHA-256, or its first 8 or more digits, which the file must have; None checks the length alone.
         cache: a folder; by default $KERAS_VIT_CACHE, $XDG_CACHE_HOME/keras_vit or ~/.cache/keras_vit.
-        progress: show how far it is, as a line on a terminal, elsewhere as a log line each tenth.
+        progress: show how far it is, as a line on a terminal, elsewhere (a notebook, a log file) as a line each tenth.
 
     Raises:
         FileNotFoundError: if the server has no such file.

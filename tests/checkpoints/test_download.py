@@ -10,7 +10,6 @@ import threading
 
 import numpy as np
 import pytest
-from absl import logging
 
 from keras_vit.checkpoints import download as module
 from keras_vit.checkpoints.download import cache_folder, cached_path, download, https_address
@@ -241,16 +240,13 @@ def test_two_processes_at_once(server, tmp_path):
     assert len(server.asked) == 1
 
 
-def test_progress_is_logged_each_tenth(server, monkeypatch):
-    lines = []
-    monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
-    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+def test_progress_elsewhere_is_a_line_each_tenth(server, capsys):
     download(server.url)
+    lines = capsys.readouterr().err.splitlines()
     assert 2 <= len(lines) <= 11
     assert re.fullmatch(r"B_16.npz  100%  1.0 of 1.0 MB  [\d.]+ MB/s", lines[-1])
-    del lines[:]
     download(f"{server.url}?again", progress=False)
-    assert not lines
+    assert not capsys.readouterr().err
 
 
 def test_progress_on_a_terminal_is_one_line(server, monkeypatch, capsys):
