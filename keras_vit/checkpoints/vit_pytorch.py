@@ -96,12 +96,11 @@ def understand(contents, options):
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}
-    entries = layout(fields, classes, place, arrays)
     return Source(
         "vit",
         fields,
         pixels(shape, (side, side)),
-        entries,
+        layout(fields, classes, place, arrays),
         arrays,
         classes,
         channels,
