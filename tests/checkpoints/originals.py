@@ -261,11 +261,10 @@ TINY = {
     "lucidrains_mean": (lucidrains, 12, dict(LUCID, pool="mean")),
 }
 VIT_FILES = {"b16": "ViT-B_16", "l16": "ViT-L_16", "h14": "ViT-H_14", "r26_s32": "R26+ViT-S_32", "r50_b16": "R50+ViT-B_16"}
+VIT_FILES["r_ti16"] = "R+ViT-Ti_16"
 FULL = {
     **{f"vit_{name}": (vision_transformer, 224, dict(config=config)) for name, config in VIT_FILES.items()},
-    "vit_b16_gap": (vision_transformer, 224, dict(config="ViT-B_16", classifier="gap")),
-    "vit_r26_s32_gap": (vision_transformer, 224, dict(config="R26+ViT-S_32", classifier="gap")),
-    "vit_r_ti16": (vision_transformer, 224, dict(config="R+ViT-Ti_16")),
+    **{f"vit_{name}_gap": (vision_transformer, 224, dict(config=config, classifier="gap")) for name, config in VIT_FILES.items()},
     "bv_b16_map": (big_vision, 224, dict(variant="B/16", pool_type="map")),
     "bv_b16_map_scanned": (big_vision, 224, dict(variant="B/16", pool_type="map", scan=True)),
     "timm_vit_b16": (timm_model, 224, dict(architecture="vit_base_patch16_224")),
