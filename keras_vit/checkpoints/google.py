@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit.checkpoints.layout import positions, same
 from keras_vit.checkpoints.source import Source, depth, grid, hint_grid, is_grid, need, pixels, renamed
+from keras_vit.models.spec import token_stride
 
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
 _TABLES = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding")
@@ -122,14 +123,9 @@ def _stem(arrays):
     return {"stem": stages, "stem_width": need(arrays, "conv_root/kernel", 4).shape[-1]}
 
 
-def _reduction(stem):
-    return 1 if stem is None else 4 * 2 ** max(len(stem) - 1, 0)
-
-
-def _grid(arrays, fields, options, notes):
+def _grid(arrays, fields, stride, options, notes):
     """(the patch grid, rows that the file's table lacks) of a checkpoint."""
     token = int(fields["class_token"])
-    stride = [p * _reduction(fields.get("stem")) for p in fields["patch_size"]]
     hint = hint_grid(options, stride)
     if "pos_embedding" not in arrays:
         fields["positions"] = "sincos2d"
@@ -172,10 +168,10 @@ def understand(contents, options):
     }
     if "pre_logits/kernel" in arrays:
         fields["pre_logits"] = need(arrays, "pre_logits/kernel", 2).shape[1]
-    shape, lacking = _grid(arrays, fields, options, notes)
+    stride = token_stride(fields["patch_size"], fields.get("stem"))
+    shape, lacking = _grid(arrays, fields, stride, options, notes)
     channels = need(arrays, "conv_root/kernel", 4).shape[2] if "stem" in fields else kernel.shape[2]
     classes = need(arrays, "head/kernel", 2).shape[1] if "head/kernel" in arrays else None
-    stride = [p * _reduction(fields.get("stem")) for p in fields["patch_size"]]
     return Source(
         "vit",
         fields,

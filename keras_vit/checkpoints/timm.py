@@ -18,6 +18,7 @@ from keras_vit.checkpoints.source import (
     renamed,
     setting,
 )
+from keras_vit.models.spec import token_stride
 
 # Names of the original repositories, brought to timm's.
 _ALIASES = [
@@ -185,8 +186,7 @@ def understand(contents, options):
     arrays, dropped = _normalise(dict(contents.arrays))
     notes = []
     fields = {**_fields(arrays, contents.config, options), **_normalisation(contents.config, notes)}
-    reduction = 1 if fields.get("stem") is None else 4 * 2 ** max(len(fields["stem"]) - 1, 0)
-    stride = [p * reduction for p in fields["patch_size"]]
+    stride = token_stride(fields["patch_size"], fields.get("stem"))
     said = setting(_section(contents.config, "pretrained_cfg"), "input_size", list)
     hint = hint_grid(options, stride, said[1:] if said and len(said) == 3 else None)
     _fold_registers(arrays, fields, hint)

@@ -32,6 +32,12 @@ STEMS = {
 POOLS = ("token", "gap", "map", "token_gap")
 
 
+def token_stride(patch_size, stem):
+    """Pixels (height, width) from one patch token to the next: a stem's root takes every fourth pixel, each stage but the first half."""
+    reduction = 1 if stem is None else 4 * 2 ** max(len(stem) - 1, 0)
+    return tuple(p * reduction for p in patch_size)
+
+
 @dataclasses.dataclass(frozen=True)
 class ViTSpec:
     """A Vision Transformer's architecture, whole: equal specs are equal models.
@@ -134,8 +140,7 @@ class ViTSpec:
     @property
     def stride(self):
         """Pixels (height, width) from one patch token to the next."""
-        reduction = 1 if self.stem is None else 4 * 2 ** max(len(self.stem) - 1, 0)
-        return tuple(p * reduction for p in self.patch_size)
+        return token_stride(self.patch_size, self.stem)
 
     def to_dict(self):
         return dataclasses.asdict(self)

@@ -52,7 +52,6 @@ def test_a_constant_stays_and_a_same_grid_is_untouched(method):
 
 def test_a_larger_patch_embeds_a_resized_patch_to_the_same(tmp_path):
     """FlexiViT's point: w . x = w' . resize(x) where patches grow."""
-
     rng = np.random.default_rng(0)
     kernel, patch = rng.normal(size=(4, 4, 3, 2)).astype("float32"), rng.normal(size=(4, 4, 3))
     matrix = METHODS["bilinear"](4, 8)
