@@ -1,9 +1,11 @@
-"""Where examples come from. A source yields (image, label): encoded bytes or a uint8 array (h, w, c), and an integer.
+"""Where examples come from. An example is (image, label): encoded bytes or a uint8 array (h, w, c), and an integer.
 
-Two kinds: RandomAccess finds any example by its number, so that a run resumes at the exact example at no cost; Records reads files
-in order through a shuffle buffer, and resumes by skipping. Both give
-  `shuffled(seed, start)`: an endless dataset, pass after pass, a pure function of its arguments; and
-  `ordered()`: one pass.
+Two kinds: RandomAccess finds any example by its number, so that a run resumes at the exact example at no cost; Records reads
+files in order through a shuffle buffer, and resumes by skipping. Both give, of the rows of one host (see rows.py; by default all)
+  `ordered(rows)`: one pass of (image, label);
+  `shuffled(seed, start_step, rows)`: (number, image, label), pass after pass without end, a pure function of its arguments; and
+  `served(seed, start_step, rows)`: the like for the workers of a tf.data service, in whatever order they share it out.
+No two rows of a run have the same number, over all hosts: the seeds of the augmentation are folded from it.
 """
 
 import dataclasses
@@ -12,6 +14,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from keras_vit.data.rows import ENDLESS, Rows
+
+_ALL = Rows(1)
+_FILES_AT_A_TIME = 16
 
 
 def fold(seed, number):
@@ -43,20 +50,25 @@ class RandomAccess:
     def class_counts(self):
         return np.bincount(self.labels, minlength=len(self.class_names))
 
-    def _dataset(self, numbers):
+    def ordered(self, rows=_ALL):
         labels = tf.constant(self.labels, tf.int64)
-        return numbers.map(lambda i: (self.lookup(i), labels[i]), num_parallel_calls=tf.data.AUTOTUNE)
+        own = rows.numbers().take(rows.below(self.size))
+        return own.map(lambda i: (self.lookup(i), labels[i]), num_parallel_calls=tf.data.AUTOTUNE)
 
-    def ordered(self):
-        return self._dataset(tf.data.Dataset.range(self.size))
+    def shuffled(self, seed, start_step=0, rows=_ALL):
+        """Row number n of the stream is example permutation(pass = n // size)[n % size], on whatever host."""
+        labels = tf.constant(self.labels, tf.int64)
 
-    def shuffled(self, seed, start=0):
-        """Example number i of the stream is number permutation(pass = i // size)[i % size]."""
+        def example(number):
+            key = fold(seed, number // self.size)
+            i = tf.random.experimental.index_shuffle(number % self.size, key, self.size - 1)
+            return number, self.lookup(i), labels[i]
 
-        def place(i):
-            return tf.random.experimental.index_shuffle(i % self.size, fold(seed, i // self.size), self.size - 1)
+        return rows.numbers(start_step).map(example, num_parallel_calls=tf.data.AUTOTUNE)
 
-        return self._dataset(tf.data.Dataset.range(start, np.iinfo(np.int64).max).map(place))
+    def served(self, seed, start_step, rows):
+        """The stream itself: workers take whole steps of it."""
+        return self.shuffled(seed, start_step, rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,34 +99,66 @@ class Records:
             counts[label] += 1
         return counts
 
-    def _read(self, order, parallel):
-        """The records of the files in `order` (a tensor of file numbers), `parallel` files at a time."""
-        paths, skips, takes = (tf.constant(column) for column in zip(*self.files))
+    def _read(self, i):
+        """The records of file number `i`, a scalar tensor."""
+        path, skip, take = (tf.constant(column)[i] for column in zip(*self.files))
+        return tf.data.TFRecordDataset(path).skip(tf.cast(skip, tf.int64)).take(tf.cast(take, tf.int64))
 
-        def read(i):
-            skip, take = tf.cast(skips[i], tf.int64), tf.cast(takes[i], tf.int64)
-            return tf.data.TFRecordDataset(paths[i]).skip(skip).take(take)
+    def _records(self, files, parallel):
+        """The records of a dataset of file numbers, `parallel` files at a time."""
+        return files.interleave(self._read, cycle_length=parallel, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-        files = tf.data.Dataset.from_tensor_slices(order)
-        return files.interleave(read, cycle_length=parallel, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    def _examples(self, numbered):
+        """(number, record) -> (number, image, label)."""
+        return numbered.map(lambda number, record: (number, *self.parse(record)), num_parallel_calls=tf.data.AUTOTUNE)
 
-    def _parsed(self, records):
-        return records.map(self.parse, num_parallel_calls=tf.data.AUTOTUNE)
+    def ordered(self, rows=_ALL):
+        """Every host reads all records and parses its own."""
+        records = self._records(tf.data.Dataset.range(len(self.files)), 1)
+        return rows.cut(records).map(self.parse, num_parallel_calls=tf.data.AUTOTUNE)
 
-    def ordered(self):
-        return self._parsed(self._read(tf.range(len(self.files)), 1))
-
-    def shuffled(self, seed, start=0):
-        """Each pass reads the files in an order of its own, 16 at a time, through a shuffle buffer of its own seed."""
+    def _stream(self, seed, start):
+        """Records pass after pass, without the first `start`: each with an order of files of its own, and a shuffle buffer."""
 
         def one_pass(epoch):
             key = fold(seed, epoch)
             order = tf.random.experimental.stateless_shuffle(tf.range(len(self.files)), key)
-            records = self._read(order, min(16, len(self.files)))
-            # Dataset.shuffle mixes the graph's seed in, which is the program's global one unless it is fixed here.
+            records = self._records(tf.data.Dataset.from_tensor_slices(order), min(_FILES_AT_A_TIME, len(self.files)))
+            # Dataset.shuffle mixes the graph's seed in, which is the program's global one unless it is fixed here. The first word of
+            # the key is the same in every pass.
             tf.compat.v1.set_random_seed(1)
-            return records.shuffle(min(self.buffer, self.size), seed=key[0], reshuffle_each_iteration=False)
+            return records.shuffle(min(self.buffer, self.size), seed=key[0] + epoch, reshuffle_each_iteration=False)
 
         first, skip = divmod(start, self.size)
-        passes = tf.data.Dataset.range(first, np.iinfo(np.int64).max)
-        return self._parsed(passes.flat_map(one_pass).skip(skip))
+        return tf.data.Dataset.range(first, ENDLESS).flat_map(one_pass).skip(skip)
+
+    def shuffled(self, seed, start_step=0, rows=_ALL):
+        """Host i has the files i, i + count, ... for itself, and its own passes over them.
+
+        Raises:
+            ValueError: if there are fewer files than hosts.
+        """
+        if rows.count > len(self.files):
+            raise ValueError(
+                f"{self.name} has {len(self.files)} files for {rows.count} hosts, and each host needs files of its own. Write at "
+                f"least {rows.count} files, use at most {len(self.files)} hosts, or prepare the examples in the tf.data service "
+                '(service="grpc://host:port"; --data_service of the binaries).'
+            )
+        own = dataclasses.replace(self, files=self.files[rows.index :: rows.count])
+        records = own._stream(seed, start_step * rows.per_host)
+        return self._examples(tf.data.Dataset.zip(rows.numbers(start_step), records))
+
+    def served(self, seed, start_step, rows):
+        """Workers take whole files, of each pass in an order of its own; `start_step` is rounded down to a file."""
+        files, size = len(self.files), self.size
+        offsets = np.cumsum([0] + [take for _, _, take in self.files[:-1]])
+
+        def visit(v):
+            i = tf.random.experimental.index_shuffle(v % files, fold(seed, v // files), files - 1)
+            return self._read(i).enumerate(v // files * size + tf.constant(offsets, tf.int64)[i])
+
+        visits = tf.data.Dataset.range(start_step * rows.batch_size * files // size, ENDLESS)
+        # What a worker reads at a time it has taken from the others: with 64 workers, still files of one pass.
+        together = min(_FILES_AT_A_TIME, max(1, files // 64))
+        records = visits.interleave(visit, cycle_length=together, num_parallel_calls=tf.data.AUTOTUNE)
+        return self._examples(records.shuffle(min(self.buffer, size), seed))

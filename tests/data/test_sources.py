@@ -67,11 +67,11 @@ def test_digits_are_the_stratified_split_of_scikit_learn():
 
 
 def test_each_pass_holds_every_example_once_in_another_order():
-    seen = [int(image[0, 0, 0]) for image, _ in collect(numbered().shuffled(seed=1), 30)]
+    seen = [int(image[0, 0, 0]) for _, image, _ in collect(numbered().shuffled(seed=1), 30)]
     passes = [seen[:10], seen[10:20], seen[20:]]
     assert all(sorted(p) == list(range(10)) for p in passes)
     assert passes[0] != passes[1] != passes[2]
-    assert seen != [int(image[0, 0, 0]) for image, _ in collect(numbered().shuffled(seed=2), 30)]
+    assert seen != [int(image[0, 0, 0]) for _, image, _ in collect(numbered().shuffled(seed=2), 30)]
 
 
 @pytest.mark.parametrize("start", [0, 7, 10, 23])
@@ -81,7 +81,7 @@ def test_a_stream_resumes_at_the_exact_example(start):
 
 
 def test_single_example_source():
-    assert [int(x[0][0, 0, 0]) for x in collect(numbered(1).shuffled(0), 3)] == [0, 0, 0]
+    assert [int(image[0, 0, 0]) for _, image, _ in collect(numbered(1).shuffled(0), 3)] == [0, 0, 0]
 
 
 TEXT = "decode(1)|resize(6, 6)|random_crop(4)|random_flip|random_shift(1)|noise(20)"
@@ -203,7 +203,7 @@ def test_cifar10_is_whole_and_resumes(shared_data):
     text = "decode|random_crop(32, padding=4)|random_flip"
     whole = collect(training_batches(source, text, 100, seed=5), 25)
     assert same(whole[13:], collect(training_batches(source, text, 100, seed=5, start_step=13), 12))
-    first = sorted(image for image, _ in collect(source.shuffled(1), 1000))
+    first = sorted(image for _, image, _ in collect(source.shuffled(1), 1000))
     assert first == sorted(image for image, _ in collect(source.ordered()))
 
 
