@@ -8,14 +8,31 @@ if not any(_util.find_spec(engine) for engine in ("tensorflow", "jax")):
         "keras_vit needs an engine, chosen by an extra: pip install "
         '"keras-vit[cpu]", "keras-vit[gpu]" or "keras-vit[tpu]" for TensorFlow, "keras-vit[jax]" for JAX.'
     )
-if not _util.find_spec("tensorflow"):
+if _util.find_spec("tensorflow"):
+    from keras_vit.environment import prepare_tpu as _prepare_tpu
+
+    _prepare_tpu()
+else:
     _os.environ.setdefault("KERAS_BACKEND", "jax")
 
 from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
 from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec
 from keras_vit.serving import export
-from keras_vit.training import Model
+from keras_vit.training import Model, strategy
 from keras_vit.version import __version__
 
-__all__ = ["BiT", "BiTSpec", "Model", "ViT", "ViTSpec", "__version__", "export", "layers", "list_models", "load", "save"]
+__all__ = [
+    "BiT",
+    "BiTSpec",
+    "Model",
+    "ViT",
+    "ViTSpec",
+    "__version__",
+    "export",
+    "layers",
+    "list_models",
+    "load",
+    "save",
+    "strategy",
+]

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
+import signal
 import sys
 
 from absl import app, flags, logging
@@ -17,6 +18,7 @@ from ml_collections import config_flags
 _CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 _PACKAGE = "keras_vit_packaged_configs"
 _OURS = set()  # names of the flags that --help shows
+_RESTART = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def config_names():
@@ -91,8 +93,26 @@ def _show_help(main):
         print(f"  --{name}: {flags.FLAGS[name].help}")
 
 
+@contextlib.contextmanager
+def _restartable():
+    """SIGTERM inside ends the process at once with exit code 75: start me again. While it trains, training saves first."""
+
+    def leave(number, frame):
+        os.write(2, f"SIGTERM: exit code {_RESTART}, run the same command again.\n".encode())
+        os._exit(_RESTART)  # files are put in place whole, so there is nothing to tidy up
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def launch(main, config=None):
-    """Runs the binary `main`, which takes no arguments; `config` is the default config's name, None for a binary without one."""
+    """Runs the binary `main`, which takes no arguments; `config` is the default config's name, None for a binary without one.
+
+    Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) it was told to leave by SIGTERM, and the same command goes on.
+    """
     if config is not None:
         try:
             name, sys.argv = _take_config(sys.argv, config)
@@ -105,7 +125,8 @@ def launch(main, config=None):
         _OURS.add("config")
     if {"--help", "-h", "--helpshort"} & set(sys.argv[1:]):
         return _show_help(main)
-    app.run(lambda _: _report_errors(main))
+    with _restartable():
+        app.run(lambda _: _report_errors(main))
 
 
 @contextlib.contextmanager
@@ -120,10 +141,10 @@ def quiet():
 
 
 def _report_errors(main):
-    """A user's mistake ends in its message and exit code 1, without a traceback; --debug shows it."""
+    """A user's mistake, a full disk or a diverged run ends in its message and exit code 1, without a traceback; --debug shows it."""
     try:
         main()
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
         if flags.FLAGS.debug:
             raise
         raise SystemExit(f"Error: {error}") from None

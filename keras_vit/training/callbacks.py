@@ -1,48 +1,44 @@
-"""What a run does beside its steps: checkpoints, a log of metrics, averaged weights in evaluation."""
+"""What a run does beside its steps: a log of metrics, TensorBoard, averaged weights in evaluation. Checkpoints are in saving.py."""
 
 import time
 
 import keras
+from absl import logging
 
 
-class _CountsSteps(keras.callbacks.Callback):
-    """Knows the run's step, which fit does not tell when it resumes; `start` is the step at which fit begins."""
+class CountsSteps(keras.callbacks.Callback):
+    """Knows the run's step, which fit does not tell when it resumes. It serves several calls of fit, one after another.
+
+    Attributes:
+        step: how many steps lie behind the model's state; `start` is the step at which fit begins.
+    """
 
     def __init__(self, start=0):
         super().__init__()
-        self.step = self._epoch_start = start
+        self.step = self._epoch_start = self._next = start
+
+    def step_after(self, batches):
+        """The run's step after so many batches of this epoch, or at the epoch's end, where its last execution is a shorter one."""
+        return self._epoch_start + min(batches, self.params.get("steps") or batches)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch_start = self.step
 
-    def on_train_batch_end(self, batch, logs=None):
-        self.step = self._epoch_start + batch + 1
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step = self._epoch_start + batch
+        self._next = self.step_after(batch + self.model.steps_per_execution)
+
+    def on_test_begin(self, logs=None):
+        self.step = self._next
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.step = self._next
 
 
-class Checkpoints(_CountsSteps):
-    """Saves to the run directory whenever a multiple of `every` steps is passed, and at the end; keeps the newest `keep`."""
-
-    def __init__(self, run, every, keep=2, start=0):
-        super().__init__(start)
-        self.run, self.every, self.keep = run, every, keep
-        self._saved = start
-
-    def _save(self):
-        if self.step > self._saved:
-            self.run.save(self.model, self.step, self.keep)
-            self._saved = self.step
-
-    def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
-        if self.step // self.every > self._saved // self.every:
-            self._save()
-
-    def on_train_end(self, logs=None):
-        self._save()
-
-
-class MetricsLog(_CountsSteps):
+class MetricsLog(CountsSteps):
     """Appends a record an epoch to metrics.jsonl: step, epoch, learning rate, images a second, and Keras' metrics."""
+
+    async_safe = True
 
     def __init__(self, run, batch_size, start=0):
         super().__init__(start)
@@ -54,10 +50,10 @@ class MetricsLog(_CountsSteps):
         self._trained = 0.0
 
     def on_train_batch_end(self, batch, logs=None):
-        super().on_train_batch_end(batch, logs)
         self._trained = time.perf_counter() - self._began  # evaluation, which follows the last batch, is not counted
 
     def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
         images = (self.step - self._epoch_start) * self.batch_size
         record = {
             "step": self.step,
@@ -67,6 +63,40 @@ class MetricsLog(_CountsSteps):
             **{name: float(value) for name, value in (logs or {}).items()},
         }
         self.run.append_metrics(record)
+
+
+class TensorBoard(CountsSteps):
+    """Writes an epoch's metrics for TensorBoard, training's and evaluation's as two runs, at the run's step.
+
+    A disk that refuses them costs a warning, where Keras' own callback would end the run.
+    """
+
+    def __init__(self, run, start=0):
+        super().__init__(start)
+        self.run = run
+        self._writers = {}
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if not self.run.strategy.chief:
+            return
+        evaluation = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
+        training = {name: value for name, value in logs.items() if not name.startswith("val_")}
+        self._write("train", {**training, "learning_rate": float(self.model.optimizer.learning_rate)})
+        self._write("validation", evaluation)
+
+    def _write(self, name, values):
+        import tensorflow as tf
+
+        try:
+            if name not in self._writers:
+                self._writers[name] = tf.summary.create_file_writer(str(self.run.path / "tensorboard" / name))
+            with self._writers[name].as_default(self.step):
+                for key, value in values.items():
+                    tf.summary.scalar(key, value)
+            self._writers[name].flush()
+        except (OSError, tf.errors.OpError) as error:
+            logging.warning("TensorBoard's %s metrics of step %d could not be written: %s", name, self.step, error)
 
 
 def swap_averages(model):
@@ -84,11 +114,20 @@ def swap_averages(model):
 class EvaluateAverage(keras.callbacks.Callback):
     """Evaluates within fit with the moving averages of the weights, and trains on with the weights themselves.
 
-    Needs an optimizer with use_ema=True.
+    Needs an optimizer with use_ema=True. After an evaluation that was broken off, call `undo`.
     """
+
+    _swapped = False
 
     def on_test_begin(self, logs=None):
         swap_averages(self.model)
+        self._swapped = True
 
     def on_test_end(self, logs=None):
-        swap_averages(self.model)
+        self.undo()
+
+    def undo(self):
+        """Puts the weights themselves back, where the averages are in their place."""
+        if self._swapped:
+            swap_averages(self.model)
+            self._swapped = False

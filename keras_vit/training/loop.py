@@ -2,9 +2,11 @@
 
 import sys
 
-import keras
+from absl import logging
 
-from keras_vit.training.callbacks import Checkpoints, EvaluateAverage, MetricsLog
+from keras_vit.training.callbacks import EvaluateAverage, MetricsLog, TensorBoard
+from keras_vit.training.faults import RESTART, Preempted, Preemption, Watch
+from keras_vit.training.saving import Checkpoints
 
 
 def spans(start, total, every):
@@ -28,6 +30,8 @@ def spans(start, total, every):
 def train(model, batches, run, total, every, batch_size, evaluation=None, checkpoint_every=1000, keep=2, start=0, callbacks=()):
     """Trains a compiled model to step `total` and leaves its state in the run directory.
 
+    Several workers, each of which calls this, stop after the same execution, whichever of them has reason to.
+
     Args:
         model: whose state is that of step `start`.
         batches: a step -> the training dataset from that step on.
@@ -36,27 +40,44 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
         every: steps between evaluations: Keras' epoch.
         batch_size: for the throughput in the log.
         evaluation: dataset of (images, labels, weights), or None.
-        checkpoint_every, keep: see callbacks.Checkpoints.
+        checkpoint_every, keep: see saving.Checkpoints.
         start: the step that the model is at.
         callbacks: more of Keras' callbacks.
+
+    Raises:
+        Preempted: SystemExit with code 75, after SIGTERM: the state after the execution in which it came is saved. An evaluation
+            that it broke off is not in the log.
+        Diverged: once the loss or the weights are not finite; every checkpoint is from before.
+        NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
     verbose = 1 if sys.stdout.isatty() else 2
     ema = getattr(getattr(model.optimizer, "inner_optimizer", model.optimizer), "use_ema", False)
-    for first, last, steps in spans(start, total, every):
+    averages = EvaluateAverage()
+    with Preemption() as preemption, Checkpoints(run, checkpoint_every, keep, start) as checkpoints:
+        # Checkpoints before Watch: it knows the step when Watch ends the run there.
         own = [
-            MetricsLog(run, batch_size, first),
-            Checkpoints(run, checkpoint_every, keep, first),
-            keras.callbacks.TensorBoard(str(run.path / "tensorboard"), update_freq="epoch"),
+            checkpoints,
+            Watch(run, preemption, checkpoints, start),
+            MetricsLog(run, batch_size, start),
+            TensorBoard(run, start),
         ]
-        if ema:
-            own.insert(0, EvaluateAverage())
-        model.fit(
-            batches(first),
-            validation_data=evaluation,
-            initial_epoch=first // every,
-            epochs=-(-last // every),
-            steps_per_epoch=steps,
-            callbacks=own + list(callbacks),
-            shuffle=False,
-            verbose=verbose,
-        )
+        try:
+            for first, last, steps in spans(start, total, every):
+                model.fit(
+                    batches(first),
+                    validation_data=evaluation,
+                    initial_epoch=first // every,
+                    epochs=-(-last // every),
+                    steps_per_epoch=steps,
+                    callbacks=own + [averages] * ema + list(callbacks),
+                    shuffle=False,
+                    verbose=verbose,
+                )
+        except Preempted:
+            averages.undo()
+            checkpoints.save()
+            logging.warning("Step %d is saved. Exit code %d: run the same command again.", checkpoints.step, RESTART)
+            raise
+        finally:
+            run.flush_metrics()
+        checkpoints.save()

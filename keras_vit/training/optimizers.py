@@ -15,6 +15,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
+from keras_vit.training.reduction import all_reduce
 
 
 def layer_depth(path, depth):
@@ -32,7 +33,23 @@ def layer_multipliers(paths, layer_decay):
     return [layer_decay ** (depth + 1 - layer_depth(path, depth)) for path in paths]
 
 
-class _Decoupled(keras.optimizers.Optimizer):
+class GlobalGradient:
+    """Mixin for any Keras optimizer, before it: clips the sum of the replicas' gradients, and sums them once.
+
+    `class Lion(GlobalGradient, keras.optimizers.Lion): pass`. Keras' own clip each replica's part; keras_vit.Model mends that with a
+    second sum, which this saves.
+    """
+
+    clips_global_gradient = True
+
+    def _clip_gradients(self, grads):
+        return super()._clip_gradients(all_reduce(list(grads)))
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return grads_and_vars  # summed above
+
+
+class _Decoupled(GlobalGradient, keras.optimizers.Optimizer):
     """What both share. A subclass says in `slots` what it keeps a weight, and in `step` what it subtracts, before lr."""
 
     slots = ()

@@ -47,6 +47,11 @@ def restore(model, arrays):
         variable.assign(arrays[name])
 
 
+def not_finite(arrays):
+    """The names of the arrays that hold a NaN or an infinity."""
+    return [name for name, array in arrays.items() if not np.isfinite(array).all()]
+
+
 def checksum(arrays):
     """CRC-32 over names and values of {name: array}, in eight hexadecimal digits; the order does not matter."""
     total = 0

@@ -72,7 +72,7 @@ def test_mixup_mixes_images_and_labels_alike_and_repeats_by_step():
     mixed, rows = mixup(tf.constant(images), tf.range(4), 7)
     keep = float(rows[1, 1])
     np.testing.assert_allclose(np.asarray(rows).sum(-1), 1, rtol=1e-6)
-    np.testing.assert_allclose(np.asarray(mixed)[:, 0, 0, 0], [3 * (1 - keep), keep, keep + 1, keep + 2], rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(mixed)[:, 0, 0, 0], [1 - keep, keep, 3 - keep, keep + 2], rtol=1e-5)
     np.testing.assert_array_equal(mixup(tf.constant(images), tf.range(4), 7)[0], mixed)
     assert (np.asarray(mixup(tf.constant(images), tf.range(4), 8)[0]) != np.asarray(mixed)).any()
     with pytest.raises(ValueError, match="alpha must be positive"):

@@ -1,0 +1,43 @@
+"""A training step on the JAX backend in micro-batches. The program is global: Keras' distributions need nothing else mended."""
+
+import jax
+import keras
+
+
+def _parts(batch, parts):
+    """(b, ...) -> (parts, b / parts, ...) in every leaf; part i is the rows i, i + parts...: each device keeps rows of its own."""
+
+    def split(x):
+        if x.shape[0] % parts:
+            raise ValueError(f"A batch of {x.shape[0]} cannot be split into {parts} micro-batches: choose a divisor of it.")
+        return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+    return jax.tree.map(split, batch)
+
+
+def accumulated_step(model, state, batch):
+    """One update from `model.micro_batches` parts of a batch, of which only one is in memory at a time.
+
+    Takes and returns what Keras' JAX train_step does: (state, batch) -> (logs, state).
+    """
+    trainable, non_trainable, optimizer_variables, metrics = state
+    gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+
+    def part(carry, data):
+        non_trainable, metrics, sums = carry
+        x, y, weights = data
+        (_, aux), gradients = gradient(
+            trainable, non_trainable, metrics, x, y, weights, training=True, optimizer_variables=optimizer_variables
+        )
+        loss, y_pred, non_trainable, metrics = aux
+        _, metrics = model._update_metrics_variables(metrics, loss, x, y, y_pred, weights)
+        sums = [s + g / model.micro_batches for s, g in zip(sums, gradients)]
+        return (non_trainable, metrics, sums), None
+
+    parts = _parts(keras.utils.unpack_x_y_sample_weight(batch), model.micro_batches)
+    start = (non_trainable, metrics, [jax.numpy.zeros_like(v) for v in trainable])
+    (non_trainable, metrics, gradients), _ = jax.lax.scan(part, start, parts)
+    trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
+    with keras.StatelessScope(state_mapping=list(zip(model.metrics_variables, metrics))):
+        logs = model.get_metrics_result()
+    return logs, (trainable, non_trainable, optimizer_variables, metrics)

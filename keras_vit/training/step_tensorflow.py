@@ -1,0 +1,213 @@
+"""A training step on the TensorFlow backend, right under every tf.distribute strategy, and the loop of many steps in one call.
+
+A step runs in each replica on its share of the batch:
+  1. the gradients of the global mean loss: a replica's loss counts by its share of the examples, whatever their number;
+  2. micro-batches one after the other, their gradients summed;
+  3. one sum over replicas, one clip of the global gradient, one update.
+Metrics are summed in each replica, and divided over all of them where they are read, outside the replicas.
+"""
+
+import keras
+import tensorflow as tf
+
+from keras_vit.training.reduction import all_reduce, replicas
+
+
+def _rows(x):
+    """The number of examples of a batch, an integer where it is static."""
+    first = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
+    return first.shape[0] if first.shape[0] is not None else tf.shape(first)[0]
+
+
+def _gradients(model, x, y, weights, share):
+    """Gradients of `share` x the loss of some examples; None for a variable that it does not depend on. Updates the metrics."""
+    with tf.GradientTape() as tape:
+        y_pred = model(x, training=True)
+        loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
+        # Keras' mean losses come divided by the number of replicas.
+        model._loss_tracker.update_state(loss * tf.cast(replicas(), loss.dtype), sample_weight=_rows(x))
+        scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
+    model.compute_metrics(x, y, y_pred, sample_weight=weights)
+    return [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, model.trainable_weights)]
+
+
+def _accumulated(model, batch, share_of):
+    """The sum of the gradients of `model.micro_batches` parts of a batch, of which only one is in memory at a time.
+
+    Part i is the rows i, i + parts, i + 2 parts...
+    """
+    parts, n = model.micro_batches, _rows(batch)
+    static = isinstance(n, int)
+    if static and n % parts:
+        raise ValueError(f"A replica's batch of {n} cannot be split into {parts} micro-batches: choose a divisor of {n}.")
+    connected = [True] * len(model.trainable_weights)
+
+    def body(i, *sums):
+        rows = i + parts * tf.range(n // parts) if static else tf.range(i, n, parts)
+        x, y, weights = keras.tree.map_structure(lambda t: None if t is None else tf.gather(t, rows), batch, none_is_leaf=True)
+        gradients = _gradients(model, x, y, weights, share_of(_rows(x)))
+        connected[:] = [g is not None for g in gradients]
+        return i + 1, *(s if g is None else s + g for s, g in zip(sums, gradients))
+
+    zeros = [tf.zeros(v.shape, v.dtype) for v in model.trainable_weights]
+    _, *sums = tf.while_loop(lambda i, *_: i < parts, body, [tf.constant(0), *zeros], parallel_iterations=1)
+    return [g if used else None for g, used in zip(sums, connected)]
+
+
+def _share(model, n):
+    """A function: a number of examples -> the factor of their loss in the gradient of the global loss; `n` are this replica's."""
+    if getattr(model.loss, "reduction", None) == "sum":
+        return lambda rows: 1.0
+    if isinstance(n, int):  # static shapes: every replica has as many
+        return lambda rows: rows / n
+    total = all_reduce([tf.cast(n, "float32")])[0]
+    return lambda rows: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
+
+
+def train_step(model, batch):
+    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns this replica's metrics so far."""
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    share_of = _share(model, _rows(x))
+
+    def gradients():
+        mixed = (x, y) if model.mixing is None else model.mixing(x, y, model.optimizer.iterations)
+        if model.micro_batches > 1:
+            return _accumulated(model, (*mixed, weights), share_of)
+        return _gradients(model, *mixed, weights, share_of(_rows(x)))
+
+    if _compiles_gradients_alone(model):
+        gradients = tf.function(gradients, jit_compile=True)
+    _apply(model.optimizer, gradients(), model.trainable_weights)
+    return model.get_metrics_result()
+
+
+def _compiles_gradients_alone(model):
+    """With several replicas XLA compiles the forward and backward pass; their sum and the update stay outside, as it must.
+
+    A TPUStrategy compiles the whole step by itself.
+    """
+    several = replicas() > 1 and not isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
+    return several and model.jit_compile and not model.run_eagerly
+
+
+def _clips(optimizer):
+    return any((optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue))
+
+
+def _reduces_first(optimizer):
+    """Whether the optimizer clips the sum over replicas, as this package's own do (Keras' clip each replica's part of it)."""
+    return getattr(optimizer, "clips_global_gradient", False)
+
+
+def _apply(optimizer, gradients, variables):
+    """One update with the sum over replicas of `gradients`."""
+    if replicas() > 1 and _clips(optimizer) and not _reduces_first(optimizer):
+        # Clipped here, in the sum. The optimizer's own clipping finds nothing to do in an N-th of it, and its own sum over the
+        # replicas puts the N parts together again.
+        places = [i for i, g in enumerate(gradients) if g is not None]
+        clipped = optimizer._clip_gradients(all_reduce([gradients[i] for i in places]))
+        for i, g in zip(places, clipped):
+            gradients[i] = g / tf.cast(replicas(), g.dtype)
+    optimizer.apply(gradients, variables)
+
+
+def check_optimizer(optimizer, strategy):
+    """Refuses what would be wrong without a word under `strategy`.
+
+    Raises:
+        ValueError: naming what to use.
+    """
+    if optimizer is None or strategy.num_replicas_in_sync == 1:
+        return
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if inner.gradient_accumulation_steps or optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "gradient_accumulation_steps does not work under tf.distribute. Set model.micro_batches = k before fit instead: each "
+            "replica then goes through its batch in k parts, with one update."
+        )
+    if inner is not optimizer and _clips(inner) and not _reduces_first(inner):
+        raise ValueError(
+            f"{type(inner).__name__} with clipping and loss scaling (mixed_float16) would clip each replica's gradient by itself. Use "
+            "keras_vit.training.AdamW or Momentum, or mixed_bfloat16, which needs no loss scaling."
+        )
+
+
+def check_made_inside(optimizer, strategy):
+    """Raises ValueError if the optimizer was made outside the strategy's scope."""
+    if optimizer is not None and optimizer._distribution_strategy is not strategy:
+        raise ValueError(
+            "The optimizer was made outside the strategy's scope. Make and compile it inside: with strategy.scope(): ..."
+        )
+
+
+def make_function(model, step, remaining):
+    """Keras' train or test function: an iterator over batches -> the metrics so far, behind `model.steps_per_execution` steps.
+
+    Args:
+        model: compiled.
+        step: a batch -> anything; runs in every replica.
+        remaining: () -> the steps left in the epoch, where steps_per_execution is above 1.
+    """
+    strategy = model.distribute_strategy
+
+    def replica_step(batch):
+        # Keras packs a None in a dataset's element into an Optional.
+        step(keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch))
+
+    if model.jit_compile and not model.run_eagerly and strategy.num_replicas_in_sync == 1:
+        replica_step = tf.function(replica_step, jit_compile=True, reduce_retracing=True)
+
+    def on_batch(batch):
+        strategy.run(replica_step, args=(batch,))
+        return model.get_metrics_result()
+
+    def on_iterator(iterator, steps):
+        if steps is None:
+            return on_batch(iterator.get_next())
+
+        def body(i):
+            strategy.run(replica_step, args=(iterator.get_next(),))
+            return (i + 1,)
+
+        tf.while_loop(lambda i: i < steps, body, (tf.constant(0),), parallel_iterations=1)
+        return model.get_metrics_result()
+
+    # Without autograph: nothing here needs it, and it would rewrite the layers' code.
+    on_batch, on_iterator = (tf.autograph.experimental.do_not_convert(f) for f in (on_batch, on_iterator))
+    if not model.run_eagerly:
+        on_batch, on_iterator = (tf.function(f, reduce_retracing=True) for f in (on_batch, on_iterator))
+
+    def function(iterator):
+        if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            logs = None
+            for batch in iterator:  # train_on_batch's
+                logs = on_batch(batch)
+            return logs
+        if model.steps_per_execution == 1:
+            return on_iterator(iterator, None)
+        return on_iterator(iterator, tf.constant(min(model.steps_per_execution, remaining())))
+
+    return function
+
+
+def make_gathering_function(model, step):
+    """Keras' predict function for several workers: a list of batches -> the outputs of all of them, in the batch's order, on each."""
+    strategy = model.distribute_strategy
+
+    def function(batches):
+        outputs = [strategy.run(step, args=(batch,)) for batch in batches]
+        gathered = [keras.tree.map_structure(lambda t: strategy.gather(t, axis=0), out) for out in outputs]
+        return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis=0), *gathered)
+
+    function = tf.autograph.experimental.do_not_convert(function)
+    return function if model.run_eagerly else tf.function(function, reduce_retracing=True)
+
+
+def local_spec(element_spec):
+    """The shapes and dtypes of one replica's part of a dataset's elements; None for a None."""
+
+    def first(spec):
+        parts = tf.nest.flatten(spec, expand_composites=True)
+        return parts[0] if hasattr(parts[0], "shape") else None
+
+    return keras.tree.map_structure(first, element_spec)
