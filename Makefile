@@ -2,7 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test benchmark clean
+# What `test-lowest` holds the package to: the lowest Keras that setup.cfg admits, as written there, and the TensorFlow of TPUs.
+LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
+LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
+
+.PHONY: install demo test test-lowest test-tpu-program benchmark clean
 
 install: .venv/installed
 
@@ -22,8 +26,28 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest
 
+# The tests with the oldest versions; TESTS narrows them: make test-lowest TESTS=tests/layers
+test-lowest: .venv-lowest/installed
+	.venv-lowest/bin/python -m pytest $(TESTS)
+
+.venv-lowest/installed: setup.cfg pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,viz,test]" $(LOWEST)
+	@touch $@
+
+# What TPUStrategy compiles, lowered with the op kernels of TPUs and compiled for a TPU; needs none. TensorFlow is kept from the libtpu that
+# jax compiles with: it would load it, and is not made for it.
+test-tpu-program: .venv-tpu/installed
+	TPU_LIBRARY_PATH=none .venv-tpu/bin/python -m pytest tests/training/test_tpu_program.py -s --durations=5
+
+.venv-tpu/installed: setup.cfg pyproject.toml Makefile
+	$(PYTHON) -m venv .venv-tpu
+	.venv-tpu/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[plan]" pytest \
+		"tensorflow-tpu==2.20.*" "keras==$(LOWEST_KERAS)"
+	@touch $@
+
 benchmark: install
 	$(BIN)/python -m trainers.benchmark
 
 clean:
-	rm -rf .venv build dist *.egg-info runs
+	rm -rf .venv .venv-lowest .venv-tpu build dist *.egg-info runs

@@ -99,7 +99,7 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     import zipfile
 
     pytest.importorskip("setuptools", minversion="77")
-    ignore = shutil.ignore_patterns(".git", ".venv", "runs", "build", "*.egg-info", "__pycache__")
+    ignore = shutil.ignore_patterns(".git", ".venv*", "runs", "build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, tmp_path / "source", ignore=ignore)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), "."]
     subprocess.run(command, cwd=tmp_path / "source", check=True, env=os.environ)

@@ -1,0 +1,192 @@
+"""TPUStrategy's program for a step: what it is made of, that it compiles for a TPU, and that four replicas of it do one device's step."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tpu_program
+from tpu_program import REPLICAS, lower
+
+import keras_vit
+from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
+
+BATCH = 8  # a replica's
+IMAGES = tf.TensorSpec((BATCH, 8, 12, 3), "uint8")
+LABELS = tf.TensorSpec((BATCH,), "int32")
+WEIGHTS = tf.TensorSpec((BATCH,), "float32")
+# Custom calls that the TPU compiler makes of its own.
+INTERNAL = {"AllocateBuffer", "AssumeGatherIndicesInBound", "X64Combine", "X64SplitHigh", "X64SplitLow"}
+
+
+def compiled(mixing=Mixup(0.2, 5), **kwargs):  # noqa: B008
+    """A tiny ViT with everything on that a step can do, but for what the arguments say."""
+    keras.utils.set_random_seed(0)
+    options = {"dropout": 0.1, "drop_path": 0.1, **kwargs}
+    model = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=2, width=16, heads=2, mlp_dim=32, classes=5, **options)
+    head = model.get_layer("head").kernel
+    head.assign(np.random.default_rng(0).normal(size=head.shape))  # zero otherwise
+    # A large epsilon: where a gradient's sign is rounding's, Adam would take a whole step.
+    optimizer = AdamW(1e-2, epsilon=1e-3, decay=0.1, global_clipnorm=1.0, use_ema=True, ema_momentum=0.9)
+    model.compile(optimizer, SoftmaxCrossEntropy(), metrics=[Accuracy()], weighted_metrics=[Accuracy(name="weighted")])
+    model.micro_batches = 2
+    model.mixing = mixing
+    optimizer.build(model.trainable_variables)
+    model._weigh_loss()
+    model._symbolic_build(data_batch=(tf.zeros(IMAGES.shape), tf.zeros(BATCH, "int32"), tf.zeros(BATCH)))
+    return model
+
+
+def made(**kwargs):
+    """(the strategy, a model compiled in its scope)."""
+    strategy = tpu_program.tpu_strategy()
+    with strategy.scope():
+        return strategy, compiled(**kwargs)
+
+
+@pytest.fixture(scope="module")
+def steps():
+    """The programs of a training and of an evaluation step in bfloat16, and the model."""
+    strategy, model = made(dtype="mixed_bfloat16")
+    programs = {"train": lower(strategy, model.train_step, IMAGES, LABELS)}
+    programs["test"] = lower(strategy, model.test_step, IMAGES, LABELS, WEIGHTS)
+    return programs, model
+
+
+def ops(text):
+    """The names of a StableHLO module's ops, each as often as it is there."""
+    return re.findall(r'^ *(?:%.*? = )?"?([a-z]+\.[\w-]+)', text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_step_is_static_and_asks_nothing_of_the_host(steps, name):
+    text = steps[0][name].text
+    names = set(ops(text))
+    assert {op for op in names if not op.startswith("stablehlo.")} == {"func.func"}  # nothing that XLA does not know
+    assert not re.search("infeed|outfeed|send|recv|custom_call|callback|host", text, re.IGNORECASE)
+    assert not re.search(r"tensor<[^>]*[?*]|bounds|dynamic_shape|dimension_size", text)
+    assert not {op for op in names if "dynamic" in op and op not in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice")}
+    assert "tensor<8x8x12x3xui8>" in text.split("->")[0]  # the images cross as bytes
+
+
+def test_replicas_meet_once_for_the_gradients_and_once_for_the_count_of_steps(steps):
+    programs, model = steps
+    found = ops(programs["train"].text)
+    assert found.count("stablehlo.cross-replica-sum") == len(model.trainable_variables)  # one after clipping would make it twice
+    assert found.count("stablehlo.all_to_all") == 1  # TPUStrategy's broadcast of what only the first replica may write
+    assert found.count("stablehlo.while") == 1  # over the micro-batches
+    groups = set(re.findall(r"replica_groups = dense<(.*?)>", programs["train"].text))
+    assert groups == {"[[0, 1, 2, 3]]"}
+    # An evaluation step's counts are summed where they are read, outside.
+    assert not re.search("replica_groups|cross-replica|all_", programs["test"].text)
+
+
+def test_a_step_returns_the_state_that_it_changes(steps):
+    programs, model = steps
+    program = programs["train"]
+    changing = [v for v in model.optimizer.variables if v is not model.optimizer._learning_rate]
+    changing += [*model.trainable_variables, *model.metrics_variables]
+    seeds = program.places(v for v in model.non_trainable_variables if "seed" in v.path)
+    assert len(program.places(changing)) == len(changing) and len(seeds) == 3  # before the blocks, and one in each
+    assert sorted(program.updated) == sorted(program.places(changing) + seeds)
+    assert sorted(programs["test"].updated) == sorted(programs["test"].places(model.metrics_variables))
+
+
+def test_tensorflow_for_tpus_lowers_with_the_kernels_of_tpus(steps):
+    if not tpu_program.has_tpu_kernels():
+        pytest.skip("needs tensorflow-tpu: make test-tpu-program")
+    found = set(re.findall(r"rng_bit_generator.*algorithm = +(\w+)", steps[0]["train"].text))
+    assert found == {"DEFAULT"}  # the chip's own; kernels for CPUs ask for Philox or ThreeFry
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_step_compiles_for_a_tpu(steps, name):
+    pytest.importorskip("libtpu")
+    programs, model = steps
+    executable = tpu_program.compile_for("v5e:2x2", programs[name])
+    hlo = executable.hlo_modules()[0].to_string()
+    assert not re.search(r"\b(infeed|outfeed|send|recv|send-done|recv-done)\(|\[<=|dynamic-dimension", hlo)
+    assert set(re.findall(r'custom_call_target="(.*?)"', hlo)) <= INTERNAL
+    # The sums of all gradients travel together.
+    assert len(re.findall(r" all-reduce(?:-start)?\(", hlo)) == (name == "train")
+    cost, memory = executable.cost_analysis(), executable.get_compiled_memory_stats()
+    cost = cost[0] if isinstance(cost, list) else cost
+    print(f"\n{name}: {cost['flops'] / 1e6:.2f} MFLOP, {cost['bytes accessed'] / 2**20:.2f} MiB accessed, {memory}")
+    # Two for each weight of a product and each token; backward twice that. Training counts the loop over micro-batches once.
+    products = [v for v in model.trainable_variables if v.path.endswith("kernel") and "head" not in v.path]
+    tokens = BATCH * 7 if name == "test" else BATCH // 2 * 7
+    least = 2 * tokens * sum(np.prod(v.shape) for v in products) * (1 if name == "test" else 3)
+    assert 0.8 * least < cost["flops"] < 5 * least
+    assert memory.host_temp_size_in_bytes == memory.host_argument_size_in_bytes == 0
+    assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 4096  # what is updated, is updated in place
+    assert memory.temp_size_in_bytes < 16 * 2**20
+
+
+def test_metrics_are_summed_over_replicas_where_they_are_read():
+    strategy, model = made()
+    tracker = model._loss_tracker
+    for i in range(REPLICAS):
+        tracker.total.value.values[i].assign(8.0 * (i + 1))
+        tracker.count.value.values[i].assign(8.0)
+    with strategy.scope():
+        result = tf.function(model.get_metrics_result, autograph=False)()
+    assert float(result["loss"]) == 2.5
+
+
+def data(seed=0):
+    """(images, labels, weights) of all replicas, (REPLICAS, BATCH, ...)."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (REPLICAS, *IMAGES.shape), dtype="uint8")
+    weights = np.ones((REPLICAS, BATCH), "float32")
+    weights[-1, 3:] = 0  # the last batch of an evaluation is padded
+    return images, rng.integers(0, 5, (REPLICAS, BATCH)).astype("int32"), weights
+
+
+def test_masks_differ_between_replicas():
+    """All replicas see the same batch: what they measure differs by their masks alone, and what they do to the weights does not differ."""
+    pytest.importorskip("jax")
+    strategy, model = made()
+    program = lower(strategy, model.train_step, IMAGES, LABELS)
+    run = tpu_program.on_cpus(program)
+    same = [np.repeat(part[:1], REPLICAS, axis=0) for part in data()[:2]]
+    apart, alike = run(range(REPLICAS), *same), run([0] * REPLICAS, *same)
+    [loss] = program.places([model._loss_tracker.total])
+    assert len(set(apart[loss].tolist())) == REPLICAS and len(set(alike[loss].tolist())) == 1
+    assert apart[loss][0] == alike[loss][0]
+    measured = program.places(model.metrics_variables)
+    for i, values in enumerate(apart):
+        assert i in measured or all(np.array_equal(values[0], v) for v in values[1:])  # seeds included
+
+
+def test_the_replicas_together_do_one_devices_step():
+    """Against the same step on the whole batch at once; in float32 and without random draws, which differ between kernels."""
+    pytest.importorskip("jax")
+    certain = {"dropout": 0.0, "drop_path": 0.0, "mixing": None}
+    (strategy, model), one = made(**certain), compiled(**certain)
+    images, labels, weights = data()
+    whole = [tf.constant(part.reshape(-1, *part.shape[2:])) for part in (images, labels, weights)]
+
+    def compare(program, after, mine, theirs, **tolerance):
+        places = program.places(mine)
+        assert len(places) == len(mine) == len(theirs)
+        for i, ours, expected in zip(places, mine, theirs):
+            np.testing.assert_allclose(after[i], np.broadcast_to(expected, after[i].shape), err_msg=ours.path, **tolerance)
+
+    def compare_counts(program, after):
+        sums = [values.sum(axis=0, keepdims=True) for values in after]
+        compare(program, sums, model.metrics_variables, one.metrics_variables, rtol=1e-5)
+
+    program = lower(strategy, model.test_step, IMAGES, LABELS, WEIGHTS)
+    after = tpu_program.on_cpus(program)(range(REPLICAS), images, labels, weights)
+    one.test_step(whole)
+    compare_counts(program, after)
+
+    one.reset_metrics()
+    program = lower(strategy, model.train_step, IMAGES, LABELS)
+    after = tpu_program.on_cpus(program)(range(REPLICAS), images, labels)
+    one.train_step(whole[:2])
+    compare_counts(program, after)
+    state = [[v for v in m.optimizer.variables if v is not m.optimizer._learning_rate] for m in (model, one)]
+    compare(program, after, *state, atol=2e-6)
+    compare(program, after, model.trainable_variables, one.trainable_variables, atol=2e-6)
