@@ -176,6 +176,12 @@ def define_run():
     """The flags of binaries that train."""
     string("workdir", None, "The run's directory; a run that is there already resumes.", required=True)
     define_data_dir()
+    string("strategy", "one", "one device; mirrored, multiworker or tpu; on JAX (KERAS_BACKEND=jax) data or model.")
+    string("tpu", None, "For --strategy=tpu: a TPU's name or address; none for this machine's, or TPU_NAME.")
+    integer(
+        "model_parallel", None, "For --strategy=model: over how many devices a matrix is split; none for all of this machine's."
+    )
+    string("data_service", None, "grpc://HOST:PORT of a tf.data service that prepares the training batches; none to do it here.")
 
 
 boolean("debug", False, "Show the traceback of an error.")

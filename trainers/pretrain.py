@@ -30,7 +30,7 @@ def build(config, source):
 def main():
     from . import session
 
-    session.run(flags.FLAGS.config, flags.FLAGS.workdir, build, flags.FLAGS.data_dir)
+    session.main(build)
 
 
 def run():

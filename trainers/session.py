@@ -1,5 +1,7 @@
 """A training run from a config: what pretrain and finetune share. They differ in the model that they start from."""
 
+import dataclasses
+import functools
 import json
 import math
 import platform
@@ -8,14 +10,20 @@ import keras
 from absl import logging
 
 from keras_vit.data import evaluation_batches, open_source, training_batches
-from keras_vit.training import AdamW, Mixup, Momentum, WarmupSchedule, resolve_steps
+from keras_vit.training import AdamW, Mixup, Momentum, WarmupSchedule, resolve_steps, strategy
 from keras_vit.training.callbacks import swap_averages
+from keras_vit.training.determinism import fix_order_of_sums
+from keras_vit.training.faults import RESTART, LostWorker, is_lost_worker
 from keras_vit.training.files import save_model
 from keras_vit.training.loop import train
 from keras_vit.training.losses import LOSSES, Accuracy, balanced_class_weights
 from keras_vit.training.rundir import RunDirectory
+from keras_vit.training.strategy import Strategy
 
+from . import flags
 from .evaluate import evaluate, write_report
+
+_ONE_DEVICE = Strategy()
 
 
 def spec_overrides(config):
@@ -63,6 +71,9 @@ def _flat(tree, path=""):
     return {k: v for name, part in tree.items() for k, v in _flat(part, f"{path}.{name}" if path else name).items()}
 
 
+_MAY_CHANGE = ("total", "evaluate", "checkpoint", "keep", "schedule", "micro_batches", "steps_per_execution", "jit_compile")
+
+
 def check_same_run(files, plain):
     """Refuses to go on with a run that was started with another config; its length and schedule may change.
 
@@ -74,7 +85,7 @@ def check_same_run(files, plain):
         return
     before, now = _flat(json.loads(path.read_text())), _flat(json.loads(json.dumps(plain)))
     # Keys that either lacks are of another version of the package, not of another run.
-    keys = [k for k in now if k in before and k.split(".")[0] not in ("total", "evaluate", "checkpoint", "keep", "schedule")]
+    keys = [k for k in now if k in before and k.split(".")[0] not in _MAY_CHANGE]
     changed = [f"{k} was {before[k]!r}, is {now[k]!r}" for k in keys if before[k] != now[k]]
     if changed:
         raise ValueError(f"{files.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
@@ -131,7 +142,14 @@ def prepare(model, plain, source):
     metrics = [Accuracy()] + ([Accuracy(k=5, name="top5")] if model.classes > 5 else [])
     model.mixing = Mixup(plain["mixup"], model.classes, plain["seed"]) if plain["mixup"] else None
     loss, optimizer = make_loss(plain, source), make_optimizer(plain)
-    model.compile(optimizer, loss, weighted_metrics=metrics, jit_compile=plain["jit_compile"])
+    model.micro_batches = plain["micro_batches"]
+    model.compile(
+        optimizer,
+        loss,
+        weighted_metrics=metrics,
+        jit_compile=plain["jit_compile"],
+        steps_per_execution=plain["steps_per_execution"],
+    )
     model.optimizer.build(model.trainable_variables)
 
 
@@ -154,15 +172,44 @@ def finish(model, held_out, config, files):
     """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns the measures."""
     batch_size = config.batch_size
     measures, images, logits, labels = evaluate(model, held_out, config.data.eval_preprocess, batch_size)
-    files.write_json("evaluation.json", {"split": config.data.evaluation, "classes": held_out.class_names, **measures})
-    write_report(
-        files.path, f"{config.data.source} {config.data.evaluation}", model, measures, images, logits, labels, files.metrics()
-    )
-    save_model(model, files.model)
+    if files.strategy.chief:
+        # A copy on one device: what follows looks inside the model, one process by itself.
+        model = model if files.strategy.engine is None else model.clone()
+        files.write_json("evaluation.json", {"split": config.data.evaluation, "classes": held_out.class_names, **measures})
+        write_report(
+            files.path, f"{config.data.source} {config.data.evaluation}", model, measures, images, logits, labels, files.metrics()
+        )
+        save_model(model, files.model)
+    files.strategy.any(False)  # nobody leaves while the chief writes
     return measures
 
 
-def run(config, workdir, build, data_dir=None):
+def make(config, source, build, plain, layout):
+    """The compiled model, made in the scope of the strategy; the seeds make it the same in every process."""
+    with layout.scope():
+        keras.utils.set_random_seed(config.seed)
+        model = build(config, source)
+        prepare(model, plain, source)
+    return model
+
+
+def resume(files, model, layout):
+    """Restores the newest checkpoint in every process; returns its step.
+
+    Raises:
+        ValueError: if the processes see different ones.
+    """
+    start = files.resume(model)
+    newest = max(files.checkpoints(), default=0)
+    if layout.any(start != newest) and layout.hosts > 1:
+        raise ValueError(
+            f"{files.path}: not every process could read the newest checkpoint (here step {start} of {newest}). All of them need the "
+            "same directory: a shared file system or a bucket. A damaged checkpoint may be deleted."
+        )
+    return start
+
+
+def run(config, workdir, build, data_dir=None, layout=_ONE_DEVICE, data_service=None):
     """Trains as `config` says, resuming what is in `workdir`; returns (model, measures).
 
     Args:
@@ -170,27 +217,37 @@ def run(config, workdir, build, data_dir=None):
         workdir: the run's directory.
         build: (config, source) -> the ViT to start from.
         data_dir: of tensorflow-datasets.
+        layout: a keras_vit.strategy.
+        data_service: "grpc://host:port" of a tf.data service for the training batches.
     """
+    layout.check_batch(config.batch_size)
+    fix_order_of_sums()
     source, held_out = open_data(config, data_dir)
     plain = resolve(config, source)
-    keras.utils.set_random_seed(config.seed)
-    model = build(config, source)
-    prepare(model, plain, source)
-    files = RunDirectory(workdir)
+    model = make(config, source, build, plain, layout)
+    files = RunDirectory(workdir, layout)
     check_same_run(files, plain)
-    start = files.resume(model)
+    start = resume(files, model, layout)
     versions = {"keras": keras.__version__, "backend": keras.backend.backend(), "python": platform.python_version()}
-    files.write_json("config.json", {**plain, "model_spec": model.get_config(), "versions": versions})
+    laid_out = {"strategy": layout.name, "replicas": layout.replicas, "hosts": layout.hosts}
+    files.write_json("config.json", {**plain, "model_spec": model.get_config(), "versions": versions, "layout": laid_out})
     _announce(model, plain, source, held_out, start)
-    evaluation = evaluation_batches(held_out, config.data.eval_preprocess, config.batch_size)
+
+    def training(step):
+        batches = functools.partial(training_batches, source, config.data.train_preprocess, config.batch_size, config.seed, step)
+        return layout.distribute(lambda shard, replicas: batches(shard, replicas, data_service))
+
+    def evaluation(shard, replicas):
+        return evaluation_batches(held_out, config.data.eval_preprocess, config.batch_size, shard, replicas)
+
     train(
         model,
-        lambda step: training_batches(source, config.data.train_preprocess, config.batch_size, config.seed, step),
+        training,
         files,
         total=plain["total"],
         every=plain["evaluate"],
         batch_size=config.batch_size,
-        evaluation=evaluation,
+        evaluation=layout.distribute(evaluation),
         checkpoint_every=plain["checkpoint"],
         keep=config.keep,
         start=start,
@@ -200,3 +257,25 @@ def run(config, workdir, build, data_dir=None):
     measures = finish(model, held_out, config, files)
     logging.info("%s top-1 %.2f%% of %d. Model: %s", config.data.evaluation, 100 * measures["top1"], held_out.size, files.model)
     return model, measures
+
+
+def main(build):
+    """Runs the binary whose models `build` makes, as its flags say."""
+    values = flags.FLAGS
+    # Before anything else touches the devices: the workers of a cluster meet here.
+    layout = strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
+    if not layout.chief:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        run(values.config, values.workdir, build, values.data_dir, layout, values.data_service)
+    except Exception as error:
+        if layout.hosts == 1 or not is_lost_worker(error):
+            raise
+        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
+        logging.error(
+            "Another worker is lost (%s). %s Start all the workers again with the same command: they go on from there. Exit code %d.",
+            reason,
+            RunDirectory(values.workdir, dataclasses.replace(layout, host=1)).last_checkpoint(),
+            RESTART,
+        )
+        raise LostWorker from None

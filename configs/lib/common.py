@@ -36,7 +36,9 @@ def base():
     config.data.eval_preprocess = "decode|resize(256)|central_crop(224)"
     config.data.shuffle_buffer = 10_000  # records, for sources that are read in order
 
-    config.batch_size = 512
+    config.batch_size = 512  # of all devices together
+    config.micro_batches = 1  # parts of a device's batch, one after the other: less memory, the same step
+    config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
     config.total = "100 epochs"
     config.evaluate = "1 epochs"  # how often
     config.checkpoint = "1 epochs"

@@ -4,6 +4,8 @@ import json
 import os
 import socket
 
+from absl import logging
+
 
 def multi_worker_strategy():
     """(tf.distribute.MultiWorkerMirroredStrategy, number of workers, this worker's number), as TF_CONFIG says.
@@ -28,6 +30,8 @@ def multi_worker_strategy():
         )
     import tensorflow as tf
 
+    logging.info("Worker %d of %d (%s) waits for the others.", index, len(workers), ", ".join(workers))
+    tf.get_logger().setLevel("WARNING")  # it tells of every sum over workers
     try:
         engine = tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:

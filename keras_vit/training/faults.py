@@ -1,4 +1,4 @@
-"""What ends a run early: preemption, and numbers that are no longer finite. Every worker stops after the same execution.
+"""What ends a run early: preemption, a lost worker, numbers that are no longer finite. Every worker stops after the same execution.
 
 A run that is told to leave (SIGTERM) saves its state and exits with code 75, EX_TEMPFAIL in sysexits.h: "start me again".
 """
@@ -33,6 +33,18 @@ class Diverged(FloatingPointError):
             f"{what} {last} The same command would end here again: use a new --workdir with a lower learning rate, a longer warm-up, "
             "gradient clipping (clip_norm=1) or another seed, and look at the data where that does not help."
         )
+
+
+class LostWorker(SystemExit):
+    """Ends the process with exit code 75: another worker has gone, and all of them must be started again."""
+
+    def __init__(self):
+        super().__init__(RESTART)
+
+
+def is_lost_worker(error):
+    """Whether TensorFlow's error says that a sum over workers was not to be had."""
+    return type(error).__module__.startswith("tensorflow") and "Collective ops is aborted" in str(error)
 
 
 class Preemption:

@@ -50,7 +50,7 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
         Diverged: once the loss or the weights are not finite; every checkpoint is from before.
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
-    verbose = 1 if sys.stdout.isatty() else 2
+    verbose = (1 if sys.stdout.isatty() else 2) if run.strategy.chief else 0
     ema = getattr(getattr(model.optimizer, "inner_optimizer", model.optimizer), "use_ema", False)
     averages = EvaluateAverage()
     with Preemption() as preemption, Checkpoints(run, checkpoint_every, keep, start) as checkpoints:
