@@ -20,8 +20,6 @@ from .strategy_cases import CASES, LAYOUTS
 LIMIT = 1e-5
 # Dispatched in order: more devices than cores may otherwise wait for each other without an end, in two computations at once.
 JAX_ON_CPU = {"JAX_PLATFORMS": "cpu", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"}
-# Dispatched in order: more devices than cores may otherwise wait for each other without an end, in two computations at once.
-JAX_ON_CPU = {**JAX_ON_CPU, "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"}
 
 
 def _free_ports(n):
@@ -34,21 +32,23 @@ def _free_ports(n):
     return ports
 
 
+def tf_configs(workers):
+    """TF_CONFIG of each of so many workers on this machine."""
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
+    return [json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}) for i in range(workers)]
+
+
 def environments(layout):
     """The environment of each process of a layout."""
     backend, _, _, _, processes = LAYOUTS[layout]
     common = {
         **os.environ,
-        "KERAS_BACKEND": backend,
         **JAX_ON_CPU,
+        "KERAS_BACKEND": backend,
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    if processes == 1:
-        return [common]
-    workers = [f"127.0.0.1:{port}" for port in _free_ports(processes)]
-    config = lambda i: json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}})  # noqa: E731
-    return [{**common, "TF_CONFIG": config(i)} for i in range(processes)]
+    return [common] if processes == 1 else [{**common, "TF_CONFIG": config} for config in tf_configs(processes)]
 
 
 def measure(layout, ours, folder, cases="", timeout=1200):
@@ -87,7 +87,7 @@ def measure(layout, ours, folder, cases="", timeout=1200):
 
 
 def compare(one, several, case):
-    """(||w_N - w_1|| / ||w_1 - w_0||, largest difference of a key bias), or None where the case crashed."""
+    """(||w_N - w_1|| / ||w_1 - w_0||, largest difference of a key bias), or None where the case has ended in an error."""
     import numpy as np
 
     if f"{case}//error" in one or f"{case}//error" in several:
@@ -111,6 +111,12 @@ def table(found, layouts):
         ours, plain = (value(found[layout, kind], found[_reference(layout), kind]) for kind in (True, False))
         return f"{cell(ours)} ({cell(plain)})"
 
+    def row(case):
+        ratio = lambda several, one: (compare(one, several, case) or (None,))[0]  # noqa: E731
+        if "mixup" in CASES[case][1]:  # which Keras has as a layer of the input pipeline
+            return [case, *(cell(ratio(found[layout, True], found[_reference(layout), True])) for layout in layouts)]
+        return [case, *(both(layout, ratio) for layout in layouts)]
+
     def apart(key):
         def value(several, one):
             if "plain//error" in several:
@@ -119,10 +125,7 @@ def table(found, layouts):
 
         return value
 
-    rows = []
-    for case in CASES:
-        ratio = lambda several, one, case=case: (compare(one, several, case) or (None,))[0]  # noqa: E731
-        rows.append([case, *(both(layout, ratio) for layout in layouts)])
+    rows = [row(case) for case in CASES]
     rows.append(["evaluate, ragged: loss", *(both(layout, apart("loss")) for layout in layouts)])
     rows.append(["predict: logits, in order", *(both(layout, apart("logits")) for layout in layouts)])
     worst = [max(compare(found[_reference(n), True], found[n, True], case)[1] for case in CASES) for n in layouts]

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import tempfile
 
 from etils import epath
 
@@ -60,6 +61,12 @@ def write_bytes(path, data):
 
 
 def save_model(model, path):
-    """Writes `model` as a `.keras` file, all or nothing, without its optimizer."""
+    """Writes `model` as a `.keras` file, all or nothing, without its optimizer, to a local path or a bucket (gs://)."""
+    if "://" in str(path):
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, os.path.basename(str(path)))
+            model.save(local, include_optimizer=False)
+            epath.Path(path).write_bytes(epath.Path(local).read_bytes())
+        return
     with replacing(path) as temporary:
         model.save(temporary, include_optimizer=False)

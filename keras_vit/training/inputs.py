@@ -29,7 +29,7 @@ def check_distribution():
 
 
 def check_scope(model):
-    """Refuses to train a model inside the scope of another strategy than it was made under.
+    """Refuses to train a model inside the scope of another strategy than it was made under; leaves compiling to a TPUStrategy.
 
     Raises:
         ValueError: saying so.
@@ -43,6 +43,8 @@ def check_scope(model):
         return
     import tensorflow as tf
 
+    if isinstance(model._distribute_strategy, tf.distribute.TPUStrategy) and model.jit_compile:
+        model.jit_compile = False  # the strategy compiles the whole step, and fails at a part that is compiled already
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not model._distribute_strategy:
         raise ValueError(
             "The model was made outside this strategy's scope. Make and compile it inside: with strategy.scope(): model = ..."
@@ -166,6 +168,11 @@ def _dataset_feed(model, layout, dataset, training):
         dataset = dataset if isinstance(dataset.element_spec, tuple) else dataset.map(lambda x: (x,))
         parts = _per_worker(layout, dataset.repeat() if training and steps > 0 else dataset)
         return Feed(model.distribute_strategy.distribute_datasets_from_function(parts), steps=steps if steps > 0 else None)
+    if layout.full and None in sizes and keras.backend.backend() == "tensorflow":
+        raise ValueError(
+            f"A TPU needs batches of one fixed size; the dataset gives {dataset.element_spec}. Use batch(n, drop_remainder=True), and for "
+            "evaluation data.evaluation_batches, which fills the last batch up."
+        )
     if layout.full and sizes == {None} and not training and keras.backend.backend() == "jax":
         _check_weighted(model)
         return Feed(dataset.map(lambda *batch: _filled_batch(batch, layout.replicas)))

@@ -67,11 +67,13 @@ def model_parallel(parts=None):
     """(BlockParallel with every matrix over `parts` devices, number of processes, this process' number).
 
     Raises:
-        ValueError: if the devices cannot be grouped by `parts`.
+        ValueError: if the devices cannot be grouped by `parts`, or are several processes'.
     """
     import jax
 
     processes, index = _initialize()
+    if processes > 1:
+        raise ValueError(f"The strategy model takes one process, whose checkpoints hold whole matrices; these are {processes}.")
     devices = keras.distribution.list_devices()
     parts = parts or jax.local_device_count()
     if len(devices) % parts:

@@ -104,10 +104,10 @@ def _apply(optimizer, gradients, variables):
     if replicas() > 1 and _clips(optimizer) and not _reduces_first(optimizer):
         # Clipped here, in the sum. The optimizer's own clipping finds nothing to do in an N-th of it, and its own sum over the
         # replicas puts the N parts together again.
-        places = [i for i, g in enumerate(gradients) if g is not None]
-        clipped = optimizer._clip_gradients(all_reduce([gradients[i] for i in places]))
+        places, scale = [i for i, g in enumerate(gradients) if g is not None], optimizer.loss_scale_factor or 1.0
+        clipped = optimizer._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in places])])
         for i, g in zip(places, clipped):
-            gradients[i] = g / tf.cast(replicas(), g.dtype)
+            gradients[i] = g * scale / replicas()
     optimizer.apply(gradients, variables)
 
 
@@ -124,6 +124,16 @@ def check_optimizer(optimizer, strategy):
         raise ValueError(
             "gradient_accumulation_steps does not work under tf.distribute. Set model.micro_batches = k before fit instead: each "
             "replica then goes through its batch in k parts, with one update."
+        )
+    if inner.ema_overwrite_frequency:
+        raise ValueError(
+            "ema_overwrite_frequency does not work under tf.distribute. Leave it out: with keras_vit.training.AdamW or Momentum the "
+            "averages stay beside the weights (callbacks.EvaluateAverage evaluates with them)."
+        )
+    if isinstance(inner, keras.optimizers.ScheduleFreeAdamW):
+        raise ValueError(
+            "ScheduleFreeAdamW reads weights that it has just changed, and ends elsewhere under tf.distribute than on one device. Use "
+            "keras_vit.training.AdamW."
         )
     if inner is not optimizer and _clips(inner) and not _reduces_first(inner):
         raise ValueError(

@@ -1,10 +1,14 @@
 """Runs that are killed, or told to leave, in processes of their own: each goes on, and ends with the weights of one left alone."""
 
+import contextlib
+import itertools
 import json
 import os
 import pathlib
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,22 +28,28 @@ OVERRIDES = {
     **{"checkpoint": f"{EVERY} steps", "evaluate": "24 steps", "jit_compile": False, "batch_size": 16, "optimizer.ema": 0.9},
 }
 
+# For several workers, whose programs take longer to start.
+FEWER = {"model.depth": 1, "data.evaluation": "test[:20]", "evaluate": "60 steps"}
 
-class Run:
-    """A process of tests/training/watched_pretrain.py; `moment` are functions of it, true once it is where a test wants it."""
+_ports = itertools.count(random.SystemRandom().randrange(20_000, 32_000))  # no port twice; below those of outgoing connections
 
-    def __init__(self, workdir, total, write_seconds=0.0, module="tests.training.watched_pretrain"):
-        self._progress = workdir.with_suffix(".progress")
+
+def free_port():
+    """A port that nothing listens at, and that no process of these tests has had: who is left of a cluster finds no new one."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+
+
+class Worker:
+    """A process, with the files beside `workdir` in which it tells its progress and its errors."""
+
+    def __init__(self, command, workdir, index, environment):
+        self._progress = workdir.with_suffix(f".progress{index}")
         self._progress.unlink(missing_ok=True)
-        environment = {
-            **os.environ,
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PROGRESS": str(self._progress),
-            "WRITE_SECONDS": str(write_seconds),
-        }
-        overrides = [f"--config.{key}={value}" for key, value in {**OVERRIDES, "total": f"{total} steps"}.items()]
-        self._errors = open(workdir.with_suffix(".errors"), "w+")
-        command = [sys.executable, "-m", module, "--config=digits_pretrain", f"--workdir={workdir}", *overrides]
+        self._errors = open(workdir.with_suffix(f".errors{index}"), "w+")
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PROGRESS": str(self._progress), **environment}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=self._errors)
 
     def told(self):
@@ -57,28 +67,75 @@ class Run:
         self._errors.seek(0)
         return code, self._errors.read()
 
-    def send(self, number, moment):
-        """Sends a signal at a moment; returns what `end` does."""
+
+class Run:
+    """One run of tests/training/watched_pretrain.py, by one process or by the workers of a new cluster; the first is the chief."""
+
+    def __init__(self, workdir, total, workers=1, write_seconds=0.0, module="tests.training.watched_pretrain"):
+        overrides = {**OVERRIDES, **(FEWER if workers > 1 else {}), "total": f"{total} steps"}
+        command = [sys.executable, "-m", module, "--config=digits_pretrain", f"--workdir={workdir}"]
+        command += [f"--config.{key}={value}" for key, value in overrides.items()] + ["--strategy=multiworker"] * (workers > 1)
+        cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(workers)]}
+        self.workers = []
+        for i in range(workers):
+            environment = {"WRITE_SECONDS": str(write_seconds)}
+            if workers > 1:
+                environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": i}})
+            self.workers.append(Worker(command, workdir, i, environment))
+
+    def last(self, word):
+        """The number that every worker told last with a word, or None."""
+        numbers = {worker.last(word) for worker in self.workers}
+        assert len(numbers) == 1, (word, numbers)
+        return numbers.pop()
+
+    def ends(self):
+        """[(exit code, errors)], one a worker."""
+        return [worker.end() for worker in self.workers]
+
+    def send(self, number, moment, to=0):
+        """Sends a signal to a worker at a moment of the chief; returns what `ends` does."""
         began = time.time()
-        while not moment(self):
-            assert self.process.poll() is None and time.time() - began < 300, self.end()
+        while not moment(self.workers[0]):
+            waiting = all(worker.process.poll() is None for worker in self.workers)
+            assert waiting and time.time() - began < 300, [errors[-3000:] for _, errors in self.kill()]
             time.sleep(0.002)
-        self.process.send_signal(number)
-        return self.end()
+        self.workers[to].process.send_signal(number)
+        return self.ends()
+
+    def kill(self):
+        """Ends what has not ended; returns what `ends` does."""
+        for worker in self.workers:
+            worker.process.kill()
+        return self.ends()
+
+
+@pytest.fixture
+def launch():
+    """Makes a Run; none outlives the test."""
+    runs = []
+
+    def make(*args, **kwargs):
+        runs.append(Run(*args, **kwargs))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.kill()
 
 
 def after(steps):
-    return lambda run: (run.last("step") or 0) >= (run.last("start") or 0) + steps
+    return lambda chief: (chief.last("step") or 0) >= (chief.last("start") or 0) + steps
 
 
 def telling(*words):
-    return lambda run: any(line[: len(words)] == list(words) for line in run.told())
+    return lambda chief: any(line[: len(words)] == list(words) for line in chief.told())
 
 
 def ended(run):
     """The run, once it has ended well."""
-    code, errors = run.end()
-    assert code == 0, errors[-3000:]
+    for code, errors in run.ends():
+        assert code == 0, errors[-3000:]
     return run
 
 
@@ -91,61 +148,93 @@ def assert_ends_alike(whole, killed, total):
     assert not list(killed.rglob(".tmp-*"))
 
 
-def test_a_run_that_is_killed_and_told_to_leave_ends_bit_for_bit_the_same(tmp_path):
+def test_a_run_that_is_killed_and_told_to_leave_ends_bit_for_bit_the_same(tmp_path, launch):
     """kill -9 while a checkpoint is half written; SIGTERM in an evaluation, when averages are in the weights' place, and in the
     last evaluation."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    alone = Run(whole, 60)
+    alone = launch(whole, 60)
 
-    run = Run(killed, 60, write_seconds=0.5)
-    assert run.send(signal.SIGKILL, telling("writing", "40"))[0] == -signal.SIGKILL
+    [(code, _)] = launch(killed, 60, write_seconds=0.5).send(signal.SIGKILL, telling("writing", "40"))
+    assert code == -signal.SIGKILL
     assert list((killed / "checkpoints").glob(".tmp-*")) and list(RunDirectory(killed).checkpoints()) == [20]
 
-    run = Run(killed, 60)
-    code, errors = run.send(signal.SIGTERM, telling("evaluating"))
+    run = launch(killed, 60)
+    [(code, errors)] = run.send(signal.SIGTERM, telling("evaluating"))
     assert code == 75 and run.last("start") == 20 and run.last("step") == 24
     assert "Step 24 is saved. Exit code 75: run the same command again." in errors and "Traceback" not in errors
     assert RunDirectory(killed).metrics() == []
 
-    run = Run(killed, 60)
-    code, errors = run.send(signal.SIGTERM, telling("finishing"))
+    run = launch(killed, 60)
+    [(code, errors)] = run.send(signal.SIGTERM, telling("finishing"))
     assert code == 75 and run.last("start") == 24 and "Traceback" not in errors
 
-    assert ended(Run(killed, 60)).last("start") == 60
+    assert ended(launch(killed, 60)).last("start") == 60
     ended(alone)
     assert_ends_alike(whole, killed, 60)
     assert [[r["step"] for r in RunDirectory(path).metrics()] for path in (whole, killed)] == [[24, 48, 60], [48, 60]]
 
 
-def test_sigterm_before_training_exits_at_once_and_leaves_nothing(tmp_path):
+def test_sigterm_before_training_exits_at_once_and_leaves_nothing(tmp_path, launch):
     """While TensorFlow is imported."""
-    run = Run(tmp_path / "run", 60, module="trainers.pretrain")
+    run = launch(tmp_path / "run", 60, module="trainers.pretrain")
     began = time.time()
-    code, errors = run.send(signal.SIGTERM, lambda run: time.time() - began > 2)
+    [(code, errors)] = run.send(signal.SIGTERM, lambda chief: time.time() - began > 2)
     assert code == 75 and "SIGTERM: exit code 75" in errors and "Traceback" not in errors
     assert not (tmp_path / "run").exists()
 
 
+def test_two_workers_of_which_one_is_killed_or_told_to_leave_end_bit_for_bit_the_same(tmp_path, launch):
+    """kill -9 of the second, and SIGTERM to it: the first leaves with it, and only the first ever writes."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    runs = [launch(whole, 40, workers=2)]
+    ended(runs[0])
+
+    runs.append(launch(killed, 40, workers=2))
+    (code, errors), (victim, _) = runs[1].send(signal.SIGKILL, after(30), to=1)
+    assert (code, victim) == (75, -signal.SIGKILL), errors[-3000:]
+    assert re.search(r"Another worker is lost \(.+\)\. The last good checkpoint is .+ \(step 20\)\. Start all", errors)
+    assert "Traceback" not in errors and list(RunDirectory(killed).checkpoints()) == [20]
+
+    runs.append(launch(killed, 40, workers=2))
+    found = runs[2].send(signal.SIGTERM, after(5), to=1)
+    saved = max(RunDirectory(killed).checkpoints())
+    assert runs[2].last("start") == 20 and runs[2].last("step") == saved < 40
+    for code, errors in found:
+        assert code == 75 and f"Step {saved} is saved. Exit code 75" in errors and "Traceback" not in errors
+
+    runs.append(ended(launch(killed, 40, workers=2)))
+    assert runs[3].last("start") == saved
+    assert_ends_alike(whole, killed, 40)
+    chiefs = {str(run.workers[0].process.pid) for run in runs}
+    assert {path.name.split(".")[-3] for path in tmp_path.rglob("events.out.*")} <= chiefs
+    for run in runs:
+        wrote = [any(line[0] == "changes" for line in worker.told()) for worker in run.workers]
+        assert wrote == [True, False]
+
+
 @pytest.mark.slow
-def test_twenty_kills(tmp_path):
-    """At random steps and while a checkpoint is written, kill -9 and SIGTERM.
+@pytest.mark.parametrize("workers", [1, 2])
+def test_twenty_kills(tmp_path, launch, workers):
+    """At random steps and while a checkpoint is written, kill -9 and SIGTERM; of two workers to one.
 
     Last run 2026-11-20, in 267 s: 10 SIGTERM repeated no step, 10 kill -9 repeated 2 to 20; the end was equal, bit for bit.
     """
-    rng, total = random.Random(0), 480
+    rng, whom, total = random.Random(0), random.Random(2), 480
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    ended(Run(whole, total))
+    ended(launch(whole, total, workers))
     start, repeated = 0, {signal.SIGKILL: [], signal.SIGTERM: []}
     for i in range(20):
         number = rng.choice([signal.SIGKILL, signal.SIGTERM])
         moment = telling("writing") if i % 4 == 3 else after(rng.randint(1, 40))
-        run = Run(killed, total, write_seconds=0.3)
-        code, errors = run.send(number, moment)
+        run, to = launch(killed, total, workers, write_seconds=0.3), whom.randrange(workers)
+        ends = run.send(number, moment, to)
         assert run.last("start") == start
-        assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), errors[-3000:]
+        for worker, (code, errors) in enumerate(ends):
+            assert code == (-number if (number, worker) == (signal.SIGKILL, to) else 75), (worker, to, errors[-3000:])
         start = max(RunDirectory(killed).checkpoints(), default=0)
-        repeated[number].append(run.last("step") - start)
-        print(i, number.name, "at", run.told()[-1], "of", run.last("start"), "->", start, flush=True)
-    assert ended(Run(killed, total)).last("start") == start
+        steps = [worker.last("step") for worker in run.workers]
+        repeated[number] += [step - start for step in steps]
+        print(i, number.name, "to", to, "at", steps, "of", run.last("start"), "->", start, flush=True)
+    assert ended(launch(killed, total, workers)).last("start") == start
     assert_ends_alike(whole, killed, total)
     assert max(repeated[signal.SIGKILL]) <= EVERY and set(repeated[signal.SIGTERM]) == {0}, repeated

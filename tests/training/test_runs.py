@@ -1,12 +1,14 @@
 """Run directories: damaged checkpoints, metrics, atomic files. What ends a run is in test_faults.py."""
 
 import os
+import pathlib
 
+import keras
 import numpy as np
 import pytest
 
 from keras_vit.training import AdamW, SoftmaxCrossEntropy, state
-from keras_vit.training.files import replacing, write_bytes
+from keras_vit.training.files import replacing, save_model, write_bytes
 from keras_vit.training.loop import spans
 from keras_vit.training.rundir import RunDirectory
 
@@ -116,3 +118,14 @@ def test_folders_are_replaced_whole(tmp_path):
 )
 def test_spans_cover_the_run_in_whole_epochs(start, total, every, expected):
     assert spans(start, total, every) == expected
+
+
+def test_a_model_goes_to_a_bucket_whole(tiny, tmp_path, monkeypatch):
+    """gs:// is a folder here."""
+    monkeypatch.setattr("keras_vit.training.files.epath.Path", lambda p: pathlib.Path(str(p).replace("gs://", f"{tmp_path}/")))
+    (tmp_path / "bucket").mkdir()
+    model = tiny()
+    save_model(model, "gs://bucket/model.keras")
+    again = keras.saving.load_model(tmp_path / "bucket" / "model.keras")
+    np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+    assert [p.name for p in (tmp_path / "bucket").iterdir()] == ["model.keras"]

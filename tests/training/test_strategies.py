@@ -77,7 +77,8 @@ OPTIMIZERS = {
     "SGD clipnorm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.1),
     "Adam global_clipnorm": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1),
     "AdamW ema": lambda: keras.optimizers.AdamW(1e-3, epsilon=1e-4, use_ema=True, ema_momentum=0.9),
-    "Lion mixin": type("Lion", (keras_vit.training.GlobalGradient, keras.optimizers.SGD), {}),
+    "Adam scaled": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1, loss_scale_factor=8.0),
+    "mixin": type("GlobalSGD", (keras_vit.training.GlobalGradient, keras.optimizers.SGD), {}),
 }
 
 
@@ -109,6 +110,12 @@ def refusals():
     two = strategy("mirrored")
     model = small(two, lambda: keras.optimizers.Adam(gradient_accumulation_steps=2))
     with pytest.raises(ValueError, match="gradient_accumulation_steps does not work.*micro_batches"):
+        model.fit(x, y, verbose=0)
+    model = small(two, lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=2))
+    with pytest.raises(ValueError, match="ema_overwrite_frequency does not work"):
+        model.fit(x, y, verbose=0)
+    model = small(two, lambda: keras.optimizers.ScheduleFreeAdamW())
+    with pytest.raises(ValueError, match="ScheduleFreeAdamW.*Use keras_vit.training.AdamW"):
         model.fit(x, y, verbose=0)
     model = small(two, lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(clipnorm=1.0)))
     with pytest.raises(ValueError, match="would clip each replica's gradient.*mixed_bfloat16"):

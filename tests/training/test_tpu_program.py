@@ -11,6 +11,7 @@ from tpu_program import REPLICAS, lower
 
 import keras_vit
 from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
+from keras_vit.training.inputs import check_scope, feed, layout_of
 
 BATCH = 8  # a replica's
 IMAGES = tf.TensorSpec((BATCH, 8, 12, 3), "uint8")
@@ -190,3 +191,29 @@ def test_the_replicas_together_do_one_devices_step():
     state = [[v for v in m.optimizer.variables if v is not m.optimizer._learning_rate] for m in (model, one)]
     compare(program, after, *state, atol=2e-6)
     compare(program, after, model.trainable_variables, one.trainable_variables, atol=2e-6)
+
+
+def test_what_a_tpu_is_fed_has_fixed_shapes():
+    """Arrays to evaluate are filled up with weight 0; ragged datasets, uneven batches and training on a rest are refused."""
+    _, model = made()
+    x, y = np.zeros((20, 8, 12, 3), "uint8"), np.zeros(20, "int32")
+    model.compile(model.optimizer, SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()])
+    layout = layout_of(model)
+    assert (layout.replicas, layout.workers, layout.local, layout.full) == (REPLICAS, 1, REPLICAS, True)
+    ready = feed(model, x, y, batch_size=8)
+    assert len(ready.x) == len(ready.y) == 24 and ready.weights.tolist() == [1.0] * 20 + [0.0] * 4
+    with pytest.raises(ValueError, match="20 examples do not fill batches of 8"):
+        feed(model, x, y, batch_size=8, training=True)
+    with pytest.raises(ValueError, match="cannot be shared evenly by 4 replicas: use a batch size of 4 or 8"):
+        feed(model, x, y, batch_size=6)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    with pytest.raises(ValueError, match="A TPU needs batches of one fixed size"):
+        feed(model, dataset.batch(8))
+    assert feed(model, fixed := dataset.batch(8, drop_remainder=True)).x is fixed
+
+
+def test_a_tpu_strategy_compiles_by_itself():
+    _, model = made()
+    model.jit_compile = True
+    check_scope(model)
+    assert model.jit_compile is False

@@ -5,6 +5,7 @@
     writing 40    half of the checkpoint of step 40 is on disk; the other half follows after WRITE_SECONDS
     evaluating    within fit
     finishing     training is done
+    changes PATH  it opens PATH, in the run's directory, to write, or makes, renames or removes it
 
 The arguments are pretrain's.
 """
@@ -12,6 +13,7 @@ The arguments are pretrain's.
 import os
 import pathlib
 import re
+import sys
 import time
 
 from trainers import pretrain
@@ -47,11 +49,21 @@ def write_in_halves(path, data):
         file.write(data[len(data) // 2 :])
 
 
+def tell_changes(workdir):
+    def hook(event, args):
+        changing = event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
+        changing |= event == "open" and bool(args[2] & (os.O_WRONLY | os.O_RDWR))
+        if changing and pathlib.Path(workdir) in (path := pathlib.Path(str(args[0])), *path.parents):
+            tell(f"changes {path}")
+
+    sys.addaudithook(hook)
+
+
 def watched(main):
     from keras_vit.training import rundir
     from keras_vit.training.callbacks import EvaluateAverage
     from keras_vit.training.saving import Checkpoints
-    from trainers import session
+    from trainers import flags, session
 
     before(session, "train", lambda *_, start, **__: f"start {start}")
     before(Checkpoints, "on_train_batch_begin", lambda self, batch, logs=None: f"step {self._epoch_start + batch}")
@@ -59,6 +71,7 @@ def watched(main):
     before(EvaluateAverage, "on_test_begin", lambda self, logs=None: "evaluating")
     before(session, "finish", lambda *_, **__: "finishing")
     rundir.write_bytes = write_in_halves
+    tell_changes(flags.FLAGS.workdir)
     main()
 
 
