@@ -8,6 +8,7 @@ its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/
 
 import re
 import statistics
+import sys
 import time
 
 from . import flags
@@ -60,7 +61,7 @@ def _products():
     return {n: product(n) for n in (1024, 2048, 4096)}
 
 
-def _model_steps(spec, image_size, batch_size, dtype):
+def _model_steps(spec, image_size, batch_size, dtype, micro_batches):
     """(forward, train): functions that run one step and wait for it."""
     import keras
     import tensorflow as tf
@@ -69,6 +70,7 @@ def _model_steps(spec, image_size, batch_size, dtype):
     from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
     model = models.build(spec, image_size=image_size, dtype=dtype)
+    model.micro_batches = micro_batches
     model.compile(AdamW(1e-4), SoftmaxCrossEntropy(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     images = tf.cast(tf.random.uniform((batch_size, image_size, image_size, 3), 0, 256, tf.int32), tf.uint8)
@@ -79,14 +81,14 @@ def _model_steps(spec, image_size, batch_size, dtype):
     return lambda: keras.ops.convert_to_numpy(forward()), lambda: float(model.train_function(iterator)["loss"])
 
 
-def measure(spec, image_size, batch_size, dtype, repeats):
+def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
     """Medians over `repeats` rounds in which products and model take turns.
 
     Returns:
         dict: "limit" (FLOP/s), "forward" and "training" (images/s), and their fractions of the limit.
     """
     products = _products()
-    forward, train = _model_steps(spec, image_size, batch_size, dtype)
+    forward, train = _model_steps(spec, image_size, batch_size, dtype, micro_batches)
     runs = {**products, "forward": forward, "training": train}
     for function in runs.values():  # compile and warm up
         function(), function()
@@ -114,12 +116,16 @@ def main():
         f"{'BiT' if bit else 'ViT'}-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f} GFLOP an image forward"
     )
     for dtype in values.dtypes.split(","):
-        m = measure(spec, values.image_size, values.batch_size, dtype, values.repeats)
+        m = measure(spec, values.image_size, values.batch_size, dtype, values.repeats, values.micro_batches)
         print(
             f"{dtype:16} forward {m['forward']:6.2f} images/s = {m['forward_fraction']:.2f} of {m['limit'] / 1e9:.0f} GFLOP/s (float32), "
             f"training {m['training']:6.2f} images/s = {m['training_fraction']:.2f}",
             flush=True,
         )
+    if sys.platform == "linux":
+        import resource
+
+        print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
 
 
 def run():
@@ -127,6 +133,7 @@ def run():
     flags.integer("image_size", 224, "Pixels.")
     flags.integer("batch_size", 8, "Images a step.")
     flags.string("dtypes", "float32,mixed_bfloat16", "Keras dtype policies, comma-separated.")
+    flags.integer("micro_batches", 1, "In how many parts a training step goes through its batch: less memory.")
     flags.integer("repeats", 5, "Rounds; medians are reported.")
     flags.launch(main)
 

@@ -200,6 +200,43 @@ def test_an_epoch_runs_its_steps_and_no_more():
     in_process(many_steps, devices=2)
 
 
+def a_run(workdir):
+    """The same config on one device, on two replicas (and in micro-batches, many steps a call), and fed by a tf.data service."""
+    import tensorflow as tf
+
+    from trainers import flags, pretrain, session
+
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1]))
+    measures = {}
+    runs = {
+        "one": ({}, strategy("one"), None),
+        "two": ({"micro_batches": 2, "steps_per_execution": 4}, strategy("mirrored"), None),
+        "served": ({}, strategy("mirrored"), dispatcher.target),
+    }
+    for name, (options, layout, address) in runs.items():
+        config = flags.load_config("digits_pretrain")
+        config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
+        config.data.update(train="train[:100]", evaluation="test[:30]")
+        config.update(total="10 steps", evaluate="5 steps", checkpoint="5 steps", batch_size=16, jit_compile=False, **options)
+        config.optimizer.ema = 0.9
+        _, measures[name] = session.run(config, f"{workdir}/{name}", pretrain.build, layout=layout, data_service=address)
+    assert abs(measures["two"]["loss"] - measures["one"]["loss"]) < 1e-5
+    assert measures["two"]["confusion"] == measures["one"]["confusion"]
+    assert np.isfinite(measures["served"]["loss"]) and worker
+    logs = [[json.loads(line) for line in open(f"{workdir}/{name}/metrics.jsonl")] for name in ("one", "two")]
+    for a, b in zip(*logs):
+        assert a["step"] == b["step"] and abs(a["loss"] - b["loss"]) < 1e-5 and abs(a["val_loss"] - b["val_loss"]) < 1e-5
+    config.batch_size = 15
+    with pytest.raises(ValueError, match="global batch of 15 cannot be shared evenly by 2 replicas"):
+        session.run(config, f"{workdir}/odd", pretrain.build, layout=layout)
+
+
+def test_a_run_on_two_replicas_is_the_run_on_one(tmp_path):
+    in_process(a_run, str(tmp_path), devices=2)
+
+
 def jax_inputs():
     import tensorflow as tf
 
