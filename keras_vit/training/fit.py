@@ -82,6 +82,7 @@ class Model(keras.Model):
         return copy
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
+        """Keras' fit. `batch_size`, and a dataset's batches, are global: the strategy's replicas share them."""
         check_pixels(x)
         with scope_of(self):
             ready = feed(
@@ -101,6 +102,7 @@ class Model(keras.Model):
             )
 
     def evaluate(self, x=None, y=None, batch_size=None, verbose="auto", sample_weight=None, steps=None, callbacks=None, **kwargs):
+        """Keras' evaluate; every example counts once, whatever the batches and the strategy."""
         if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has seen to its data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
         check_pixels(x)
@@ -110,6 +112,7 @@ class Model(keras.Model):
             return super().evaluate(ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """Keras' predict; all outputs, in the order of `x`, in every process."""
         check_pixels(x)
         with scope_of(self):
             ready = feed(self, x, batch_size=batch_size)
@@ -117,6 +120,7 @@ class Model(keras.Model):
             return keras.tree.map_structure(lambda t: t[: len(x)], outputs) if hasattr(x, "shape") else outputs
 
     def predict_on_batch(self, x):
+        """Keras' predict_on_batch, the batch shared by the replicas."""
         if layout_of(self).replicas == 1:
             return super().predict_on_batch(x)
         return self.predict(x, batch_size=len(x), verbose=0)  # Keras would have each replica predict all of x

@@ -116,6 +116,8 @@ def feed(model, x, y=None, weights=None, batch_size=None, training=False, shuffl
     if hasattr(x, "element_spec"):
         return _dataset_feed(model, layout, x, training)
     if not hasattr(x, "shape"):
+        if layout.workers > 1:
+            raise ValueError(f"Several workers share out the rows of arrays and of tf.data datasets; got {type(x).__name__}.")
         return Feed(x, y, weights, batch_size)
     batch_size = batch_size or 32
     check_divisible(batch_size, layout.replicas)

@@ -187,7 +187,6 @@ def test_two_workers_of_which_one_is_killed_or_told_to_leave_end_bit_for_bit_the
     """kill -9 of the second, and SIGTERM to it: the first leaves with it, and only the first ever writes."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     runs = [launch(whole, 40, workers=2)]
-    ended(runs[0])
 
     runs.append(launch(killed, 40, workers=2))
     (code, errors), (victim, _) = runs[1].send(signal.SIGKILL, after(30), to=1)
@@ -204,6 +203,7 @@ def test_two_workers_of_which_one_is_killed_or_told_to_leave_end_bit_for_bit_the
 
     runs.append(ended(launch(killed, 40, workers=2)))
     assert runs[3].last("start") == saved
+    ended(runs[0])
     assert_ends_alike(whole, killed, 40)
     chiefs = {str(run.workers[0].process.pid) for run in runs}
     assert {path.name.split(".")[-3] for path in tmp_path.rglob("events.out.*")} <= chiefs
