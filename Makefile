@@ -1,6 +1,8 @@
 # Two commands, each alone on a fresh machine with Python 3.11 to 3.13: make demo, make test.
 PYTHON ?= python3
 BIN := .venv/bin
+# Two files of tests at a time: most keep one core busy.
+PARALLEL ?= -n 2 --dist loadfile
 
 # What `test-lowest` holds the package to: the lowest Keras that setup.cfg admits, as written there, and the TensorFlow of TPUs.
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
@@ -24,11 +26,11 @@ demo: install
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # The tests with the oldest versions; TESTS narrows them: make test-lowest TESTS=tests/layers
 test-lowest: .venv-lowest/installed
-	.venv-lowest/bin/python -m pytest $(TESTS)
+	.venv-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
 
 .venv-lowest/installed: setup.cfg pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-lowest
