@@ -1,4 +1,4 @@
-"""Runs a function of a test module in a fresh process: on several logical devices of the CPU, or on JAX."""
+"""What the tests of strategies share: a small model and its data, and a function run in a fresh process on several devices."""
 
 import inspect
 import os
@@ -6,6 +6,10 @@ import pathlib
 import subprocess
 import sys
 
+import keras
+import numpy as np
+
+import keras_vit
 from trainers.check_strategies import JAX_ON_CPU
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,3 +27,18 @@ def in_process(function, *arguments, backend="tensorflow", devices=1):
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
+
+
+def data(n=48):
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (n, 8, 12, 3), dtype="uint8"), rng.integers(0, 5, n)
+
+
+def small(layout, optimizer, seed=0, **compiled):
+    keras.utils.set_random_seed(seed)
+    with layout.scope():
+        model = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5)
+        compiled = {"jit_compile": False, **compiled}
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer(), loss, weighted_metrics=["accuracy"], **compiled)
+    return model
