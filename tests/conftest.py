@@ -1,5 +1,6 @@
 """What the tests share: quiet TensorFlow, the shared data's place, small models and arrays."""
 
+import contextlib
 import os
 import pathlib
 
@@ -33,6 +34,19 @@ def seeded():
     keras.utils.set_random_seed(0)
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def without_values():
+    """A context in which models are made whose variables never get values: G/14's are 7 GB."""
+
+    @contextlib.contextmanager
+    def context():
+        with keras.StatelessScope():
+            yield
+            keras.backend.clear_session()  # with it goes the list of variables that the scope's end would give values
+
+    return context
 
 
 @pytest.fixture(scope="session")

@@ -32,14 +32,14 @@ def tiny_bit(**arguments):
 
 
 @pytest.mark.parametrize("variant", PARAMETERS)
-def test_bit_parameter_counts_are_the_published_ones(variant):
-    with keras.StatelessScope():
+def test_bit_parameter_counts_are_the_published_ones(variant, without_values):
+    with without_values():
         assert build(variant).count_params() == PARAMETERS[variant]
 
 
 @pytest.mark.parametrize("variant", BIT_VARIANTS)
-def test_every_published_bit_builds(variant):
-    with keras.StatelessScope():
+def test_every_published_bit_builds(variant, without_values):
+    with without_values():
         model = build(variant, image_size=64)
     assert isinstance(model, BiT) and model.output_shape == (None, 1000)
 
@@ -47,8 +47,8 @@ def test_every_published_bit_builds(variant):
 @pytest.mark.parametrize(
     ("variant", "weights", "tokens"), [("R50+B/16", 356, 197), ("R26+S/32", 287, 50), ("R50+L/32", 551, 50), ("R+Ti/16", 203, 50)]
 )
-def test_hybrids_have_the_published_number_of_arrays_and_tokens(variant, weights, tokens):
-    with keras.StatelessScope():
+def test_hybrids_have_the_published_number_of_arrays_and_tokens(variant, weights, tokens, without_values):
+    with without_values():
         model = build(variant)
     assert isinstance(model, ViT) and len(model.weights) == weights
     assert model.get_layer("block_00").output.shape[1] == tokens
