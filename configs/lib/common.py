@@ -65,8 +65,7 @@ def base():
     config.loss.class_weights = ""  # or balanced, or numbers: "1,2.5,1"
     config.mixup = 0.0  # alpha; 0 for none
 
-    # Fine-tuning only:
-    config.init = ""  # anything that keras_vit.load takes: a file, a run directory, a published name
+    config.init = ""  # fine-tuning only, as what follows: what keras_vit.load takes: a file, a run directory, a published name
     config.head = "reset"  # or keep
     config.resample = ""  # of positions: google, timm, bicubic...; "" for what the checkpoint's own code does
     config.freeze = ()  # layer name patterns, such as ("patch_encoder", "block_0*")

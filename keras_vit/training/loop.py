@@ -30,7 +30,7 @@ def spans(start, total, every):
 def train(model, batches, run, total, every, batch_size, evaluation=None, checkpoint_every=1000, keep=2, start=0, callbacks=()):
     """Trains a compiled model to step `total` and leaves its state in the run directory.
 
-    Several workers, each of which calls this, stop after the same execution, whichever of them has reason to.
+    Each of several workers calls this; all stop after the same execution.
 
     Args:
         model: whose state is that of step `start`.
@@ -40,13 +40,10 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
         every: steps between evaluations: Keras' epoch.
         batch_size: for the throughput in the log.
         evaluation: dataset of (images, labels, weights), or None.
-        checkpoint_every, keep: see saving.Checkpoints.
-        start: the step that the model is at.
-        callbacks: more of Keras' callbacks.
+        checkpoint_every, keep: see saving.Checkpoints; start: the step that the model is at; callbacks: more of Keras' callbacks.
 
     Raises:
-        Preempted: SystemExit with code 75, after SIGTERM: the state after the execution in which it came is saved. An evaluation
-            that it broke off is not in the log.
+        Preempted: SystemExit with code 75, after SIGTERM: the state is saved; an evaluation that it broke off is not in the log.
         Diverged: once the loss or the weights are not finite; every checkpoint is from before.
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
