@@ -193,18 +193,22 @@ def make(config, source, build, plain, layout):
     return model
 
 
+def _agree(layout, number):
+    """Whether `number` is the same in all processes, found out bit by bit by what a strategy offers."""
+    return not any(layout.any(number >> i & 1) and layout.any(not number >> i & 1) for i in range(40))
+
+
 def resume(files, model, layout):
-    """Restores the newest checkpoint in every process; returns its step.
+    """Restores the newest checkpoint that is whole, in every process; returns its step.
 
     Raises:
         ValueError: if the processes see different ones.
     """
     start = files.resume(model)
-    newest = max(files.checkpoints(), default=0)
-    if layout.any(start != newest) and layout.hosts > 1:
+    if not _agree(layout, start):
         raise ValueError(
-            f"{files.path}: not every process could read the newest checkpoint (here step {start} of {newest}). All of them need the "
-            "same directory: a shared file system or a bucket. A damaged checkpoint may be deleted."
+            f"{files.path}: the processes do not read the same newest checkpoint (here step {start}). All of them need the same directory: "
+            "a shared file system or a bucket."
         )
     return start
 

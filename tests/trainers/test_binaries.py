@@ -1,8 +1,10 @@
 """Every shipped config trains a step, resumes and ends with finite measures; the binaries do their work."""
 
+import concurrent.futures
 import json
 import logging
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -244,3 +246,24 @@ def test_benchmark_counts_the_papers_gflops():
     # The hybrids': timm 1.0.31's models counted by torch 2.13, plus the attention's products, which that leaves out.
     for variant, gflop in {"B/16": 35.2, "L/16": 123.1, "H/14": 334.9, "R50+B/16": 41.64 + 1.43, "R26+S/32": 6.88 + 0.05}.items():
         assert forward_flops(keras_vit.models.make_spec(variant), 224) / 1e9 == pytest.approx(gflop, rel=0.005)
+
+
+@pytest.mark.parametrize(("steps", "same"), [((12, 12), True), ((12, 8), False), ((8, 12), False), ((0, 12), False)])
+def test_processes_that_resume_from_different_steps_are_found(steps, same):
+    """Each process is a thread; a collective is a barrier, which breaks if they do not ask equally often."""
+    votes, barrier = [None, None], threading.Barrier(2, timeout=10)
+
+    class Process:
+        def __init__(self, number):
+            self.number = number
+
+        def any(self, flag):
+            votes[self.number] = flag
+            barrier.wait()
+            answer = any(votes)
+            barrier.wait()
+            return answer
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(session._agree, Process(i), step) for i, step in enumerate(steps)]
+        assert [future.result() for future in found] == [same, same]
