@@ -11,7 +11,15 @@ import inspect
 
 import tensorflow as tf
 
-from keras_vit.data.ops import OPS, RANDOM
+from keras_vit.data import augment, checking, decode, erasing, geometry, jitter, labels  # noqa: F401, importing them registers their ops
+from keras_vit.data.fused import decode_and_crop
+from keras_vit.data.ops import LABELS, OPS, RANDOM
+
+# Ops of other vocabularies that have nothing to do here.
+_NOT_NEEDED = {
+    "keep": "An example is (image, label) and nothing else: leave it out.",
+    "value_range": "Pixels stay within 0..255, and the model normalises them: leave it out.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +28,7 @@ class Preprocess:
 
     Attributes:
         text: what it was parsed from.
-        steps: its (name, function) pairs. A random op's function takes (image, seed), the others' (image).
+        steps: its (name, function) pairs. A random op's function takes (image, seed), a label op's (label), the others' (image).
     """
 
     text: str
@@ -30,12 +38,23 @@ class Preprocess:
     def random(self):
         return any(name in RANDOM for name, _ in self.steps)
 
+    @property
+    def labels(self):
+        """The names of its label ops."""
+        return tuple(name for name, _ in self.steps if name in LABELS)
+
+    def label(self, label):
+        """One label, an integer, to what the label ops make of it."""
+        for name, function in self.steps:
+            label = function(label) if name in LABELS else label
+        return label
+
     def __call__(self, image, seed=None):
         """One image to uint8 pixels (h, w, c). `seed`, (2,) integers, is needed where `random`; each op gets a child of it."""
         for i, (name, function) in enumerate(self.steps):
             if name in RANDOM:
                 image = function(image, tf.random.experimental.stateless_fold_in(seed, i))
-            else:
+            elif name not in LABELS:
                 image = function(image)
         if image.dtype == tf.uint8:
             return image
@@ -62,16 +81,21 @@ def parse(text):
     Raises:
         ValueError: for an unknown op, naming the nearest, or arguments that the op does not take.
     """
-    steps = []
+    steps, parameters = [], []
     for expression in filter(None, (part.strip() for part in text.split("|"))):
         name, args, kwargs = _call(expression, text)
         if name not in OPS:
             close = difflib.get_close_matches(name, OPS, n=1)
-            hint = f' Did you mean "{close[0]}"?' if close else ""
-            raise ValueError(f'Unknown preprocessing op "{name}".{hint} Valid: {", ".join(sorted(OPS))}.')
+            hint = _NOT_NEEDED.get(name) or (f'Did you mean "{close[0]}"?' if close else "")
+            raise ValueError(f'Unknown preprocessing op "{name}". {hint} Valid: {", ".join(sorted(OPS))}.')
         try:
-            inspect.signature(OPS[name]).bind(*args, **kwargs)
+            bound = inspect.signature(OPS[name]).bind(*args, **kwargs)
         except TypeError as error:
             raise ValueError(f'"{expression}": {error}. It is {name}{inspect.signature(OPS[name])}.') from None
-        steps.append((name, OPS[name](*args, **kwargs)))
+        bound.apply_defaults()
+        steps.append((name, OPS[name](*bound.args, **bound.kwargs)))
+        parameters.append(bound.arguments)
+    if [name for name, _ in steps[:2]] == ["decode", "random_resized_crop"]:
+        # In two steps still, so that every op keeps its number, from which its seed is made.
+        steps[:2] = ("decode", lambda image: image), ("random_resized_crop", decode_and_crop(*parameters[:2]))
     return Preprocess(text, tuple(steps))

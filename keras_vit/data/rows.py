@@ -55,6 +55,7 @@ class Rows:
     def numbers(self, start_step=0):
         """An endless dataset of the host's row numbers, from that step on. The tf.data service shares it out step by step."""
 
+        @tf.autograph.experimental.do_not_convert
         def of_step(step):
             first = step * self.batch_size + self.index * self.per_host
             return tf.data.Dataset.range(first, first + self.per_host)
@@ -66,7 +67,7 @@ class Rows:
         if self.count == 1:
             return dataset
         parts = dataset.skip(self.index * self.per_host).window(self.per_host, shift=self.batch_size)
-        return parts.flat_map(lambda part: part)
+        return parts.flat_map(lambda *part: part[0] if len(part) == 1 else tf.data.Dataset.zip(part))
 
     def below(self, size):
         """How many of the rows 0 to `size` - 1 are the host's."""

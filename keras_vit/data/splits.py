@@ -2,6 +2,8 @@
 
 import re
 
+_WORDS = {"training": "train", "valid": "val", "validation": "val"}
+SPLITS = ("train", "val", "test")
 _SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
 
@@ -12,6 +14,11 @@ def _bound(text, size, default):
     value = round(int(text[:-1]) / 100 * size) if text.endswith("%") else int(text)
     value = value + size if value < 0 else value
     return min(max(value, 0), size)
+
+
+def canonical(name):
+    """The one name of a split that goes by several: "training" is "train"; "valid" and "validation" are "val"; in any case."""
+    return _WORDS.get(name.lower(), name.lower() if name.lower() in SPLITS else name)
 
 
 def split_name(split):

@@ -191,7 +191,7 @@ def test_the_service_hands_out_the_batches_of_the_stream(service):
 
 def test_the_service_gives_each_record_of_a_pass_once(service, records):
     source = records(5, 3, 6, 4, 3)
-    stream = source.served(1, 0, Rows(4))
+    stream = source.served_keys(1, 0, Rows(4)).map(lambda number, key: (number, *source.read(key)))
     hosts = [distribute(stream, service, "each record") for _ in range(2)]
     complete = lambda got: set(range(21)) <= {n for n, _, _ in got}  # noqa: E731
     elements = take_in_turn(hosts, complete)

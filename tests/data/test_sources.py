@@ -1,12 +1,12 @@
 """Sources: splits, order, resuming, and what happens with odd folders."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, open_source, training_batches
+from keras_vit.data.excluding import example_names, read_names, without
+from keras_vit.data.passes import each
 from keras_vit.data.splits import split_range
 
 
@@ -167,19 +167,25 @@ def test_slices_of_a_folder_are_disjoint_and_whole(tmp_path):
     assert parts[0].class_names == parts[1].class_names
 
 
-def test_a_broken_image_is_named_and_skipped(tmp_path, caplog):
-    for i in range(4):
-        write_image(tmp_path / f"class{i % 2}" / f"{i}.jpg", i)
-    whole = (tmp_path / "class0" / "0.jpg").read_bytes()
-    (tmp_path / "class0" / "half.jpg").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "class1" / "text.jpg").write_text("not an image")
-    (tmp_path / "class1" / "empty.png").write_bytes(b"")
-    logging.getLogger("absl").propagate = True
-    with caplog.at_level("WARNING"):
-        source = open_source(f"folder:{tmp_path}", "train")
-    assert source.size == 4
-    for name in ("half.jpg", "text.jpg", "empty.png"):
-        assert name in caplog.text
+def test_a_folder_opens_without_decoding_and_names_its_images(tmp_path):
+    write_image(tmp_path / "cat" / "a.jpg")
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "broken.jpg").write_text("not an image")
+    source = open_source(f"folder:{tmp_path}", "train")
+    assert sorted(example_names(source)) == [f"{tmp_path}/cat/a.jpg", f"{tmp_path}/dog/broken.jpg"]
+    found = {name: reason for name, _, reason in each(source, lambda image, pixels, label: (pixels,))}
+    assert found[f"{tmp_path}/cat/a.jpg"] is None and found[f"{tmp_path}/dog/broken.jpg"]
+
+
+def test_a_folder_lies_below_data_dir_or_in_another_file_system(tmp_path):
+    write_image(tmp_path / "photos" / "cat" / "a.jpg")
+    encoded = (tmp_path / "photos" / "cat" / "a.jpg").read_bytes()
+    assert collect(open_source("folder:photos", "train", str(tmp_path)).ordered()) == [(encoded, 0)]
+    for split, name in (("train", "001.cat"), ("train", "dog"), ("validation", "dog")):
+        tf.io.gfile.makedirs(f"ram://photos/{split}/{name}")
+        tf.io.write_file(f"ram://photos/{split}/{name}/a.jpg", encoded)
+    source = open_source("folder:ram://photos", "val")
+    assert source.class_names == ("001.cat", "dog") and collect(source.ordered()) == [(encoded, 1)]
 
 
 def test_folders_without_images_are_clear_errors(tmp_path):
@@ -190,9 +196,6 @@ def test_folders_without_images_are_clear_errors(tmp_path):
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "a.txt").write_text("x")
     with pytest.raises(ValueError, match=r"it holds 1 files \(.txt\)"):
-        open_source(f"folder:{tmp_path}", "train")
-    (tmp_path / "class" / "a.jpg").write_text("x")
-    with pytest.raises(ValueError, match="None of the 1 images"):
         open_source(f"folder:{tmp_path}", "train")
 
 
@@ -219,3 +222,59 @@ def test_unprepared_datasets_say_how_to_prepare(tmp_path, shared_data):
         open_source("no_such_set", "train", str(tmp_path))
     with pytest.raises(ValueError, match='no split "validation"; its splits: t'):
         open_source("cifar10", "validation", str(shared_data / "tensorflow_datasets"))
+
+
+def test_tensorflow_datasets_by_version_and_feature(shared_data):
+    folder = str(shared_data / "tensorflow_datasets")
+    images = [collect(open_source(name, "test[:5]", folder).ordered()) for name in ("cifar10", "cifar10:3.0.2", "cifar10:3.*.*")]
+    assert images[0] == images[1] == images[2] and len(images[0]) == 5
+    with pytest.raises(ValueError, match="only: 3.0.2"):
+        open_source("cifar10:2.0.0", "test", folder)
+    with pytest.raises(ValueError, match='"id" should be one ClassLabel an example, but is Text. Say "cifar10[?]label=label"'):
+        open_source("cifar10?label=id", "test", folder)
+    with pytest.raises(ValueError, match='has the option "labl=id". Valid: image=, label='):
+        open_source("cifar10?labl=id", "test", folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("foldr:photos", 'no kind "foldr". Did you mean "folder:"[?] Valid: "digits", "folder:PATH", "csv:PATH"'),
+        ("zip:photos.zip", 'no kind "zip". Valid: '),
+        ("folder:", 'names no path. Write "folder:PATH"'),
+    ],
+)
+def test_unknown_kinds_list_the_valid_ones(text, message):
+    with pytest.raises(ValueError, match=message):
+        open_source(text, "train")
+
+
+def test_arrays_may_be_encoded():
+    images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(3)]
+    source = from_arrays(images, [0, 1, 1])
+    assert collect(source.ordered()) == list(zip(images, [0, 1, 1]))
+    with pytest.raises(ValueError, match="as many labels"):
+        from_arrays(images, [0])
+
+
+@pytest.mark.parametrize("start", [0, 4])
+def test_excluded_examples_are_gone_from_every_pass(start):
+    source = without(numbered(6), ["arrays, example 1", "arrays, example 4", "another"])
+    assert source.size == 4 and source.class_counts().tolist() == [2, 0, 2]
+    assert [int(image[0, 0, 0]) for image, _ in collect(source.ordered())] == [0, 2, 3, 5]
+    assert sorted(int(image[0, 0, 0]) for _, image, _ in collect(source.shuffled(1, start), 4)) == [0, 2, 3, 5]
+    assert example_names(source) == [f"arrays, example {i}" for i in (0, 2, 3, 5)]
+    assert example_names(without(source, ["arrays, example 3"])) == [f"arrays, example {i}" for i in (0, 2, 5)]
+
+
+def test_excluded_names_that_are_nobodys(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("# a comment\ncat/a.jpg\n\n")
+    assert read_names(path) == ["cat/a.jpg"]
+    with pytest.raises(
+        ValueError, match="None of the 1 names to leave out, such as 'cat/a.jpg', is an example of arrays, such as 'arr"
+    ):
+        without(numbered(3), read_names(path))
+    with pytest.raises(ValueError, match="All 2 examples"):
+        without(numbered(2), ["arrays, example 0", "arrays, example 1"])
+    assert without(numbered(2), []).size == 2

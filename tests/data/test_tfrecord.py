@@ -1,0 +1,151 @@
+"""TFRecord files that others wrote: splits by name, counting, labels from 1, keys, class names, and what is wrong with a file."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from keras_vit.data import open_source, scanning
+from keras_vit.data.excluding import example_names, without
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """A cache folder of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(folder))
+    return folder / "scanned"
+
+
+def example(image, label, image_key="image/encoded", label_key="image/class/label"):
+    features = {
+        image_key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        label_key: tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write(path, labels, **keys):
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for i, label in enumerate(labels):
+            file.write(example(f"{path.name} {i}".encode(), label, **keys))
+
+
+def contents(source):
+    return [(image.decode(), int(label)) for image, label in source.ordered().as_numpy_iterator()]
+
+
+def imagenet_like(folder):
+    """Files as tf-slim names and labels them: from 1."""
+    for i, labels in enumerate(([1, 2, 3], [3], [2, 1])):
+        write(folder / f"train-{i:05d}-of-00003", labels)
+    write(folder / "validation-00000-of-00001", [2])
+
+
+def test_files_named_by_split_with_labels_from_one(tmp_path):
+    imagenet_like(tmp_path)
+    (tmp_path / "labels.txt").write_text("tench\ngoldfish\nshark\n")
+    text = f"tfrecord:{tmp_path}?first_label=1"
+    source = open_source(text, "train")
+    assert source.size == 6 and source.class_names == ("tench", "goldfish", "shark")
+    assert contents(source)[2:5] == [
+        ("train-00000-of-00003 2", 2),
+        ("train-00001-of-00003 0", 2),
+        ("train-00002-of-00003 0", 1),
+    ]
+    assert contents(open_source(text, "val")) == [("validation-00000-of-00001 0", 1)]
+    assert contents(open_source(text, "train[2:5]")) == contents(source)[2:5]
+    assert contents(open_source(f"tfrecord:{tmp_path}/train-*1-of*?first_label=1", "train")) == contents(source)[3:4]
+    with pytest.raises(ValueError, match='have no split "test"; their names say: train, val'):
+        open_source(text, "test")
+
+
+def test_without_class_names_the_labels_are_read_once(tmp_path, cache, monkeypatch):
+    imagenet_like(tmp_path)
+    text = f"tfrecord:{tmp_path}/*"
+    assert open_source(text, "train").class_names == ("0", "1", "2", "3")
+    assert len(list(cache.iterdir())) == 2  # the number of records, the largest label
+    monkeypatch.setattr(scanning, "count_records", lambda path: 1 / 0)
+    assert open_source(text, "train").size == 6
+    monkeypatch.undo()
+    write(tmp_path / "train-00001-of-00003", [1, 1, 1, 7])
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(cache.parent))
+    source = open_source(text, "train")
+    assert source.size == 9 and len(source.class_names) == 8
+    assert open_source(f"{text}?classes=12", "train").class_names[-1] == "11"
+
+
+def test_excluded_records_are_gone_from_every_pass(tmp_path):
+    for i in range(3):
+        write(tmp_path / f"{i}.tfrecord", [0] * 6)
+    whole = open_source(f"tfrecord:{tmp_path}?classes=1", "train[2:]")
+    names = example_names(whole)
+    assert len(names) == 16 and names[0] == f"{tmp_path}/0.tfrecord, record 2"
+    source = without(whole, [names[0], "1.tfrecord, record 5", names[-1]])
+    kept = [example for i, example in enumerate(contents(whole)) if i not in (0, 9, 15)]
+    assert source.size == 13 and source.counts == [3, 5, 5] and contents(source) == contents(source.cached()) == kept
+    stream = [(int(n), image.decode()) for n, image, _ in source.shuffled(3).take(30).as_numpy_iterator()]
+    assert sorted(image for _, image in stream[:13]) == sorted(image for _, image in stream[13:26]) == sorted(i for i, _ in kept)
+    assert [(int(n), image.decode()) for n, image, _ in source.shuffled(3, 20).take(10).as_numpy_iterator()] == stream[20:]
+
+
+def test_other_keys_and_files_without_a_splits_name(tmp_path):
+    write(tmp_path / "part-0.tfrecord", [0, 1], image_key="img", label_key="y")
+    text = f"tfrecord:{tmp_path}/part-*?image=img&label=y&classes=2"
+    assert contents(open_source(text, "train")) == [("part-0.tfrecord 0", 0), ("part-0.tfrecord 1", 1)]
+    with pytest.raises(ValueError, match=r'no "image/encoded" in its first record, but \[.img., .y.\]. Say ".*[?]image=KEY"'):
+        open_source(f"tfrecord:{tmp_path}/part-*", "train")
+
+
+def test_labels_that_are_no_class_are_named_when_they_are_read(tmp_path):
+    imagenet_like(tmp_path)
+    source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is none of 0 to 2; first_label= and classes="):
+        contents(source)
+
+
+def test_broken_files_are_clear_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No file matches"):
+        open_source(f"tfrecord:{tmp_path}", "train")
+    write(tmp_path / "a.tfrecord", [0, 1])
+    whole = (tmp_path / "a.tfrecord").read_bytes()
+    (tmp_path / "a.tfrecord").write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match="is no whole TFRecord file: record 2 does not end"):
+        open_source(f"tfrecord:{tmp_path}?classes=2", "train")
+    (tmp_path / "a.tfrecord").write_text("these are no records, but plain text")
+    with pytest.raises(ValueError, match="is no TFRecord file of tf.train.Examples"):
+        open_source(f"tfrecord:{tmp_path}?classes=2", "train")
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with pytest.raises(ValueError, match="holds no records"):
+        open_source(f"tfrecord:{tmp_path}?classes=2", "train")
+    with pytest.raises(ValueError, match="first_label=x: expected an integer"):
+        open_source(f"tfrecord:{tmp_path}?first_label=x", "train")
+
+
+def described(folder, **changes):
+    content = {"name": "x", "class_names": ["a", "b"], "splits": {"train": {"0.tfrecord": 2, "1.tfrecord": 1}}, **changes}
+    (folder / "dataset.json").write_text(json.dumps(content))
+
+
+def test_with_a_description_no_file_is_opened(tmp_path, cache):
+    for i in range(2):
+        (tmp_path / f"{i}.tfrecord").write_bytes(b"")
+    described(tmp_path)
+    source = open_source(f"tfrecord:{tmp_path}", "train[1:]")
+    assert source.files == ((f"{tmp_path}/0.tfrecord", 1, 1), (f"{tmp_path}/1.tfrecord", 0, 1)) and not cache.exists()
+    assert open_source(f"tfrecord:{tmp_path}/0*", "train").size == 2
+    with pytest.raises(ValueError, match='no split "test"; it has: train'):
+        open_source(f"tfrecord:{tmp_path}", "test")
+    with pytest.raises(ValueError, match=r"has options \(classes\), but dataset.json"):
+        open_source(f"tfrecord:{tmp_path}?classes=3", "train")
+    (tmp_path / "1.tfrecord").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 2 files are missing: .*1.tfrecord"):
+        open_source(f"tfrecord:{tmp_path}", "train")
+
+
+@pytest.mark.parametrize("changes", [{"splits": {"train": {"0.tfrecord": "two"}}}, {"features": {}}, {"rows": 3}, {"splits": []}])
+def test_a_description_that_is_none(tmp_path, changes):
+    (tmp_path / "0.tfrecord").write_bytes(b"")
+    described(tmp_path, **changes)
+    with pytest.raises(ValueError, match="does not describe TFRecord files"):
+        open_source(f"tfrecord:{tmp_path}", "train")
