@@ -32,6 +32,7 @@ LIMITS = {
     "qk_norm": (False,),
     "qkv_bias": (True,),
     "patch_norm": (False,),
+    "conv_stem": ((),),
     "fc_norm": (False,),
 }
 # What the code that reads them computes, whatever the model did.

@@ -76,6 +76,7 @@ LIMITS = {
     "pre_logits": (None,),
     "head_dim": (None,),
     "stem": (None,),
+    "conv_stem": ((),),
     "qk_norm": (False,),
     "fc_norm": (False,),
 }

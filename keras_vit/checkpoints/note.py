@@ -155,9 +155,10 @@ def _least_values(spec, tokens, classes, channels):
         return units + spec.width * (49 * channels + head)
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
     blocks = spec.depth * spec.width * (4 * inner + 2 * spec.mlp_dim)
-    pixels = math.prod(spec.patch_size) * (channels if spec.stem is None else spec.stem_width)
+    widths = [channels, *spec.conv_stem]
+    pixels = math.prod(spec.patch_size) * (widths[-1] if spec.stem is None else spec.stem_width)
     rest = spec.registers + (spec.pre_logits or 0) + pixels + (tokens if spec.positions == "learned" else 0)
-    stem = 0
+    stem = sum(9 * a * b for a, b in zip(widths, widths[1:]))
     if spec.stem is not None:
         stem = sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem)) + 49 * channels * spec.stem_width
     return blocks + spec.width * rest + stem + head * (spec.pre_logits or spec.width)
@@ -178,7 +179,7 @@ def check_size(spec, config, arrays, values, where):
     if max(config["image_size"]) > _LARGEST_SIDE:
         raise ValueError(f'"{where}" describes a model for images of {config["image_size"]} pixels, too large to be built.')
     bit = isinstance(spec, BiTSpec)
-    blocks = sum(spec.units) if bit else spec.depth + sum(spec.stem or ())
+    blocks = sum(spec.units) if bit else spec.depth + sum(spec.stem or ()) + len(spec.conv_stem)
     if blocks > arrays:
         raise ValueError(f'"{where}" describes a model of {blocks:,} blocks, but holds {arrays:,} arrays.')
     tokens = 0 if bit else math.prod(grid_size(config["image_size"], spec.stride))

@@ -37,6 +37,7 @@ LIMITS = {
     "positions": ("learned",),
     "pool": ("token", "gap", "map"),
     "patch_norm": (False,),
+    "conv_stem": ((),),
     "pre_logits": (None,),
     "head_dim": (None,),
 }

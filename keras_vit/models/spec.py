@@ -6,6 +6,7 @@ Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 
 import dataclasses
 import difflib
+import math
 import re
 
 from keras_vit.layers.mlp import check_gelu, check_mlp
@@ -32,9 +33,10 @@ STEMS = {
 POOLS = ("token", "gap", "map", "token_gap")
 
 
-def token_stride(patch_size, stem):
+def token_stride(patch_size, stem, conv_strides=()):
     """Pixels (height, width) from one patch token to the next: a stem's root takes every fourth pixel, each stage but the first half."""
     reduction = 1 if stem is None else 4 * 2 ** max(len(stem) - 1, 0)
+    reduction *= math.prod(conv_strides)
     return tuple(p * reduction for p in patch_size)
 
 
@@ -43,7 +45,7 @@ class ViTSpec:
     """A Vision Transformer's architecture, whole: equal specs are equal models.
 
     Attributes:
-        patch_size: (height, width) in pixels; of a hybrid in places of what the stem puts out.
+        patch_size: (height, width) in pixels; behind a stem in places of what the stem puts out.
         depth, width, mlp_dim, heads: the row's numbers.
         head_dim: width of an attention head; None for width / heads.
         class_token: prepend one; None for "exactly where pool is token".
@@ -63,6 +65,9 @@ class ViTSpec:
         patch_form, patch_norm: "conv" or "dense", and normalisations around it, see layers.PatchEncoder.
         stem: a hybrid's ResNet units a stage, such as (3, 4, 9); () for its root alone; None for a plain ViT.
         stem_width: channels of the stem's root, 64 in the paper.
+        conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv 2106.14881); ()
+            for none. Little data learns faster with one.
+        conv_strides: their strides; () for 2 each.
     """
 
     patch_size: tuple
@@ -95,6 +100,8 @@ class ViTSpec:
     mlp_form: str = "gelu"
     stem: tuple | None = None
     stem_width: int = 64
+    conv_stem: tuple = ()
+    conv_strides: tuple = ()
 
     def __post_init__(self):
         fix = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
@@ -104,7 +111,15 @@ class ViTSpec:
                 fix(name, tuple(getattr(self, name)))
         if self.class_token is None:
             fix("class_token", self.pool in ("token", "token_gap"))
+        fix("conv_stem", tuple(self.conv_stem))
+        fix("conv_strides", tuple(self.conv_strides) or (2,) * len(self.conv_stem))
+        if not all(isinstance(n, int) and n > 0 for n in self.conv_stem + self.conv_strides):
+            raise ValueError(f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}.")
+        if len(self.conv_stem) != len(self.conv_strides):
+            raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
         if self.stem is not None:
+            if self.conv_stem:
+                raise ValueError("stem and conv_stem exclude each other: a hybrid has a stem already.")
             fix("stem", tuple(self.stem))
             if not all(isinstance(units, int) and units > 0 for units in self.stem):
                 raise ValueError(f"stem must be ResNet units a stage, such as (3, 4, 9), got {self.stem}.")
@@ -140,7 +155,7 @@ class ViTSpec:
     @property
     def stride(self):
         """Pixels (height, width) from one patch token to the next."""
-        return token_stride(self.patch_size, self.stem)
+        return token_stride(self.patch_size, self.stem, self.conv_strides)
 
     def to_dict(self):
         return dataclasses.asdict(self)

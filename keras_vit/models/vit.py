@@ -6,6 +6,7 @@ from keras_vit import layers
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.layers.registration import serializable
 from keras_vit.models.classifier import Classifier, make_head
+from keras_vit.models.convolutional import conv_stem
 from keras_vit.models.resnet import hybrid_stem
 from keras_vit.models.spec import make_spec
 
@@ -15,6 +16,7 @@ def _embed(image, spec, grid, remat, policy):
     x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
     if spec.stem is not None:
         x = hybrid_stem(x, spec.stem, spec.stem_width, bool(remat), policy)  # (b, height/s, width/s, c)
+    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
     encoder = layers.PatchEncoder(
         spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
     )

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.training.reduction import all_reduce, replicas
+from keras_vit.training.wrapping import innermost
 
 
 def _rows(x):
@@ -84,10 +85,13 @@ def train_step(model, batch):
 def _compiles_gradients_alone(model):
     """With several replicas XLA compiles the forward and backward pass; their sum and the update stay outside, as it must.
 
-    A TPUStrategy compiles the whole step by itself.
+    A TPUStrategy compiles the whole step by itself. Statistics over all replicas are sums as well: a model with a layer that takes
+    them is not compiled.
     """
-    several = replicas() > 1 and not isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
-    return several and model.jit_compile and not model.run_eagerly
+    if replicas() == 1 or isinstance(model.distribute_strategy, tf.distribute.TPUStrategy):
+        return False
+    synchronized = any(getattr(layer, "synchronized", False) for layer in model._flatten_layers())
+    return model.jit_compile and not model.run_eagerly and not synchronized
 
 
 def _clips(optimizer):
@@ -101,11 +105,12 @@ def _reduces_first(optimizer):
 
 def _apply(optimizer, gradients, variables):
     """One update with the sum over replicas of `gradients`."""
-    if replicas() > 1 and _clips(optimizer) and not _reduces_first(optimizer):
+    rule = innermost(optimizer)
+    if replicas() > 1 and _clips(rule) and not _reduces_first(rule):
         # Clipped here, in the sum. The optimizer's own clipping finds nothing to do in an N-th of it, and its own sum over the
         # replicas puts the N parts together again.
-        places, scale = [i for i, g in enumerate(gradients) if g is not None], optimizer.loss_scale_factor or 1.0
-        clipped = optimizer._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in places])])
+        places, scale = [i for i, g in enumerate(gradients) if g is not None], rule.loss_scale_factor or 1.0
+        clipped = rule._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in places])])
         for i, g in zip(places, clipped):
             gradients[i] = g * scale / replicas()
     optimizer.apply(gradients, variables)
@@ -119,7 +124,7 @@ def check_optimizer(optimizer, strategy):
     """
     if optimizer is None or strategy.num_replicas_in_sync == 1:
         return
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner = innermost(optimizer)
     if inner.gradient_accumulation_steps or optimizer.gradient_accumulation_steps:
         raise ValueError(
             "gradient_accumulation_steps does not work under tf.distribute. Set model.micro_batches = k before fit instead: each "
@@ -135,7 +140,7 @@ def check_optimizer(optimizer, strategy):
             "ScheduleFreeAdamW reads weights that it has just changed, and ends elsewhere under tf.distribute than on one device. Use "
             "keras_vit.training.AdamW."
         )
-    if inner is not optimizer and _clips(inner) and not _reduces_first(inner):
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and _clips(inner) and not _reduces_first(inner):
         raise ValueError(
             f"{type(inner).__name__} with clipping and loss scaling (mixed_float16) would clip each replica's gradient by itself. Use "
             "keras_vit.training.AdamW or Momentum, or mixed_bfloat16, which needs no loss scaling."

@@ -85,6 +85,30 @@ def stock_optimizers_and_ragged_batches():
     print(json.dumps(found))
 
 
+def a_convolutional_stem():
+    """Its batch statistics are the global batch's, under XLA too (which then leaves the replicas' sums alone)."""
+    x = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype="uint8")
+    found = []
+    for name, compiled in (("one", False), ("mirrored", False), ("mirrored", True)):
+        layout = strategy(name)
+        keras.utils.set_random_seed(0)
+        with layout.scope():
+            model = keras_vit.ViT(
+                "Ti/1", image_size=16, classes=5, conv_stem=(8, 16), depth=1, width=16, heads=2, mlp_dim=16, pool="gap"
+            )
+            model.compile(AdamW(1e-3, epsilon=1e-4), SoftmaxCrossEntropy(), jit_compile=compiled)
+        kept = [v for v in model.weights if not v.path.endswith("key/bias")]
+        before = [v.numpy() for v in kept]
+        model.fit(x, np.arange(32) % 5, batch_size=8, shuffle=False, verbose=0)
+        found.append((before, [v.numpy() for v in kept]))
+    print(json.dumps([apart(found[0], other) for other in found[1:]]))
+
+
+def test_a_convolutional_stem_is_right_on_two_replicas():
+    found = json.loads(in_process(a_convolutional_stem, devices=2).splitlines()[-1])
+    assert max(found) <= 1e-5, found
+
+
 def test_keras_own_optimizers_and_ragged_batches_are_right_on_two_replicas():
     found = json.loads(in_process(stock_optimizers_and_ragged_batches, devices=2).splitlines()[-1])
     assert max(found.values()) <= 1e-5, found

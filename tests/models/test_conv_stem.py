@@ -1,0 +1,78 @@
+"""A stem of convolutions before the patches."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.training import AdamW, SoftmaxCrossEntropy
+from trainers.flops import forward_flops
+
+SMALL = {"image_size": 32, "classes": 10, "depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "pool": "gap"}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Two epochs of 16 images; with the images."""
+    keras.utils.set_random_seed(0)
+    model = keras_vit.ViT("Ti/1", conv_stem=(8, 16, 32), **SMALL)
+    x = np.random.default_rng(0).integers(0, 256, (16, 32, 32, 3), dtype="uint8")
+    model.compile(AdamW(1e-3), SoftmaxCrossEntropy(), jit_compile=False)
+    model.fit(x, np.arange(16) % 10, batch_size=16, epochs=2, verbose=0)
+    return model, x
+
+
+def test_strides_set_the_grid_and_the_count_is_that_of_the_formula(trained):
+    model, _ = trained
+    assert model.grid == (4, 4) and model.spec.stride == (8, 8)
+    assert model.spec.conv_strides == (2, 2, 2)
+    stem = sum(9 * a * b + 4 * b for a, b in ((3, 8), (8, 16), (16, 32)))
+    without = keras_vit.ViT("Ti/1", channels=32, **{**SMALL, "image_size": 4})
+    assert model.count_params() == without.count_params() + stem
+    strided = keras_vit.ViT("Ti/1", conv_stem=(8, 32), conv_strides=(1, 4), **SMALL)
+    assert strided.grid == (8, 8)
+    products = 32 * 32 * 9 * 3 * 8 + 8 * 8 * 9 * 8 * 32
+    plain = keras_vit.ViT("Ti/1", channels=32, **{**SMALL, "image_size": 8})
+    assert forward_flops(strided.spec, 32) == forward_flops(plain.spec, 8, 32) + 2 * products
+
+
+def test_statistics_of_the_batch_are_the_last_convolutions_moments(trained):
+    """After a step from fresh statistics: 0.95 of the start, 0.05 of the batch's own."""
+    model = keras_vit.ViT("Ti/1", conv_stem=(8,), **SMALL)
+    x = trained[1].astype("float32")
+    conv, norm = model.get_layer("stem_conv1"), model.get_layer("stem_norm1")
+    put_out = keras.ops.convert_to_numpy(keras.Model(model.input, conv.output)(x))
+    model(x, training=True)
+    np.testing.assert_allclose(norm.moving_mean, 0.05 * put_out.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(norm.moving_variance, 0.95 + 0.05 * put_out.var((0, 1, 2)), rtol=1e-4)
+
+
+def test_a_file_and_another_size_keep_the_stem_with_its_statistics(trained, tmp_path):
+    model, x = trained
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    np.testing.assert_array_equal(keras_vit.load(path).predict(x, verbose=0), model.predict(x, verbose=0))
+    larger = keras_vit.load(path, image_size=48)
+    assert larger.grid == (6, 6)
+    for name in ("stem_conv1", "stem_norm1", "stem_norm3"):
+        for a, b in zip(larger.get_layer(name).get_weights(), model.get_layer(name).get_weights()):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["out.npz", "folder"])
+def test_formats_without_such_a_stem_refuse_it(trained, tmp_path, name):
+    with pytest.raises(ValueError, match=r"cannot express this model: conv_stem=\(8, 16, 32\)"):
+        keras_vit.save(trained[0], str(tmp_path / name), format="google" if name.endswith("npz") else "timm")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"conv_stem": (0, 8)}, "must be positive integers"),
+        ({"conv_stem": (8, 8), "conv_strides": (2,)}, "2 convolutions, conv_strides 1 strides"),
+        ({"conv_stem": (8,), "stem": (1,)}, "exclude each other"),
+    ],
+)
+def test_mistakes_are_clear_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.ViT("Ti/1", **SMALL, **options)
