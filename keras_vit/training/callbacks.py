@@ -5,6 +5,8 @@ import time
 import keras
 from absl import logging
 
+from keras_vit.training.wrapping import averaging
+
 
 class CountsSteps(keras.callbacks.Callback):
     """Knows the run's step, which fit does not tell when it resumes. It serves several calls of fit, one after another.
@@ -100,8 +102,14 @@ class TensorBoard(CountsSteps):
 
 
 def swap_averages(model):
-    """Exchanges the model's trainable weights with their moving averages in the optimizer, bit for bit; again undoes it."""
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    """Exchanges the model's trainable weights with their averages in the optimizer, bit for bit; again undoes it.
+
+    Raises:
+        ValueError: if no optimizer of the model's keeps averages.
+    """
+    optimizer = averaging(model.optimizer)
+    if optimizer is None:
+        raise ValueError(f"{model.name}'s optimizer keeps no averages: use use_ema=True, or StochasticWeightAveraging around it.")
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     for variable, average in zip(optimizer._trainable_variables, optimizer._model_variables_moving_average):
@@ -112,9 +120,9 @@ def swap_averages(model):
 
 
 class EvaluateAverage(keras.callbacks.Callback):
-    """Evaluates within fit with the moving averages of the weights, and trains on with the weights themselves.
+    """Evaluates within fit with the averages of the weights, and trains on with the weights themselves.
 
-    Needs an optimizer with use_ema=True. After an evaluation that was broken off, call `undo`.
+    Needs an optimizer with use_ema=True, or a StochasticWeightAveraging. After an evaluation that was broken off, call `undo`.
     """
 
     _swapped = False

@@ -7,6 +7,7 @@ from absl import logging
 from keras_vit.training.callbacks import EvaluateAverage, MetricsLog, TensorBoard
 from keras_vit.training.faults import RESTART, Preempted, Preemption, Watch
 from keras_vit.training.saving import Checkpoints
+from keras_vit.training.wrapping import averaging
 
 
 def spans(start, total, every):
@@ -48,13 +49,14 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
     verbose = (1 if sys.stdout.isatty() else 2) if run.strategy.chief else 0
-    ema = getattr(getattr(model.optimizer, "inner_optimizer", model.optimizer), "use_ema", False)
     averages = EvaluateAverage()
+    own_averages = [averages] if averaging(model.optimizer) else []
     with Preemption() as preemption, Checkpoints(run, checkpoint_every, keep, start) as checkpoints:
-        # Checkpoints before Watch: it knows the step when Watch ends the run there.
+        # Checkpoints before Watch: it knows the step when Watch ends the run there. The caller's before the logs, which hold what they add.
         own = [
             checkpoints,
             Watch(run, preemption, checkpoints, start),
+            *callbacks,
             MetricsLog(run, batch_size, start),
             TensorBoard(run, start),
         ]
@@ -66,7 +68,7 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
                     initial_epoch=first // every,
                     epochs=-(-last // every),
                     steps_per_epoch=steps,
-                    callbacks=own + [averages] * ema + list(callbacks),
+                    callbacks=own + own_averages,
                     shuffle=False,
                     verbose=verbose,
                 )

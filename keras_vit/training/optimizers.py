@@ -49,8 +49,8 @@ class GlobalGradient:
         return grads_and_vars  # summed above
 
 
-class _Decoupled(GlobalGradient, keras.optimizers.Optimizer):
-    """What both share. A subclass says in `slots` what it keeps a weight, and in `step` what it subtracts, before lr."""
+class Decoupled(GlobalGradient, keras.optimizers.Optimizer):
+    """What this package's optimizers share. A subclass says in `slots` what it keeps a weight, in `step` what it subtracts, before lr."""
 
     slots = ()
 
@@ -90,7 +90,7 @@ class _Decoupled(GlobalGradient, keras.optimizers.Optimizer):
 
 
 @serializable
-class Momentum(_Decoupled):
+class Momentum(Decoupled):
     """SGD with momentum as in the paper's code: m = momentum m + g; w -= lr (m + decay w).
 
     Args:
@@ -117,7 +117,7 @@ class Momentum(_Decoupled):
 
 
 @serializable
-class AdamW(_Decoupled):
+class AdamW(Decoupled):
     """Adam with decoupled weight decay: w -= lr (m^ / (sqrt(v^) + epsilon) + decay w), m^ and v^ bias-corrected.
 
     Args:

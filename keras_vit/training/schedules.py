@@ -46,24 +46,29 @@ def resolve_steps(duration, batch_size, examples, total=None):
     return int(number)
 
 
-def _cosine(progress, _):
+def _cosine(progress, *_):
     return 0.5 * (1.0 + ops.cos(math.pi * progress))
 
 
-def _linear(progress, _):
+def _linear(progress, *_):
     return 1.0 - progress
 
 
-def _constant(progress, _):
+def _constant(progress, *_):
     return ops.ones_like(progress)
 
 
-def _rsqrt(_, since):
+def _rsqrt(_, since, __):
     return 1.0 / ops.sqrt(1.0 + since)
 
 
-# A decay maps (progress 0..1 behind the warm-up, steps since it over `timescale`) to a factor.
-DECAYS = {"cosine": _cosine, "linear": _linear, "rsqrt": _rsqrt, "constant": _constant}
+def _staircase(_, __, whole):
+    """A tenth from 30, 60 and 90% of the run on (BiT, arXiv 1912.11370)."""
+    return ops.power(10.0, -sum(ops.cast(whole > share, "float32") for share in (0.3, 0.6, 0.9)))
+
+
+# A decay maps (progress 0..1 behind the warm-up, steps since it over `timescale`, share of the run, warm-up and all) to a factor.
+DECAYS = {"cosine": _cosine, "linear": _linear, "rsqrt": _rsqrt, "constant": _constant, "staircase": _staircase}
 
 
 @serializable
@@ -74,7 +79,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         peak: the highest learning rate.
         total: steps of the whole run.
         warmup: of those, steps of warm-up.
-        decay: "cosine" or "linear" (both to `final`), "rsqrt" (1 / sqrt, with a linear cool-down) or "constant".
+        decay: "cosine" or "linear" (both to `final`), "rsqrt" (1 / sqrt, with a linear cool-down), "constant" or "staircase" (a tenth at
+            30, 60 and 90% of the run).
         final: the rate at the end of cosine and linear.
         timescale: rsqrt falls by sqrt(2) in the first so many steps.
         cooldown: rsqrt ends with so many steps of linear decay to 0.
@@ -98,7 +104,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step = ops.cast(step, "float32")
         since = ops.maximum(step - self.warmup, 0.0)
         progress = ops.minimum(since / max(self.total - self.warmup, 1), 1.0)
-        rate = self.final + (self.peak - self.final) * DECAYS[self.decay](progress, since / self.timescale)
+        factor = DECAYS[self.decay](progress, since / self.timescale, step / self.total)
+        rate = self.final + (self.peak - self.final) * factor
         if self.warmup:
             rate = ops.where(step < self.warmup, self.peak * step / self.warmup, rate)
         if self.cooldown:
