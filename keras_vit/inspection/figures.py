@@ -57,6 +57,20 @@ def confusion_matrix(confusion, class_names):
     return _png(figure)
 
 
+def few_shot_accuracy(results):
+    """Accuracy against examples a class, with the standard deviation over draws; `results` is evaluation.few_shot's."""
+    figure, axes = _new(4.5, 3.2)
+    ax, shots = axes[0, 0], list(results)
+    mean, std = ([100 * found[name] for found in results.values()] for name in ("mean", "std"))
+    ax.errorbar(shots, mean, std, fmt="o-", markersize=4, capsize=3)
+    ax.set_xscale("log")
+    ax.set_xticks(shots, [str(n) for n in shots])
+    ax.minorticks_off()
+    ax.set(xlabel="examples a class", ylabel="accuracy, %")
+    ax.grid(alpha=0.3)
+    return _png(figure)
+
+
 def _show(ax, image, title="", color="black"):
     gray = image.shape[-1] == 1
     ax.imshow(image[..., 0] if gray else image, cmap="gray" if gray else None, vmin=0, vmax=255)
@@ -85,4 +99,30 @@ def attention(images, maps):
         _show(axes[1, column], image)
         extent = (-0.5, width - 0.5, height - 0.5, -0.5)
         axes[1, column].imshow(weights, cmap="inferno", alpha=0.6, extent=extent, interpolation="bilinear", vmin=0, vmax=1)
+    return _png(figure)
+
+
+def lines(series, x_label, y_label, log_x=False):
+    """Lines in one picture. `series` is {name: (xs, ys)}; a single point shows as a dot."""
+    figure, axes = _new(6, 3.6)
+    ax = axes[0, 0]
+    for name, (xs, ys) in series.items():
+        ax.plot(xs, ys, "o-" if len(xs) < 20 else "-", label=name, markersize=4)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    if log_x:
+        ax.set_xscale("log")
+    if len(series) > 1:
+        ax.legend()
+    ax.grid(alpha=0.3)
+    return _png(figure)
+
+
+def bars(values, label):
+    """Horizontal bars, {name: value}, from the top down."""
+    figure, axes = _new(7, 1 + 0.3 * len(values))
+    ax = axes[0, 0]
+    ax.barh(list(values), list(values.values()))
+    ax.invert_yaxis()
+    ax.set(xlabel=label)
+    ax.grid(alpha=0.3, axis="x")
     return _png(figure)

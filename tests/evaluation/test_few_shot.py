@@ -1,0 +1,128 @@
+"""Few-shot evaluation: what is drawn, the accuracies against scikit-learn's, and which images are embedded."""
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data import evaluation_batches, from_arrays, open_source
+from keras_vit.evaluation import extract, few_shot
+from keras_vit.evaluation.features import labels_of, subset
+from keras_vit.evaluation.few_shot import draw
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Pixels of the digits as features: (training features, labels, test features, labels)."""
+    found = []
+    for split in ("train", "test"):
+        images, labels = zip(*open_source("digits", split).ordered().as_numpy_iterator())
+        found += [np.stack(images).reshape(len(images), -1).astype("float32"), np.array(labels)]
+    return found
+
+
+def test_draws_are_balanced_seeded_and_nested():
+    labels = np.random.default_rng(0).integers(0, 4, 200)
+    ten = draw(labels, list("abcd"), 10, seed=3)
+    assert ten.shape == (4, 10) and (labels[ten] == np.arange(4)[:, None]).all() and len(np.unique(ten)) == 40
+    np.testing.assert_array_equal(ten, draw(labels, list("abcd"), 10, seed=3))
+    np.testing.assert_array_equal(ten[:, :5], draw(labels, list("abcd"), 5, seed=3))
+    assert (ten != draw(labels, list("abcd"), 10, seed=4)).any()
+
+
+def test_a_class_with_too_few_examples_is_named():
+    with pytest.raises(ValueError, match=r"3 shots need 3 examples of every class. Fewer have 2 of 4: bird \(2\), fish \(0\)"):
+        draw(np.array([0] * 5 + [1] * 2 + [2] * 3), ["cat", "bird", "dog", "fish"], 3, 0)
+
+
+def test_accuracies_are_those_of_scikit_learns_ridge(digits):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    found = few_shot(*digits, shots=(1, 10), seeds=(0, 1))
+    train, labels, test, truth = digits
+    for shots in (1, 10):
+        runs = []
+        for seed in (0, 1):
+            chosen = draw(labels, range(10), shots, seed).reshape(-1)
+            x = train[chosen].astype("float64")
+            mean, std = x.mean(0), x.std(0) + 1e-5
+            whiten = lambda a: np.concatenate([(a - mean) / std, np.full((len(a), 1), 100.0)], axis=1)  # noqa: B023, E731
+            targets = np.where(labels[chosen][:, None] == np.arange(10), 1.0, -1.0)
+            ridge = linear_model.Ridge(alpha=2.0**10, fit_intercept=False, solver="svd").fit(whiten(x), targets)
+            runs.append((ridge.predict(whiten(test)).argmax(-1) == truth).mean())
+        assert found[shots]["runs"] == pytest.approx(runs, abs=1e-12)
+        assert found[shots]["mean"] == pytest.approx(np.mean(runs)) and found[shots]["std"] == pytest.approx(np.std(runs))
+    assert 0.3 < found[1]["mean"] < found[10]["mean"] < 0.95
+
+
+def test_of_several_penalties_the_one_best_on_the_validation_part_is_taken(digits):
+    train, labels, test, truth = digits
+    part, validation = (train[:900], labels[:900]), (train[900:], labels[900:])
+    penalties = [1.0, 1e3, 1e9]
+    found = few_shot(*part, test, truth, shots=(5,), l2=penalties, validation=validation)
+    alone = {l2: few_shot(*part, test, truth, shots=(5,), l2=l2)[5] for l2 in penalties}
+    judged = {l2: few_shot(*part, *validation, shots=(5,), l2=l2)[5]["mean"] for l2 in penalties}
+    best = max(judged, key=judged.get)
+    assert judged[best] > min(judged.values()) and found[5] == {**alone[best], "l2": best}
+    with pytest.raises(ValueError, match="give it"):
+        few_shot(*part, test, truth, l2=penalties)
+
+
+def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
+    model, labels = tiny(), np.array([3, 0, 2, 1])
+    extractor = keras_vit.Model(model.input, model.features)
+    features, truth = extract(extractor, evaluation_batches(from_arrays(pixels, labels), "decode", 3))
+    np.testing.assert_array_equal(truth, labels)
+    # The head is linear: the logits are the features' product with its kernel.
+    head = model.get_layer("head")
+    np.testing.assert_allclose(features @ head.kernel.numpy() + head.bias.numpy(), model(pixels), atol=1e-4)
+    half, _ = extract(extractor, evaluation_batches(from_arrays(pixels, labels), "decode", 3), "float16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, features.astype("float16"))
+    with pytest.raises(ValueError, match=r"gives \(3, 7, 16\); expected features"):
+        blocks = keras_vit.Model(model.input, model.get_layer("block_01").output)
+        extract(blocks, evaluation_batches(from_arrays(pixels, labels), "decode", 3))
+
+
+def folder_of(path, count=12):
+    """Grey 4x4 PNGs of three classes: example i of a class is of the one value 20 * i."""
+    import tensorflow as tf
+
+    for name in "abc":
+        (path / name).mkdir()
+        for i in range(count):
+            (path / name / f"{i:02d}.png").write_bytes(tf.io.encode_png(np.full((4, 4, 1), 20 * i, "uint8")).numpy())
+    return open_source(f"folder:{path}", "train")
+
+
+def values_of(source):
+    """The images' values, in order, through evaluation batches."""
+    batches = evaluation_batches(source, "decode(1)|resize(4, 4)", 4).as_numpy_iterator()
+    return np.concatenate([images[weights > 0, 0, 0, 0] for images, _, weights in batches])
+
+
+def test_only_the_images_of_a_subset_are_read(tmp_path):
+    source = folder_of(tmp_path)
+    numbers = np.array([0, 5, 17, 30])
+    values, labels = values_of(source)[numbers], labels_of(source)[numbers]
+    read = subset(source, numbers)
+    kept = {read.names(i).numpy().decode() for i in range(4)}
+    for path in tmp_path.rglob("*.png"):
+        if str(path) not in kept:
+            path.unlink()
+    np.testing.assert_array_equal(values_of(read), values)
+    np.testing.assert_array_equal(labels_of(read), labels)
+
+
+def test_a_subset_keeps_what_messages_call_its_examples():
+    source = subset(open_source("digits", "test"), [3, 40])
+    assert source.called(np.int64(1)) == "digits, example 40"
+
+
+def test_a_subset_of_records_is_the_same_examples(shared_data):
+    source = open_source("cifar10", "test[100:400]", str(shared_data / "tensorflow_datasets"))
+    numbers = np.array([0, 7, 64, 299])
+    batches = list(evaluation_batches(source, "decode|resize(32, 32)", 300).as_numpy_iterator())
+    found = list(evaluation_batches(subset(source, numbers), "decode|resize(32, 32)", 3).as_numpy_iterator())
+    assert [list(weights) for _, _, weights in found] == [[1, 1, 1], [1, 0, 0]]
+    np.testing.assert_array_equal(np.concatenate([images for images, _, _ in found])[:4], batches[0][0][numbers])
+    np.testing.assert_array_equal(labels_of(source), batches[0][1])
+    np.testing.assert_array_equal(np.concatenate([labels for _, labels, _ in found])[:4], batches[0][1][numbers])

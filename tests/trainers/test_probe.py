@@ -1,0 +1,145 @@
+"""The probe binary, and few-shot evaluation within a training run."""
+
+import json
+import types
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data import open_source
+from keras_vit.evaluation import few_shot
+from keras_vit.training.rundir import RunDirectory
+from trainers import flags, pretrain, probe, session
+from trainers.few_shot import Embedder, Task, numbers, preprocessing, resolve_every
+
+SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A file with a small random model for the digits."""
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    keras.utils.set_random_seed(0)
+    keras_vit.save(keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=10, preprocessing="decode(1)", **SMALL), path)
+    return path
+
+
+@pytest.fixture
+def run_probe(saved, monkeypatch, tmp_path, capsys):
+    """A function: runs the binary with flags, in this process; returns (what it printed, probe.json)."""
+
+    def run(**options):
+        defaults = {
+            "model": str(saved),
+            "data": "digits",
+            "train": "train",
+            "test": "test",
+            "methods": "few_shot",
+            "shots": "1,5",
+        }
+        more = {"l2": "1024", "validation": None, "image_size": None, "preprocess": None, "dtype": "float32", "batch_size": 60}
+        values = {**defaults, **more, "data_dir": None, "output": str(tmp_path / "out"), **options}
+        monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**values))
+        probe.main()
+        return capsys.readouterr().out, json.loads((tmp_path / "out" / "probe.json").read_text())
+
+    return run
+
+
+def runs_of(results):
+    """The accuracies of all draws, shots after shots."""
+    return [accuracy for found in results.values() for accuracy in found["runs"]]
+
+
+def test_all_methods_agree_with_few_shot_alone(run_probe, saved, tmp_path):
+    """The draws are the same whether all training images are embedded or the drawn ones; the figures are evaluation.few_shot's."""
+    _, alone = run_probe()
+    printed, every = run_probe(methods="few_shot,knn,logistic,ridge")
+    assert runs_of(alone["few_shot"]) == pytest.approx(runs_of(every["few_shot"]), abs=0.006)  # two of the 360
+    assert alone["train_images"] <= 3 * 5 * 10 and every["train_images"] == 1437 and every["test_images"] == 360
+    embedder = Embedder(keras_vit.load(saved), "decode(1)", 100)
+    direct = few_shot(*embedder(open_source("digits", "train")), *embedder(open_source("digits", "test")), shots=(1, 5))
+    assert runs_of(alone["few_shot"]) == pytest.approx(runs_of(direct), abs=0.006)
+    for method in ("knn", "logistic", "ridge"):  # a random model's features
+        assert 0.25 < every[method]["top1"] < every[method]["top5"] <= 1
+    assert every["logistic"]["held_out"][f"{every['logistic']['C']:g}"] == max(every["logistic"]["held_out"].values())
+    for line in ("few-shot, 5 a class", "nearest neighbours", "logistic regression", "ridge regression"):
+        assert line in printed
+    assert (tmp_path / "out" / "few_shot.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_the_penalty_is_chosen_on_the_validation_split(run_probe):
+    _, found = run_probe(train="train[:80%]", validation="train[80%:]", l2="1,1000000000", shots="5")
+    assert found["few_shot"]["5"]["l2"] == 1  # at 1e9 the head predicts next to nothing
+    with pytest.raises(ValueError, match="--validation=train"):
+        run_probe(l2="1,1024")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": "svm"}, 'Unknown method "svm". Valid: few_shot, knn, logistic, ridge'),
+        ({"shots": "1,x"}, '--shots="1,x": expected whole numbers above 0'),
+        ({"dtype": "int8"}, 'kept in "int8". Valid: float32, float16'),
+        ({"shots": "500"}, "Fewer have 10 of 10: 0 "),
+        ({"preprocess": "decode(1)|resize(9, 9)"}, r"gives images of \(9, 9, 1\), the model takes \(8, 8, 1\)"),
+    ],
+)
+def test_wrong_flags_are_clear_errors(run_probe, options, message):
+    with pytest.raises(ValueError, match=message):
+        run_probe(**options)
+
+
+def test_without_a_text_of_its_own_the_model_gets_big_visions_resize(tiny):
+    assert preprocessing(tiny(image_size=224, variant="Ti/16")) == "decode(3)|resize(256)|central_crop(224, 224)"
+    assert preprocessing(tiny()) == "decode(3)|resize(9, 14)|central_crop(8, 12)"
+    assert preprocessing(tiny(preprocessing="decode|resize(8, 12)")) == "decode|resize(8, 12)"
+
+
+def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
+    """It would shift what the draws count."""
+    import tensorflow as tf
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            (tmp_path / name / f"{i}.png").write_bytes(tf.io.encode_png(np.full((8, 8, 1), 40 * i, "uint8")).numpy())
+    source = open_source(f"folder:{tmp_path}", "train")
+    (tmp_path / "b" / "1.png").write_bytes(b"\x89PNG broken since")
+    model = keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=10, **SMALL)
+    task = Task(source, source, (3,))
+    with pytest.raises(ValueError, match="^1 training images .* are broken"):
+        task.evaluate(*task.embed(Embedder(model, "decode(1)|resize(8, 8)", 4)))
+
+
+def test_durations_are_whole_evaluations():
+    steps = {"3 steps": 3, "10 steps": 10}.get
+    assert [resolve_every(text, steps, 100, 4) for text in ("", "3 steps", "10 steps")] == [100, 4, 12]
+    assert numbers("1, 25", "--shots") == (1, 25)
+
+
+def test_a_run_measures_few_shot_accuracy_with_its_averaged_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "write_report", lambda *_: None)
+    config = flags.load_config("digits_pretrain")
+    config.update(total="3 steps", evaluate="1 steps", checkpoint="2 steps", batch_size=64, jit_compile=False)
+    config.model.update(SMALL)
+    config.optimizer.ema = 0.5
+    config.few_shot.update(source="digits", test="test[:100]", shots="1,5", every="2 steps")
+    model, _ = session.run(config, tmp_path, pretrain.build)
+    records = RunDirectory(tmp_path).metrics()
+    assert [(r["step"], sorted(k for k in r if k.startswith("few_shot"))) for r in records] == [
+        (1, []),
+        (2, ["few_shot/1", "few_shot/5"]),
+        (3, ["few_shot/1", "few_shot/5"]),
+    ]
+    last = json.loads((tmp_path / "few_shot.json").read_text())
+    assert last["step"] == 3 and last["few_shot"]["5"]["mean"] == records[2]["few_shot/5"]
+    # The run ends with the averages in the model: measured again, they give the same.
+    task = Task(open_source("digits", "train"), open_source("digits", "test[:100]"), (1, 5))
+    again = task.evaluate(*task.embed(Embedder(model, last["preprocess"], 64)))
+    assert {str(k): v for k, v in again.items()} == last["few_shot"]
+    config.few_shot.shots = "1000"
+    with pytest.raises(ValueError, match="1000 shots need 1000 examples of every class"):
+        session.run(config, tmp_path / "other", pretrain.build)
