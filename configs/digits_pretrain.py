@@ -17,6 +17,8 @@ def get_config():
 
     config.data.train_preprocess = "decode(1)|random_shift(1)|noise(10)"
     config.data.eval_preprocess = "decode(1)|resize(8, 8)"
+    config.data.update(dev_train="train[:80%]", dev_evaluation="train[80%:]")
+    config.sweep = "optimizer.learning_rate=5e-4,1e-3,2e-3,4e-3"
 
     config.batch_size = 64
     config.total = "60 epochs"

@@ -13,16 +13,27 @@ from absl import logging
 from . import flags
 
 
-def evaluate(model, source, preprocess, batch_size, limit=500):
-    """Measures of `model` over `source`; also the first `limit` images, uint8, with all logits and labels."""
+def evaluate(model, source, preprocess, batch_size, limit=500, broken=None):
+    """Measures of `model` over `source`; also the first images, uint8, up to `limit`, with all logits and labels.
+
+    Examples that cannot be used are left out, and `broken`, a data.Broken, is told of them.
+
+    Raises:
+        ValueError: if none can be used.
+    """
     import numpy as np
 
-    from keras_vit.data import evaluation_batches
+    from keras_vit.data import Broken, evaluation_batches
     from keras_vit.evaluation import classify, report
 
-    batches = evaluation_batches(source, preprocess, batch_size)
-    logits, labels = classify(model, batches)
-    images = np.concatenate([b[0] for b in batches.take(-(-limit // batch_size)).as_numpy_iterator()])[: min(limit, len(labels))]
+    broken = broken or Broken()
+    batches = evaluation_batches(source, preprocess, batch_size, broken=broken)
+    with broken.raised():
+        logits, labels = classify(model, batches)
+        if not len(labels):
+            raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
+        first = batches.take(-(-limit // batch_size)).as_numpy_iterator()
+        images = np.concatenate([images[weights > 0] for images, _, weights in first])[:limit]
     return report(logits, labels), images, logits, labels
 
 

@@ -7,8 +7,10 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
+import re
 import signal
 import sys
 
@@ -39,24 +41,43 @@ def _module(name, path, **kwargs):
     return module
 
 
-def load_config(name):
-    """The ConfigDict of a packaged config's name or of a Python file's path.
+def packaged(name):
+    """A module of the packaged configs, such as "digits_pretrain" or "lib.datasets"."""
+    if _PACKAGE not in sys.modules:
+        _module(_PACKAGE, _CONFIGS / "__init__.py", submodule_search_locations=[str(_CONFIGS)])
+    return importlib.import_module(f"{_PACKAGE}.{name}")
+
+
+def _call(module, name, argument):
+    """What the config module's get_config gives for the text behind the colon; "" for none."""
+    takes = bool(inspect.signature(module.get_config).parameters)
+    if argument and not takes:
+        raise ValueError(f'The config "{name}" takes no argument, got "{argument}".')
+    try:
+        return module.get_config(argument) if takes else module.get_config()
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def load_config(text):
+    """The ConfigDict of a packaged config's name or of a Python file's path, with what the config takes behind a colon.
+
+    "digits_pretrain", "augreg:medium1,S/32", "/my/own.py", "/my/own.py:argument".
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if there is no such config, or it does not take the argument.
     """
+    name, argument = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", text, re.DOTALL).groups(default="")
     if name.endswith(".py") or os.sep in name:
         if not os.path.isfile(name):
             raise ValueError(f'There is no config file "{name}".')
         if pathlib.Path(name).resolve().parent != _CONFIGS:
-            return _module("keras_vit_own_config", name).get_config()
+            return _call(_module("keras_vit_own_config", name), name, argument)
         name = pathlib.Path(name).stem
     if name not in config_names():
         valid = ", ".join(config_names())
         raise ValueError(f'There is no config "{name}".{_nearest(name, config_names())} Packaged: {valid}; or give a .py file.')
-    if _PACKAGE not in sys.modules:
-        _module(_PACKAGE, _CONFIGS / "__init__.py", submodule_search_locations=[str(_CONFIGS)])
-    return importlib.import_module(f"{_PACKAGE}.{name}").get_config()
+    return _call(packaged(name), name, argument)
 
 
 def _take_config(argv, default):
@@ -71,7 +92,7 @@ def _take_config(argv, default):
     return name, rest
 
 
-def _check_overrides(argv, config):
+def check_overrides(argv, config):
     """Refuses --config.key for a key that is not there, naming the nearest right one."""
     for arg in argv:
         flag = arg.lstrip("-").partition("=")[0]
@@ -117,32 +138,39 @@ def launch(main, config=None):
         try:
             name, sys.argv = _take_config(sys.argv, config)
             loaded = load_config(name)
-            _check_overrides(sys.argv, loaded)
+            check_overrides(sys.argv, loaded)
         except ValueError as error:
             raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
-        help_text = f"A packaged name ({', '.join(config_names())}) or a Python file; --config.key=value overrides."
+        names = ", ".join(config_names())
+        help_text = (
+            f"A packaged name ({names}) or a Python file, with what it takes behind a colon; --config.key=value overrides."
+        )
         config_flags.DEFINE_config_dict("config", loaded, help_text)
         _OURS.add("config")
     if {"--help", "-h", "--helpshort"} & set(sys.argv[1:]):
         return _show_help(main)
+    # absl has no flag with and without a value.
+    argv = ["--sweep=own" if arg in ("--sweep", "-sweep") else arg for arg in sys.argv]
     with _restartable():
-        app.run(lambda _: _report_errors(main))
+        app.run(lambda rest: _report_errors(main, rest[1:]), argv=argv)
 
 
 @contextlib.contextmanager
-def quiet():
+def quiet(level=logging.WARNING):
     """Only warnings and errors are logged inside: TensorFlow tells much while it writes a SavedModel."""
     before = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(level)
     try:
         yield
     finally:
         logging.set_verbosity(before)
 
 
-def _report_errors(main):
+def _report_errors(main, rest):
     """A user's mistake, a full disk or a diverged run ends in its message and exit code 1, without a traceback; --debug shows it."""
     try:
+        if rest:
+            raise ValueError(f'"{rest[0]}" belongs to no flag. Write --flag=value.')
         main()
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         if flags.FLAGS.debug:
@@ -174,8 +202,16 @@ def define_data_dir():
 
 def define_run():
     """The flags of binaries that train."""
-    string("workdir", None, "The run's directory; a run that is there already resumes.", required=True)
+    string("workdir", None, "The run's directory; a run that is there already resumes.")
     define_data_dir()
+    string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=0,0.2".')
+    integer("runs", 1, "How often, with seeds config.seed, config.seed + 1...; ends in mean and standard deviation.")
+    boolean("dry_run", False, "Only prints what the run would do; needs no data.")
+    integer("examples", None, "For --dry_run: examples of the training split, where the dataset is not a well-known one.")
+    integer("classes", None, "For --dry_run: as --examples.")
+    flags.register_multi_flags_validator(
+        ["workdir", "dry_run"], lambda given: given["workdir"] or given["dry_run"], "Flag --workdir must have a value."
+    )
     string("strategy", "one", "one device; mirrored, multiworker or tpu; on JAX (KERAS_BACKEND=jax) data or model.")
     string("tpu", None, "For --strategy=tpu: a TPU's name or address; none for this machine's, or TPU_NAME.")
     integer(

@@ -28,9 +28,9 @@ def build(config, source):
 
 
 def main():
-    from . import session
+    from . import command
 
-    session.main(build)
+    command.main(build)
 
 
 def run():

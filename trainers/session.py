@@ -1,6 +1,6 @@
 """A training run from a config: what pretrain and finetune share. They differ in the model that they start from."""
 
-import dataclasses
+import contextlib
 import functools
 import json
 import math
@@ -9,18 +9,19 @@ import platform
 import keras
 from absl import logging
 
-from keras_vit.data import evaluation_batches, open_source, training_batches
-from keras_vit.training import AdamW, Mixup, Momentum, WarmupSchedule, resolve_steps, strategy
+from keras_vit.data import Broken, evaluation_batches, open_source, training_batches
+from keras_vit.data.excluding import read_names, without
+from keras_vit.training import resolve_steps
 from keras_vit.training.callbacks import swap_averages
 from keras_vit.training.determinism import fix_order_of_sums
-from keras_vit.training.faults import RESTART, LostWorker, is_lost_worker
-from keras_vit.training.files import save_model
+from keras_vit.training.files import save_model, write_bytes
 from keras_vit.training.loop import train
-from keras_vit.training.losses import LOSSES, Accuracy, balanced_class_weights
 from keras_vit.training.rundir import RunDirectory
 from keras_vit.training.strategy import Strategy
+from keras_vit.training.wrapping import averaging
 
-from . import flags
+from . import few_shot
+from .assemble import prepare
 from .evaluate import evaluate, write_report
 
 _ONE_DEVICE = Strategy()
@@ -40,6 +41,8 @@ def open_data(config, data_dir):
     """
     data = config.data
     source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
+    if data.get("exclude", ""):
+        source = without(source, read_names(data.exclude))
     held_out = open_source(data.source, data.evaluation, data_dir)
     if source.class_names != held_out.class_names:
         raise ValueError(
@@ -47,6 +50,8 @@ def open_data(config, data_dir):
         )
     if source.size < 1:
         raise ValueError(f"{data.source}, {data.train}, has no examples.")
+    if data.get("cache", False):
+        source, held_out = source.cached(), held_out.cached()
     return source, held_out
 
 
@@ -61,6 +66,9 @@ def resolve(config, source):
         plain[key] = max(1, min(steps(config[key]), total))
     for key in ("warmup", "cooldown"):
         plain["schedule"][key] = steps(config.schedule[key])
+    if config.optimizer.swa != "":
+        plain["optimizer"]["swa"] = max(1, steps(config.optimizer.swa))
+    plain["few_shot"]["every"] = few_shot.resolve_every(config.few_shot.every, steps, total, plain["evaluate"])
     return plain
 
 
@@ -71,7 +79,10 @@ def _flat(tree, path=""):
     return {k: v for name, part in tree.items() for k, v in _flat(part, f"{path}.{name}" if path else name).items()}
 
 
-_MAY_CHANGE = ("total", "evaluate", "checkpoint", "keep", "schedule", "micro_batches", "steps_per_execution", "jit_compile")
+_MAY_CHANGE = set(
+    "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile few_shot sweep expected "
+    "data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
+)
 
 
 def check_same_run(files, plain):
@@ -85,72 +96,10 @@ def check_same_run(files, plain):
         return
     before, now = _flat(json.loads(path.read_text())), _flat(json.loads(json.dumps(plain)))
     # Keys that either lacks are of another version of the package, not of another run.
-    keys = [k for k in now if k in before and k.split(".")[0] not in _MAY_CHANGE]
+    keys = [k for k in now if k in before and not {k, k.split(".")[0]} & _MAY_CHANGE]
     changed = [f"{k} was {before[k]!r}, is {now[k]!r}" for k in keys if before[k] != now[k]]
     if changed:
         raise ValueError(f"{files.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
-
-
-def make_optimizer(plain):
-    """The optimizer of a resolved config."""
-    o, s = plain["optimizer"], plain["schedule"]
-    rate = WarmupSchedule(o["learning_rate"], plain["total"], s["warmup"], s["decay"], cooldown=s["cooldown"])
-    shared = {
-        "decay": o["weight_decay"],
-        "layer_decay": o["layer_decay"] or None,
-        "global_clipnorm": o["clip_norm"] or None,
-        "use_ema": bool(o["ema"]),
-        "ema_momentum": o["ema"] or 0.99,
-    }
-    if o["name"] == "adamw":
-        return AdamW(rate, beta_2=o["beta_2"], **shared)
-    if o["name"] == "momentum":
-        return Momentum(rate, momentum=o["momentum"], **shared)
-    raise ValueError(f'Unknown optimizer "{o["name"]}". Valid: adamw, momentum.')
-
-
-def class_weights(text, source):
-    """A weight a class from "", "balanced" or "1,2.5,1"; None for "".
-
-    Raises:
-        ValueError: for other text, or another number of weights than classes.
-    """
-    if not text:
-        return None
-    if text == "balanced":
-        return balanced_class_weights(source.class_counts())
-    try:
-        weights = [float(number) for number in text.split(",")]
-    except ValueError:
-        weights = []
-    if len(weights) != len(source.class_names):
-        raise ValueError(f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one a class.')
-    return weights
-
-
-def make_loss(plain, source):
-    """The loss of a resolved config."""
-    options = plain["loss"]
-    if options["name"] not in LOSSES:
-        raise ValueError(f'Unknown loss "{options["name"]}". Valid: {", ".join(LOSSES)}.')
-    weights = class_weights(options["class_weights"], source)
-    return LOSSES[options["name"]](label_smoothing=options["label_smoothing"], class_weights=weights)
-
-
-def prepare(model, plain, source):
-    """Compiles the model for the resolved config and builds its optimizer."""
-    metrics = [Accuracy()] + ([Accuracy(k=5, name="top5")] if model.classes > 5 else [])
-    model.mixing = Mixup(plain["mixup"], model.classes, plain["seed"]) if plain["mixup"] else None
-    loss, optimizer = make_loss(plain, source), make_optimizer(plain)
-    model.micro_batches = plain["micro_batches"]
-    model.compile(
-        optimizer,
-        loss,
-        weighted_metrics=metrics,
-        jit_compile=plain["jit_compile"],
-        steps_per_execution=plain["steps_per_execution"],
-    )
-    model.optimizer.build(model.trainable_variables)
 
 
 def _announce(model, plain, source, held_out, start):
@@ -168,10 +117,10 @@ def _announce(model, plain, source, held_out, start):
     )
 
 
-def finish(model, held_out, config, files):
+def finish(model, held_out, config, files, broken=None):
     """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns the measures."""
     batch_size = config.batch_size
-    measures, images, logits, labels = evaluate(model, held_out, config.data.eval_preprocess, batch_size)
+    measures, images, logits, labels = evaluate(model, held_out, config.data.eval_preprocess, batch_size, broken=broken)
     if files.strategy.chief:
         # A copy on one device: what follows looks inside the model, one process by itself.
         model = model if files.strategy.engine is None else model.clone()
@@ -213,6 +162,35 @@ def resume(files, model, layout):
     return start
 
 
+@contextlib.contextmanager
+def _leaving_out(config, files):
+    """A Broken for what is read inside; afterwards its examples are counted in a warning and named in broken_examples.txt."""
+    broken = Broken(config.data.get("broken_limit", 100))
+    try:
+        with broken.raised():
+            yield broken
+    finally:
+        if broken.names and files.strategy.chief:
+            path = files.path / "broken_examples.txt"
+            write_bytes(path, broken.report().encode())
+            logging.warning("%d examples could not be used and were left out: %s", len(broken.names), path)
+
+
+def _batches(config, source, held_out, layout, data_service, broken):
+    """(a step -> the training dataset from that step on, the evaluation dataset)."""
+    data = config.data
+    options = {"service": data_service, "broken": broken, "deterministic": data.get("deterministic", True)}
+
+    def training(step):
+        batches = functools.partial(training_batches, source, data.train_preprocess, config.batch_size, config.seed, step)
+        return layout.distribute(lambda shard, replicas: batches(shard, replicas, **options))
+
+    def evaluation(shard, replicas):
+        return evaluation_batches(held_out, data.eval_preprocess, config.batch_size, shard, replicas, broken)
+
+    return training, layout.distribute(evaluation)
+
+
 def run(config, workdir, build, data_dir=None, layout=_ONE_DEVICE, data_service=None):
     """Trains as `config` says, resuming what is in `workdir`; returns (model, measures).
 
@@ -237,49 +215,23 @@ def run(config, workdir, build, data_dir=None, layout=_ONE_DEVICE, data_service=
     files.write_json("config.json", {**plain, "model_spec": model.get_config(), "versions": versions, "layout": laid_out})
     _announce(model, plain, source, held_out, start)
 
-    def training(step):
-        batches = functools.partial(training_batches, source, config.data.train_preprocess, config.batch_size, config.seed, step)
-        return layout.distribute(lambda shard, replicas: batches(shard, replicas, data_service))
-
-    def evaluation(shard, replicas):
-        return evaluation_batches(held_out, config.data.eval_preprocess, config.batch_size, shard, replicas)
-
-    train(
-        model,
-        training,
-        files,
-        total=plain["total"],
-        every=plain["evaluate"],
-        batch_size=config.batch_size,
-        evaluation=layout.distribute(evaluation),
-        checkpoint_every=plain["checkpoint"],
-        keep=config.keep,
-        start=start,
-    )
-    if config.optimizer.ema:
-        swap_averages(model)
-    measures = finish(model, held_out, config, files)
+    with _leaving_out(config, files) as broken:
+        training, evaluation = _batches(config, source, held_out, layout, data_service, broken)
+        train(
+            model,
+            training,
+            files,
+            total=plain["total"],
+            every=plain["evaluate"],
+            batch_size=config.batch_size,
+            evaluation=evaluation,
+            checkpoint_every=plain["checkpoint"],
+            keep=config.keep,
+            start=start,
+            callbacks=few_shot.callbacks(plain, model, files, data_dir, start),
+        )
+        if averaging(model.optimizer):
+            swap_averages(model)
+        measures = finish(model, held_out, config, files, broken)
     logging.info("%s top-1 %.2f%% of %d. Model: %s", config.data.evaluation, 100 * measures["top1"], held_out.size, files.model)
     return model, measures
-
-
-def main(build):
-    """Runs the binary whose models `build` makes, as its flags say."""
-    values = flags.FLAGS
-    # Before anything else touches the devices: the workers of a cluster meet here.
-    layout = strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
-    if not layout.chief:
-        logging.set_verbosity(logging.WARNING)
-    try:
-        run(values.config, values.workdir, build, values.data_dir, layout, values.data_service)
-    except Exception as error:
-        if layout.hosts == 1 or not is_lost_worker(error):
-            raise
-        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
-        logging.error(
-            "Another worker is lost (%s). %s Start all the workers again with the same command: they go on from there. Exit code %d.",
-            reason,
-            RunDirectory(values.workdir, dataclasses.replace(layout, host=1)).last_checkpoint(),
-            RESTART,
-        )
-        raise LostWorker from None

@@ -1,0 +1,169 @@
+"""trainers.prepare and what it writes: nothing lost, nothing changed, nothing half-written; trainers.deduplicate to its files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data import from_arrays, open_source
+from keras_vit.data.decode import decode
+from keras_vit.data.excluding import example_names, read_names, without
+from trainers.deduplicate import deduplicate
+from trainers.prepare import default_name, prepare
+
+
+def contents(source):
+    return sorted((image, int(label)) for image, label in source.ordered().as_numpy_iterator())
+
+
+@pytest.fixture(scope="module")
+def sample(shared_data):
+    """The table of 100 ImageNet photos."""
+    return open_source(f"csv:{shared_data}/imagenet_sample/labels.csv?classes=1000", "train")
+
+
+def test_a_prepared_sample_is_the_sample(sample, tmp_path):
+    report = prepare(sample, str(tmp_path), "sample", "train", 3)
+    source = open_source(f"tfrecord:{tmp_path}", "train")
+    assert contents(source) == contents(sample) and source.class_names == sample.class_names
+    assert source.counts == [34, 33, 33] and report["examples"] == 100 and report["skipped"] == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "dataset.json",
+        "prepare-train.json",
+        *(f"sample-train-0000{i}-of-00003.tfrecord" for i in range(3)),
+    ]
+    record = next(iter(tf.data.TFRecordDataset(source.files[0][0]).as_numpy_iterator()))
+    features = tf.train.Example.FromString(record).features.feature
+    encoded, name = features["image/encoded"].bytes_list.value[0], features["image/filename"].bytes_list.value[0].decode()
+    with open(name, "rb") as file:
+        assert file.read() == encoded
+    size = [features[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
+    assert size == list(tf.io.decode_jpeg(encoded).shape[:2]) and features["image/format"].bytes_list.value[0] == b"JPEG"
+
+
+def noisy(n, side=8):
+    """`n` images with labels 0, 1, 0, ..."""
+    return from_arrays(np.random.default_rng(0).integers(0, 256, (n, side, side, 3), dtype="uint8"), np.arange(n) % 2)
+
+
+def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
+    source = noisy(10)
+    prepare(source, str(tmp_path), "x", "train", 2, seed=1)
+    prepare(noisy(4), str(tmp_path), "x", "test", 1)
+    pixels = [tf.io.decode_png(image).numpy().tolist() for image, _ in contents(open_source(f"tfrecord:{tmp_path}", "train"))]
+    assert sorted(pixels) == sorted(image.tolist() for image, _ in source.ordered().as_numpy_iterator())
+    assert open_source(f"tfrecord:{tmp_path}", "test").size == 4
+    with pytest.raises(ValueError, match='holds the split "train" already, 10 examples'):
+        prepare(source, str(tmp_path), "x", "train", 5)
+    with pytest.raises(ValueError, match="holds other classes"):
+        prepare(from_arrays(np.zeros((2, 4, 4, 3)), [0, 2]), str(tmp_path), "x", "val", 1)
+    with pytest.raises(ValueError, match="--shards=11 for 10 examples"):
+        prepare(source, str(tmp_path / "other"), "x", "train", 11)
+    prepare(source, str(tmp_path), "x", "train", 5, overwrite=True)
+    assert open_source(f"tfrecord:{tmp_path}", "train").counts == [2] * 5 and len(list(tmp_path.glob("x-train-*"))) == 5
+
+
+def order(folder):
+    source = open_source(f"tfrecord:{folder}", "train")
+    return [image for image, _ in source.ordered().as_numpy_iterator()]
+
+
+def test_the_order_is_the_seeds(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        prepare(noisy(20), str(tmp_path / name), "x", "train", 2, seed=seed)
+    assert order(tmp_path / "a") == order(tmp_path / "b") != order(tmp_path / "c")
+    files = [(tmp_path / name / "x-train-00000-of-00002.tfrecord").read_bytes() for name in "ab"]
+    assert files[0] == files[1]
+
+
+def test_resizing_shrinks_only_what_is_larger(tmp_path):
+    ramp = np.broadcast_to(np.linspace(0, 255, 120, dtype="uint8")[None, :, None], (60, 120, 3))
+    images = [tf.io.encode_jpeg(ramp).numpy(), tf.io.encode_png(ramp).numpy(), tf.io.encode_png(ramp[:30]).numpy()]
+    report = prepare(from_arrays(images, [0, 1, 2]), str(tmp_path), "x", "train", 1, resize=30)
+    found = {label: image for image, label in contents(open_source(f"tfrecord:{tmp_path}", "train"))}
+    assert found[2] == images[2] and report["shrunk"] == 2
+    assert [tf.io.is_jpeg(found[label]).numpy() for label in (0, 1)] == [True, False]
+    for label in (0, 1):
+        small = decode(3)(tf.constant(found[label])).numpy()
+        assert small.shape == (30, 60, 3)
+        np.testing.assert_allclose(small[:, 2:-2].astype(float), ramp[:30, 4:-4:2] + 1.0, atol=3)
+
+
+def test_broken_images_are_left_out_and_named(tmp_path):
+    images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(6)]
+    images[2], images[5] = b"no image", images[5][:30]
+    report = prepare(from_arrays(images, [0, 1] * 3), str(tmp_path), "x", "train", 2)
+    assert set(report["skipped"]) == {"arrays, example 2", "arrays, example 5"} and all(report["skipped"].values())
+    assert json.loads((tmp_path / "prepare-train.json").read_text()) == report
+    source = open_source(f"tfrecord:{tmp_path}", "train")
+    assert source.counts == [2, 2] and [image for image, _ in contents(source)] == sorted(images[i] for i in (0, 1, 3, 4))
+    with pytest.raises(ValueError, match="Of 2 images 2 do not decode"):
+        prepare(from_arrays([b"x", b"y"], [0, 1]), str(tmp_path / "none"), "x", "train", 1)
+    assert not list((tmp_path / "none").iterdir())
+
+
+@pytest.mark.parametrize("place", ["write", "close"])
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, place):
+    prepare(noisy(6), str(tmp_path), "x", "train", 2)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*args):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.io.TFRecordWriter, place, full)
+    with pytest.raises(OSError, match="No space left on device. Nothing was put in place"):
+        prepare(noisy(8), str(tmp_path), "x", "train", 2, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
+    script = (
+        "import os, sys, numpy as np\n"
+        "from keras_vit.data import from_arrays, writing\n"
+        "from trainers.prepare import prepare\n"
+        "write = writing.Shards.write\n"
+        "writing.Shards.write = lambda self, r: os._exit(9) if sum(self.counts) == 5 else write(self, r)\n"
+        "prepare(from_arrays(np.zeros((8, 4, 4, 3)), [0] * 8), sys.argv[1], 'x', 'train', 2)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    assert subprocess.run(command, env=os.environ, check=False, capture_output=True).returncode == 9
+    assert [path.name for path in tmp_path.iterdir()] == [".partial-train"]
+    with pytest.raises(FileNotFoundError, match="No file matches"):
+        open_source(f"tfrecord:{tmp_path}", "train")
+    prepare(noisy(8), str(tmp_path), "x", "train", 2)
+    assert open_source(f"tfrecord:{tmp_path}", "train").size == 8 and not (tmp_path / ".partial-train").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("folder:/data/my photos/", "my_photos"),
+        ("csv:/data/labels.csv?label=breed", "labels"),
+        ("tfrecord:shards/*", "shards"),
+        ("cifar10:3.0.2", "cifar10"),
+    ],
+)
+def test_names_of_files(source, name):
+    assert default_name(source) == name
+
+
+def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):
+    """Ten of the hundred photos are in the test set too, compressed anew at half the size."""
+    copies, photos = [], list(sample.ordered().take(10))
+    for image, _ in photos:
+        pixels = decode(3)(image)
+        half = tf.image.resize(pixels, (pixels.shape[0] // 2, pixels.shape[1] // 2), antialias=True)
+        copies.append(tf.image.encode_jpeg(tf.cast(half, tf.uint8), quality=40).numpy())
+    test = from_arrays(copies, [int(label) for _, label in photos], sample.class_names, name="copies")
+    report = deduplicate(sample, test, str(tmp_path / "excluded.txt"), 0.9)
+    names = read_names(tmp_path / "excluded.txt")
+    assert sorted(names) == sorted(example_names(sample)[:10])
+    assert all(pair["same_label"] and not pair["flipped"] for pair in report["pairs"])
+    assert without(sample, names).size == 90
+    assert json.loads((tmp_path / "excluded.json").read_text()) == report
+    if "matplotlib" in sys.modules:
+        assert tf.io.decode_png((tmp_path / "excluded.png").read_bytes()).shape[-1] == 4
