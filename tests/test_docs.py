@@ -1,4 +1,4 @@
-"""What docs/tpu.md, docs/multi_worker.md and docs/jobset.yaml name is there: flags, config keys, files; the manifest's TF_CONFIG is right."""
+"""What docs/tpu.md, multi_worker.md, recipes.md and jobset.yaml name is there: flags, config keys, files; the manifest's TF_CONFIG is right."""
 
 import os
 import pathlib
@@ -15,8 +15,8 @@ from trainers import flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "tpu.md", DOCS / "multi_worker.md"]
-OTHERS = ("gcloud", "kubectl", "tensorboard", "pip", "python3")  # whose flags are not ours
+PAGES = [DOCS / "tpu.md", DOCS / "multi_worker.md", DOCS / "recipes.md"]
+OTHERS = ("gcloud", "kubectl", "tensorboard", "pip", "python3", "python -m trainers.demo")  # whose flags are not ours
 
 
 def text_of(path):
@@ -43,7 +43,7 @@ def test_every_flag_and_config_key_is_there(path, ours):
     overrides = {f"--{name}" for name in used if name.startswith("config.")}
     assert overrides and "strategy" in used
     assert {name for name in used if not name.startswith("config.")} <= ours
-    flags._check_overrides(sorted(overrides), flags.load_config("digits_pretrain"))  # raises for a key that is not
+    flags.check_overrides(sorted(overrides), flags.load_config("digits_pretrain"))  # raises for a key that is not
     names = set(re.findall(r"--config=(\w+)(?!\w*\.py)\b", text))
     assert names <= set(flags.config_names())
 

@@ -1,0 +1,134 @@
+"""The code of docs/migrating.md and docs/from_tensorflow_addons.md runs, and gives what the pages say; names that they name are there."""
+
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+import keras_vit.inspection
+from keras_vit import training
+from keras_vit.checkpoints.transfer import model_weights
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OLD = ("tensorflow_addons", "vit_keras", "tfimm", "transformers")  # what is not installed here: such code is compiled, not run
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("migrating", "from_tensorflow_addons")}
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def run(code, names):
+    """Executes a page's block, unless it is of an old library's environment."""
+    compiled = compile(code, "a page's code", "exec")
+    if not re.search(rf"^(import|from) ({'|'.join(OLD)})\b", code, re.MULTILINE):
+        exec(compiled, names)
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """What the pages' code finds: images, labels, a folder of its own; without XLA, for speed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(keras_vit.Model, "_resolve_auto_jit_compile", lambda self: False)
+    rng = np.random.default_rng(0)
+    return {"images": rng.integers(0, 256, (8, 96, 96, 3), dtype="uint8"), "labels": np.arange(8) % 10}
+
+
+def vit(**kwargs):
+    keras.utils.set_random_seed(0)
+    model = keras_vit.ViT("Ti/16", image_size=96, depth=4, width=16, heads=2, mlp_dim=16, classes=10, **kwargs)
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape) * 0.3 for w in model.get_weights()])
+    return model
+
+
+def test_the_guides_code_runs_and_keeps_the_weights(names):
+    google, erf = vit(gelu="tanh", mean=127.5, std=127.5), vit(gelu="erf", mean=127.5, std=127.5)
+    for name in ("B_16.npz", "ViT-B_16_imagenet21k+imagenet2012.npz"):
+        keras_vit.save(google, name, format="google")
+    keras_vit.save(erf, "mine.npz", format="google")
+    keras_vit.save(erf, "timm_folder", format="timm")
+    keras_vit.save(erf, "vit_folder", format="huggingface")
+    pathlib.Path("mine.safetensors").write_bytes(pathlib.Path("timm_folder/model.safetensors").read_bytes())
+    keras.utils.save_img("photo.jpg", names["images"][0], scale=False)
+    seen = []
+    for code in blocks("migrating"):
+        run(code, names)
+        seen.append(names.get("model"))
+    assert seen[0].classes == 10 and keras_vit.load("mine.keras").classes == 10
+    assert names["logits"].shape == (1, 10) and names["shaded"].shape == (1, 96, 96, 3)
+    assert float(keras.ops.max(names["maps"])) == pytest.approx(1.0, abs=0.2)
+    np.testing.assert_allclose(
+        names["features"], keras_vit.load("timm_folder", head="drop").predict(names["images"], verbose=0), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        keras_vit.load("mine.npz", image_size=96, gelu="erf").predict(names["images"], verbose=0),
+        keras_vit.load("mine.safetensors", mean=127.5, std=127.5).predict(names["images"], verbose=0),
+        atol=1e-5,
+    )
+    hub, last = keras_vit.load("for_the_hub"), seen[-1]
+    assert list(hub.class_names) == ["cat", "dog", "owl"]
+    for path, array in model_weights(last).items():
+        np.testing.assert_array_equal(model_weights(hub)[path], array)
+    assert names["attention"][3].shape == (8, 2, 37, 37) and names["hidden"].shape == (8, 37, 16)
+
+
+def numpy_focal(rows, logits, alpha=0.25, gamma=2.0):
+    """tensorflow-addons' formula: the mean over examples of the sum over classes."""
+    p = 1 / (1 + np.exp(-logits.astype("float64")))
+    cross_entropy = -(rows * np.log(p) + (1 - rows) * np.log(1 - p))
+    p_t, alpha_t = rows * p + (1 - rows) * (1 - p), rows * alpha + (1 - rows) * (1 - alpha)
+    return (alpha_t * (1 - p_t) ** gamma * cross_entropy).sum(-1).mean()
+
+
+def test_what_replaces_tensorflow_addons_runs_and_is_what_it_says(names):
+    names["model"] = keras_vit.ViT("Ti/32", image_size=96, depth=1, width=16, heads=2, mlp_dim=16, classes=10)
+    for code in blocks("from_tensorflow_addons"):
+        run(code, names)
+    model, images = names["model"], names["images"].astype("float32")
+    logits = model.predict(images, verbose=0)
+    np.testing.assert_allclose(keras_vit.load("averaged.keras").predict(images, verbose=0), logits, atol=1e-5)
+    assert float(names["loss"]) == pytest.approx(numpy_focal(np.eye(10)[names["labels"]], logits), rel=1e-4)
+    np.testing.assert_array_equal(np.asarray(names["moved"])[:, 2:, 3:], images[:, :-2, :-3])
+    assert not np.asarray(names["moved"])[:, :2].any()
+    # A quarter of a turn is exact: the page's matrix at 90 degrees against numpy's.
+    code = next(code for code in blocks("from_tensorflow_addons") if "rotated" in code)
+    exec(code.replace("radians(30)", "radians(90)"), names)
+    np.testing.assert_allclose(names["rotated"], np.rot90(images, axes=(1, 2)), atol=0.05)
+    names["callback"] = names["SaveAverages"]()
+    names["callback"].set_model(model)
+    names["callback"].on_epoch_end(0)
+    assert pathlib.Path("averages_00.keras").exists()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_the_pages_name_is_there(page):
+    """Dotted names of keras, keras_vit and `training`, and this package's published models."""
+    text = PAGES[page]
+    roots = {"keras": keras, "keras_vit": keras_vit, "training": training}
+    found = set(re.findall(r"(?<![\w./])((?:keras|keras_vit|training)(?:\.\w+)+)(?![\w/-])", text))
+    missing = []
+    for dotted in found:
+        root, *parts = dotted.split(".")
+        place = roots[root]
+        for part in parts:
+            place = getattr(place, part, None)
+        missing += [dotted] if place is None else []
+    assert len(found) > 10 and not missing
+    known = set(keras_vit.list_models("*"))
+    assert not set(re.findall(r'load\("((?:augreg|imagenet2012|imagenet21k|deit)/[^"]+)"', text)) - known
+
+
+def test_the_tables_further_names_are_kerass():
+    """Names that follow another of the same row, without their module."""
+    for module, named in {
+        "optimizers": "Adafactor Lion Muon Nadam ScheduleFreeAdamW MultiOptimizer Lamb",
+        "layers": "RandomShear RandomTranslation RandomPerspective RandomSaturation RandomColorJitter AdaptiveMaxPooling2D AugMix",
+        "activations": "hard_shrink soft_shrink tanh_shrink sparsemax",
+        "metrics": "FBetaScore PearsonCorrelation",
+    }.items():
+        for name in named.split():
+            assert hasattr(getattr(keras, module), name) and name in PAGES["from_tensorflow_addons"]
