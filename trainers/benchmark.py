@@ -1,6 +1,7 @@
 """Throughput of a model as a fraction of what this machine's matrix products reach, both measured in turn.
 
     python -m trainers.benchmark --variant=B/16 --batch_size=8
+    python -m trainers.benchmark --what=input --data=folder:PATH   (the input pipeline instead: benchmark_input.py)
 
 The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass is counted at
 its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at three times that.
@@ -77,10 +78,9 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
     return found
 
 
-def main():
+def _model(values):
     from keras_vit.models import make_bit_spec, make_spec
 
-    values = flags.FLAGS
     bit = re.fullmatch(r"R\d+x\d+", values.variant)
     spec = (make_bit_spec if bit else make_spec)(values.variant)
     gflop = forward_flops(spec, values.image_size) / 1e9
@@ -100,13 +100,28 @@ def main():
         print(f"peak memory of the process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
 
 
+def main():
+    values = flags.FLAGS
+    if values.what == "input":
+        from . import benchmark_input
+
+        return benchmark_input.main(values)
+    _model(values)
+
+
 def run():
+    flags.enum("what", "model", ("model", "input"), "What is measured.")
     flags.string("variant", "B/16", "Size and patch size, a hybrid (R50+B/16) or a BiT (R50x1).")
     flags.integer("image_size", 224, "Pixels.")
     flags.integer("batch_size", 8, "Images a step.")
     flags.string("dtypes", "float32,mixed_bfloat16", "Keras dtype policies, comma-separated.")
     flags.integer("micro_batches", 1, "In how many parts a training step goes through its batch: less memory.")
     flags.integer("repeats", 5, "Rounds; medians are reported.")
+    flags.string("data", "", "For --what=input: encoded images, such as folder:PATH; 100 made-up photographs without.")
+    flags.define_data_dir()
+    flags.string("torch_python", "", "For --what=input: a Python with torch and torchvision, to be compared.")
+    flags.integer("count", 4096, "For --what=input: images a round.")
+    flags.integer("images", 20_000, "For --what=input: images over which the memory is watched; 0 for none.")
     flags.launch(main)
 
 

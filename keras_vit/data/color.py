@@ -121,7 +121,7 @@ def _reaches(image, threshold):
 
 def choose(mask, chosen, image):
     """`chosen` where `mask` is true, `image` elsewhere; all of one shape. tf.where, which may broadcast, takes six times as long."""
-    return tf.raw_ops.Select(condition=mask, t=chosen, e=image)
+    return tf.raw_ops.Select(condition=mask, x=chosen, y=image)
 
 
 def solarize(image, threshold=128):

@@ -46,7 +46,8 @@ def orientation(encoded):
     head = tf.strings.substr(encoded, 0, _PLACES[1] + len(_MARK)) + b"\0" * (_PLACES[1] + len(_MARK))
     found = tf.strings.substr(head, _PLACES, [len(_MARK)] * 2) == _MARK
     where = tf.where(found[0], *_PLACES) + len(_MARK)
-    return tf.cond(tf.reduce_any(found), lambda: _of_tiff(tf.strings.substr(encoded, where, 2**16)), lambda: 1)
+    none = lambda: tf.constant(1)  # noqa: E731
+    return tf.cond(tf.reduce_any(found), lambda: _of_tiff(tf.strings.substr(encoded, where, 2**16)), none)
 
 
 def upright(image, orientation):

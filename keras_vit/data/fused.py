@@ -48,7 +48,7 @@ def decode_and_crop(decode_arguments, crop_arguments):
         separately = lambda: crop(whole(image), seed)  # noqa: E731
         if image.dtype != tf.string:
             return separately()
-        none = lambda: (tf.zeros((3,), tf.int32), 0, False)  # noqa: E731
+        none = lambda: (tf.zeros((3,), tf.int32), tf.constant(0), tf.constant(False))  # noqa: E731
         shape, _, plain = tf.cond(tf.io.is_jpeg(image), lambda: header(image), none)
         return tf.cond(plain, lambda: from_jpeg(image, shape, seed), separately)
 

@@ -1,0 +1,146 @@
+"""Throughput of the input pipeline as a ratio to decoding alone, and to torchvision's, on the same images, in turn.
+
+    python -m trainers.benchmark --what=input --data=folder:PATH --torch_python=/path/to/python
+
+The encoded images lie in memory and are gone through again and again. "decode" only decodes them whole, on as many threads; "crop" is
+training's crop and flip at 224 pixels, batched; "medium1" adds AugReg's RandAugment(2, 15). --torch_python names a Python that has
+torch and torchvision, for a DataLoader with a worker for each core. Then the memory of this process over --images images.
+"""
+
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import from_arrays, open_source, training_batches
+from keras_vit.data.source import RandomAccess
+
+BATCH = 128
+CROP = "decode|random_resized_crop(224)|random_flip"
+MEDIUM1 = f"{CROP}|rand_augment(2, 15)"
+_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def made_up(count=100):
+    """Encoded JPEGs of ImageNet's usual size, 500 x 375, and of some 100 kB each, as photographs have."""
+    rng = np.random.default_rng(0)
+
+    def image():
+        shapes = tf.image.resize(rng.uniform(0, 255, (12, 16, 3)), (375, 500), "bicubic")
+        pixels = tf.clip_by_value(shapes + rng.normal(0, 14, (375, 500, 3)), 0, 255)
+        return tf.io.encode_jpeg(tf.cast(pixels, tf.uint8), quality=90).numpy()
+
+    return [image() for _ in range(count)]
+
+
+def read(data, data_dir):
+    """The encoded images of a source, a list of bytes.
+
+    Raises:
+        ValueError: if the source holds pixels.
+    """
+    images = [image for image, _ in open_source(data, "train", data_dir).ordered().as_numpy_iterator()] if data else made_up()
+    if not isinstance(images[0], bytes):
+        raise ValueError(f'"{data}" holds pixels, and what is measured begins with encoded images: take folder:PATH or csv:PATH.')
+    return images
+
+
+def in_memory(images):
+    """A source of encoded images."""
+    held = tf.constant(images)
+    return RandomAccess("memory", ("0",), np.zeros(len(images), "int64"), lambda i: held[i])
+
+
+def _rounds(batches, count):
+    """A function that takes `count` images of an endless dataset of batches, behind a first batch, and returns images a second."""
+
+    def run():
+        iterator = iter(batches)  # a new one each time: what it prepares ahead would cost the next pipeline's time
+        next(iterator)
+        began = time.perf_counter()
+        for _ in range(-(-count // BATCH)):
+            next(iterator)
+        return -(-count // BATCH) * BATCH / (time.perf_counter() - began)
+
+    return run
+
+
+def pipelines(source, count):
+    """{name: function that measures it once}."""
+    size = lambda i: tf.size(tf.io.decode_jpeg(source.lookup(i % source.size), 3))  # noqa: E731
+    alone = tf.data.Dataset.counter().map(size, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH).prefetch(tf.data.AUTOTUNE)
+    return {
+        "decode": _rounds(alone, count),
+        "crop": _rounds(training_batches(source, CROP, BATCH), count),
+        "medium1": _rounds(training_batches(source, MEDIUM1, BATCH), count),
+    }
+
+
+class Torchvision:
+    """A process of another Python that measures its DataLoader whenever it is called."""
+
+    def __init__(self, python, images, count):
+        self._folder = tempfile.TemporaryDirectory()
+        for i, image in enumerate(images):
+            pathlib.Path(self._folder.name, f"{i:05d}.jpg").write_bytes(image)
+        script = pathlib.Path(__file__).with_name("benchmark_torchvision.py")
+        command = [python, str(script), self._folder.name, str(count), str(BATCH), str(_THREADS)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.versions = self._process.stdout.readline().strip()
+        if not self.versions:
+            raise ValueError(f"{python} ended with code {self._process.wait()}. It needs torch and torchvision.")
+
+    def __call__(self):
+        print("go", file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def resident():
+    """MiB of this process in memory; 0 where the system does not tell."""
+    status = pathlib.Path("/proc/self/status")
+    return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024 if status.exists() else 0
+
+
+def memory(source, images, parts=10):
+    """MiB of the process at the start and behind each part of `images` images that go through training's pipeline."""
+    run = _rounds(training_batches(source, MEDIUM1, BATCH), images // parts)
+    run()  # threads and buffers are there
+    return [resident()] + [(run(), resident())[1] for _ in range(parts)]
+
+
+def main(values):
+    images = read(values.data, values.data_dir)
+    source, count = in_memory(images), values.count
+    kilobytes = sum(map(len, images)) / len(images) / 1000
+    print(f"{len(images)} images of {kilobytes:.0f} kB on average, {_THREADS} threads, {values.repeats} rounds of {count} images each")
+    runs = pipelines(source, count)
+    if values.torch_python:
+        runs["torchvision"] = Torchvision(values.torch_python, images, count)
+        print(runs["torchvision"].versions)
+    for function in runs.values():
+        function()  # starts the threads
+    rates = {name: [] for name in runs}
+    for i in range(values.repeats):
+        for name, function in runs.items():
+            rates[name].append(function())
+        print(f"round {i + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in rates.items()) + " images/s", flush=True)
+    for name, found in rates.items():
+        ratios = {other: statistics.median(a / b for a, b in zip(found, rates[other])) for other in ("decode", "torchvision") if other in runs}
+        told = ", ".join(f"{ratio:.2f} of {other}" for other, ratio in ratios.items() if other != name)
+        print(f"{name:12} {statistics.median(found):6.0f} images/s  {told}")
+    if "torchvision" in runs:
+        runs["torchvision"].close()
+    if values.images:
+        held = memory(source, values.images)
+        print(f"memory over {values.images} images with medium1: " + " ".join(f"{mib:.0f}" for mib in held) + " MiB")

@@ -1,0 +1,52 @@
+"""The DataLoader that benchmark_input.py measures against: a program of its own, since torch has another environment.
+
+    python benchmark_torchvision.py FOLDER COUNT BATCH WORKERS
+
+Prints versions; then, for each line that it reads, how many images a second COUNT images of the folder take: read into memory before,
+decoded by Pillow, RandomResizedCrop(224) and a flip, uint8 batches, workers that stay.
+"""
+
+import io
+import pathlib
+import sys
+import time
+
+import torch
+import torchvision
+from PIL import Image
+from torchvision import transforms
+
+
+class Images(torch.utils.data.Dataset):
+    """`count` images: the folder's again and again."""
+
+    def __init__(self, folder, count):
+        self.count = count
+        self.images = [path.read_bytes() for path in sorted(pathlib.Path(folder).iterdir())]
+        self.transform = transforms.Compose(
+            [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+        )
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        return self.transform(Image.open(io.BytesIO(self.images[i % len(self.images)])).convert("RGB")), 0
+
+
+def main(folder, count, batch, workers):
+    steps = -(-count // batch)
+    images = Images(folder, (steps + 1) * batch)
+    batches = torch.utils.data.DataLoader(images, batch, num_workers=workers, persistent_workers=True)
+    print(f"torch {torch.__version__}, torchvision {torchvision.__version__}", flush=True)
+    for _ in sys.stdin:
+        iterator = iter(batches)
+        next(iterator)
+        began = time.perf_counter()
+        for _ in iterator:
+            pass
+        print(steps * batch / (time.perf_counter() - began), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
