@@ -18,7 +18,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import from_arrays, open_source, training_batches
+from keras_vit.data import open_source, training_batches
 from keras_vit.data.source import RandomAccess
 
 BATCH = 128
@@ -123,7 +123,9 @@ def main(values):
     images = read(values.data, values.data_dir)
     source, count = in_memory(images), values.count
     kilobytes = sum(map(len, images)) / len(images) / 1000
-    print(f"{len(images)} images of {kilobytes:.0f} kB on average, {_THREADS} threads, {values.repeats} rounds of {count} images each")
+    print(
+        f"{len(images)} images of {kilobytes:.0f} kB on average, {_THREADS} threads, {values.repeats} rounds of {count} images each"
+    )
     runs = pipelines(source, count)
     if values.torch_python:
         runs["torchvision"] = Torchvision(values.torch_python, images, count)
@@ -134,9 +136,15 @@ def main(values):
     for i in range(values.repeats):
         for name, function in runs.items():
             rates[name].append(function())
-        print(f"round {i + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in rates.items()) + " images/s", flush=True)
+        print(
+            f"round {i + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in rates.items()) + " images/s", flush=True
+        )
     for name, found in rates.items():
-        ratios = {other: statistics.median(a / b for a, b in zip(found, rates[other])) for other in ("decode", "torchvision") if other in runs}
+        ratios = {
+            other: statistics.median(a / b for a, b in zip(found, rates[other]))
+            for other in ("decode", "torchvision")
+            if other in runs
+        }
         told = ", ".join(f"{ratio:.2f} of {other}" for other, ratio in ratios.items() if other != name)
         print(f"{name:12} {statistics.median(found):6.0f} images/s  {told}")
     if "torchvision" in runs:
