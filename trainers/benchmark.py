@@ -1,7 +1,8 @@
 """Throughput of a model as a fraction of what this machine's matrix products reach, both measured in turn.
 
     python -m trainers.benchmark --variant=B/16 --batch_size=8
-    python -m trainers.benchmark --what=input --data=folder:PATH   (the input pipeline instead: benchmark_input.py)
+    python -m trainers.benchmark --what=input --data=folder:PATH   (the input pipeline: benchmark_input.py)
+    python -m trainers.benchmark --what=ops   (augmentation: benchmark_ops.py)
 
 The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass is counted at
 its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at three times that.
@@ -106,21 +107,25 @@ def main():
         from . import benchmark_input
 
         return benchmark_input.main(values)
+    if values.what == "ops":
+        from . import benchmark_ops
+
+        return benchmark_ops.main(values)
     _model(values)
 
 
 def run():
-    flags.enum("what", "model", ("model", "input"), "What is measured.")
+    flags.enum("what", "model", ("model", "input", "ops"), "What is measured: a model, the input pipeline, or augmentation ops.")
     flags.string("variant", "B/16", "Size and patch size, a hybrid (R50+B/16) or a BiT (R50x1).")
     flags.integer("image_size", 224, "Pixels.")
     flags.integer("batch_size", 8, "Images a step.")
     flags.string("dtypes", "float32,mixed_bfloat16", "Keras dtype policies, comma-separated.")
     flags.integer("micro_batches", 1, "In how many parts a training step goes through its batch: less memory.")
     flags.integer("repeats", 5, "Rounds; medians are reported.")
-    flags.string("data", "", "For --what=input: encoded images, such as folder:PATH; 100 made-up photographs without.")
+    flags.string("data", "", "For --what=input and ops: encoded images, such as folder:PATH; 100 made-up photographs without.")
     flags.define_data_dir()
     flags.string("torch_python", "", "For --what=input: a Python with torch and torchvision, to be compared.")
-    flags.integer("count", 4096, "For --what=input: images a round.")
+    flags.integer("count", 4096, "For --what=input and ops: images a round.")
     flags.integer("images", 20_000, "For --what=input: images over which the memory is watched; 0 for none.")
     flags.launch(main)
 

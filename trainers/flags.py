@@ -196,6 +196,12 @@ def boolean(name, default, help_text):
     _OURS.add(name)
 
 
+def enum(name, default, valid, help_text):
+    """Defines a flag that takes one of `valid`."""
+    flags.DEFINE_enum(name, default, valid, help_text)
+    _OURS.add(name)
+
+
 def define_data_dir():
     string("data_dir", None, "Where tensorflow-datasets' prepared data is; none for its own place.")
 

@@ -111,12 +111,7 @@ class ViTSpec:
                 fix(name, tuple(getattr(self, name)))
         if self.class_token is None:
             fix("class_token", self.pool in ("token", "token_gap"))
-        fix("conv_stem", tuple(self.conv_stem))
-        fix("conv_strides", tuple(self.conv_strides) or (2,) * len(self.conv_stem))
-        if not all(isinstance(n, int) and n > 0 for n in self.conv_stem + self.conv_strides):
-            raise ValueError(f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}.")
-        if len(self.conv_stem) != len(self.conv_strides):
-            raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
+        self._fix_conv_stem(fix)
         if self.stem is not None:
             if self.conv_stem:
                 raise ValueError("stem and conv_stem exclude each other: a hybrid has a stem already.")
@@ -141,6 +136,18 @@ class ViTSpec:
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm goes with pool "gap", "token" or "token_gap".')
+
+    def _fix_conv_stem(self, fix):
+        if not all(isinstance(value, (list, tuple)) for value in (self.conv_stem, self.conv_strides)):
+            raise ValueError(
+                f"conv_stem and conv_strides are tuples, one number a convolution: (32, 64). Got {self.conv_stem!r}, {self.conv_strides!r}."
+            )
+        fix("conv_stem", tuple(self.conv_stem))
+        fix("conv_strides", tuple(self.conv_strides) or (2,) * len(self.conv_stem))
+        if not all(isinstance(n, int) and n > 0 for n in self.conv_stem + self.conv_strides):
+            raise ValueError(f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}.")
+        if len(self.conv_stem) != len(self.conv_strides):
+            raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
 
     @property
     def positioned(self):

@@ -13,6 +13,7 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 from keras_vit.training.inputs import feed, layout_of, scope_of
 from keras_vit.training.pixels import check_pixels
+from keras_vit.training.wrapping import step_of
 
 
 def _tensorflow():
@@ -201,7 +202,7 @@ class Model(keras.Model):
         state, batch = args
         if self.mixing is not None:
             images, labels, *rest = batch
-            batch = (*self.mixing(images, labels, state[2][0]), *rest)
+            batch = (*self.mixing(images, labels, step_of(self.optimizer, state[2])), *rest)
         if self.micro_batches > 1:
             from keras_vit.training.step_jax import accumulated_step
 

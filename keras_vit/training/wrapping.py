@@ -25,6 +25,11 @@ def averaging(optimizer):
     return optimizer
 
 
+def step_of(optimizer, values):
+    """The number of steps taken, of an optimizer's state: `values` of its variables. A LossScaleOptimizer has a counter that stands still."""
+    return next(value for variable, value in zip(optimizer.variables, values) if variable is optimizer.iterations)
+
+
 def _checked(inner, name):
     """The inner optimizer, which may be a name of Keras'.
 

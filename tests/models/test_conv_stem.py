@@ -69,6 +69,7 @@ def test_formats_without_such_a_stem_refuse_it(trained, tmp_path, name):
     ("options", "message"),
     [
         ({"conv_stem": (0, 8)}, "must be positive integers"),
+        ({"conv_stem": 32}, r"one number a convolution: \(32, 64\). Got 32"),
         ({"conv_stem": (8, 8), "conv_strides": (2,)}, "2 convolutions, conv_strides 1 strides"),
         ({"conv_stem": (8,), "stem": (1,)}, "exclude each other"),
     ],

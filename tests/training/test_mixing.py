@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
+from keras_vit.training import Accuracy, Cutmix, Lookahead, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
+from keras_vit.training.wrapping import step_of
 
 H, W = 12, 20
 
@@ -156,3 +157,16 @@ def test_a_config_chooses_the_mixing():
     assert make_mixing({**plain, "mixup": 0.2}, 5) == Mixup(0.2, 5, 7)
     assert make_mixing({**plain, "cutmix": 1.0}, 5) == Cutmix(1.0, 5, 7)
     assert make_mixing({**plain, "mixup": 0.8, "cutmix": 1.0}, 5) == MixupOrCutmix(0.8, 1.0, 5, 7)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("around", [False, True])
+def test_the_step_that_mixing_draws_from_goes_on_in_every_optimizer(around, scaled):
+    """A LossScaleOptimizer's own counter, its first variable, stands still: all batches would be mixed alike."""
+    weight = keras.Variable(np.ones(2, "float32"))
+    optimizer = Lookahead("adam") if around else keras.optimizers.Adam()
+    optimizer = keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
+    optimizer.build([weight])
+    for _ in range(3):
+        optimizer.apply([np.ones(2, "float32")])
+    assert int(step_of(optimizer, [np.asarray(variable) for variable in optimizer.variables])) == 3

@@ -1,0 +1,50 @@
+"""What the benchmarks print, and what they count."""
+
+import re
+import sys
+import types
+
+import pytest
+
+from trainers import benchmark_input, benchmark_ops
+
+SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Four made-up images are all that is read, in batches of 16."""
+    monkeypatch.setattr(benchmark_input, "BATCH", 16)
+    images = benchmark_input.made_up(4)
+    monkeypatch.setattr(benchmark_input, "made_up", lambda: images)
+    return images
+
+
+def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, capsys):
+    benchmark_input.main(types.SimpleNamespace(**SMALL))
+    told = capsys.readouterr().out
+    assert re.search(r"4 images of \d\d+ kB on average", told)
+    for name in ("crop", "medium1"):
+        ratio, rate, alone = (
+            float(re.search(pattern, told)[1])
+            for pattern in (rf"{name} .*?([\d.]+) of decode", rf"\n{name} +(\d+) images/s", r"\ndecode +(\d+) images/s")
+        )
+        assert ratio == pytest.approx(rate / alone, abs=0.01)
+    held = [int(mib) for mib in re.search(r"with medium1: ([\d ]+) MiB", told)[1].split()]
+    assert len(held) == 11 and min(held) > 100
+
+
+def test_a_python_without_torchvision_is_a_clear_error(few):
+    with pytest.raises(ValueError, match="It needs torch and torchvision"):
+        benchmark_input.Torchvision(sys.executable, few, 16)
+
+
+def test_pixels_are_no_input():
+    with pytest.raises(ValueError, match='"digits" holds pixels'):
+        benchmark_input.read("digits", None)
+
+
+def test_every_op_has_its_time(few, capsys, monkeypatch):
+    monkeypatch.setattr(benchmark_ops, "OPS", ("random_flip", "solarize(1)"))
+    benchmark_ops.main(types.SimpleNamespace(**SMALL))
+    assert len(re.findall(r"\n\S.* +-?\d+ us", capsys.readouterr().out)) == 2

@@ -1,0 +1,66 @@
+"""What each augmentation op costs: microseconds an image of one thread, on decoded photographs of 224 x 224 pixels.
+
+python -m trainers.benchmark --what=ops --data=folder:PATH
+"""
+
+import statistics
+import time
+
+import tensorflow as tf
+
+from keras_vit.data import parse
+
+from .benchmark_input import read
+
+OPS = (
+    "rand_augment(2, 15)",
+    "auto_augment",
+    "trivial_augment",
+    "color_jitter(0.3, 0.3, 0.3)",
+    "color_jitter(0.3, 0.3, 0.3, 0.1)",
+    "three_augment",
+    "random_grayscale(1)",
+    "gaussian_blur(1)",
+    "solarize(1)",
+    "random_erasing(1)",
+    "random_erasing(1, mode='const')",
+    "random_flip",
+)
+
+
+def _run(images, text, count):
+    """A function that takes `count` images through an op, one after the other, and returns microseconds an image."""
+    ops = parse(text)
+
+    def one(i):
+        image = images[i % images.shape[0]]
+        return tf.size(ops(image, tf.stack([tf.constant(0, tf.int64), i]))) if text else tf.size(image)
+
+    dataset = tf.data.Dataset.range(count).map(one).batch(count)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    dataset = dataset.with_options(options)
+
+    def run():
+        began = time.perf_counter()
+        for _ in dataset:
+            pass
+        return 1e6 * (time.perf_counter() - began) / count
+
+    return run
+
+
+def main(values):
+    crop = parse("decode|random_resized_crop(224)")
+    encoded = read(values.data, values.data_dir)
+    images = tf.stack([crop(tf.constant(image), tf.constant([0, i])) for i, image in enumerate(encoded)])
+    runs = {text: _run(images, text, values.count) for text in ("", *OPS)}
+    for run in runs.values():
+        run()
+    taken = {text: [] for text in runs}
+    for _ in range(values.repeats):
+        for text, run in runs.items():
+            taken[text].append(run())
+    print(f"{len(encoded)} photographs at 224 x 224, {values.repeats} rounds of {values.count} each, one thread")
+    for text in OPS:
+        print(f"{text:34} {statistics.median(taken[text]) - statistics.median(taken['']):6.0f} us")
