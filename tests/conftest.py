@@ -49,6 +49,20 @@ def without_values():
     return context
 
 
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of 20 JPEGs in two classes that differ in brightness."""
+    import tensorflow as tf
+
+    rng, folder = np.random.default_rng(0), tmp_path / "photos"
+    for i in range(20):
+        name = ("dark", "light")[i % 2]
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 90, (40, 50, 3)) + 160 * (i % 2)
+        (folder / name / f"{i:02d}.jpg").write_bytes(tf.io.encode_jpeg(pixels.astype("uint8")).numpy())
+    return folder
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """The folder of shared data; its tests are skipped without it, and fail where KERAS_VIT_REQUIRE_TEST_DATA is set."""

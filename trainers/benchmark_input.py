@@ -22,8 +22,8 @@ from keras_vit.data import open_source, training_batches
 from keras_vit.data.source import RandomAccess
 
 BATCH = 128
-CROP = "decode|random_resized_crop(224)|random_flip"
-MEDIUM1 = f"{CROP}|rand_augment(2, 15)"
+_CROP = "decode|random_resized_crop(224)|random_flip"
+TEXTS = {"crop": _CROP, "medium1": f"{_CROP}|rand_augment(2, 15)"}
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
@@ -71,15 +71,11 @@ def _rounds(batches, count):
     return run
 
 
-def pipelines(source, count):
-    """{name: function that measures it once}."""
+def pipelines(source):
+    """{name: an endless dataset of batches}."""
     size = lambda i: tf.size(tf.io.decode_jpeg(source.lookup(i % source.size), 3))  # noqa: E731
     alone = tf.data.Dataset.counter().map(size, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH).prefetch(tf.data.AUTOTUNE)
-    return {
-        "decode": _rounds(alone, count),
-        "crop": _rounds(training_batches(source, CROP, BATCH), count),
-        "medium1": _rounds(training_batches(source, MEDIUM1, BATCH), count),
-    }
+    return {"decode": alone} | {name: training_batches(source, text, BATCH) for name, text in TEXTS.items()}
 
 
 class Torchvision:
@@ -112,9 +108,9 @@ def resident():
     return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024 if status.exists() else 0
 
 
-def memory(source, images, parts=10):
-    """MiB of the process at the start and behind each part of `images` images that go through training's pipeline."""
-    run = _rounds(training_batches(source, MEDIUM1, BATCH), images // parts)
+def memory(batches, images, parts=10):
+    """MiB of the process at the start and behind each part of `images` images that go through a pipeline."""
+    run = _rounds(batches, images // parts)
     run()  # threads and buffers are there
     return [resident()] + [(run(), resident())[1] for _ in range(parts)]
 
@@ -126,7 +122,8 @@ def main(values):
     print(
         f"{len(images)} images of {kilobytes:.0f} kB on average, {_THREADS} threads, {values.repeats} rounds of {count} images each"
     )
-    runs = pipelines(source, count)
+    datasets = pipelines(source)
+    runs = {name: _rounds(batches, count) for name, batches in datasets.items()}
     if values.torch_python:
         runs["torchvision"] = Torchvision(values.torch_python, images, count)
         print(runs["torchvision"].versions)
@@ -150,5 +147,5 @@ def main(values):
     if "torchvision" in runs:
         runs["torchvision"].close()
     if values.images:
-        held = memory(source, values.images)
+        held = memory(datasets["medium1"], values.images)
         print(f"memory over {values.images} images with medium1: " + " ".join(f"{mib:.0f}" for mib in held) + " MiB")

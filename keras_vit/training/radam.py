@@ -5,7 +5,7 @@ import math
 from keras import ops
 
 from keras_vit.layers.registration import serializable
-from keras_vit.training.optimizers import Decoupled
+from keras_vit.training.optimizers import AdamW
 
 
 def approximated_length(step, beta_2):
@@ -26,7 +26,7 @@ def approximated_length(step, beta_2):
 
 
 @serializable
-class RectifiedAdam(Decoupled):
+class RectifiedAdam(AdamW):
     """Adam with its step rectified for the variance of v^ (Algorithm 2), and decoupled weight decay.
 
     w -= lr (r_t m^ / (sqrt(v^) + epsilon) + decay w) once rho_t > threshold; before, w -= lr (m^ + decay w).
@@ -34,37 +34,19 @@ class RectifiedAdam(Decoupled):
     Args:
         learning_rate: a number or a schedule.
         beta_1, beta_2, epsilon: beta_2 above 0.6, where the rectification is defined.
-        decay: decoupled weight decay, kernels only.
-        layer_decay: factor of the learning rate a layer, from the head down; None for one rate.
         threshold: 4 in the paper, at beta_2 = .999 from step 5 on; its authors' code, tensorflow-addons and torch take 5: step 6.
-        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum...
+        **kwargs: decay and layer_decay, as AdamW's, and Keras' optimizer arguments.
 
     Raises:
         ValueError: if beta_2 is not above 0.6 and below 1, or threshold is below 4.
     """
 
-    slots = ("momentum", "velocity")
-
-    def __init__(
-        self,
-        learning_rate=0.001,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-8,
-        decay=0.0,
-        layer_decay=None,
-        threshold=4.0,
-        name="radam",
-        **kwargs,
-    ):
+    def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-8, threshold=4.0, name="radam", **kwargs):
         if not 0.6 < beta_2 < 1 or threshold < 4:
             raise ValueError(
                 f"RectifiedAdam takes a beta_2 above 0.6 and below 1, and a threshold from 4 on. Got beta_2={beta_2}, threshold={threshold}."
             )
-        super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
         self.threshold = threshold
 
     def step(self, gradient, m, v):
@@ -82,10 +64,4 @@ class RectifiedAdam(Decoupled):
         return m * scale / correct_1
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "threshold": self.threshold,
-        }
+        return {**super().get_config(), "threshold": self.threshold}

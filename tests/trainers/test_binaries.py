@@ -24,16 +24,6 @@ def shrink(name, **data):
     return config
 
 
-def photos(folder, count=20):
-    """`count` JPEGs in two classes that differ in brightness."""
-    rng = np.random.default_rng(0)
-    for i in range(count):
-        name = ("dark", "light")[i % 2]
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 90, (40, 50, 3)) + 160 * (i % 2)
-        (folder / name / f"{i:02d}.jpg").write_bytes(tf.io.encode_jpeg(pixels.astype("uint8")).numpy())
-
-
 def check(workdir, measures):
     assert math.isfinite(measures["loss"]) and 0 <= measures["top1"] <= 1
     for name in ("config.json", "metrics.jsonl", "model.keras", "evaluation.json", "checkpoints", "tensorboard"):
@@ -119,10 +109,9 @@ def test_wrong_values_are_clear_errors(key, value, message, tmp_path):
         session.run(config, tmp_path, pretrain.build)
 
 
-def test_a_folder_of_twenty_trains_skips_the_broken_and_refuses_the_empty(tmp_path, caplog):
-    photos(tmp_path / "photos", 20)
-    (tmp_path / "photos" / "dark" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
-    config = shrink("folder_finetune", source=f"folder:{tmp_path / 'photos'}", train="train", evaluation="train")
+def test_a_folder_of_twenty_trains_skips_the_broken_and_refuses_the_empty(tmp_path, photos, caplog):
+    (photos / "dark" / "broken.jpg").write_bytes(b"\xff\xd8\xff broken")
+    config = shrink("folder_finetune", source=f"folder:{photos}", train="train", evaluation="train")
     config.model.update(SMALL)
     logging.getLogger("absl").propagate = True
     with caplog.at_level("WARNING"):
@@ -174,10 +163,9 @@ def test_evaluate_refuses_other_classes(tiny):
 
 
 @pytest.mark.parametrize("family", ["bit", "hybrid"])
-def test_bit_and_hybrids_train_and_fine_tune_by_the_same_binaries(family, tmp_path):
+def test_bit_and_hybrids_train_and_fine_tune_by_the_same_binaries(family, tmp_path, photos):
     """From random weights, exported as Google's .npz, fine-tuned from that at another resolution."""
-    photos(tmp_path / "photos")
-    config = shrink("folder_finetune", source=f"folder:{tmp_path / 'photos'}")
+    config = shrink("folder_finetune", source=f"folder:{photos}")
     config.data.update(train_preprocess="decode|random_resized_crop(32)", eval_preprocess="decode|resize(32, 32)")
     config.total = "2 steps"
     if family == "bit":
@@ -186,7 +174,7 @@ def test_bit_and_hybrids_train_and_fine_tune_by_the_same_binaries(family, tmp_pa
         config.model.update(variant="R+Ti/16", image_size=32, stem_width=32, gelu="tanh", **SMALL)
     model, _ = session.run(config, tmp_path / "first", pretrain.build)
     keras_vit.save(model, tmp_path / "first.npz")
-    second = shrink("folder_finetune", source=f"folder:{tmp_path / 'photos'}")
+    second = shrink("folder_finetune", source=f"folder:{photos}")
     second.data.update(train_preprocess="decode|random_resized_crop(64)", eval_preprocess="decode|resize(64, 64)")
     second.update(init=str(tmp_path / "first.npz"), total="2 steps", linear_probe=True)
     second.model.image_size = 64

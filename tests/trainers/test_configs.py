@@ -66,16 +66,6 @@ def shrink(name, **data):
     return config
 
 
-def photos(folder, count=20):
-    """`count` JPEGs in two classes that differ in brightness."""
-    rng = np.random.default_rng(0)
-    for i in range(count):
-        name = ("dark", "light")[i % 2]
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 90, (40, 50, 3)) + 160 * (i % 2)
-        (folder / name / f"{i:02d}.jpg").write_bytes(tf.io.encode_jpeg(pixels.astype("uint8")).numpy())
-
-
 def arrays(*_):
     """In the place of any dataset: 36 images of 6 classes."""
     images = np.random.default_rng(0).integers(0, 256, (36, 36, 40, 3), dtype="uint8")
@@ -90,8 +80,7 @@ def prepared(name, tmp_path, request):
         data_dir = str(request.getfixturevalue("shared_data") / "tensorflow_datasets")
         config = shrink(name, train="train[:100]", evaluation="test[:20]")
     elif own.startswith("folder:"):
-        photos(tmp_path / "photos")
-        config, data_dir = shrink(name, source=f"folder:{tmp_path / 'photos'}"), None
+        config, data_dir = shrink(name, source=f"folder:{request.getfixturevalue('photos')}"), None
     else:
         config, data_dir = shrink(name), None
         if own != "digits":
