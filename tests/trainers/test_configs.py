@@ -76,7 +76,7 @@ def prepared(name, tmp_path, request):
     """(config, build, data_dir) of a shipped config on data that is here."""
     own = flags.load_config(name).data.source
     build = finetune.build if f"trainers.finetune --config={name}" in flags.packaged(name).__doc__ else pretrain.build
-    if name in ("cifar10_scratch", "cifar10_finetune"):  # as prepared by tensorflow-datasets
+    if name in ("cifar10_scratch", "cifar10_stem", "cifar10_finetune"):  # as prepared by tensorflow-datasets
         data_dir = str(request.getfixturevalue("shared_data") / "tensorflow_datasets")
         config = shrink(name, train="train[:100]", evaluation="test[:20]")
     elif own.startswith("folder:"):
