@@ -1,8 +1,8 @@
 # Two commands, each alone on a fresh machine with Python 3.11 to 3.13: make demo, make test.
 PYTHON ?= python3
 BIN := .venv/bin
-# Two files of tests at a time: most keep one core busy.
-PARALLEL ?= -n 2 --dist loadfile
+# Three files of tests at a time for two cores: some wait for processes of their own.
+PARALLEL ?= -n 3 --dist loadfile
 
 # What `test-lowest` holds the package to: the lowest Keras that setup.cfg admits, as written there, and the TensorFlow of TPUs.
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)

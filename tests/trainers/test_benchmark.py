@@ -13,8 +13,9 @@ SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats
 
 @pytest.fixture
 def few(monkeypatch):
-    """Four made-up images are all that is read, in batches of 16."""
+    """Four made-up images are all that is read, in batches of 16, and the augmentation is one that is traced in no time."""
     monkeypatch.setattr(benchmark_input, "BATCH", 16)
+    monkeypatch.setitem(benchmark_input.TEXTS, "medium1", benchmark_input.TEXTS["crop"] + "|solarize(1)")
     images = benchmark_input.made_up(4)
     monkeypatch.setattr(benchmark_input, "made_up", lambda: images)
     return images
