@@ -4,9 +4,10 @@
 
 The encoded images lie in memory and are gone through again and again. "decode" only decodes them whole, on as many threads; "crop" is
 training's crop and flip at 224 pixels, batched; "medium1" adds AugReg's RandAugment(2, 15). --torch_python names a Python that has
-torch and torchvision, for a DataLoader with a worker for each core. Then the memory of this process over --images images.
+torch and torchvision, for a DataLoader with a worker for each core: "float" as in PyTorch's ImageNet example, "uint8" as ours. Then the memory of this process over --images images.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -79,7 +80,7 @@ def pipelines(source):
 
 
 class Torchvision:
-    """A process of another Python that measures its DataLoader whenever it is called."""
+    """A process of another Python that measures its DataLoader whenever it is called, with "float" or "uint8" batches."""
 
     def __init__(self, python, images, count):
         self._folder = tempfile.TemporaryDirectory()
@@ -92,8 +93,8 @@ class Torchvision:
         if not self.versions:
             raise ValueError(f"{python} ended with code {self._process.wait()}. It needs torch and torchvision.")
 
-    def __call__(self):
-        print("go", file=self._process.stdin, flush=True)
+    def __call__(self, end):
+        print(end, file=self._process.stdin, flush=True)
         return float(self._process.stdout.readline())
 
     def close(self):
@@ -125,8 +126,9 @@ def main(values):
     datasets = pipelines(source)
     runs = {name: _rounds(batches, count) for name, batches in datasets.items()}
     if values.torch_python:
-        runs["torchvision"] = Torchvision(values.torch_python, images, count)
-        print(runs["torchvision"].versions)
+        torchvision = Torchvision(values.torch_python, images, count)
+        runs |= {f"torchvision {end}": functools.partial(torchvision, end) for end in ("float", "uint8")}
+        print(torchvision.versions)
     for function in runs.values():
         function()  # starts the threads
     rates = {name: [] for name in runs}
@@ -137,15 +139,12 @@ def main(values):
             f"round {i + 1}: " + ", ".join(f"{name} {found[-1]:.0f}" for name, found in rates.items()) + " images/s", flush=True
         )
     for name, found in rates.items():
-        ratios = {
-            other: statistics.median(a / b for a, b in zip(found, rates[other]))
-            for other in ("decode", "torchvision")
-            if other in runs
-        }
-        told = ", ".join(f"{ratio:.2f} of {other}" for other, ratio in ratios.items() if other != name)
-        print(f"{name:12} {statistics.median(found):6.0f} images/s  {told}")
-    if "torchvision" in runs:
-        runs["torchvision"].close()
+        others = [other for other in rates if other != name and not other.startswith(("crop", "medium1"))]
+        ratios = {other: statistics.median(a / b for a, b in zip(found, rates[other])) for other in others}
+        told = ", ".join(f"{ratio:.2f} of {other}" for other, ratio in ratios.items())
+        print(f"{name:17} {statistics.median(found):6.0f} images/s  {told}")
+    if values.torch_python:
+        torchvision.close()
     if values.images:
         held = memory(datasets["medium1"], values.images)
         print(f"memory over {values.images} images with medium1: " + " ".join(f"{mib:.0f}" for mib in held) + " MiB")

@@ -2,8 +2,9 @@
 
     python benchmark_torchvision.py FOLDER COUNT BATCH WORKERS
 
-Prints versions; then, for each line that it reads, how many images a second COUNT images of the folder take: read into memory before,
-decoded by Pillow, RandomResizedCrop(224) and a flip, uint8 batches, workers that stay.
+Prints versions; then, for each line that it reads, float or uint8, how many images a second COUNT images of the folder take: read into memory
+before, decoded by Pillow, RandomResizedCrop(224) and a flip, workers that stay. "float" ends as PyTorch's ImageNet example does, in ToTensor
+and Normalize; "uint8" in bytes, as ours.
 """
 
 import io
@@ -16,16 +17,19 @@ import torchvision
 from PIL import Image
 from torchvision import transforms
 
+ENDS = {
+    "float": (transforms.ToTensor(), transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
+    "uint8": (transforms.PILToTensor(),),
+}
+
 
 class Images(torch.utils.data.Dataset):
     """`count` images: the folder's again and again."""
 
-    def __init__(self, folder, count):
+    def __init__(self, folder, count, end):
         self.count = count
         self.images = [path.read_bytes() for path in sorted(pathlib.Path(folder).iterdir())]
-        self.transform = transforms.Compose(
-            [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
-        )
+        self.transform = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *ENDS[end]])
 
     def __len__(self):
         return self.count
@@ -36,10 +40,15 @@ class Images(torch.utils.data.Dataset):
 
 def main(folder, count, batch, workers):
     steps = -(-count // batch)
-    images = Images(folder, (steps + 1) * batch)
-    batches = torch.utils.data.DataLoader(images, batch, num_workers=workers, persistent_workers=True)
+    loaders = {
+        end: torch.utils.data.DataLoader(
+            Images(folder, (steps + 1) * batch, end), batch, num_workers=workers, persistent_workers=True
+        )
+        for end in ENDS
+    }
     print(f"torch {torch.__version__}, torchvision {torchvision.__version__}", flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        batches = loaders[line.strip()]
         iterator = iter(batches)
         next(iterator)
         began = time.perf_counter()

@@ -23,6 +23,7 @@ from keras_vit.data.rows import ENDLESS, Rows
 _ALL = Rows(1)
 _FILES_AT_A_TIME = 16
 _READ = 64  # examples read into memory at a time
+_plain = tf.autograph.experimental.do_not_convert  # it warns of lambdas that share a line, and there is nothing to convert
 
 
 def fold(seed, number):
@@ -46,15 +47,13 @@ class Source:
 
     def ordered(self, rows=_ALL):
         """One pass of (image, label)."""
-        return self.keys(rows).map(self._read_one, num_parallel_calls=tf.data.AUTOTUNE)
+        read = _plain(lambda *key: self.read(key if len(key) > 1 else key[0]))
+        return self.keys(rows).map(read, num_parallel_calls=tf.data.AUTOTUNE)
 
     def shuffled(self, seed, start_step=0, rows=_ALL):
         """(number, image, label) without end."""
         numbered = self.shuffled_keys(seed, start_step, rows)
-        return numbered.map(lambda number, key: (number, *self.read(key)), num_parallel_calls=tf.data.AUTOTUNE)
-
-    def _read_one(self, *key):
-        return self.read(key if len(key) > 1 else key[0])
+        return numbered.map(_plain(lambda number, key: (number, *self.read(key))), num_parallel_calls=tf.data.AUTOTUNE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +103,7 @@ class RandomAccess(Source):
     def shuffled_keys(self, seed, start_step=0, rows=_ALL):
         """Row number n of the stream is example permutation(pass = n // size)[n % size], on whatever host."""
 
-        @tf.autograph.experimental.do_not_convert
+        @_plain
         def key(number):
             order = fold(seed, number // self.size)
             return number, tf.random.experimental.index_shuffle(number % self.size, order, self.size - 1)
