@@ -30,6 +30,17 @@ def _attempted(source, keys, prepare, text, rows, batches=None):
     return attempted(keys, function, identify, rows, batches), function
 
 
+def _filling(broken, function, source):
+    """Maps what attempts.attempted gives to batches in which the nearest good rows stand for those that failed."""
+
+    @tf.autograph.experimental.do_not_convert
+    def fill(values, good, failed, identities):
+        with tf.control_dependencies([told(failed, identities, broken, function, source)]):
+            return filled(values, tf.identity(good), broken)
+
+    return fill
+
+
 def training_batches(
     source,
     preprocess,
@@ -82,14 +93,9 @@ def training_batches(
         stream = f"{source.name}, {source.size} examples, {preprocess}, seed {seed}"
         dataset = distribute(dataset, service, f"{stream}, step {start_step} of {batch_size} by {rows.per_replica}")
 
-    @tf.autograph.experimental.do_not_convert
-    def fill(values, good, failed, identities):
-        with tf.control_dependencies([told(failed, identities, broken, function, source)]):
-            return filled(values, tf.identity(good), broken)
-
     options = tf.data.Options()
     options.deterministic = deterministic
-    return dataset.map(fill).prefetch(tf.data.AUTOTUNE).with_options(options)
+    return dataset.map(_filling(broken, function, source)).prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def evaluation_batches(source, preprocess, batch_size, shard=(0, 1), replicas=1, broken=None):

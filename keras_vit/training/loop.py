@@ -50,7 +50,6 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
     """
     verbose = (1 if sys.stdout.isatty() else 2) if run.strategy.chief else 0
     averages = EvaluateAverage()
-    own_averages = [averages] if averaging(model.optimizer) else []
     with Preemption() as preemption, Checkpoints(run, checkpoint_every, keep, start) as checkpoints:
         # Checkpoints before Watch: it knows the step when Watch ends the run there. The caller's before the logs, which hold what they add.
         own = [
@@ -59,6 +58,7 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
             *callbacks,
             MetricsLog(run, batch_size, start),
             TensorBoard(run, start),
+            *([averages] if averaging(model.optimizer) else []),
         ]
         try:
             for first, last, steps in spans(start, total, every):
@@ -68,7 +68,7 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
                     initial_epoch=first // every,
                     epochs=-(-last // every),
                     steps_per_epoch=steps,
-                    callbacks=own + own_averages,
+                    callbacks=own,
                     shuffle=False,
                     verbose=verbose,
                 )
