@@ -4,7 +4,8 @@
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`).
 
-2 cores of an AMD EPYC: 166 s, 52.6% test accuracy; 50.4% after 113 s.
+2 cores of an AMD EPYC: 127 ms a step, so 2830 steps are six minutes; they gave 65.7% test accuracy (mean of 2 seeds; 64.7, 66.7).
+`cifar10_stem` learns more from as much. A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) wants --config.dtype=float32.
 """
 
 from .lib import common
@@ -12,20 +13,22 @@ from .lib import common
 
 def get_config():
     config = common.base()
-    config.model.update(variant="Ti/4", image_size=32, depth=4, width=64, heads=4, mlp_dim=128, pool="gap")
-    config.jit_compile = True
+    config.model.update(variant="Ti/4", image_size=32, depth=4, width=64, heads=4, mlp_dim=128, gelu="tanh")
+    config.model.update(mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
+    config.dtype = "mixed_bfloat16"
 
     config.data.source = "cifar10"
-    config.data.train_preprocess = "decode|random_crop(32, padding=4)|random_flip"
+    config.data.train_preprocess = "decode|random_crop(32, padding=2)|random_flip"
     config.data.eval_preprocess = "decode|resize(32, 32)"
     config.data.shuffle_buffer = 50_000
 
     config.batch_size = 128
-    config.total = "3 epochs"
-    config.evaluate = "1 epochs"
-    config.checkpoint = "200 steps"
+    config.total = "2830 steps"
+    config.evaluate = "566 steps"
+    config.checkpoint = "566 steps"
 
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 3e-3
+    config.optimizer.beta_2 = 0.98
     config.optimizer.weight_decay = 0.05
-    config.schedule.warmup = "10%"
+    config.schedule.warmup = "5%"
     return config
