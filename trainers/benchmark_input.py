@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import open_source, training_batches
+from keras_vit.data.parallel import EXAMPLES, untuned
 from keras_vit.data.source import RandomAccess
 
 BATCH = 128
@@ -75,8 +76,8 @@ def _rounds(batches, count):
 def pipelines(source):
     """{name: an endless dataset of batches}."""
     size = lambda i: tf.size(tf.io.decode_jpeg(source.lookup(i % source.size), 3))  # noqa: E731
-    alone = tf.data.Dataset.counter().map(size, num_parallel_calls=tf.data.AUTOTUNE).batch(BATCH).prefetch(tf.data.AUTOTUNE)
-    return {"decode": alone} | {name: training_batches(source, text, BATCH) for name, text in TEXTS.items()}
+    alone = tf.data.Dataset.counter().map(size, num_parallel_calls=EXAMPLES).batch(BATCH).prefetch(tf.data.AUTOTUNE)
+    return {"decode": untuned(alone)} | {name: training_batches(source, text, BATCH) for name, text in TEXTS.items()}
 
 
 class Torchvision:

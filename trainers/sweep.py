@@ -152,7 +152,7 @@ def _picture(grid, rows):
     return figures.lines({"top-1": tuple(zip(*points))}, keys[0], "top-1, %", log)
 
 
-def _run_points(config, grid, folder, run_point, layout):
+def _run_points(config, grid, folder, run_point):
     """A row a point: its values and measures, or how it diverged; those that share a best top-1 are told apart by the loss."""
     rows = []
     for i, point in enumerate(grid.points()):
@@ -194,7 +194,7 @@ def run_sweep(config, text, workdir, run, layout, seeds=1):
         raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
     grid, folder, chosen = parse_grid(config.sweep if own else text, config), epath.Path(workdir), _on_held_out(config)
     run_point = lambda c, place: run_seeds(c, place, run, layout, 1 if own else seeds)  # noqa: E731
-    rows, best = _run_points(chosen, grid, folder, run_point, layout)
+    rows, best = _run_points(chosen, grid, folder, run_point)
     found = {"evaluation": chosen.data.evaluation, "best": rows[best], "points": rows}
     shown = table(grid, rows, best, chosen.data.evaluation)
     if layout.chief:

@@ -57,6 +57,14 @@ def _notes(given, k, size):
     return [assumed, f"The file does not say how many heads there are: {k}, each {size} wide, are assumed. Give heads if not."]
 
 
+def _positions(arrays, width):
+    """How many tokens the table of positions has."""
+    table = arrays.get("pos_embedding")
+    if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
+        raise ValueError(f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.')
+    return table.shape[-2]
+
+
 def understand(contents, options):
     """The Source of a state dict whose names `matches` accepts.
 
@@ -74,10 +82,7 @@ def understand(contents, options):
     k, head_dim = heads(width, options.get("heads"), inner)
     token = arrays["cls_token"].size > 0 if "cls_token" in arrays else False
     hidden = need(arrays, "transformer.layers.0.1.net.1.weight", 2)
-    table = arrays.get("pos_embedding")
-    if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
-        raise ValueError(f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.')
-    shape = grid(table.shape[-2] - int(token), hint_grid(options, (side, side)))
+    shape = grid(_positions(arrays, width) - int(token), hint_grid(options, (side, side)))
     fields = {
         "patch_size": (side, side),
         "depth": depth(arrays, r"transformer\.layers\.(\d+)\."),

@@ -7,6 +7,8 @@ goes with its end row, since a row that is dropped can tell nothing.
 
 import tensorflow as tf
 
+from keras_vit.data.parallel import EXAMPLES, untuned
+
 _plain = tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
 
 
@@ -79,6 +81,6 @@ def attempted(examples, function, identify, rows, batches=None):
         real, identities, values = row
         return tf.nest.map_structure(lambda v: v[:-1], values), (present & real)[:-1], ~present[:-1], identities[-1]
 
-    attempts = examples.map(arrange).unbatch().map(attempt, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    attempts = examples.map(arrange).unbatch().map(attempt, num_parallel_calls=EXAMPLES, deterministic=True)
     survivors = attempts.ignore_errors().batch(places)
-    return survivors.scan(rows, _all_places(places)).rebatch(places, drop_remainder=True).map(cut)
+    return untuned(survivors.scan(rows, _all_places(places)).rebatch(places, drop_remainder=True).map(cut))

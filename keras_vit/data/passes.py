@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_vit.data.broken import reason
 from keras_vit.data.decode import decode
 from keras_vit.data.excluding import example_names
+from keras_vit.data.parallel import EXAMPLES, untuned
 
 _BATCH = 64
 
@@ -72,7 +73,7 @@ def each(source, work, seed=None, only=None):
         image, label = source.read(key if len(key) > 1 else key[0])
         return _identity(source, key), work(image, _pixels(image), label)
 
-    done = keys.map(one, num_parallel_calls=tf.data.AUTOTUNE).ignore_errors().batch(_BATCH).prefetch(2)
+    done = untuned(keys.map(one, num_parallel_calls=EXAMPLES).ignore_errors().batch(_BATCH).prefetch(2))
     seen = set()
     for identities, values in done.as_numpy_iterator():
         for identity, *row in zip(map(tuple, identities.tolist()), *values):

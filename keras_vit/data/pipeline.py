@@ -42,16 +42,7 @@ def _filling(broken, function, source):
 
 
 def training_batches(
-    source,
-    preprocess,
-    batch_size,
-    seed=0,
-    start_step=0,
-    shard=(0, 1),
-    replicas=1,
-    service=None,
-    broken=None,
-    deterministic=True,
+    source, preprocess, batch_size, seed=0, start_step=0, shard=(0, 1), replicas=1, service=None, broken=None, deterministic=True
 ):
     """An endless dataset of (images (b, h, w, c) uint8, labels (b,)): a pure function of (seed, step), from `start_step` on.
 

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.attempts import attempted
+from keras_vit.data.parallel import EXAMPLES, untuned
 from keras_vit.data.rows import ENDLESS, Rows
 
 _ALL = Rows(1)
@@ -48,12 +49,13 @@ class Source:
     def ordered(self, rows=_ALL):
         """One pass of (image, label)."""
         read = _plain(lambda *key: self.read(key if len(key) > 1 else key[0]))
-        return self.keys(rows).map(read, num_parallel_calls=tf.data.AUTOTUNE)
+        return untuned(self.keys(rows).map(read, num_parallel_calls=EXAMPLES))
 
     def shuffled(self, seed, start_step=0, rows=_ALL):
         """(number, image, label) without end."""
         numbered = self.shuffled_keys(seed, start_step, rows)
-        return numbered.map(_plain(lambda number, key: (number, *self.read(key))), num_parallel_calls=tf.data.AUTOTUNE)
+        read = _plain(lambda number, key: (number, *self.read(key)))
+        return untuned(numbered.map(read, num_parallel_calls=EXAMPLES))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +214,7 @@ class Records(Source):
 
     def _all_keys(self, files, parallel):
         """The keys of a dataset of file numbers, `parallel` files at a time; in order unless the dataset's options say otherwise."""
-        return files.interleave(self._keys, cycle_length=parallel, num_parallel_calls=tf.data.AUTOTUNE)
+        return files.interleave(self._keys, cycle_length=parallel, num_parallel_calls=parallel)
 
     def keys(self, rows=_ALL):
         """Every host reads all records and keeps its own."""
@@ -260,5 +262,5 @@ class Records(Source):
         visits = tf.data.Dataset.range(start_step * rows.batch_size * files // size, ENDLESS)
         # What a worker reads at a time it has taken from the others: with 64 workers, still files of one pass.
         together = min(_FILES_AT_A_TIME, max(1, files // 64))
-        keys = visits.interleave(visit, cycle_length=together, num_parallel_calls=tf.data.AUTOTUNE)
+        keys = visits.interleave(visit, cycle_length=together, num_parallel_calls=together)
         return keys.shuffle(min(self.buffer, size), seed)

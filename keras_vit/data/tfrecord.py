@@ -14,7 +14,8 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 from keras_vit.data.description import FEATURES, NAME, Description, read_description
-from keras_vit.data.paths import class_names, locate, options
+from keras_vit.data.parallel import EXAMPLES
+from keras_vit.data.paths import THREADS, class_names, locate, options
 from keras_vit.data.scanning import once, record_counts
 from keras_vit.data.source import Records
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
@@ -52,8 +53,8 @@ def _largest_label(files, key):
 
     def largest():
         feature = {key: tf.io.FixedLenFeature((), tf.int64)}
-        records = tf.data.TFRecordDataset(files, num_parallel_reads=tf.data.AUTOTUNE)
-        labels = records.map(lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=tf.data.AUTOTUNE)
+        records = tf.data.TFRecordDataset(files, num_parallel_reads=THREADS)
+        labels = records.map(lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=EXAMPLES)
         return int(labels.reduce(np.int64(-1), tf.maximum))
 
     return once(f"largest {key}", files, largest)

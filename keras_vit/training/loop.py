@@ -28,6 +28,11 @@ def spans(start, total, every):
     return found
 
 
+def _in_order(checkpoints, watch, callbacks, run, batch_size, start):
+    """Checkpoints before Watch: it knows the step when Watch ends the run there. The caller's before the logs, which hold what they add."""
+    return [checkpoints, watch, *callbacks, MetricsLog(run, batch_size, start), TensorBoard(run, start)]
+
+
 def train(model, batches, run, total, every, batch_size, evaluation=None, checkpoint_every=1000, keep=2, start=0, callbacks=()):
     """Trains a compiled model to step `total` and leaves its state in the run directory.
 
@@ -41,7 +46,9 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
         every: steps between evaluations: Keras' epoch.
         batch_size: for the throughput in the log.
         evaluation: dataset of (images, labels, weights), or None.
-        checkpoint_every, keep: see saving.Checkpoints; start: the step that the model is at; callbacks: more of Keras' callbacks.
+        checkpoint_every, keep: see saving.Checkpoints.
+        start: the step that the model is at.
+        callbacks: more of Keras' callbacks.
 
     Raises:
         Preempted: SystemExit with code 75, after SIGTERM: the state is saved; an evaluation that it broke off is not in the log.
@@ -49,17 +56,10 @@ def train(model, batches, run, total, every, batch_size, evaluation=None, checkp
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
     verbose = (1 if sys.stdout.isatty() else 2) if run.strategy.chief else 0
-    averages = EvaluateAverage()
     with Preemption() as preemption, Checkpoints(run, checkpoint_every, keep, start) as checkpoints:
-        # Checkpoints before Watch: it knows the step when Watch ends the run there. The caller's before the logs, which hold what they add.
-        own = [
-            checkpoints,
-            Watch(run, preemption, checkpoints, start),
-            *callbacks,
-            MetricsLog(run, batch_size, start),
-            TensorBoard(run, start),
-            *([averages] if averaging(model.optimizer) else []),
-        ]
+        watch, averages = Watch(run, preemption, checkpoints, start), EvaluateAverage()
+        own = _in_order(checkpoints, watch, callbacks, run, batch_size, start)
+        own += [averages] if averaging(model.optimizer) else []
         try:
             for first, last, steps in spans(start, total, every):
                 model.fit(
