@@ -6,6 +6,7 @@ DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). For other 
 `resize(32, 32)` in both preprocessings.
 
 2 cores of an AMD EPYC: 107 ms a step, so 3360 steps are six minutes; they gave 79.5% test accuracy (mean of 3 seeds; 79.2, 79.3, 80.0).
+Twenty minutes, --config.total="11200 steps", gave 85.7% (one seed).
 A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) wants --config.dtype=float32.
 """
 

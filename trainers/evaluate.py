@@ -90,7 +90,7 @@ def main():
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string("data", "digits", "digits, folder:PATH, or a tensorflow-datasets name.")
+    flags.string("data", "digits", "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source.")
     flags.string("split", "test", 'With slices: "train[90%:]".')
     flags.string("preprocess", None, "Preprocessing text; none for the model's own.")
     flags.string("output", None, "A folder for report.html and evaluation.json; none for the printed line only.")

@@ -143,7 +143,7 @@ def main():
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string("data", "digits", "digits, folder:PATH, or a tensorflow-datasets name.")
+    flags.string("data", "digits", "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source.")
     flags.string("train", "train", "The split that the classifiers are fitted on; with slices: train[:90%].")
     flags.string("test", "test", "The split that is classified.")
     flags.string("methods", "few_shot", "One or several of few_shot, knn, logistic, ridge.")

@@ -22,7 +22,7 @@ def _model():
 
 def _data():
     data = ConfigDict()
-    data.source = "digits"  # digits, folder:PATH, or a tensorflow-datasets name
+    data.source = "digits"  # or folder:, csv:, jsonl:, tfrecord:PATH, or a tensorflow-datasets name
     data.train = "train"
     data.evaluation = "test"
     data.dev_train = ""  # a sweep's: what its points train on, and

@@ -12,29 +12,39 @@ from matplotlib.figure import Figure
 
 HERE = pathlib.Path(__file__).resolve().parent
 COLOURS = {"with a convolutional stem": "tab:red", "plain": "tab:blue", "timm": "tab:green", "keras.io example": "tab:gray"}
+TITLES = {"6": "recipes for six minutes", "20": "recipes for twenty minutes"}
 
 
 def curves():
-    """{(system, run): [(seconds, accuracy in percent)]} in the order of the file."""
-    found = collections.defaultdict(list)
+    """{minutes: {(system, run): [(seconds, accuracy in percent)]}} in the order of the file."""
+    found = collections.defaultdict(lambda: collections.defaultdict(list))
     for row in csv.DictReader((HERE / "cifar10.csv").read_text().splitlines()):
-        found[row["system"], row["run"]].append((float(row["seconds"]), 100 * float(row["accuracy"])))
+        found[row["minutes"]][row["system"], row["run"]].append((float(row["seconds"]), 100 * float(row["accuracy"])))
     return found
 
 
-def draw(found):
-    """The figure: a line a run, a colour a system."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax, named = figure.subplots(), set()
+def panel(ax, found):
+    """A line a run, a colour a system."""
+    named = set()
     for (system, _), points in found.items():
         seconds, accuracy = zip(*points)
         label = system if system not in named else None
         ax.plot(seconds, accuracy, "o-", color=COLOURS[system], markersize=3, linewidth=1.2, label=label)
         named.add(system)
-    ax.set(xlabel="seconds of training on 2 cores", ylabel="CIFAR-10 test accuracy, %", xlim=(0, None), ylim=(0, None))
+    ax.set(xlabel="seconds of training on 2 cores", xlim=(0, None), ylim=(0, 100))
     ax.grid(alpha=0.3)
-    ax.legend(loc="lower right")
+
+
+def draw(found):
+    """The figure: a panel a budget of time."""
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(found), sharey=True)
+    for ax, (minutes, runs) in zip(axes, found.items()):
+        panel(ax, runs)
+        ax.set_title(TITLES[minutes], fontsize=10)
+    axes[0].set_ylabel("CIFAR-10 test accuracy, %")
+    axes[0].legend(loc="lower left")
     return figure
 
 
