@@ -61,13 +61,10 @@ def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"loss.name": "sigmoid", "mixup": 0.0},
-        {"loss.class_weights": "balanced"},
-        {"loss.class_weights": "1,2,1,1,1,1,1,1,1,0.5"},
-        {"optimizer.name": "momentum", "schedule.decay": "linear"},
+        {"loss.name": "sigmoid", "mixup": 0.0, "dtype": "mixed_bfloat16"},
+        {"loss.class_weights": "balanced", "optimizer.name": "momentum", "schedule.decay": "linear"},
+        {"loss.class_weights": "1,2,1,1,1,1,1,1,1,0.5", "dtype": "mixed_float16"},
         {"optimizer.ema": 0.9, "schedule.decay": "rsqrt", "schedule.cooldown": "10%"},
-        {"dtype": "mixed_bfloat16"},
-        {"dtype": "mixed_float16"},
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
