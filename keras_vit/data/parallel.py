@@ -1,7 +1,7 @@
 """How much a dataset works on at a time: a fixed number of examples, in place of tf.data's own tuning.
 
-With tf.data.AUTOTUNE fewer are under way, which is slower (docs/performance.md), and the thread that tunes makes whoever deletes an iterator
-wait for its next round now and then: up to a minute, at the end of `fit`.
+tf.data.AUTOTUNE is slower (docs/performance.md), and where it is, whoever deletes an iterator waits now and then, up to a minute: at the end
+of `fit`, for one.
 """
 
 import os
