@@ -8,7 +8,7 @@ PARALLEL ?= -n 3 --dist loadfile
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
 LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
 
-.PHONY: install demo test test-lowest test-tpu-program benchmark clean
+.PHONY: install demo test test-processes test-lowest test-tpu-program benchmark clean
 
 install: .venv/installed
 
@@ -26,7 +26,11 @@ demo: install
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not processes"
+
+# What starts processes of its own: kills, workers, the JAX backend, the wheel, the binaries' command lines.
+test-processes: install
+	$(BIN)/python -m pytest $(PARALLEL) -m processes
 
 # The tests with the oldest versions; TESTS narrows them: make test-lowest TESTS=tests/layers
 test-lowest: .venv-lowest/installed
@@ -40,7 +44,7 @@ test-lowest: .venv-lowest/installed
 # What TPUStrategy compiles, lowered with the op kernels of TPUs and compiled for a TPU; needs none. TensorFlow is kept from the libtpu that
 # jax compiles with: it would load it, and is not made for it.
 test-tpu-program: .venv-tpu/installed
-	TPU_LIBRARY_PATH=none .venv-tpu/bin/python -m pytest tests/training/test_tpu_program.py -s --durations=5
+	TPU_LIBRARY_PATH=none .venv-tpu/bin/python -m pytest tests/distribution/test_tpu_program.py -s --durations=5
 
 .venv-tpu/installed: setup.cfg pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-tpu
@@ -49,7 +53,7 @@ test-tpu-program: .venv-tpu/installed
 	@touch $@
 
 benchmark: install
-	$(BIN)/python -m trainers.benchmark
+	$(BIN)/python -m benchmarks.model
 
 clean:
 	rm -rf .venv .venv-lowest .venv-tpu build dist *.egg-info runs

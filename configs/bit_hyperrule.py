@@ -1,11 +1,11 @@
-"""Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): all is decided by the number of examples and the images' size.
+"""Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): the number of examples and the images' size decide everything.
 
     python -m trainers.finetune --config=bit_hyperrule:R50x1,cifar10 --config.init=bit/M-R50x1 --data_dir=DIR --workdir=runs/bit_cifar10
 
-Behind the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or flowers. DIR holds
-tensorflow-datasets' data. For data of your own give --config.data.source and take steps, warm-up, mixup and sizes from `hyperrule`.
+After the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or flowers. DIR holds
+tensorflow-datasets' data. For your own data give --config.data.source and take steps, warm-up, mixup and sizes from `hyperrule`.
 
-The paper's, R50x1 from ImageNet-21k: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.
+The paper reports, for R50x1 from ImageNet-21k: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.
 """
 
 from .lib import common, datasets, paper
@@ -49,7 +49,7 @@ def get_config(argument=""):
     config.total, config.evaluate, config.checkpoint = f"{rule['steps']} steps", "10%", "10%"
     config.schedule.update(decay="staircase", warmup=f"{rule['warmup']} steps")
     config.mixup = rule["mixup"]
-    config.optimizer.update(name="momentum", learning_rate=0.003, weight_decay=0.0, clip_norm=0.0)
+    config.optimizer.update(name="momentum", learning_rate=0.003, weight_decay=0.0, clip_norm=None)
     if variant == "R50x1" and task in _EXPECTED:
         config.expected = f"{_EXPECTED[task]}% from ImageNet-21k (arXiv 1912.11370)"
     return config

@@ -1,4 +1,4 @@
-"""Fine-tunes a published checkpoint on CIFAR-10, the images enlarged to 96 px: a few minutes on CPUs.
+"""Fine-tunes a published checkpoint on CIFAR-10, the images enlarged to 96 px: a few minutes on a CPU.
 
     python -m trainers.finetune --config=cifar10_finetune --data_dir=DIR --config.init=CHECKPOINT --workdir=runs/cifar10_finetune
 
@@ -14,7 +14,7 @@ from .lib import common
 
 def get_config():
     config = common.base()
-    config.model.variant = "Ti/16"  # where no --config.init is given
+    config.model.variant = "Ti/16"  # without --config.init
     config.model.image_size = 96
 
     config.data.source = "cifar10"

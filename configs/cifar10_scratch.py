@@ -1,12 +1,12 @@
-"""Trains a small ViT on CIFAR-10 from random weights, for CPUs.
+"""Trains a small ViT on CIFAR-10 from random weights, on CPUs.
 
     python -m trainers.pretrain --config=cifar10_scratch --data_dir=DIR --workdir=runs/cifar10
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`).
 
-2 cores of an AMD EPYC: 127 ms a step, so 2830 steps are six minutes; they gave 65.5% test accuracy (mean of 3 seeds; 64.7, 66.7, 65.1).
-Twenty minutes, --config.total="9440 steps", gave 75.7% (one seed). `cifar10_stem` learns more from as much.
-A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) wants --config.dtype=float32.
+2 cores of an AMD EPYC: 127 ms per step, so 2830 steps are six minutes; they gave 65.5% test accuracy (mean of 3 seeds; 64.7, 66.7, 65.1).
+Twenty minutes, --config.total="9440 steps", gave 75.7% (one seed). `cifar10_stem` learns more in the same time.
+A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
 """
 
 from .lib import common

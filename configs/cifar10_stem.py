@@ -1,13 +1,13 @@
-"""Trains a small ViT behind a convolutional stem on CIFAR-10 from random weights: what measured best for little data at 32 px.
+"""Trains a small ViT with a convolutional stem on CIFAR-10 from random weights: what measured best for little data at 32 px.
 
     python -m trainers.pretrain --config=cifar10_stem --data_dir=DIR --workdir=runs/cifar10_stem
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). For other small images: --config.data.source=folder:PATH, with
 `resize(32, 32)` in both preprocessings.
 
-2 cores of an AMD EPYC: 107 ms a step, so 3360 steps are six minutes; they gave 79.5% test accuracy (mean of 3 seeds; 79.2, 79.3, 80.0).
+2 cores of an AMD EPYC: 107 ms per step, so 3360 steps are six minutes; they gave 79.5% test accuracy (mean of 3 seeds; 79.2, 79.3, 80.0).
 Twenty minutes, --config.total="11200 steps", gave 85.7% (one seed).
-A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) wants --config.dtype=float32.
+A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
 """
 
 from .lib import common

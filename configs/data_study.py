@@ -3,8 +3,8 @@
     python -m trainers.pretrain --config=data_study:B/32,30M --config.data.source=SOURCE --data_dir=DIR --strategy=tpu \\
         --config.dtype=mixed_bfloat16 --config.steps_per_execution=100 --workdir=gs://BUCKET/data_study/b32_30m
 
-Behind the colon, in any order: a row of JFT in configs/lib/paper.py; 9M, 30M, 90M or all examples. JFT is Google's own: SOURCE is a large
-dataset of yours. DIR holds tensorflow-datasets' imagenet2012 for the few-shot evaluation; any other is --config.few_shot.source.
+After the colon, in any order: a row of JFT in configs/lib/paper.py; 9M, 30M, 90M or all examples. JFT is Google's own: SOURCE is a large
+dataset of your own. DIR holds tensorflow-datasets' imagenet2012 for the few-shot evaluation; for another one set --config.evals.few_shot.source.
 
 The figure has curves and no numbers. Not run here.
 """
@@ -20,7 +20,7 @@ def get_config(argument=""):
     config = paper.pretraining(row, paper.JFT, decay="linear", weight_decay=0.1, dropout=0.0)
     stop = "" if examples == "all" else 50_000 + int(examples.removesuffix("M")) * 1_000_000
     config.data.update(source="jft300m", train=f"train[50000:{stop}]", evaluation="train[:50000]")
-    config.few_shot.update(source="imagenet2012", train="train", test="validation", shots="5", every="5%")
-    config.few_shot.preprocess = "decode|resize(256)|central_crop(224)"
+    config.evals.few_shot = {"source": "imagenet2012", "test": "validation", "shots": (5,), "every": "5%"}
+    config.evals.few_shot.preprocess = "decode|resize(256)|central_crop(224)"
     config.checkpoint = config.evaluate = "1%"
     return config

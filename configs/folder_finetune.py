@@ -2,7 +2,7 @@
 
     python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PATH --config.init=MODEL --workdir=runs/mine
 
-MODEL is a .keras file or a run directory. Without --config.init the model starts from random weights: that runs, but learns little
+MODEL is a .keras file or a run directory. Without --config.init the model starts from random weights: this works, but learns little
 from few images. The recipe is the paper's for fine-tuning (arXiv 2010.11929, table 4): momentum, cosine, no weight decay, clip 1.
 """
 

@@ -1,4 +1,4 @@
-"""What TensorFlow's TPU plugin needs in the environment before TensorFlow starts."""
+"""The environment variables that TensorFlow's TPU plugin reads when TensorFlow starts."""
 
 import glob
 import importlib.metadata
@@ -19,8 +19,8 @@ def _is_tpu_build():
     return importlib.util.find_spec("libtpu") is not None
 
 
-def prepare_tpu():
-    """Sets the plugin's variables on a TPU VM that has tensorflow-tpu; leaves those that are set. Called before Keras is imported."""
+def prepare_tpu() -> None:
+    """On a TPU VM with tensorflow-tpu, sets those of the plugin's variables that are not set yet. To be called before Keras is imported."""
     has_tpu = bool(glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"))
     if not has_tpu or not _is_tpu_build():
         return

@@ -47,6 +47,17 @@ def collected():
 
 
 @pytest.fixture
+def eagerly():
+    """TensorFlow functions run eagerly: tracing is most of what a run of a few steps takes. Call it with False to trace again."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield tf.config.run_functions_eagerly
+    tf.config.run_functions_eagerly(False)
+    keras.backend.clear_session()
+
+
+@pytest.fixture
 def without_values():
     """A context in which models are made whose variables never get values: G/14's are 7 GB."""
 

@@ -1,59 +1,99 @@
-"""What docs/tpu.md, multi_worker.md, recipes.md and jobset.yaml name is there: flags, config keys, files; the manifest's TF_CONFIG is right."""
+"""What README, CONTRIBUTING and docs/ name is there: commands with their flags, config keys, files, public names; the manifest's TF_CONFIG."""
 
+import functools
+import importlib
 import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 import yaml
 
-from keras_vit.training.clusters import multi_worker_strategy
-from trainers import flags
+import keras_vit
+from keras_vit.distribution.clusters import multi_worker_strategy
+from trainers import config_files, flags
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "tpu.md", DOCS / "multi_worker.md", DOCS / "recipes.md"]
-OTHERS = ("gcloud", "kubectl", "tensorboard", "pip", "python3", "python -m trainers.demo")  # whose flags are not ours
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit-)(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
+DEFINED = re.compile(r"(?:flags\.)?(?:string|integer|boolean|enum)\(\s*\"(\w+)\"")
 
 
-def text_of(path):
-    """The page without other programs' commands, lines and inline code: they go on where a line ends in a backslash."""
-    text = path.read_text().replace("\\\n", " ")
-    programs = "|".join(OTHERS)
-    text = re.sub(rf"`(?:{programs}) [^`]*`", "", text)
-    text = re.sub(rf"^ +(?:gcloud .* ssh [^']*--command='|(?:{programs}) .*$)", "", text, flags=re.MULTILINE)
-    return re.sub(r"`(--version|--spot)`", "", text)  # gcloud's, spoken of
+def functions_of(text):
+    """{name: body} of the functions at the top of a module."""
+    parts = re.split(r"^def (\w+)", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2]))
 
 
-@pytest.fixture(scope="module")
-def ours():
-    """The flags of the binary that trains."""
-    command = [sys.executable, "-m", "trainers.pretrain", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ)
-    return set(re.findall(r"^  --(\w+):", done.stdout, re.MULTILINE))
+@functools.cache
+def flags_of(room, binary):
+    """The flags that a binary defines, by its own text and trainers/flags.py; "config" for one with a config."""
+    text = (ROOT / room / f"{binary}.py").read_text()
+    shared = functions_of((ROOT / "trainers" / "flags.py").read_text())
+    used, seen = set(re.findall(r"flags\.(define_\w+)\(", text)), set()
+    while used - seen:
+        name = (used - seen).pop()
+        seen.add(name)
+        used |= set(re.findall(r"\b(define_\w+)\(\)", shared[name]))
+    found = set(DEFINED.findall(text)) | {flag for name in seen for flag in DEFINED.findall(shared[name])} | {"debug"}
+    return found | ({"config"} if "config=" in text else set())
 
 
-@pytest.mark.parametrize("path", [*PAGES, DOCS / "jobset.yaml"], ids=lambda path: path.name)
-def test_every_flag_and_config_key_is_there(path, ours):
-    text = text_of(path)
-    used = re.findall(r"(?<![\w-])--([a-z][\w.-]*)", text)
-    overrides = {f"--{name}" for name in used if name.startswith("config.")}
-    assert overrides and "strategy" in used
-    assert {name for name in used if not name.startswith("config.")} <= ours
-    flags.check_overrides(sorted(overrides), flags.load_config("digits_pretrain"))  # raises for a key that is not
-    names = set(re.findall(r"--config=(\w+)(?!\w*\.py)\b", text))
-    assert names <= set(flags.config_names())
+def commands(path):
+    """(room, binary, arguments) of every command of ours on a page or in a docstring."""
+    scripts = (ROOT / "setup.cfg").read_text()
+    for room, binary, arguments in COMMAND.findall(path.read_text()):
+        if not room and f"keras-vit-{binary} = " not in scripts:  # a name on a Kubernetes page
+            continue
+        yield room or "trainers", binary, re.findall(r"(?<![\w-])--(no)?([a-z][\w.]*)", arguments)
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *CONFIGS], ids=lambda path: path.name)
+def test_every_command_has_the_flags_and_config_keys_it_is_given(path):
+    for room, binary, arguments in commands(path):
+        assert (ROOT / room / f"{binary}.py").exists(), f"{room}.{binary}"
+        for no, name in arguments:
+            known = flags_of(room, binary)
+            assert name.split(".")[0] in known or no + name in known, f"{room}.{binary} has no flag --{no}{name}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_config_key_and_name_is_there(path):
+    text = path.read_text()
+    keys = set(re.findall(r"--config\.([a-z][\w.]*\w)", text))
+    config_files.apply_overrides([f"--config.{key}=1" for key in sorted(keys)], config_files.load_config("digits_pretrain"))
+    assert set(re.findall(r"--config=(\w+)(?![\w/]*\.py)\b", text)) <= set(config_files.config_names())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_files_that_a_page_names_are_there(path):
     text = path.read_text()
-    named = {ROOT / name for name in re.findall(r"\b((?:docs|tests|trainers|keras_vit)/[\w/]+\.\w+)", text)}
+    rooms = "docs|tests|trainers|benchmarks|configs|keras_vit"
+    named = {ROOT / name for name in re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/.]*\w)", text) if "." in name.split("/")[-1]}
     named |= {path.parent / target for target in re.findall(r"\]\(([\w./]+)\)", text)}
-    assert named and not [str(name) for name in named if not name.exists()]
+    assert not [str(name) for name in named if not name.exists()]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_public_names_that_a_page_uses_are_there(path):
+    """keras_vit.x.y, as code writes it."""
+    for name in sorted(set(re.findall(r"\bkeras_vit((?:\.[A-Za-z_]\w*)+)", path.read_text()))):
+        value, parts = keras_vit, name.lstrip(".").split(".")
+        for i, part in enumerate(parts):
+            if part in ("trainers", "configs"):  # of an installed package
+                break
+            if not hasattr(value, part):
+                value = importlib.import_module(".".join(["keras_vit", *parts[: i + 1]]))
+            else:
+                value = getattr(value, part)
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 800
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +122,7 @@ def test_the_jobset_starts_again_together_and_not_alone(jobset):
     assert rule["action"] == "RestartJobSetAndIgnoreMaxRestarts" and rule["onJobFailureReasons"] == ["PodFailurePolicy"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("index", [0, 1, 3])
 def test_the_jobsets_shell_makes_a_tf_config_that_is_accepted(jobset, tmp_path, monkeypatch, index):
     """Run with a program in the binary's place that prints what it is given."""

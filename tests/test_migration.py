@@ -1,4 +1,4 @@
-"""The code of docs/migrating.md and docs/from_tensorflow_addons.md runs, and gives what the pages say; names that they name are there."""
+"""The code in docs/migrating.md and docs/from_tensorflow_addons.md runs and gives what the pages say; the names in them exist."""
 
 import pathlib
 import re
@@ -6,14 +6,22 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 import keras_vit.inspection
 from keras_vit import training
 from keras_vit.checkpoints.transfer import model_weights
 
+pytestmark = pytest.mark.filterwarnings("ignore:Even though the .tf.config.experimental_run_functions_eagerly")
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OLD = ("tensorflow_addons", "vit_keras", "tfimm", "transformers")  # what is not installed here: such code is compiled, not run
+OLD = (
+    "tensorflow_addons",
+    "vit_keras",
+    "tfimm",
+    "transformers",
+)  # not installed here: code that imports these is compiled, not run
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("migrating", "from_tensorflow_addons")}
 
 
@@ -22,7 +30,7 @@ def blocks(page):
 
 
 def run(code, names):
-    """Executes a page's block, unless it is of an old library's environment."""
+    """Executes a block of a page, unless it is for the environment of an old library."""
     compiled = compile(code, "a page's code", "exec")
     if not re.search(rf"^(import|from) ({'|'.join(OLD)})\b", code, re.MULTILINE):
         exec(compiled, names)
@@ -30,11 +38,13 @@ def run(code, names):
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What the pages' code finds: images, labels, a folder of its own; without XLA, for speed."""
+    """The names that the pages' code uses: images, labels. It runs in a folder of its own, eagerly: each function is called once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(keras_vit.Model, "_resolve_auto_jit_compile", lambda self: False)
+    tf.config.run_functions_eagerly(True)
     rng = np.random.default_rng(0)
-    return {"images": rng.integers(0, 256, (8, 96, 96, 3), dtype="uint8"), "labels": np.arange(8) % 10}
+    yield {"images": rng.integers(0, 256, (8, 96, 96, 3), dtype="uint8"), "labels": np.arange(8) % 10}
+    tf.config.run_functions_eagerly(False)
 
 
 def vit(**kwargs):
@@ -45,7 +55,7 @@ def vit(**kwargs):
     return model
 
 
-def test_the_guides_code_runs_and_keeps_the_weights(names):
+def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
     google, erf = vit(gelu="tanh", mean=127.5, std=127.5), vit(gelu="erf", mean=127.5, std=127.5)
     for name in ("B_16.npz", "ViT-B_16_imagenet21k+imagenet2012.npz"):
         keras_vit.save(google, name, format="google")
@@ -54,11 +64,11 @@ def test_the_guides_code_runs_and_keeps_the_weights(names):
     keras_vit.save(erf, "vit_folder", format="huggingface")
     pathlib.Path("mine.safetensors").write_bytes(pathlib.Path("timm_folder/model.safetensors").read_bytes())
     keras.utils.save_img("photo.jpg", names["images"][0], scale=False)
-    seen = []
+    models = []
     for code in blocks("migrating"):
         run(code, names)
-        seen.append(names.get("model"))
-    assert seen[0].classes == 10 and keras_vit.load("mine.keras").classes == 10
+        models.append(names.get("model"))
+    assert models[0].classes == 10 and keras_vit.load("mine.keras").classes == 10
     assert names["logits"].shape == (1, 10) and names["shaded"].shape == (1, 96, 96, 3)
     assert float(keras.ops.max(names["maps"])) == pytest.approx(1.0, abs=0.2)
     np.testing.assert_allclose(
@@ -69,7 +79,7 @@ def test_the_guides_code_runs_and_keeps_the_weights(names):
         keras_vit.load("mine.safetensors", mean=127.5, std=127.5).predict(names["images"], verbose=0),
         atol=1e-5,
     )
-    hub, last = keras_vit.load("for_the_hub"), seen[-1]
+    hub, last = keras_vit.load("for_the_hub"), models[-1]
     assert list(hub.class_names) == ["cat", "dog", "owl"]
     for path, array in model_weights(last).items():
         np.testing.assert_array_equal(model_weights(hub)[path], array)
@@ -77,14 +87,14 @@ def test_the_guides_code_runs_and_keeps_the_weights(names):
 
 
 def numpy_focal(rows, logits, alpha=0.25, gamma=2.0):
-    """tensorflow-addons' formula: the mean over examples of the sum over classes."""
+    """The formula of tensorflow-addons: the mean over examples of the sum over classes."""
     p = 1 / (1 + np.exp(-logits.astype("float64")))
     cross_entropy = -(rows * np.log(p) + (1 - rows) * np.log(1 - p))
     p_t, alpha_t = rows * p + (1 - rows) * (1 - p), rows * alpha + (1 - rows) * (1 - alpha)
     return (alpha_t * (1 - p_t) ** gamma * cross_entropy).sum(-1).mean()
 
 
-def test_what_replaces_tensorflow_addons_runs_and_is_what_it_says(names):
+def test_the_replacements_of_tensorflow_addons_run_and_are_right(names):
     names["model"] = keras_vit.ViT("Ti/32", image_size=96, depth=1, width=16, heads=2, mlp_dim=16, classes=10)
     for code in blocks("from_tensorflow_addons"):
         run(code, names)
@@ -105,30 +115,30 @@ def test_what_replaces_tensorflow_addons_runs_and_is_what_it_says(names):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_the_pages_name_is_there(page):
-    """Dotted names of keras, keras_vit and `training`, and this package's published models."""
+def test_the_names_in_the_pages_exist(page):
+    """Dotted names of keras, keras_vit and `training`, and names of published models."""
     text = PAGES[page]
     roots = {"keras": keras, "keras_vit": keras_vit, "training": training}
-    found = set(re.findall(r"(?<![\w./])((?:keras|keras_vit|training)(?:\.\w+)+)(?![\w/-])", text))
+    dotted_names = set(re.findall(r"(?<![\w./])((?:keras|keras_vit|training)(?:\.\w+)+)(?![\w/-])", text))
     missing = []
-    for dotted in found:
+    for dotted in dotted_names:
         root, *parts = dotted.split(".")
-        place = roots[root]
+        value = roots[root]
         for part in parts:
-            place = getattr(place, part, None)
-        missing += [dotted] if place is None else []
-    assert len(found) > 10 and not missing
+            value = getattr(value, part, None)
+        missing += [dotted] if value is None else []
+    assert len(dotted_names) > 10 and not missing
     known = set(keras_vit.list_models("*"))
     assert not set(re.findall(r'load\("((?:augreg|imagenet2012|imagenet21k|deit)/[^"]+)"', text)) - known
 
 
-def test_the_tables_further_names_are_kerass():
-    """Names that follow another of the same row, without their module."""
-    for module, named in {
+def test_further_names_in_the_tables_are_in_keras():
+    """Names without their module, after another one in the same row."""
+    for module, names in {
         "optimizers": "Adafactor Lion Muon Nadam ScheduleFreeAdamW MultiOptimizer Lamb",
         "layers": "RandomShear RandomTranslation RandomPerspective RandomSaturation RandomColorJitter AdaptiveMaxPooling2D AugMix",
         "activations": "hard_shrink soft_shrink tanh_shrink sparsemax",
         "metrics": "FBetaScore PearsonCorrelation",
     }.items():
-        for name in named.split():
+        for name in names.split():
             assert hasattr(getattr(keras, module), name) and name in PAGES["from_tensorflow_addons"]

@@ -1,10 +1,10 @@
-"""Finds the training images that are near-duplicates of a test image, and writes their names, for a run to leave out.
+"""Finds the training images that are near-duplicates of a test image, and writes their names, so that a run can leave them out.
 
-    python -m trainers.deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --output=excluded.txt
+    python -m trainers.deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --train_split=train --test_split=test --output=excluded.txt
     python -m trainers.finetune --config=folder_finetune --config.data.exclude=excluded.txt ...
 
-Beside excluded.txt lie excluded.json, all pairs with their correlations, and excluded.png, the most doubtful of them to look at (with
-matplotlib). Finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth.
+It also writes excluded.json, all pairs with their correlations, and excluded.png, the most doubtful pairs to look at (with matplotlib).
+It finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth.
 """
 
 import json
@@ -20,15 +20,18 @@ _SIDE = 128
 
 
 def collect(source, text):
-    """(names, thumbnails (n, 32, 32) uint8, labels) of the examples of a source that decode; the others are warned of."""
+    """(names, thumbnails (n, 32, 32) uint8, labels) of the examples of a source that decode; warns of the others."""
     import keras
 
     from keras_vit.data.duplicates import SIDE, thumbnail
-    from keras_vit.data.passes import each
+    from keras_vit.data.scan import scan
+
+    def work(example, pixels):
+        return thumbnail(pixels), example["label"]
 
     names, thumbnails, labels = [], np.zeros((source.size, SIDE, SIDE), "uint8"), []
     bar = keras.utils.Progbar(source.size, unit_name="image")
-    for i, (name, values, reason) in enumerate(each(source, lambda image, pixels, label: (thumbnail(pixels), label)), 1):
+    for i, (name, values, reason) in enumerate(scan(source, work), 1):
         if reason:
             logging.warning("Skipping %s: %s", name, reason)
         else:
@@ -43,23 +46,23 @@ def collect(source, text):
 
 
 def _pictures(source, names):
-    """{name: (128, 128, 3) uint8} of the examples of those names."""
+    """{name: (128, 128, 3) uint8} of the examples with those names."""
     import tensorflow as tf
 
-    from keras_vit.data.passes import each
+    from keras_vit.data.scan import scan
 
-    def small(image, pixels, label):
+    def small(example, pixels):
         resized = tf.image.resize(pixels, (_SIDE, _SIDE), antialias=True)
         return (tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8),)
 
-    return {name: values[0] for name, values, reason in each(source, small, only=names) if not reason}
+    return {name: values[0] for name, values, reason in scan(source, small, only=names) if not reason}
 
 
 def write_pictures(path, pairs, train, test):
-    """The pairs of the lowest correlation side by side, test image left, as a PNG.
+    """Writes the pairs with the lowest correlation as a PNG, side by side, the test image on the left.
 
     Args:
-        pairs: of {"train": name, "test": name, "correlation": number, "flipped": bool}.
+        pairs: a list of {"train": name, "test": name, "correlation": number, "flipped": bool}.
         train, test: the sources.
     """
     import matplotlib.figure
@@ -83,26 +86,26 @@ def deduplicate(train, test, output, threshold):
 
     Args:
         train, test: sources.
-        output: the path of the names, ending in .txt; .json and .png beside it hold the pairs.
+        output: the path of the file of names, ending in .txt; the pairs are written next to it as .json and .png.
         threshold: the correlation above which two images are duplicates.
     """
     from keras_vit.data.duplicates import near_duplicates
-    from keras_vit.training.files import write_bytes
+    from keras_vit.io.atomic import write_bytes
 
     (train_names, train_thumbnails, train_labels), (test_names, test_thumbnails, test_labels) = (
         collect(train, "--train"),
         collect(test, "--test"),
     )
-    found = near_duplicates(train_thumbnails, test_thumbnails, threshold)
+    duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
     pairs = [
         {"train": train_names[p.train], "test": test_names[p.test], "correlation": round(p.correlation, 4), "flipped": p.flipped}
         | {"same_label": train_labels[p.train] == test_labels[p.test]}
-        for p in found
+        for p in duplicates
     ]
-    names = [train_names[i] for i in sorted({p.train for p in found})]
+    names = [train_names[i] for i in sorted({p.train for p in duplicates})]
     report = {
         "train": {"source": train.name, "images": len(train_names), "duplicates": len(names)},
-        "test": {"source": test.name, "images": len(test_names), "duplicates": len({p.test for p in found})},
+        "test": {"source": test.name, "images": len(test_names), "duplicates": len({p.test for p in duplicates})},
         "threshold": threshold,
         "pairs": pairs,
     }
@@ -117,9 +120,18 @@ def deduplicate(train, test, output, threshold):
     return report
 
 
-def main():
+def _open(values, which):
+    """The source of --train or --test; an error names both flags, since it may be about the split."""
     from keras_vit.data import open_source
 
+    name, split = getattr(values, which), getattr(values, f"{which}_split")
+    try:
+        return open_source(name, split, values.data_dir)
+    except ValueError as error:
+        raise ValueError(f"--{which}={name} --{which}_split={split}: {error}") from None
+
+
+def main():
     values = flags.FLAGS
     try:
         threshold = float(values.threshold)
@@ -127,23 +139,24 @@ def main():
         threshold = 0.0
     if not 0.5 <= threshold < 1:
         raise ValueError(f"--threshold={values.threshold}: expected a number from 0.5 to below 1.")
-    train = open_source(values.train, values.train_split, values.data_dir)
-    test = open_source(values.test, values.test_split, values.data_dir)
+    train, test = _open(values, "train"), _open(values, "test")
     report = deduplicate(train, test, os.path.expanduser(values.output), threshold)
     print(
         f"{report['test']['duplicates']} of {report['test']['images']} test images have near-duplicates among the training images: "
-        f"{report['train']['duplicates']} of {report['train']['images']}. Names: {values.output}; look at the .png beside it."
+        f"{report['train']['duplicates']} of {report['train']['images']}. Names: {values.output}; look at the .png next to it."
     )
 
 
 def run():
-    flags.string("train", None, "Where to look for duplicates: what --config.data.source takes.", required=True)
-    flags.string("test", None, "Of what: what --config.data.source takes.", required=True)
-    flags.string("train_split", "train", 'With slices: "train[:90%]".')
-    flags.string("test_split", "test", "With slices.")
-    flags.string("output", "excluded.txt", "The file of names.")
+    flags.string("train", None, "The source to search for duplicates, as for --config.data.source.", required=True)
+    flags.string("test", None, "The source whose images may not be duplicated, as for --config.data.source.", required=True)
+    flags.string("train_split", "train", 'The split of --train; with slices: "train[:90%]".')
+    flags.string("test_split", "test", "The split of --test; with slices.")
+    flags.string("output", "excluded.txt", "The file of names to write.")
     flags.string(
-        "threshold", "0.9", "The correlation of edges above which two images are duplicates; lower finds more, also wrong ones."
+        "threshold",
+        "0.9",
+        "The correlation of edges above which two images are duplicates; a lower one finds more, also wrong ones.",
     )
     flags.define_data_dir()
     flags.launch(main)

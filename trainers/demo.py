@@ -1,4 +1,4 @@
-"""The main job on real data, end to end: digits at 8x8, fine-tuned at 16x16, evaluated, exported, served in a fresh process.
+"""The whole path on real data: digits at 8x8, fine-tuned at 16x16, evaluated, exported, and served in a fresh process.
 
 python -m trainers.demo --workdir=runs/demo
 """
@@ -21,11 +21,11 @@ def _write_scans(folder, count):
 
     paths, labels = [], []
     folder.mkdir(parents=True, exist_ok=True)
-    for i, (image, label) in enumerate(open_source("digits", "test").ordered().take(count).as_numpy_iterator()):
-        path = folder / f"scan_{i:02d}_is_{label}.png"
-        path.write_bytes(tf.io.encode_png(image).numpy())
+    for i, example in enumerate(open_source("digits", "test").ordered().take(count).as_numpy_iterator()):
+        path = folder / f"scan_{i:02d}_is_{example['label']}.png"
+        path.write_bytes(tf.io.encode_png(example["image"]).numpy())
         paths.append(str(path))
-        labels.append(str(label))
+        labels.append(str(example["label"]))
     return paths, labels
 
 
@@ -40,18 +40,20 @@ def _serve(exported, paths, labels):
 
 def main():
     import keras_vit
+    from keras_vit.io.logs import quiet
+    from keras_vit.runs import run as train
 
-    from . import finetune, pretrain, session
+    from .config_files import load_config
 
     began, root = time.time(), pathlib.Path(flags.FLAGS.workdir)
-    config = flags.load_config("digits_pretrain")
+    config = load_config("digits_pretrain")
     config.seed = flags.FLAGS.seed
-    _, first = session.run(config, root / "pretrain", pretrain.build)
-    config = flags.load_config("digits_finetune")
+    _, first = train(config, root / "pretrain")
+    config = load_config("digits_finetune")
     config.seed = flags.FLAGS.seed
     config.init = str(root / "pretrain")
-    _, second = session.run(config, root / "finetune", finetune.build)
-    with flags.quiet():
+    _, second = train(config, root / "finetune")
+    with quiet():
         keras_vit.export(keras_vit.load(root / "finetune"), root / "exported")
     right, count = _serve(root / "exported", *_write_scans(root / "scans", 8))
     rows = [
@@ -67,8 +69,8 @@ def main():
 
 
 def run():
-    flags.string("workdir", "runs/demo", "Where everything goes; a demo that was interrupted resumes.")
-    flags.integer("seed", 0, "Of weights, order and augmentation.")
+    flags.string("workdir", "runs/demo", "The folder for all files; a demo that was interrupted resumes.")
+    flags.integer("seed", 0, "Seed of weights, order and augmentation.")
     flags.launch(main)
 
 

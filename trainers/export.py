@@ -1,4 +1,4 @@
-"""Exports a model: as a SavedModel, which takes image bytes and needs only TensorFlow, or as weights for another library.
+"""Exports a model: as a SavedModel that takes image bytes and needs only TensorFlow, or as weights for another library.
 
     python -m trainers.export --model=runs/digits_finetune --output=exported/digits
     python -m trainers.export --model=runs/mine --output=for_torch --format=timm
@@ -15,13 +15,20 @@ from . import flags
 def main():
     import keras_vit
     from keras_vit.checkpoints.save import FORMATS
+    from keras_vit.io.logs import quiet
+    from keras_vit.io.suggest import did_you_mean
 
     values = flags.FLAGS
+    valid = ("tf_saved_model", *FORMATS)
+    if values.format not in valid:
+        raise ValueError(
+            f'Unknown export format "{values.format}".{did_you_mean(values.format, valid)} Valid: {", ".join(valid)}.'
+        )
     model = keras_vit.load(values.model)
     if values.format in FORMATS:
         keras_vit.save(model, values.output, format=values.format)
     else:
-        with flags.quiet():
+        with quiet():
             keras_vit.export(model, values.output, format=values.format, top_k=values.top_k)
     logging.info("Exported %s to %s.", values.model, values.output)
 
@@ -29,10 +36,10 @@ def main():
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string(
-        "output", None, "The folder or file to write; what is there is replaced once the new one is whole.", required=True
+        "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, timm, huggingface, google or keras.")
-    flags.integer("top_k", 5, "How many classes an image's answer holds.")
+    flags.integer("top_k", 5, "How many classes are returned for each image.")
     flags.launch(main)
 
 

@@ -1,88 +1,26 @@
-"""What the binaries share: --config by path or packaged name, --workdir, --data_dir. Imports no TensorFlow.
+"""What the binaries share: flags, including --config, launching, and exit codes. Imports no engine.
 
---config is resolved before absl parses, so that --config.key=value can refer to it.
+The config is loaded before absl parses the flags, so that --config.key=value can override it.
 """
 
 import contextlib
-import difflib
-import importlib
-import importlib.util
-import inspect
 import os
 import pathlib
-import re
 import signal
 import sys
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
 
-_CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
-_PACKAGE = "keras_vit_packaged_configs"
+from .config_files import apply_overrides, config_names, load_config
+
 _OURS = set()  # names of the flags that --help shows
 _RESTART = 75  # EX_TEMPFAIL of sysexits.h
 
 
-def config_names():
-    """The packaged configs' names."""
-    return sorted(p.stem for p in _CONFIGS.glob("*.py") if p.stem != "__init__")
-
-
-def _nearest(name, valid):
-    close = difflib.get_close_matches(name, valid, n=1)
-    return f' Did you mean "{close[0]}"?' if close else ""
-
-
-def _module(name, path, **kwargs):
-    spec = importlib.util.spec_from_file_location(name, path, **kwargs)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def packaged(name):
-    """A module of the packaged configs, such as "digits_pretrain" or "lib.datasets"."""
-    if _PACKAGE not in sys.modules:
-        _module(_PACKAGE, _CONFIGS / "__init__.py", submodule_search_locations=[str(_CONFIGS)])
-    return importlib.import_module(f"{_PACKAGE}.{name}")
-
-
-def _call(module, name, argument):
-    """What the config module's get_config gives for the text behind the colon; "" for none."""
-    takes = bool(inspect.signature(module.get_config).parameters)
-    if argument and not takes:
-        raise ValueError(f'The config "{name}" takes no argument, got "{argument}".')
-    try:
-        return module.get_config(argument) if takes else module.get_config()
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def load_config(text):
-    """The ConfigDict of a packaged config's name or of a Python file's path, with what the config takes behind a colon.
-
-    "digits_pretrain", "augreg:medium1,S/32", "/my/own.py", "/my/own.py:argument".
-
-    Raises:
-        ValueError: if there is no such config, or it does not take the argument.
-    """
-    name, argument = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", text, re.DOTALL).groups(default="")
-    if name.endswith(".py") or os.sep in name:
-        if not os.path.isfile(name):
-            raise ValueError(f'There is no config file "{name}".')
-        if pathlib.Path(name).resolve().parent != _CONFIGS:
-            return _call(_module("keras_vit_own_config", name), name, argument)
-        name = pathlib.Path(name).stem
-    if name not in config_names():
-        valid = ", ".join(config_names())
-        raise ValueError(f'There is no config "{name}".{_nearest(name, config_names())} Packaged: {valid}; or give a .py file.')
-    return _call(packaged(name), name, argument)
-
-
-def _take_config(argv, default):
-    """Takes --config NAME out of `argv`; returns (its value or `default`, the rest)."""
-    rest, name, values = argv[:1], default, iter(argv[1:])
+def _take_config(argv):
+    """Takes --config NAME out of `argv`; returns (its value or "", the rest)."""
+    rest, name, values = argv[:1], "", iter(argv[1:])
     for arg in values:
         flag, equals, value = arg.partition("=")
         if flag in ("--config", "-config"):
@@ -90,21 +28,6 @@ def _take_config(argv, default):
         else:
             rest.append(arg)
     return name, rest
-
-
-def check_overrides(argv, config):
-    """Refuses --config.key for a key that is not there, naming the nearest right one."""
-    for arg in argv:
-        flag = arg.lstrip("-").partition("=")[0]
-        if not (arg.startswith("-") and flag.startswith("config.")):
-            continue
-        place = config
-        for part in flag.split(".")[1:]:
-            key = part.partition("[")[0]
-            valid = list(place.keys()) if hasattr(place, "keys") else []
-            if key not in valid:
-                raise ValueError(f'--{flag}: the config has no "{key}" there.{_nearest(key, valid)} Valid: {", ".join(valid)}.')
-            place = place[key] if place.get_ref(key).get() is not None else None
 
 
 def _show_help(main):
@@ -116,11 +39,11 @@ def _show_help(main):
 
 @contextlib.contextmanager
 def _restartable():
-    """SIGTERM inside ends the process at once with exit code 75: start me again. While it trains, training saves first."""
+    """A context in which SIGTERM ends the process at once with exit code 75: run it again. While it trains, training saves first."""
 
     def leave(number, frame):
         os.write(2, f"SIGTERM: exit code {_RESTART}, run the same command again.\n".encode())
-        os._exit(_RESTART)  # files are put in place whole, so there is nothing to tidy up
+        os._exit(_RESTART)  # files are replaced atomically, so there is nothing to clean up
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
@@ -129,48 +52,38 @@ def _restartable():
         signal.signal(signal.SIGTERM, before)
 
 
-def launch(main, config=None):
-    """Runs the binary `main`, which takes no arguments; `config` is the default config's name, None for a binary without one.
+def launch(main, with_config=False):
+    """Runs the binary `main`, which takes no arguments; `with_config` says whether --config has to name a config.
 
-    Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) it was told to leave by SIGTERM, and the same command goes on.
+    Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes.
     """
-    if config is not None:
+    wants_help = {"--help", "-h", "--helpshort"} & set(sys.argv[1:])
+    if with_config:
+        names = ", ".join(config_names())
         try:
-            name, sys.argv = _take_config(sys.argv, config)
-            loaded = load_config(name)
-            check_overrides(sys.argv, loaded)
+            name, sys.argv = _take_config(sys.argv)
+            if not name and not wants_help:
+                raise ValueError(f"Give --config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file.")
+            loaded = load_config(name) if name else ConfigDict()
+            sys.argv = apply_overrides(sys.argv, loaded)
         except ValueError as error:
             raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
-        names = ", ".join(config_names())
-        help_text = (
-            f"A packaged name ({names}) or a Python file, with what it takes behind a colon; --config.key=value overrides."
-        )
+        help_text = f"A packaged name ({names}) or a Python file, with its argument after a colon; --config.key=value overrides."
         config_flags.DEFINE_config_dict("config", loaded, help_text)
         _OURS.add("config")
-    if {"--help", "-h", "--helpshort"} & set(sys.argv[1:]):
+    if wants_help:
         return _show_help(main)
-    # absl has no flag with and without a value.
+    # absl has no flags with an optional value.
     argv = ["--sweep=own" if arg in ("--sweep", "-sweep") else arg for arg in sys.argv]
     with _restartable():
         app.run(lambda rest: _report_errors(main, rest[1:]), argv=argv)
 
 
-@contextlib.contextmanager
-def quiet(level=logging.WARNING):
-    """Only warnings and errors are logged inside: TensorFlow tells much while it writes a SavedModel."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(level)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
 def _report_errors(main, rest):
-    """A user's mistake, a full disk or a diverged run ends in its message and exit code 1, without a traceback; --debug shows it."""
+    """Runs `main`. Mistakes, a full disk or a diverged run end with a message and exit code 1; --debug shows the traceback."""
     try:
         if rest:
-            raise ValueError(f'"{rest[0]}" belongs to no flag. Write --flag=value.')
+            raise ValueError(f'Unexpected argument "{rest[0]}". Write --flag=value.')
         main()
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         if flags.FLAGS.debug:
@@ -203,27 +116,37 @@ def enum(name, default, valid, help_text):
 
 
 def define_data_dir():
-    string("data_dir", None, "Where tensorflow-datasets' prepared data is; none for its own place.")
+    string("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
 
 
 def define_run():
     """The flags of binaries that train."""
-    string("workdir", None, "The run's directory; a run that is there already resumes.")
+    string("workdir", None, "The run's directory; a run that is already there resumes.")
     define_data_dir()
     string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=0,0.2".')
-    integer("runs", 1, "How often, with seeds config.seed, config.seed + 1...; ends in mean and standard deviation.")
-    boolean("dry_run", False, "Only prints what the run would do; needs no data.")
-    integer("examples", None, "For --dry_run: examples of the training split, where the dataset is not a well-known one.")
-    integer("classes", None, "For --dry_run: as --examples.")
+    integer("runs", 1, "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.")
+    boolean("dry_run", False, "Only print what the run would do; needs no data.")
+    integer("examples", None, "For --dry_run: the number of training examples, if the dataset is not a well-known one.")
+    integer("classes", None, "For --dry_run: the number of classes, if the dataset is not a well-known one.")
     flags.register_multi_flags_validator(
         ["workdir", "dry_run"], lambda given: given["workdir"] or given["dry_run"], "Flag --workdir must have a value."
     )
-    string("strategy", "one", "one device; mirrored, multiworker or tpu; on JAX (KERAS_BACKEND=jax) data or model.")
-    string("tpu", None, "For --strategy=tpu: a TPU's name or address; none for this machine's, or TPU_NAME.")
-    integer(
-        "model_parallel", None, "For --strategy=model: over how many devices a matrix is split; none for all of this machine's."
+    define_strategy()
+    string(
+        "data_service",
+        None,
+        "grpc://HOST:PORT of a tf.data service that prepares the training batches; by default they are prepared here.",
     )
-    string("data_service", None, "grpc://HOST:PORT of a tf.data service that prepares the training batches; none to do it here.")
+
+
+def define_strategy():
+    string("strategy", "one", "one device; mirrored, multiworker or tpu; on JAX (KERAS_BACKEND=jax) data or model.")
+    string("tpu", None, "For --strategy=tpu: a TPU's name or address; by default this machine's, or TPU_NAME.")
+    integer(
+        "model_parallel",
+        None,
+        "For --strategy=model: the number of devices over which a matrix is split; by default all of this machine's.",
+    )
 
 
 boolean("debug", False, "Show the traceback of an error.")

@@ -3,9 +3,9 @@
     python -m trainers.prepare --source=folder:PHOTOS --output=prepared --split=train --shards=16
     python -m trainers.prepare --source=csv:labels.csv --output=prepared --split=test --shards=4 --resize=512
 
-Then --config.data.source=tfrecord:prepared. Every image is decoded once: what does not decode is left out and named in
-prepare-SPLIT.json. The examples lie shuffled in files of equal size; what is killed or finds the disk full leaves what was there.
-Have a multiple of the hosts that will read them as files, of 100 MB or more each.
+Then --config.data.source=tfrecord:prepared. Every image is decoded once; those that do not decode are left out and named in
+prepare-SPLIT.json. The examples are shuffled and in files of equal size. If the process is killed or the disk is full, the output is as it was
+before. Make the number of files a multiple of the hosts that will read them, with 100 MB or more per file.
 """
 
 import json
@@ -15,43 +15,44 @@ import re
 from . import flags
 
 
-def default_name(source):
-    """A name for the files, from the source's text: the last part of its path without its ending."""
+def default_name(source: str) -> str:
+    """A name for the files, from the source's text: the last part of its path without extension."""
     kind, _, rest = source.partition("?")[0].partition(":")
     path = rest if kind in ("folder", "csv", "jsonl", "tfrecord") else kind
     return re.sub(r"[^\w.\-]+", "_", os.path.splitext(os.path.basename(path.rstrip("/*")))[0]) or "data"
 
 
 def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0, overwrite=False):
-    """Writes the examples of `source`, shuffled; returns the report, which also lies in the folder.
+    """Writes the examples of `source`, shuffled; returns the report, which is also written to the folder.
 
     Raises:
-        ValueError: if the folder holds the split, there are fewer examples than files, or none decodes.
+        ValueError: if the folder already has the split, there are fewer examples than files, the examples have more than an image and a
+            label, or none decodes.
         OSError: if it cannot be written.
     """
     import keras
 
-    from keras_vit.data.passes import each
-    from keras_vit.data.writing import Shards, encoder, serialized
-    from keras_vit.training.files import write_bytes
+    from keras_vit.data.records.write import ShardWriter, encoder, serialized
+    from keras_vit.data.scan import scan
+    from keras_vit.io.atomic import write_bytes
 
     if not 1 <= shards <= source.size:
         raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
     skipped, size, shrunk = {}, 0, 0
     bar = keras.utils.Progbar(source.size, unit_name="image")
-    with Shards(folder, name, split, shards, source.class_names, overwrite) as written:
-        for i, (example, values, reason) in enumerate(each(source, encoder(resize, quality), seed), 1):
+    with ShardWriter(folder, name, split, shards, source.class_names, overwrite) as writer:
+        for i, (example, values, reason) in enumerate(scan(source, encoder(resize, quality), seed), 1):
             if reason:
                 skipped[example] = reason
             else:
                 record = serialized(example, values, source.class_names)
-                written.write(record)
+                writer.write(record)
                 size, shrunk = size + len(record), shrunk + int(values[4])
             if i % 100 == 0 or i == source.size:
                 bar.update(i)
         if len(skipped) > source.size - shards:
             raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
-    report = {"source": source.name, "split": split, "examples": sum(written.counts), "files": shards, "bytes": size}
+    report = {"source": source.name, "split": split, "examples": sum(writer.counts), "files": shards, "bytes": size}
     report |= {"resize": resize, "quality": quality, "shrunk": shrunk, "shuffle_seed": seed, "skipped": skipped}
     write_bytes(os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode())
     return report
@@ -59,7 +60,7 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
 
 def main():
     from keras_vit.data import open_source
-    from keras_vit.data.excluding import read_names, without
+    from keras_vit.data.sources.selection import read_names, without
     from keras_vit.data.splits import split_name
 
     values = flags.FLAGS
@@ -74,22 +75,22 @@ def main():
     left_out = f", {len(report['skipped'])} left out: see prepare-{split}.json" if report["skipped"] else ""
     print(
         f"{report['examples']} examples, {report['bytes'] / 1e6:.1f} MB, in {report['files']} files{left_out}. "
-        f"Read them by --config.data.source=tfrecord:{values.output}, split {split}."
+        f"Train from them with --config.data.source=tfrecord:{values.output}, split {split}."
     )
 
 
 def run():
     flags.string("source", None, 'What --config.data.source takes: "folder:PATH", "csv:PATH", "cifar10"...', required=True)
-    flags.string("output", None, "The folder to write to; several splits may share one.", required=True)
+    flags.string("output", None, "The folder to write to; several splits can share one.", required=True)
     flags.string("split", "train", 'With slices: "train[90%:]".')
-    flags.string("as_split", None, "What the split is called from then on; none for its own name.")
-    flags.string("name", None, "What the files' names begin with; none for a name from the source's.")
-    flags.integer("shards", 16, "How many files.")
-    flags.integer("resize", 0, "Images whose shorter side is longer are shrunk to that; 0 to keep all as they are.")
-    flags.integer("quality", 95, "Of the JPEGs that are shrunk, 1 to 100.")
-    flags.integer("shuffle_seed", 0, "Of the order of the examples.")
-    flags.string("exclude", None, "A file of names of examples to leave out.")
-    flags.boolean("overwrite", False, "Replace a split that the output holds already.")
+    flags.string("as_split", None, "The split's name in the output; none for its own name.")
+    flags.string("name", None, "What the files' names begin with; none for a name made from the source's.")
+    flags.integer("shards", 16, "The number of files.")
+    flags.integer("resize", 0, "Images whose shorter side is longer than this are shrunk to it; 0 to keep all as they are.")
+    flags.integer("quality", 95, "Quality of the JPEGs that are shrunk, 1 to 100.")
+    flags.integer("shuffle_seed", 0, "Seed of the order of the examples.")
+    flags.string("exclude", None, "A file with the names of examples to leave out.")
+    flags.boolean("overwrite", False, "Replace a split that the output already has.")
     flags.define_data_dir()
     flags.launch(main)
 

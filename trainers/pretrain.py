@@ -1,41 +1,26 @@
-"""Trains a Vision Transformer, a hybrid or a BiT from random weights.
+"""Trains a model from random weights: a Vision Transformer, a hybrid, a BiT, or whatever the config's task builds.
 
     python -m trainers.pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
 
-A run that is in --workdir already resumes where it stopped. Override the config with --config.key=value.
+A run that is already in --workdir resumes where it stopped. Override the config with --config.key=value.
 """
 
 from . import flags
 
 
-def build(config, source):
-    """A new model for the source's classes."""
-    from keras_vit import models
-
-    from .session import spec_overrides
-
-    return models.build(
-        config.model.variant,
-        image_size=config.model.image_size,
-        channels=config.model.channels,
-        classes=len(source.class_names),
-        class_names=source.class_names,
-        preprocessing=config.data.eval_preprocess,
-        remat=config.model.remat,
-        dtype=config.dtype,
-        **spec_overrides(config),
-    )
-
-
 def main():
-    from . import command
+    from . import train
 
-    command.main(build)
+    if flags.FLAGS.config.init:
+        raise ValueError(
+            f"pretrain starts from random weights, but got --config.init={flags.FLAGS.config.init}. Use finetune to start from a model."
+        )
+    train.main(flags.FLAGS)
 
 
 def run():
     flags.define_run()
-    flags.launch(main, config="digits_pretrain")
+    flags.launch(main, with_config=True)
 
 
 if __name__ == "__main__":

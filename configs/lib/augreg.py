@@ -2,8 +2,8 @@
 
 # Strength: (RandAugment's arguments, mixup's alpha).
 STRENGTHS = {
-    "none": (None, 0.0),
-    "light1": ("2, 0", 0.0),
+    "none": (None, None),
+    "light1": ("2, 0", None),
     "light2": ("2, 10", 0.2),
     "medium1": ("2, 15", 0.2),
     "medium2": ("2, 15", 0.5),
@@ -23,7 +23,7 @@ IMAGENET_384 = {
     "S/32": 79.58,
     "R+Ti/16": 75.40,
 }
-# Of B/32, by the authors' later code (big_vision's transfer).
+# Results of B/32 with the authors' later code (big_vision's transfer).
 B32_384 = {"cifar10": 98.55, "cifar100": 91.35, "pets": 93.78, "flowers": 99.43}
 
 

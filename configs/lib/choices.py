@@ -1,6 +1,6 @@
-"""What a config takes behind the colon: `--config=augreg:medium1,S/32`.
+"""The argument of a config, after the colon: `--config=augreg:medium1,S/32`.
 
-A config that takes something has CHOICES, {what: its valid words}, the default word first; no word is in two of them.
+A config with an argument has CHOICES, {what: its valid words}, the default word first; no word is in two of them.
 """
 
 
@@ -15,7 +15,7 @@ def choose(argument, choices):
         what = next((what for what, words in choices.items() if word in words), None)
         if what is None:
             valid = "; ".join(f"{what}: {', '.join(words)}" for what, words in choices.items())
-            raise ValueError(f'"{word}" is nothing to choose. Valid, joined by commas, are {valid}.')
+            raise ValueError(f'"{word}" is not a choice. Valid, joined by commas, are {valid}.')
         if what in chosen:
             raise ValueError(f'"{chosen[what]}" and "{word}" are both of {what}: choose one.')
         chosen[what] = word

@@ -1,7 +1,7 @@
-"""Classes and examples of well-known datasets, so that a recipe can be planned where no data is.
+"""Classes and examples of well-known datasets, so that a recipe can be planned without its data.
 
-Counts of the splits are those of tensorflow-datasets' catalogue. imagenet21k and jft300m are in nobody's catalogue: their counts are the
-papers' (arXiv 2010.11929, sections 4.1 and 4.3; 303M is JFT without what it shares with the test sets).
+Counts of the splits are those of tensorflow-datasets' catalogue. imagenet21k and jft300m are not in it: their counts are the
+papers' (arXiv 2010.11929, sections 4.1 and 4.3; 303M is JFT without its near-duplicates of the test sets).
 """
 
 # Name: (classes, {split: examples}).
@@ -23,4 +23,17 @@ DATASETS = {
     "resisc45": (45, {"train": 31_500}),
     "diabetic_retinopathy_detection/btgraham-300": (5, {"train": 35_126, "validation": 10_906, "test": 42_670}),
     "dmlab": (6, {"train": 65_550, "validation": 22_628, "test": 22_735}),
+    "clevr?label=count(objects, 3, 10)": (8, {"train": 70_000, "validation": 15_000, "test": 15_000}),
+    "clevr?label=least(objects.pixel_coords[2], 8, 8.5, 9, 9.5, 10)": (
+        6,
+        {"train": 70_000, "validation": 15_000, "test": 15_000},
+    ),
+    "dsprites?label=group(label_x_position, 16)": (16, {"train": 737_280}),
+    "dsprites?label=group(label_orientation, 16)": (16, {"train": 737_280}),
+    'kitti?label=least(objects.location[2], 8, 20, 999, where=objects.type, among=("Car", "Van", "Truck"))': (
+        4,
+        {"train": 6_347, "validation": 423, "test": 711},
+    ),
+    "smallnorb?label=label_azimuth": (18, {"train": 24_300, "test": 24_300}),
+    "smallnorb?label=label_elevation": (9, {"train": 24_300, "test": 24_300}),
 }

@@ -1,4 +1,4 @@
-"""The recipes of "An Image is Worth 16x16 Words" (arXiv 2010.11929): table 3 pre-trains, table 4 fine-tunes. A row a line of a table."""
+"""The recipes of "An Image is Worth 16x16 Words" (arXiv 2010.11929): table 3 pre-trains, table 4 fine-tunes. One row per line of a table."""
 
 from . import common
 
@@ -38,12 +38,12 @@ def pretraining(row, rows, decay, weight_decay, dropout):
     """Table 3: Adam, batches of 4096, 10k steps of warm-up, 224 px, and a head with a hidden layer (section 3.1)."""
     config = common.base()
     variant = config.model.variant = row.split("-")[0]
-    if "/" in variant:  # not the ResNets, which have neither
+    if "/" in variant:  # the ResNets have neither
         config.model.update(dropout=dropout, gelu="tanh", pre_logits=WIDTHS[variant.split("/")[0].split("+")[-1]])
     epochs, rate = rows[row]
     config.batch_size = 4096
     config.total = f"{epochs} epochs"
-    config.optimizer.update(name="adamw", learning_rate=rate, weight_decay=weight_decay, clip_norm=0.0)
+    config.optimizer.update(name="adamw", learning_rate=rate, weight_decay=weight_decay, clip_norm=None)
     config.schedule.update(decay=decay, warmup="10k steps")
     config.data.shuffle_buffer = 250_000
     return config

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from keras_vit.data import affine, color, erasing, parse
+from keras_vit.data import parse
+from keras_vit.data.ops import affine, color, erasing
 from keras_vit.training import Cutmix, Mixup
 
 # RandAugment's ops, about as strong as at magnitude 10.
@@ -36,7 +37,7 @@ FIXED = {
     "cutout": lambda x: erasing.cutout(x, 20, 55, 70),
     "solarize_add": lambda x: color.solarize_add(x, 110),
 }
-# Random ops, and the seeds that are drawn. Shifts and squares are of half the pixels that 224 would have.
+# Random ops, and the seeds to show. Shifts and squares have half as many pixels as for images of 224.
 RANDOM = {
     "rand_augment(2, 10, 50, 20)": (2, 8, 11),
     "rand_augment(2, 15, 50, 20)": (2, 4, 7),
@@ -59,14 +60,14 @@ def photograph():
 
 
 def panels(photo):
-    """(title, [pixels, ...]) of every op, an image for each seed."""
+    """(title, [pixels, ...]) of every op, with one image per seed."""
     image = tf.constant(photo)
     yield "the photograph", [photo]
     for name, function in FIXED.items():
         yield name, [np.asarray(function(image))]
     for text, seeds in RANDOM.items():
         title = text.replace(", 50, 20", "").replace("translate=125", "").replace(", mode", ",\nmode")
-        yield title, [np.asarray(parse(text)(image, tf.constant([seed, 3], tf.int64))) for seed in seeds]
+        yield title, [np.asarray(parse(text).image(image, tf.constant([seed, 3], tf.int64))) for seed in seeds]
     other = np.asarray(load_sample_image("china.jpg"))[100:324:2, 200:424:2]
     pair, labels = np.stack([photo, other]), np.arange(2)
     for name, mixing, steps in (("Mixup(1)", Mixup(1.0, 2), (5,)), ("Cutmix(1)", Cutmix(1.0, 2), (2, 5))):

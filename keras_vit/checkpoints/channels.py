@@ -1,13 +1,13 @@
-"""Weights of RGB models in models of other channels: pure functions of arrays."""
+"""Weights of RGB models for another number of channels: pure functions of arrays."""
 
 import numpy as np
 
 
-def adapt_kernel(kernel, channels):
+def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
     """The first convolution's kernel for another number of input channels.
 
-    One channel takes the sum over the old ones: on a grey image it sees what the RGB model sees. More take the old ones in turn,
-    scaled by old / new, so that the response to a uniform image keeps its size.
+    For one channel the old ones are summed: a grey image then gives what the RGB model gives. For more channels the old ones are
+    repeated in turn, scaled by old / new, so that the response to a uniform image does not change.
 
     Args:
         kernel: (p, q, c, d).
@@ -22,8 +22,8 @@ def adapt_kernel(kernel, channels):
     return kernel[:, :, np.arange(channels) % old] * np.float32(old / channels)
 
 
-def adapt_constants(values, channels):
-    """`mean` or `std` for another number of channels: a number stays, one a channel is averaged or taken in turn."""
+def adapt_constants(values: float | tuple, channels: int) -> float | tuple:
+    """`mean` or `std` for another number of channels: a number stays; numbers per channel are averaged for one, or repeated in turn."""
     if not isinstance(values, (tuple, list)):
         return values
     if channels == 1:
@@ -31,14 +31,14 @@ def adapt_constants(values, channels):
     return tuple(values[i % len(values)] for i in range(channels))
 
 
-def fold_normalisation(kernel, bias, old, new):
-    """A patch embedding that makes of pixels normalised by `new` what it made of pixels normalised by `old`.
+def fold_normalisation(kernel: np.ndarray, bias: np.ndarray, old: tuple, new: tuple) -> tuple[np.ndarray, np.ndarray]:
+    """A patch embedding for pixels normalised by `new` that gives what it gave for pixels normalised by `old`.
 
     (g - m) / s = (g - m') / s' * s' / s + (m' - m) / s: the factor goes into the kernel, the constant into the bias.
 
     Args:
         kernel, bias: (p, q, c, d) and (d,).
-        old, new: (mean, std), each a number or one a channel.
+        old, new: (mean, std), each a number or one per channel.
 
     Returns:
         kernel, bias.

@@ -1,18 +1,20 @@
 """Position embeddings and patch kernels at another resolution: pure functions of arrays.
 
-Conventions differ between code bases, enough to break parity: a method is one row of METHODS, named after whose it is. A method gives
-one axis' (new, old) interpolation matrix; both axes are interpolated in turn.
+Code bases interpolate differently, enough to break parity. Each method is one row of METHODS: a function (old, new) -> (new, old)
+interpolation matrix of one axis; both axes are interpolated in turn.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
 
 def _align_corners(old, new):
     """Linear interpolation with the end points fixed, as scipy.ndimage.zoom(order=1) samples."""
-    places = np.linspace(0, old - 1, new) if new > 1 else np.zeros(1)
-    low = np.minimum(np.floor(places).astype(int), max(old - 2, 0))
+    samples = np.linspace(0, old - 1, new) if new > 1 else np.zeros(1)
+    low = np.minimum(np.floor(samples).astype(int), max(old - 2, 0))
     high = np.minimum(low + 1, old - 1)
-    fraction = places - low
+    fraction = samples - low
     weights = np.zeros((new, old))
     np.add.at(weights, (np.arange(new), low), 1.0 - fraction)
     np.add.at(weights, (np.arange(new), high), fraction)
@@ -37,31 +39,31 @@ def _cubic(a):
 
 
 def _half_pixel(old, new, kernel, radius):
-    """Interpolation at pixel centres; places outside count as the nearest pixel inside."""
-    places = (np.arange(new) + 0.5) * old / new - 0.5
-    first = np.floor(places).astype(int) - radius + 1
+    """Interpolation at pixel centres; pixels outside the grid have the value of the nearest one inside."""
+    samples = (np.arange(new) + 0.5) * old / new - 0.5
+    first = np.floor(samples).astype(int) - radius + 1
     weights = np.zeros((new, old))
     for tap in range(2 * radius):
         index = first + tap
-        np.add.at(weights, (np.arange(new), np.clip(index, 0, old - 1)), kernel(places - index))
+        np.add.at(weights, (np.arange(new), np.clip(index, 0, old - 1)), kernel(samples - index))
     return weights
 
 
 def _antialiased(old, new, kernel, radius):
-    """Interpolation at pixel centres with a kernel as wide as a new pixel, what falls outside left out (as in PIL)."""
+    """Interpolation at pixel centres with a kernel as wide as a new pixel; pixels outside the grid have no weight (as in PIL)."""
     scale = max(old / new, 1.0)
-    places = (np.arange(new) + 0.5) * old / new - 0.5
-    distance = (np.arange(old)[None] - places[:, None]) / scale  # (new, old)
+    samples = (np.arange(new) + 0.5) * old / new - 0.5
+    distance = (np.arange(old)[None] - samples[:, None]) / scale  # (new, old)
     weights = np.where(np.abs(distance) < radius, kernel(distance), 0.0)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-METHODS = {
-    # Corners aligned, bilinear: google-research/vision_transformer and big_vision.
+METHODS: dict[str, Callable[[int, int], np.ndarray]] = {
+    # Bilinear, corners aligned: google-research/vision_transformer and big_vision.
     "google": _align_corners,
     # Bicubic with antialiasing: timm on state dicts; DINOv2 with registers.
     "timm": lambda old, new: _antialiased(old, new, _cubic(-0.5), 2),
-    # Bicubic without: Hugging Face's ViT, DeiT, DINOv2, and torch's interpolate.
+    # Bicubic without antialiasing: Hugging Face's ViT, DeiT, DINOv2, and torch's interpolate.
     "bicubic": lambda old, new: _half_pixel(old, new, _cubic(-0.75), 2),
     # Half-pixel bilinear: timm on Google's .npz files.
     "bilinear": lambda old, new: _half_pixel(old, new, _triangle, 1),
@@ -70,26 +72,32 @@ METHODS = {
 }
 
 
-def check_method(method):
-    """Raises ValueError unless `method` names one of METHODS."""
+def check_method(method: str) -> None:
+    """Raises ValueError unless `method` is one of METHODS."""
     if method not in METHODS:
         raise ValueError(f'Unknown resampling method "{method}". Valid: {", ".join(METHODS)}.')
 
 
-def resample_positions(table, old_grid, new_grid, prefix=0, method="google"):
+def resample_positions(
+    table: np.ndarray,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    prefix: int = 0,
+    method: str = "google",
+) -> np.ndarray:
     """A position table for another patch grid.
 
     Args:
         table: (1, prefix + h*w, d) for old_grid = (h, w).
-        old_grid, new_grid: (h, w), rectangles too.
-        prefix: tokens before the patches, which stay as they are.
+        old_grid, new_grid: (h, w), which need not be squares.
+        prefix: number of tokens before the patches; their rows do not change.
         method: a row of METHODS: "google", "timm", "bicubic", "bilinear", "flexivit".
 
     Returns:
         (1, prefix + h'*w', d), in the table's dtype.
 
     Raises:
-        ValueError: for an unknown method or a table that does not fit old_grid.
+        ValueError: for an unknown method or a table whose number of rows does not match old_grid.
     """
     check_method(method)
     if table.shape[1] != prefix + old_grid[0] * old_grid[1]:
@@ -106,10 +114,10 @@ def resample_positions(table, old_grid, new_grid, prefix=0, method="google"):
     return np.concatenate([table[:, :prefix], patches], axis=1)
 
 
-def resample_patches(kernel, new_size):
+def resample_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:
     """A patch-embedding kernel for another patch size, after FlexiViT (arXiv 2212.08013, section 3.4).
 
-    The pseudo-inverse of bilinear resizing: where patches grow, the embedding of a resized patch is that of the patch.
+    Applies the pseudo-inverse of bilinear resizing: a patch resized to a larger size has the embedding of the original patch.
 
     Args:
         kernel: (p, q, c, d).
@@ -120,6 +128,6 @@ def resample_patches(kernel, new_size):
     """
     if tuple(kernel.shape[:2]) == tuple(new_size):
         return kernel.copy()
-    # Resizing factors into its axes, and so does its pseudo-inverse: B x = R_h x R_w^T gives pinv(R_h^T), pinv(R_w^T).
+    # Resizing factors into its two axes, and so does its pseudo-inverse: B x = R_h x R_w^T gives pinv(R_h^T), pinv(R_w^T).
     rows, columns = (np.linalg.pinv(METHODS["bilinear"](old, new).T) for old, new in zip(kernel.shape[:2], new_size))
     return np.einsum("yp,xq,pqcd->yxcd", rows, columns, kernel.astype("float64"), optimize=True).astype(kernel.dtype)

@@ -3,49 +3,39 @@
 import dataclasses
 import json
 import os
+import tempfile
 import zipfile
+from collections.abc import Mapping
 
+import keras
 import numpy as np
 import safetensors.numpy
-from absl import logging
+from etils import epath
 
-from keras_vit.checkpoints import bit, configs, google, huggingface, layout, note, timm
+from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, name_map, timm
+from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import model_weights
-from keras_vit.models import BiT
-from keras_vit.training.files import replacing, save_model
+from keras_vit.io.atomic import replacing
+from keras_vit.models import BiT, Classifier
 
 FORMATS = ("keras", "google", "timm", "huggingface")
-_COMMENT = 65_000  # bytes that a zip archive's comment may have
+_LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
 
 
-def _check(spec, limits, form):
-    """Refuses a model that the format has no words for.
-
-    Raises:
-        ValueError: naming each field with what it is and what it may be.
-    """
-    wrong = [
-        f"{name}={spec[name]!r} (may be {' or '.join(map(repr, valid))})"
-        for name, valid in limits.items()
-        if spec[name] not in valid
-    ]
-    if spec["pool"] == "gap" and spec["class_token"] and form == "google":
-        wrong.append("a class token beside pool='gap'")
-    if wrong:
-        raise ValueError(f'The format "{form}" cannot express this model: {"; ".join(wrong)}. "keras" can.')
+def save_model(model, path: str | os.PathLike) -> None:
+    """Writes `model` as a `.keras` file without its optimizer, all or nothing, to a local path or a bucket (gs://)."""
+    if "://" in str(path):
+        with tempfile.TemporaryDirectory() as folder:
+            local = os.path.join(folder, os.path.basename(str(path)))
+            model.save(local, include_optimizer=False)
+            epath.Path(path).write_bytes(epath.Path(local).read_bytes())
+        return
+    with replacing(path) as temporary:
+        model.save(temporary, include_optimizer=False)
 
 
-def _warn(spec, conventions, form):
-    """Says where the format's own readers compute something else than the model did."""
-    differs = [f"{name} {spec[name]!r}, they take {value!r}" for name, value in conventions.items() if spec[name] != value]
-    if differs:
-        logging.warning(
-            'Readers of the format "%s" other than keras_vit will differ from this model in: %s.', form, "; ".join(differs)
-        )
-
-
-def _fold_class_rows(weights, spec):
-    """Position rows of class and distillation token added into the tokens: the same sum, for formats without such rows."""
+def _fold_token_positions(weights, spec):
+    """Adds the position rows of class and distillation token to the tokens: the same sum, for formats without these rows."""
     weights = dict(weights)
     table = weights["position_embedding/embedding"].copy()
     tokens = [f"{name}/tokens" for name in ("class_token", "distillation_token") if spec[name]]
@@ -56,16 +46,16 @@ def _fold_class_rows(weights, spec):
 
 
 def _google(model, path):
-    """The .npz at `path`."""
+    """Writes the .npz at `path`."""
     weights, spec = model_weights(model), dataclasses.asdict(model.spec)
     if isinstance(model, BiT):
-        arrays = layout.pack(bit.layout(model.spec.units, model.classes, "google"), weights)
+        bit.CAPABILITIES["google"].check(model)
+        arrays = name_map.pack(bit.name_map(model.spec.units, model.classes, "google"), weights)
     else:
-        _check(spec, google.LIMITS, "google")
-        _warn(spec, google.CONVENTIONS, "google")
-        arrays = google.published_names(layout.pack(google.layout(spec, model.classes), weights), spec)
-    comment = note.write(model, arrays).encode()
-    comment = comment if len(comment) <= _COMMENT else note.write(model, arrays, labels=False).encode()
+        google.CAPABILITIES.check(model)
+        arrays = google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
+    comment = metadata.write(model, arrays).encode()
+    comment = comment if len(comment) <= _LONGEST_COMMENT else metadata.write(model, arrays, labels=False).encode()
     with replacing(path) as temporary:
         np.savez(temporary, **arrays)
         with zipfile.ZipFile(temporary, "a") as archive:
@@ -73,71 +63,74 @@ def _google(model, path):
 
 
 def _timm(model, path):
-    """The folder at `path`: model.safetensors and config.json, as `timm.create_model("local-dir:PATH")` reads it."""
+    """Writes the folder at `path`, with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
     weights, spec = model_weights(model), dataclasses.asdict(model.spec)
     if isinstance(model, BiT):
-        arrays, config = layout.pack(bit.layout(model.spec.units, model.classes, "timm"), weights), configs.timm_bit(model)
+        bit.CAPABILITIES["timm"].check(model)
+        arrays, config = (
+            name_map.pack(bit.name_map(model.spec.units, model.classes, "timm"), weights),
+            config_json.timm_bit(model),
+        )
     else:
-        _check(spec, timm.LIMITS, "timm")
-        _warn(spec, timm.CONVENTIONS, "timm")
-        lacking = 0
-        # timm's register models have no positions for tokens before the patches; DeiT III and FlexiViT, whose rows are zeros here, too.
+        timm.CAPABILITIES.check(model)
+        missing_rows = 0
+        # Models with registers have positions for the patches only in timm; so have DeiT III and FlexiViT, whose rows are zeros here.
         rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
         if model.spec.registers or (rows.size and not rows.any()):
-            weights, lacking = _fold_class_rows(weights, spec), model.spec.positioned
-        arrays = layout.pack(timm.layout(spec, model.classes, lacking), weights)
-        config = configs.timm_vit(model, bool(lacking))
+            weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
+        arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
+        config = config_json.timm_vit(model, bool(missing_rows))
     _write_folder(path, arrays, model, {"config.json": config})
 
 
 def _huggingface(model, path):
-    """The folder at `path`: model.safetensors, config.json and preprocessor_config.json, as `from_pretrained(PATH)` reads it."""
-    if isinstance(model, BiT):
-        raise ValueError('The format "huggingface" is not written for BiT. Use "google" or "timm".')
+    """Writes the folder at `path`, with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
+    (bit.CAPABILITIES["huggingface"] if isinstance(model, BiT) else huggingface.CAPABILITIES).check(model)
     weights, spec = model_weights(model), dataclasses.asdict(model.spec)
-    _check(spec, huggingface.LIMITS, "huggingface")
-    kind, config = configs.huggingface(model)
-    arrays = layout.pack(huggingface.layout(spec, model.classes, kind), weights)
-    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros as before it
+    kind = huggingface.model_type(model.spec)
+    arrays = name_map.pack(huggingface.name_map(spec, model.classes, kind), weights)
+    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
-    files = {"config.json": config, "preprocessor_config.json": configs.preprocessor(model)}
-    _write_folder(path, arrays, model, files)
+    configs = {"config.json": config_json.huggingface(model), "preprocessor_config.json": config_json.preprocessor(model)}
+    _write_folder(path, arrays, model, configs)
 
 
-def _write_folder(path, arrays, model, files):
-    """model.safetensors and JSON `files` {name: content}, all or nothing.
+def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier, configs: Mapping[str, dict]) -> None:
+    """Writes model.safetensors and the JSON files `configs`, {name: content}, all or nothing.
 
     Raises:
         ValueError: if the folder holds other files, which would be lost.
     """
     expected = {"model.safetensors", "config.json", "preprocessor_config.json"}
     if os.path.isfile(path):
-        raise ValueError(f'"{path}" is a file; this format is a folder.')
+        raise ValueError(f'"{path}" is a file, but this format is a folder.')
     others = set(os.listdir(path)) - expected if os.path.isdir(path) else set()
     if others:
-        raise ValueError(f'"{path}" holds other files, which are kept: {layout.shown(others)}. Give a new or empty folder.')
+        raise ValueError(
+            f'"{path}" holds other files, which would be lost: {name_map.summary(others)}. Pass a new or an empty folder.'
+        )
     with replacing(path) as temporary:
         os.makedirs(temporary)
-        metadata = {"format": "pt", "keras_vit": note.write(model, arrays)}
-        safetensors.numpy.save_file(arrays, os.path.join(temporary, "model.safetensors"), metadata)
-        for name, content in files.items():
+        header = {"format": "pt", "keras_vit": metadata.write(model, arrays)}
+        safetensors.numpy.save_file(arrays, os.path.join(temporary, "model.safetensors"), header)
+        for name, content in configs.items():
             with open(os.path.join(temporary, name), "w") as file:
                 json.dump(content, file, indent=2)
 
 
-def save(model, path, format=None):
-    """Writes a model, all or nothing: a crash leaves what stood at `path`, or the whole new file.
+def save(model: keras.Model, path: str | os.PathLike, format: str | None = None) -> None:
+    """Writes a model, all or nothing: a crash leaves either what was at `path` before, or the whole new file.
 
-    What a format cannot express is refused, never dropped. `load` reads all of them back to an equal model.
+    What a format cannot express is refused, never dropped. `load` reads every format back as an equal model.
 
     Args:
-        model: a ViT or BiT.
-        path: a file, .keras or .npz, or for timm and huggingface a folder.
-        format: "keras"; "google" (the original ViT's .npz, big_vision's with a MAP head, the hybrids' and BiT's); "timm";
-            "huggingface" (ViT, DeiT, DINOv2, SigLIP). None for what the ending says.
+        model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
+        path: a file that ends in .keras or .npz, or for timm and huggingface a folder.
+        format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of the hybrids and of BiT); "timm";
+            "huggingface" (ViT, DeiT, DINOv2, SigLIP). None chooses by the ending of the path.
 
     Raises:
-        ValueError: for an unknown format, a model that it cannot express, or a path that does not go with it.
+        ValueError: for an unknown format, a model that the format cannot express, or a path that does not suit the format.
     """
     path = os.fspath(path)
     endings = {".keras": "keras", ".npz": "google"}
@@ -146,8 +139,12 @@ def save(model, path, format=None):
     if format not in FORMATS:
         raise ValueError(f'Unknown format "{format}" for "{path}". Valid: {", ".join(FORMATS)}.')
     if endings.get(ending, format) != format or (format in endings.values() and ending not in endings):
-        wanted = {"keras": "a file that ends in .keras", "google": "a file that ends in .npz"}.get(format, "a folder")
-        raise ValueError(f'The format "{format}" is {wanted}, got "{path}".')
+        expected = {"keras": "a file that ends in .keras", "google": "a file that ends in .npz"}.get(format, "a folder")
+        raise ValueError(f'The format "{format}" is {expected}, got "{path}".')
     if ending == ".safetensors":
         raise ValueError(f'The format "{format}" is a folder with config.json and model.safetensors, got "{path}".')
+    if format != "keras" and not isinstance(model, Classifier):
+        raise ValueError(
+            f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save the ViT or BiT.'
+        )
     {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)

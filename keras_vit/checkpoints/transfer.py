@@ -1,6 +1,7 @@
-"""A trained model made ready for another task: another resolution, another head, other channels."""
+"""Adapting a trained model to another task: another resolution, another head, other channels."""
 
-import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -8,36 +9,36 @@ import numpy as np
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
 from keras_vit.checkpoints.resample import check_method, resample_patches, resample_positions
 from keras_vit.layers.patches import grid_size, pair
-from keras_vit.models import BiT, BiTSpec, ViT, make_bit_spec, make_spec
+from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec
 
 HEADS = ("keep", "reset", "drop")
 _PATCHES = "patch_encoder/kernel"
 _POSITIONS = "position_embedding/embedding"
 
 
-def model_weights(model):
-    """{path without the model's own name: array} of a model's weights, seed generators left out."""
+def model_weights(model: Classifier) -> dict[str, np.ndarray]:
+    """{path without the model's name: array} of a model's weights, without seed generators."""
     prefix = f"{model.name}/"
     return {v.path.removeprefix(prefix): keras.ops.convert_to_numpy(v) for v in model.weights}
 
 
-def assign(model, weights, keep=()):
-    """Puts `weights`, {path: array}, into the model; those whose paths start with `keep` stay as they are.
+def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[str] = ()) -> None:
+    """Assigns `weights`, {path: array}, to the model; weights whose paths start with one of `keep` do not change.
 
     Raises:
-        ValueError: if weights would be left without values, or values without a weight, or shapes differ, listing them.
+        ValueError: if a weight of the model has no value, a value no weight, or shapes differ; the message lists them.
     """
     prefix = f"{model.name}/"
     target = {v.path.removeprefix(prefix): v for v in model.weights if not v.path.removeprefix(prefix).startswith(tuple(keep))}
-    wrong = [
+    mismatches = [
         f"{path}: {weights[path].shape} to {tuple(v.shape)}"
         for path, v in target.items()
         if path in weights and weights[path].shape != tuple(v.shape)
     ]
     missing, unexpected = sorted(target.keys() - weights.keys()), sorted(weights.keys() - target.keys())
-    if missing or unexpected or wrong:
+    if missing or unexpected or mismatches:
         raise ValueError(
-            f"The weights do not fit the new model. Without values: {missing}; left over: {unexpected}; other shapes: {wrong}."
+            f"The weights do not fit the new model. Weights without values: {missing}; unused values: {unexpected}; other shapes: {mismatches}."
         )
     for path, variable in target.items():
         variable.assign(weights[path])
@@ -49,24 +50,24 @@ def _check_head(head, classes, old):
     if head != "reset" and classes is not None and classes != old:
         raise ValueError(f'head="{head}" cannot have {classes} classes: the model has {old}. Use head="reset".')
     if head == "reset" and classes is None:
-        raise ValueError('head="reset" needs classes, the number of the new task\'s.')
+        raise ValueError('head="reset" needs classes, the number of classes of the new task.')
 
 
 def _new_config(config, spec, image_size, classes, class_names, head, changes):
-    """The constructor's arguments of the model that is to be made; `changes` is used up."""
+    """The constructor's arguments of the new model; consumes `changes`."""
     _check_head(head, classes, config["classes"])
     new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
     if head == "reset":
-        # The paper's transfer: the hidden layer goes with the head; one zero-initialised linear layer comes.
-        fresh = {"head_bias": 0.0} if isinstance(spec, BiTSpec) else {"pre_logits": None, "head_bias": 0.0}
-        changes = {**fresh, **changes}
+        # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place.
+        new_head = {"head_bias": 0.0} if isinstance(spec, BiTSpec) else {"pre_logits": None, "head_bias": 0.0}
+        changes = {**new_head, **changes}
         new.update(classes=classes, class_names=class_names, preprocessing=None)
     elif head == "drop":
         new.update(classes=None, class_names=None)
     elif class_names is not None:
         new.update(class_names=class_names)
     if tuple(new["image_size"]) != tuple(config["image_size"]):
-        new["preprocessing"] = None  # it names the old size
+        new["preprocessing"] = None  # it is for the old size
     for name in ("remat", "preprocessing", "name", "dtype", "channels"):
         new[name] = changes.pop(name, new[name])
     if new["channels"] != config["channels"]:
@@ -76,71 +77,83 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
     return {**new, "variant": make(spec, **changes)}
 
 
-def _resized(weights, spec, new, config, target, method):
-    """The weights for another resolution, patch size and channels: from (spec, config) to (new, target)."""
+def _resized(weights, spec, new_spec, config, target, method):
+    """The weights for another resolution, patch size and number of channels: from (spec, config) to (new_spec, target)."""
     weights = dict(weights)
     check_method(method)
     channels = target["channels"]
     first = "stem_conv/kernel" if "stem_conv/kernel" in weights else _PATCHES
-    if _PATCHES in weights and new.patch_size != spec.patch_size:
-        weights[_PATCHES] = resample_patches(weights[_PATCHES], new.patch_size)
+    if _PATCHES in weights and new_spec.patch_size != spec.patch_size:
+        weights[_PATCHES] = resample_patches(weights[_PATCHES], new_spec.patch_size)
     if channels != config["channels"] and first in weights:
         if channels == 1 and first == _PATCHES and not spec.patch_norm:
             bias = _PATCHES.replace("kernel", "bias")
-            folded = fold_normalisation(weights[first], weights[bias], (spec.mean, spec.std), (new.mean, new.std))
+            folded = fold_normalisation(weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std))
             weights[first], weights[bias] = folded
         weights[first] = adapt_kernel(weights[first], channels)
     if _POSITIONS in weights:
-        old_grid, new_grid = (grid_size(c["image_size"], s.stride) for c, s in ((config, spec), (target, new)))
+        old_grid, new_grid = (grid_size(c["image_size"], s.stride) for c, s in ((config, spec), (target, new_spec)))
         weights[_POSITIONS] = resample_positions(weights[_POSITIONS], old_grid, new_grid, spec.positioned, method)
     return weights
 
 
 def adapt(
-    config, weights, image_size=None, classes=None, class_names=None, head="keep", resample="google", ready=None, **changes
-):
-    """A new model from another's constructor arguments and weights; the rest as in `transfer`.
+    config: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    image_size: int | tuple[int, int] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    head: str = "keep",
+    resample: str = "google",
+    model: Classifier | None = None,
+    **changes: Any,
+) -> Classifier:
+    """A model from the constructor's arguments and the weights of another one; the other arguments are those of `transfer`.
 
     Args:
-        config: of a ViT or BiT, with a ViTSpec or BiTSpec under "variant".
+        config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
         weights: {path: array}.
-        ready: a model of `config`, which is filled and returned where nothing is to be changed.
+        model: a model of `config`, which is used if nothing is to change.
     """
     spec = config["variant"]
     target = _new_config(config, spec, image_size, classes, class_names, head, dict(changes))
-    if ready is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
-        ready = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
-    model = ready
+    if model is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
+        model = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
     model.preprocessing = target["preprocessing"]
     weights = _resized(weights, spec, target["variant"], config, target, resample)
-    gone = {"keep": (), "reset": ("head/", "head_dist/", "pre_logits/"), "drop": ("head/", "head_dist/")}[head]
-    weights = {path: a for path, a in weights.items() if not path.startswith(gone)} if gone else weights
+    removed = {"keep": (), "reset": ("head/", "head_dist/", "pre_logits/"), "drop": ("head/", "head_dist/")}[head]
+    weights = {path: a for path, a in weights.items() if not path.startswith(removed)}
     assign(model, weights, keep=("head/", "head_dist/") if head == "reset" else ())
     return model
 
 
-def source_config(model):
-    """What `adapt` takes as `config`, of a model."""
-    config = model.get_config()
-    spec = model.spec
-    assert dataclasses.is_dataclass(spec)
-    return {**config, "variant": spec}
-
-
-def transfer(model, image_size=None, classes=None, class_names=None, head="keep", resample="google", **changes):
-    """Returns a new model with `model`'s weights.
+def transfer(
+    model: Classifier,
+    image_size: int | tuple[int, int] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | None = None,
+    head: str = "keep",
+    resample: str = "google",
+    **changes: Any,
+) -> Classifier:
+    """A new model with the weights of `model`.
 
     Args:
         model: a ViT or BiT.
-        image_size: pixels, a number or (height, width); positions are resampled, the patch size stays. None for the model's.
+        image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the model's.
         classes, class_names: of the new head.
-        head: "keep"; "reset" for a new zero head (the old one goes, pre_logits too); "drop" for none: features come out.
+        head: "keep"; "reset" for a new zero head in place of the old one and of pre_logits; "drop" for a model without a head, which
+            returns features.
         resample: how positions are resampled, a row of resample.METHODS.
-        **changes: constructor arguments: dropout, drop_path, remat, dtype...; channels (RGB weights are summed into 1, tiled into
-            others); patch_size (the patch kernel is resampled as FlexiViT's).
+        **changes: constructor arguments, such as dropout, drop_path, remat, dtype; channels (RGB weights are summed for 1 channel,
+            repeated for more); patch_size (the patch kernel is resampled as in FlexiViT).
 
     Raises:
-        ValueError: if weights would be left without values, or values without a weight, listing them.
+        ValueError: if a weight of the new model has no value, a value no weight, or shapes differ; the message lists them.
     """
-    seeds = {path: np.asarray(a) for path, a in model_weights(model).items()}
-    return adapt(source_config(model), seeds, image_size, classes, class_names, head, resample, **changes)
+    if not isinstance(model, Classifier):
+        raise ValueError(
+            f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."
+        )
+    config = {**model.get_config(), "variant": model.spec}
+    return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, **changes)

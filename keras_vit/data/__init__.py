@@ -1,9 +1,9 @@
-"""Sources of images, the preprocessing vocabulary, and batches of them. Knows no model."""
+"""Sources of examples, the preprocessing vocabulary, and batches. Knows no model."""
 
-from keras_vit.data.arrays import from_arrays
-from keras_vit.data.broken import Broken
-from keras_vit.data.opening import open_source
-from keras_vit.data.pipeline import evaluation_batches, training_batches
-from keras_vit.data.preprocess import parse
+from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches
+from keras_vit.data.errors import ExampleErrors
+from keras_vit.data.open import open_source
+from keras_vit.data.ops.text import parse
+from keras_vit.data.sources.arrays import from_arrays
 
-__all__ = ["Broken", "evaluation_batches", "from_arrays", "open_source", "parse", "training_batches"]
+__all__ = ["ExampleErrors", "evaluation_batches", "from_arrays", "image_and_label", "open_source", "parse", "training_batches"]

@@ -6,34 +6,36 @@ import socket
 import tensorflow as tf
 
 _ADDRESS = re.compile(r"grpc://(?P<host>[^/]+):(?P<port>\d+)")
-_HOW = "Start one with tf.data.experimental.service.DispatchServer, and workers beside it: docs/data.md has the lines."
+_HOW = "Start one with tf.data.experimental.service.DispatchServer, and workers for it: docs/data.md has the commands."
 
 
 def _check_answers(service, seconds=5):
-    """Without a dispatcher, TensorFlow would wait for one without a word.
+    """Checks that a dispatcher is running: TensorFlow would wait for one without a message.
 
     Raises:
-        ValueError: if the address is none, or nothing accepts a connection there.
+        ValueError: if the address is malformed, or nothing accepts a connection there.
     """
     match = _ADDRESS.fullmatch(service)
     if not match:
-        raise ValueError(f'Expected the data service as "grpc://HOST:PORT", of its dispatcher, got "{service}". {_HOW}')
+        raise ValueError(
+            f'Expected the data service as "grpc://HOST:PORT", the address of its dispatcher, got "{service}". {_HOW}'
+        )
     try:
         socket.create_connection((match["host"].strip("[]"), int(match["port"])), seconds).close()
     except (OSError, OverflowError) as error:
         raise ValueError(f'No dispatcher of the data service answers at "{service}" ({error}). {_HOW}') from None
 
 
-def distribute(dataset, service, job):
-    """`dataset`, prepared by the service's workers; shapes stay.
+def distribute(dataset: tf.data.Dataset, service: str, job: str) -> tf.data.Dataset:
+    """`dataset`, prepared by the service's workers, with the same shapes.
 
-    The readers of one `job` get the elements first come first served, each once among them; what a worker holds is lost if it
-    dies. The workers share out what the dataset's source yields (for Rows.numbers: steps).
+    The readers of one `job` get the elements first come, first served, each element once; elements that a worker holds when it dies are
+    lost. The workers share out the elements of the dataset's source (for HostShard.row_numbers: steps).
 
     Args:
-        dataset: for all readers the same.
+        dataset: the same for all readers.
         service: "grpc://host:port" of the dispatcher.
-        job: its name. A dispatcher gives a known job's elements to all who name it, whatever dataset they bring.
+        job: its name. A dispatcher gives the elements of a known job to every reader that names it, whatever dataset the reader has.
 
     Raises:
         ValueError: if no dispatcher answers there within seconds.

@@ -1,4 +1,4 @@
-"""Splits with slices, as tensorflow-datasets writes them: "train", "train[:90%]", "test[100:200]"."""
+"""Splits with slices, written as in tensorflow-datasets: "train", "train[:90%]", "test[100:200]"."""
 
 import re
 
@@ -16,28 +16,28 @@ def _bound(text, size, default):
     return min(max(value, 0), size)
 
 
-def canonical(name):
-    """The one name of a split that goes by several: "training" is "train"; "valid" and "validation" are "val"; in any case."""
+def canonical(name: str) -> str:
+    """The standard name of a split: "training" is "train"; "valid" and "validation" are "val"; upper case does not matter."""
     return _WORDS.get(name.lower(), name.lower() if name.lower() in SPLITS else name)
 
 
-def split_name(split):
+def split_name(split: str) -> str:
     """'train[:90%]' -> 'train'.
 
     Raises:
-        ValueError: for text that is no split.
+        ValueError: for text that is not a split.
     """
     match = _SPLIT.fullmatch(split)
     if not match:
-        raise ValueError(f'"{split}" is no split. Write "train", "train[:90%]", "train[90%:]" or "test[100:200]".')
+        raise ValueError(f'"{split}" is not a split. Write "train", "train[:90%]", "train[90%:]" or "test[100:200]".')
     return match["name"]
 
 
-def split_range(split, size):
+def split_range(split: str, size: int) -> tuple[int, int]:
     """The (start, stop) of `split` in `size` examples.
 
     Raises:
-        ValueError: if nothing is left.
+        ValueError: if the slice is empty.
     """
     split_name(split)
     match = _SPLIT.fullmatch(split)

@@ -1,9 +1,32 @@
-"""Measures of a trained model, and of its frozen features."""
+"""Evaluators of trained models and of frozen features, by name, and the functions that they use."""
 
-from keras_vit.evaluation.classification import classify, report
-from keras_vit.evaluation.features import extract
-from keras_vit.evaluation.few_shot import few_shot
-from keras_vit.evaluation.linear import logistic_head, ridge, ridge_head, scores
-from keras_vit.evaluation.neighbours import knn_scores
+from keras_vit.evaluation.classification import Classification
+from keras_vit.evaluation.features import Embedder, FeatureEvaluator, FeatureSplits
+from keras_vit.evaluation.few_shot import FewShot, few_shot
+from keras_vit.evaluation.knn import NearestNeighbours, knn_scores
+from keras_vit.evaluation.linear import Logistic, Ridge, logistic_head, ridge, ridge_head, scores
+from keras_vit.evaluation.registry import EVALUATORS, Evaluation, Evaluator, Setting, make_evaluator, parse_evaluators, register
 
-__all__ = ["classify", "extract", "few_shot", "knn_scores", "logistic_head", "report", "ridge", "ridge_head", "scores"]
+__all__ = [
+    "EVALUATORS",
+    "Classification",
+    "Embedder",
+    "Evaluation",
+    "Evaluator",
+    "FeatureEvaluator",
+    "FeatureSplits",
+    "FewShot",
+    "Logistic",
+    "NearestNeighbours",
+    "Ridge",
+    "Setting",
+    "few_shot",
+    "knn_scores",
+    "logistic_head",
+    "make_evaluator",
+    "parse_evaluators",
+    "register",
+    "ridge",
+    "ridge_head",
+    "scores",
+]

@@ -1,92 +1,199 @@
-"""Features of a frozen model: which examples to embed, and the embedding, batch by batch."""
+"""Features of a frozen model, batch by batch, for evaluators that fit a classifier on them."""
 
 import dataclasses
-import time
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
-from absl import logging
 
-from keras_vit.data.rows import Rows
-from keras_vit.data.source import RandomAccess, Records
+from keras_vit.data import ExampleErrors, evaluation_batches, open_source
+from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.loss_and_metrics import check_preprocessing
+from keras_vit.evaluation.preprocessing import default_preprocessing
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.models import taps
+from keras_vit.training import Model
 
-_ALL = Rows(1)
-_TOLD_EVERY = 10.0  # seconds between two lines of progress
+DTYPES = ("float32", "float16")
 
 
-def labels_of(source):
-    """The labels (size,) int64 of a data source, in its order. Records are read once for it; their images are not decoded."""
-    if isinstance(source, RandomAccess):
-        return np.asarray(source.labels, "int64")
-    labels = source.ordered().map(lambda image, label: label).batch(4096)
-    return np.concatenate(list(labels.as_numpy_iterator())).astype("int64")
+class Embedder:
+    """Embeds the images of a source with a model, using the weights that it has at the time of the call.
+
+    Args:
+        model: a ViT or BiT, or a model built on one, whose features are embedded. It and its Embedder are created in the scope of the
+            strategy.
+        preprocess: preprocessing text.
+        batch_size: images per batch.
+        dtype: of the returned features: float32, or float16 to halve the memory.
+        verbose: whether to show progress.
+
+    Raises:
+        ValueError: for another dtype, or a model without features.
+    """
+
+    def __init__(self, model, preprocess: str, batch_size: int, dtype: str = "float32", verbose: bool = False):
+        if dtype not in DTYPES:
+            raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
+        own = getattr(model, "features", None)
+        self._extractor = Model(model.input, taps.features(model) if own is None else own)
+        self._extractor.jit_compile = model.jit_compile
+        self._preprocess, self._batch_size, self._dtype, self._verbose = preprocess, batch_size, dtype, verbose
+
+    @property
+    def preprocess(self) -> str:
+        return self._preprocess
+
+    def batches(self, source) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(features (b, d), labels (b,) int64) of a source, batch by batch; images that cannot be read are left out.
+
+        Raises:
+            ValueError: if the preprocessing does not give images of the model's size, or more than 100 images cannot be read.
+        """
+        check_preprocessing(self._preprocess, source, self._extractor)
+        errors = ExampleErrors()
+        batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors)
+        bar = keras.utils.Progbar(len(batches), unit_name="batch", verbose=int(self._verbose))
+        with errors.raised():
+            for images, labels, weights in batches:
+                counted = np.asarray(weights) > 0
+                features = np.asarray(self._extractor.predict_on_batch(np.asarray(images)))
+                bar.add(1)
+                yield features[counted].astype(self._dtype), np.asarray(labels)[counted].astype("int64")
+
+    def __call__(self, source) -> tuple[np.ndarray, np.ndarray]:
+        """All features (n, d) and labels (n,) of a source."""
+        features, labels, n = None, np.empty(source.size, "int64"), 0
+        for batch, truth in self.batches(source):
+            if features is None:  # allocated once: joining a list of batches would take twice the memory
+                features = np.empty((source.size, batch.shape[1]), self._dtype)
+            features[n : n + len(batch)], labels[n : n + len(batch)] = batch, truth
+            n += len(batch)
+        if features is None:
+            raise ValueError(f"{source.name} has no images that can be embedded.")
+        return features[:n], labels[:n]
+
+
+class FeatureSplits:
+    """The features of a training and a test split.
+
+    Args:
+        embedder: an Embedder.
+        train, test: sources of the same classes.
+        keep: whether to keep all features in memory, for several evaluators; otherwise training features are computed when they are
+            needed, and test features batch by batch.
+        data_dir: where other splits of the data are read from.
+    """
+
+    def __init__(self, embedder: Embedder, train, test, keep: bool = False, data_dir: str | None = None):
+        self.embedder, self.train_source, self.test_source = embedder, train, test
+        self.data_dir, self._keep = data_dir, keep
+        self.classes = len(train.class_names)
+
+    @functools.cached_property
+    def _whole_train(self):
+        return self.embedder(self.train_source)
+
+    @functools.cached_property
+    def _whole_test(self):
+        return self.embedder(self.test_source)
+
+    def train(self, numbers: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of the training split, or only of the examples at the positions `numbers`, in ascending order.
+
+        Raises:
+            ValueError: if images among `numbers` cannot be read.
+        """
+        if numbers is None:
+            return self._whole_train if self._keep else self.embedder(self.train_source)
+        whole = self._keep
+        features, labels = self._whole_train if whole else self.embedder(subset(self.train_source, numbers))
+        missing = (self.train_source.size if whole else len(numbers)) - len(labels)
+        if missing:
+            raise ValueError(
+                f"{missing} training images of {self.train_source.name} cannot be read; the warnings name them. All sampled examples are needed: "
+                "fix or remove them."
+            )
+        return (features[numbers], labels[numbers]) if whole else (features, labels)
+
+    def test(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Batches of test features and labels."""
+        return iter([self._whole_test]) if self._keep else self.embedder.batches(self.test_source)
+
+
+def top_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:
+    """How many rows of scores (n, classes) have their label (n,) among the k best; of equal scores the first class is better."""
+    best = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
+    return int((best == labels[:, None]).any(axis=-1).sum())
+
+
+def test_accuracy(splits: FeatureSplits, scores: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
+    """ "examples", "top1" and, with more than 5 classes, "top5" of `scores`, features (b, d) -> (b, classes), on the test split."""
+    hits, n = {1: 0, 5: 0}, 0
+    for features, labels in splits.test():
+        values = scores(features)
+        hits = {k: hit + top_hits(values, labels, k) for k, hit in hits.items()}
+        n += len(labels)
+    top5 = {"top5": hits[5] / n} if splits.classes > 5 else {}
+    return {"examples": n, "top1": hits[1] / n, **top5}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Some(Records):
-    """Records whose `ordered` and `keys` give the examples `numbers` alone."""
+class FeatureEvaluator(Evaluator):
+    """Base class of evaluators that fit a classifier on the features of a training split and classify a test split.
 
-    numbers: np.ndarray = ()
+    A subclass defines `evaluate(splits)`.
 
-    @property
-    def size(self):
-        return len(self.numbers)
-
-    def keys(self, rows=_ALL):
-        wanted = np.zeros(sum(self.counts), bool)
-        wanted[self.numbers] = True
-        wanted = tf.constant(wanted)
-        numbered = super().keys().enumerate().filter(lambda i, key: wanted[i])
-        return rows.cut(numbered.map(lambda i, key: key).take(self.size))
-
-
-def subset(source, numbers):
-    """The examples of `numbers`, ascending positions in the source's order, as a source for evaluation_batches.
-
-    With random access only they are read. Records are read up to the last of them, and only they are decoded.
+    Attributes:
+        source: a data source, as in config.data.source.
+        train, test: its splits.
+        preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
+        dtype: of the features: float32 or float16.
     """
-    numbers = np.asarray(numbers, "int64")
-    if not isinstance(source, RandomAccess):
-        return _Some(**vars(source), numbers=numbers)
-    places = tf.constant(numbers)
-    called = source.names or (lambda i: tf.strings.join([source.name, ", example ", tf.strings.as_string(i)]))
-    return dataclasses.replace(
-        source, labels=source.labels[numbers], lookup=lambda i: source.lookup(places[i]), names=lambda i: called(places[i])
-    )
+
+    source: str | None = None
+    train: str = "train"
+    test: str = "test"
+    preprocess: str | None = None
+    dtype: str = "float32"
+
+    def evaluate(self, splits: FeatureSplits) -> Evaluation:
+        raise NotImplementedError
+
+    def check(self, splits: FeatureSplits) -> None:
+        """Refuses splits that cannot be evaluated, before anything is embedded."""
+
+    def about(self, preprocess: str) -> dict[str, Any]:
+        """The data that the results are about."""
+        return {"source": self.source, "train": self.train, "test": self.test, "preprocess": preprocess}
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        if self.source is None:
+            raise ValueError('An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".')
+        model = setting.model
+        preprocess = self.preprocess or default_preprocessing(model)
+        with setting.strategy.scope():
+            embedder = Embedder(model, preprocess, setting.batch_size, self.dtype, setting.verbose and setting.strategy.chief)
+        pair = open_pair(self.source, self.train, self.test, setting.data_dir)
+        splits = FeatureSplits(embedder, *pair, data_dir=setting.data_dir)
+        self.check(splits)
+
+        def evaluate():
+            evaluation = self.evaluate(splits)
+            return dataclasses.replace(evaluation, details={**self.about(preprocess), **evaluation.details})
+
+        return evaluate
 
 
-def extract(extractor, dataset, dtype="float32"):
-    """Features and labels of every example of weight above 0. One batch of images is in memory at a time; progress is logged.
-
-    Args:
-        extractor: images (b, h, w, c) -> features (b, d), through Keras' predict_on_batch: a model without head, or
-            `keras_vit.Model(model.input, model.features)`.
-        dataset: batches (images, labels (b,), weights (b,)) of a known number, as data.evaluation_batches makes.
-        dtype: what the features are kept in: float32, or float16 for half of the memory.
-
-    Returns:
-        features (n, d) of `dtype` and labels (n,) int64.
+def open_pair(name: str, train: str, test: str, data_dir: str | None):
+    """The sources of two splits.
 
     Raises:
-        ValueError: for another dtype, if the extractor does not give rows of features, or the dataset is empty.
+        ValueError: if their classes differ.
     """
-    if dtype not in ("float32", "float16"):
-        raise ValueError(f'Features are kept in "{dtype}". Valid: float32, float16.')
-    features, labels, n, began = None, [], 0, time.monotonic()
-    told = began
-    for images, truth, weights in dataset:
-        counted = np.asarray(weights) > 0
-        batch = np.asarray(extractor.predict_on_batch(np.asarray(images)))
-        if batch.ndim != 2:
-            raise ValueError(f"The extractor gives {batch.shape}; expected features (b, d), such as a model's `features`.")
-        if features is None:  # room for all: a list of batches, joined at the end, would take twice as much
-            features = np.empty((len(dataset) * len(batch), batch.shape[1]), dtype)
-        labels.append(np.asarray(truth)[counted])
-        features[n : n + len(labels[-1])] = batch[counted]
-        n += len(labels[-1])
-        if time.monotonic() - told > _TOLD_EVERY:
-            told = time.monotonic()
-            logging.info("Features: %s of %s images, %.0f a second.", f"{n:,}", f"{len(features):,}", n / (told - began))
-    if features is None:
-        raise ValueError("There are no images to take features of.")
-    return features[:n], np.concatenate(labels).astype("int64")
+    sources = open_source(name, train, data_dir), open_source(name, test, data_dir)
+    if sources[0].class_names != sources[1].class_names:
+        raise ValueError(f"{name}: the classes of {train} and {test} differ.")
+    return sources

@@ -1,11 +1,17 @@
-"""Few-shot linear evaluation (arXiv 2010.11929, section 4.1): ridge regression on the frozen features of a few examples a class.
+"""Few-shot linear evaluation (arXiv 2010.11929, section 4.1): ridge regression on the frozen features of a few examples per class.
 
 What the paper leaves open follows big_vision: whitened features, a constant column for the bias, l2 = 2^10.
 """
 
+import dataclasses
+
 import numpy as np
 
-from keras_vit.evaluation.linear import accuracy, ridge_head
+from keras_vit.data import open_source
+from keras_vit.data.sources.selection import labels_of
+from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_hits
+from keras_vit.evaluation.linear import accuracy, ridge_head, scores
+from keras_vit.evaluation.registry import Evaluation, register
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
@@ -13,22 +19,22 @@ L2 = 2.0**10
 
 
 def draw(labels, class_names, count, seed):
-    """The numbers (classes, count) of examples drawn for each class, in random order; the first k columns are k shots.
+    """Samples `count` examples of each class: positions (classes, count) in random order, whose first k columns are k shots.
 
     Args:
         labels: (n,) integers.
         class_names: in the order of the labels.
-        count: of each class.
-        seed: another one draws others.
+        count: the number of examples per class.
+        seed: of the random order.
 
     Raises:
-        ValueError: naming the classes that have fewer examples.
+        ValueError: if classes have fewer examples, naming them.
     """
     by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=len(class_names)))[:-1])
     short = [f"{name} ({len(numbers)})" for name, numbers in zip(class_names, by_class) if len(numbers) < count]
     if short:
         raise ValueError(
-            f"{count} shots need {count} examples of every class. Fewer have {len(short)} of {len(class_names)}: "
+            f"{count} shots need {count} examples of every class. {len(short)} of {len(class_names)} classes have fewer: "
             f"{', '.join(short[:10])}{', ...' if len(short) > 10 else ''}. Take fewer shots, or a larger part of the data."
         )
     rng = np.random.default_rng(seed)
@@ -36,13 +42,13 @@ def draw(labels, class_names, count, seed):
 
 
 def _runs(features, labels, draws, shots, l2, test):
-    """The accuracies on `test`, (features, labels), one a draw."""
-    found = []
-    for drawn in draws:
-        chosen = drawn[:, :shots].reshape(-1)  # (classes, shots) -> (classes * shots,)
-        head = ridge_head(features[chosen], labels[chosen], len(drawn), l2)
-        found.append(accuracy(*test, head))
-    return found
+    """The accuracies on `test`, (features, labels), one per draw."""
+    accuracies = []
+    for positions in draws:
+        rows = positions[:, :shots].reshape(-1)  # (classes, shots) -> (classes * shots,)
+        head = ridge_head(features[rows], labels[rows], len(positions), l2)
+        accuracies.append(accuracy(*test, head))
+    return accuracies
 
 
 def few_shot(
@@ -56,27 +62,27 @@ def few_shot(
     validation=None,
     draws=None,
 ):
-    """Accuracy of a linear classifier on few examples a class.
+    """Accuracy of a linear classifier that is fitted on a few examples per class.
 
     Args:
-        train_features, train_labels: (m, d) and (m,), to draw from.
+        train_features, train_labels: (m, d) and (m,), from which examples are sampled.
         test_features, test_labels: (n, d) and (n,), all of which are classified.
-        shots: numbers of examples a class.
-        seeds: of the draws; each is a run.
-        l2: the penalty; or several, of which for each number of shots the one best on `validation` is taken.
+        shots: numbers of examples per class.
+        seeds: one draw and one result for each.
+        l2: the penalty; or several, of which the best on `validation` is taken for each number of shots.
         validation: (features, labels) to choose among several l2.
-        draws: what `draw` gives, an array of positions in train_features for each seed, where it is known already.
+        draws: results of `draw`, an array of positions in train_features for each seed, in place of `seeds`.
 
     Returns:
-        {shots: {"mean", "std", "runs"}}, accuracies between 0 and 1; std is over the runs (of the population). With several l2 also
-        "l2", the one taken.
+        {shots: {"mean", "std", "runs"}}, accuracies from 0 to 1; std is the population's, over the draws. With several l2 also "l2", the
+        one that was taken.
 
     Raises:
-        ValueError: if a class has too few examples, or several l2 come without `validation`.
+        ValueError: if a class has too few examples, or for several l2 without `validation`.
     """
     penalties = np.atleast_1d(l2).tolist()
     if len(penalties) > 1 and validation is None:
-        raise ValueError(f"Of several l2, {penalties}, one is chosen on validation=(features, labels): give it.")
+        raise ValueError(f"To choose among several l2, {penalties}, give validation=(features, labels).")
     if draws is None:
         names = [str(i) for i in range(1 + max(train_labels.max(), test_labels.max()))]
         draws = [draw(train_labels, names, max(shots), seed) for seed in seeds]
@@ -90,3 +96,92 @@ def few_shot(
         runs = _runs(train_features, train_labels, draws, count, best, (test_features, test_labels))
         results[count] = {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
     return results
+
+
+def whole_numbers(value, name: str) -> tuple[int, ...]:
+    """5, (1, 5) or "1,5" as a tuple of integers above 0.
+
+    Raises:
+        ValueError: for anything else; `name` is the option's.
+    """
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    if not parts or not all(str(part).strip().isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"{name}={value!r}: expected whole numbers above 0, such as 1,5,10,25.")
+    return tuple(int(part) for part in parts)
+
+
+@register("few_shot")
+@dataclasses.dataclass(frozen=True)
+class FewShot(FeatureEvaluator):
+    """Accuracy of ridge regression on a few examples per class.
+
+    Only the training examples of the draws are embedded; test examples are classified batch by batch.
+
+    Attributes:
+        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        shots: numbers of examples per class: (1, 5), or "1,5".
+        seeds: of the draws.
+        l2: the penalty; or several, of which the best on `validation` is taken for each number of shots.
+        validation: a split to choose among several l2.
+    """
+
+    shots: tuple = SHOTS
+    seeds: tuple = SEEDS
+    l2: float | tuple = L2
+    validation: str | None = None
+
+    def __post_init__(self):
+        object.__setattr__(self, "shots", whole_numbers(self.shots, "shots"))
+        penalties = self.l2 if isinstance(self.l2, list | tuple) else (self.l2,)
+        object.__setattr__(self, "l2", tuple(float(penalty) for penalty in penalties))
+        if len(self.l2) > 1 and self.validation is None:
+            raise ValueError(
+                f"few_shot: l2 has {len(self.l2)} penalties. Name a split to choose among them, such as validation=train[90%:], and leave it "
+                "out of train."
+            )
+
+    def _draws(self, splits: FeatureSplits) -> list[np.ndarray]:
+        """For each seed the positions (classes, largest number of shots) in the training split."""
+        labels, class_names = labels_of(splits.train_source), splits.train_source.class_names
+        return [draw(labels, class_names, max(self.shots), seed) for seed in self.seeds]
+
+    def check(self, splits: FeatureSplits) -> None:
+        self._draws(splits)
+
+    def _heads(self, features, labels, draws, shots, l2):
+        """A head for each draw, fitted on its first `shots` examples per class."""
+        chosen = [positions[:, :shots].reshape(-1) for positions in draws]  # (classes, shots) -> (classes * shots,)
+        return [ridge_head(features[rows], labels[rows], len(draws[0]), l2) for rows in chosen]
+
+    def _penalty(self, features, labels, draws, shots, validation):
+        """The l2 whose heads do best on the validation split's (features, labels)."""
+        if len(self.l2) == 1:
+            return self.l2[0]
+        heads = {l2: self._heads(features, labels, draws, shots, l2) for l2 in self.l2}
+        means = [np.mean([accuracy(*validation, head) for head in heads[l2]]) for l2 in self.l2]
+        return self.l2[int(np.argmax(means))]
+
+    def evaluate(self, splits: FeatureSplits) -> Evaluation:
+        positions = self._draws(splits)
+        needed = np.unique(positions)
+        features, labels = splits.train(needed)
+        draws = [np.searchsorted(needed, seed_positions) for seed_positions in positions]
+        validation = None
+        if len(self.l2) > 1:
+            validation = splits.embedder(open_source(self.source, self.validation, splits.data_dir))
+        penalties = {shots: self._penalty(features, labels, draws, shots, validation) for shots in self.shots}
+        heads = {shots: self._heads(features, labels, draws, shots, l2) for shots, l2 in penalties.items()}
+        hits, n = {shots: np.zeros(len(draws)) for shots in self.shots}, 0
+        for batch, truth in splits.test():
+            n += len(truth)
+            for shots, fitted in heads.items():
+                hits[shots] += [top_hits(scores(batch, head), truth, 1) for head in fitted]
+        results = {}
+        for shots in self.shots:
+            runs = [float(hit / n) for hit in hits[shots]]
+            chosen = {"l2": penalties[shots]} if len(self.l2) > 1 else {}
+            results[shots] = {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
+        return Evaluation(
+            {str(shots): result["mean"] for shots, result in results.items()},
+            {"features": features.shape[1], "train_images": len(features), "test_images": n, "few_shot": results},
+        )

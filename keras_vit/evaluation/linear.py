@@ -1,14 +1,19 @@
-"""Linear classifiers on frozen features: ridge regression in closed form, logistic regression, and their strength chosen by a sweep.
+"""Linear classifiers on frozen features: ridge regression in closed form, logistic regression, and the choice of their penalty by a sweep.
 
-A head is (kernel (d, classes), bias (classes,)), float64, for the features as they are: `features @ kernel + bias` are its scores.
-Before fitting, features are whitened with the mean and standard deviation of the training ones; the head has that folded in.
+A head is (kernel (d, classes), bias (classes,)), float64: its scores are `features @ kernel + bias`.
+Features are whitened before fitting, with the mean and standard deviation of the training features; the head includes the whitening.
 """
+
+import dataclasses
 
 import numpy as np
 from absl import logging
 
-_BIAS_COLUMN = 100.0  # so large that the penalty on the bias is next to nothing
-_ROWS = 8192  # of features that are float64 at a time
+from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_accuracy
+from keras_vit.evaluation.registry import Evaluation, register
+
+_BIAS_COLUMN = 100.0  # so large that the penalty on the bias is negligible
+_ROWS = 8192  # of features converted to float64 at a time
 RIDGE_STRENGTHS = tuple(4.0**i for i in range(10, -3, -1))  # l2, the strongest first
 LOGISTIC_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, the strongest penalty first
 
@@ -17,7 +22,7 @@ def ridge(features, targets, l2):
     """The weights (d, c) that minimise |features @ weights - targets|^2 + l2 |weights|^2, in closed form.
 
     Args:
-        features: (n, d), with a constant column if there is to be a bias.
+        features: (n, d), with a constant column for a bias.
         targets: (n, c).
         l2: the penalty, above 0.
 
@@ -36,17 +41,17 @@ def ridge(features, targets, l2):
 
 
 def _whitening(features):
-    """(mean, std), each (d,) float64; as big_vision, with 1e-5 added to std."""
+    """(mean, std), each (d,) float64; as in big_vision, with 1e-5 added to std."""
     return features.mean(axis=0, dtype="float64"), features.std(axis=0, dtype="float64") + 1e-5
 
 
 def ridge_head(features, labels, classes, l2=2.0**10):
-    """The head of ridge regression to targets +1 and -1, as the paper's few-shot evaluation has it.
+    """The head of ridge regression to targets +1 and -1, as in the paper's few-shot evaluation.
 
     Args:
         features: (n, d).
         labels: (n,) integers below `classes`.
-        classes: their number.
+        classes: the number of classes.
         l2: the penalty.
     """
     mean, std = _whitening(features)
@@ -61,12 +66,12 @@ def logistic_head(features, labels, classes, c=1.0, max_iter=1000):
 
     Args:
         features, labels, classes: as in `ridge_head`. A class without examples gets the score -inf.
-        c: weight of the summed loss beside half of |kernel|^2: smaller is a stronger penalty.
-        max_iter: of L-BFGS; a warning says where they did not do.
+        c: weight of the summed loss relative to half of |kernel|^2: the smaller, the stronger the penalty.
+        max_iter: iterations of L-BFGS; a warning says if they were not enough.
 
     Raises:
         ImportError: without scikit-learn.
-        ValueError: if there are examples of one class only.
+        ValueError: if all examples are of one class.
     """
     try:
         from sklearn.linear_model import LogisticRegression
@@ -93,28 +98,87 @@ def scores(features, head):
 
 
 def accuracy(features, labels, head):
-    """The share of features (n, d) whose best score is their label's."""
+    """The share of features (n, d) whose label has the best score."""
     return float((scores(features, head).argmax(axis=-1) == labels).mean())
 
 
 def sweep(fit, features, labels, strengths, seed=0):
-    """Fits with the strength that is best on a fifth of the examples, drawn by `seed`, held out; then on all of them.
+    """Chooses the penalty that is best on a fifth of the examples, held out at random by `seed`, and fits on all examples with it.
 
     Args:
         fit: (features, labels, strength) -> a head.
         features, labels: (n, d) and (n,).
-        strengths: to try, the strongest penalty first: it wins where several do as well.
+        strengths: the penalties to try, the strongest first: of equally good ones the first is taken.
 
     Returns:
-        the head, the strength, and {strength: accuracy on the fifth}.
+        the head, the strength, and {strength: accuracy on the held-out fifth}.
     """
     order = np.random.default_rng(seed).permutation(len(labels))
     held_out, kept = order[: len(order) // 5], order[len(order) // 5 :]
     if not len(held_out):
-        raise ValueError(f"A sweep holds out a fifth of the examples; there are {len(labels)}.")
-    found = {}
+        raise ValueError(f"A sweep holds out a fifth of the examples, so it needs at least 5, got {len(labels)}.")
+    accuracies = {}
     for strength in strengths:
         head = fit(features[kept], labels[kept], strength)
-        found[strength] = accuracy(features[held_out], labels[held_out], head)
-    best = max(found, key=found.get)
-    return fit(features, labels, best), best, found
+        accuracies[strength] = accuracy(features[held_out], labels[held_out], head)
+    best = max(accuracies, key=accuracies.get)
+    return fit(features, labels, best), best, accuracies
+
+
+class _Swept(FeatureEvaluator):
+    """A linear classifier on all training features, with the penalty that is best on a held-out fifth of them.
+
+    A subclass defines `strength`, the name of the penalty, and `fit`.
+    """
+
+    strength = ""
+
+    def fit(self, features, labels, classes, strength):
+        raise NotImplementedError
+
+    def evaluate(self, splits: FeatureSplits) -> Evaluation:
+        features, labels = splits.train()
+        head, best, held_out = sweep(
+            lambda x, y, strength: self.fit(x, y, splits.classes, strength), features, labels, self.strengths
+        )
+        details = {
+            "features": features.shape[1],
+            "train_images": len(features),
+            self.strength: best,
+            "held_out": {f"{strength:g}": share for strength, share in held_out.items()},
+        }
+        return Evaluation(test_accuracy(splits, lambda batch: scores(batch, head)), details)
+
+
+@register("logistic")
+@dataclasses.dataclass(frozen=True)
+class Logistic(_Swept):
+    """Multinomial logistic regression on all training features.
+
+    Attributes:
+        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        strengths: values of scikit-learn's C to choose from, the strongest penalty first.
+    """
+
+    strengths: tuple = LOGISTIC_STRENGTHS
+    strength = "C"
+
+    def fit(self, features, labels, classes, strength):
+        return logistic_head(features, labels, classes, strength)
+
+
+@register("ridge")
+@dataclasses.dataclass(frozen=True)
+class Ridge(_Swept):
+    """Ridge regression on all training features.
+
+    Attributes:
+        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        strengths: penalties l2 to choose from, the strongest first.
+    """
+
+    strengths: tuple = RIDGE_STRENGTHS
+    strength = "l2"
+
+    def fit(self, features, labels, classes, strength):
+        return ridge_head(features, labels, classes, strength)

@@ -1,4 +1,4 @@
-"""Pictures of a run, each drawn to PNG bytes. Needs matplotlib, the extra [viz]."""
+"""Pictures of a run, each returned as PNG bytes. They need matplotlib, the extra [viz]."""
 
 import io
 
@@ -23,11 +23,11 @@ def _png(figure):
     return buffer.getvalue()
 
 
-def learning_curves(records):
-    """Loss and accuracy against steps, from the records of metrics.jsonl; validation dashed with dots."""
+def learning_curves(records, metric: str = "accuracy") -> bytes:
+    """The loss and a metric against steps, from the records of metrics.jsonl; evaluation as dashed lines with dots."""
     figure, axes = _new(9, 3.2, 1, 2)
     steps = [record["step"] for record in records]
-    for ax, name in zip(axes[0], ("loss", "accuracy")):
+    for ax, name in zip(axes[0], dict.fromkeys(("loss", metric))):
         for key, style, label in ((name, "-", "training"), (f"val_{name}", "o--", "evaluation")):
             if records and key in records[0]:
                 ax.plot(steps, [record.get(key, np.nan) for record in records], style, label=label, markersize=4)
@@ -37,8 +37,8 @@ def learning_curves(records):
     return _png(figure)
 
 
-def confusion_matrix(confusion, class_names):
-    """Rows true, columns predicted; counts are written where there are at most 20 classes."""
+def confusion_matrix(confusion, class_names) -> bytes:
+    """A confusion matrix (classes, classes), rows true, columns predicted. Up to 20 classes, cells show their counts."""
     counts = np.asarray(confusion)
     n = len(counts)
     size = min(4 + 0.25 * n, 14)
@@ -57,16 +57,16 @@ def confusion_matrix(confusion, class_names):
     return _png(figure)
 
 
-def few_shot_accuracy(results):
-    """Accuracy against examples a class, with the standard deviation over draws; `results` is evaluation.few_shot's."""
+def few_shot_accuracy(results) -> bytes:
+    """Accuracy against examples per class, with the standard deviation over samples; `results` is evaluation.few_shot's."""
     figure, axes = _new(4.5, 3.2)
     ax, shots = axes[0, 0], list(results)
-    mean, std = ([100 * found[name] for found in results.values()] for name in ("mean", "std"))
+    mean, std = ([100 * measures[name] for measures in results.values()] for name in ("mean", "std"))
     ax.errorbar(shots, mean, std, fmt="o-", markersize=4, capsize=3)
     ax.set_xscale("log")
     ax.set_xticks(shots, [str(n) for n in shots])
     ax.minorticks_off()
-    ax.set(xlabel="examples a class", ylabel="accuracy, %")
+    ax.set(xlabel="examples per class", ylabel="accuracy, %")
     ax.grid(alpha=0.3)
     return _png(figure)
 
@@ -78,8 +78,8 @@ def _show(ax, image, title="", color="black"):
     ax.axis("off")
 
 
-def predictions(images, truth, predicted, confidence, columns=8):
-    """Images (b, h, w, c) uint8 with their class names; wrong ones in red."""
+def predictions(images, truth, predicted, confidence, columns: int = 8) -> bytes:
+    """Images (b, h, w, c) uint8 with the names (b,) of their true and predicted classes; wrong predictions in red."""
     rows = -(-len(images) // columns)
     figure, axes = _new(1.2 * columns, 1.45 * rows, rows, columns)
     for ax in axes.flat:
@@ -90,8 +90,8 @@ def predictions(images, truth, predicted, confidence, columns=8):
     return _png(figure)
 
 
-def attention(images, maps):
-    """Images (b, h, w, c) above the same with their attention maps (b, grid h, grid w) laid over."""
+def attention(images, maps) -> bytes:
+    """Images (b, height, width, c), and below them the same images under their attention maps (b, h, w)."""
     figure, axes = _new(1.2 * len(images), 2.6, 2, len(images))
     for column, (image, weights) in enumerate(zip(images, maps)):
         height, width = image.shape[:2]
@@ -102,8 +102,8 @@ def attention(images, maps):
     return _png(figure)
 
 
-def lines(series, x_label, y_label, log_x=False):
-    """Lines in one picture. `series` is {name: (xs, ys)}; a single point shows as a dot."""
+def lines(series: dict, x_label: str, y_label: str, log_x: bool = False) -> bytes:
+    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot."""
     figure, axes = _new(6, 3.6)
     ax = axes[0, 0]
     for name, (xs, ys) in series.items():
@@ -117,8 +117,8 @@ def lines(series, x_label, y_label, log_x=False):
     return _png(figure)
 
 
-def bars(values, label):
-    """Horizontal bars, {name: value}, from the top down."""
+def bars(values: dict, label: str) -> bytes:
+    """Horizontal bars from {name: value}, the first at the top."""
     figure, axes = _new(7, 1 + 0.3 * len(values))
     ax = axes[0, 0]
     ax.barh(list(values), list(values.values()))

@@ -1,4 +1,7 @@
-"""report.html: one self-contained page about a run, with its pictures inside."""
+"""report.html: one self-contained page about a run, pictures included.
+
+Sections are functions that return HTML, and `page` puts them into a document. Which sections a run's page has, its task says.
+"""
 
 import base64
 import html
@@ -21,61 +24,59 @@ td {{ padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #ddd }}
 """
 
 
-def _picture(title, png):
+def page(title: str, sections) -> str:
+    """The document: a heading, then the sections, each a string of HTML."""
+    return _PAGE.format(title=html.escape(title), body="\n".join(sections))
+
+
+def picture(title: str, png: bytes) -> str:
+    """A section with a heading and a picture from PNG bytes."""
     data = base64.b64encode(png).decode()
     return f'<h2>{html.escape(title)}</h2>\n<img alt="{html.escape(title)}" src="data:image/png;base64,{data}">'
 
 
-def _table(rows):
+def table(rows) -> str:
+    """A table of (name, value) pairs."""
     cells = "".join(f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>" for k, v in rows)
     return f"<table>{cells}</table>"
 
 
-def _examples(logits, labels, count):
-    """Which examples to show: the wrong ones first, at most half, then right ones spread over the set."""
+def learning_curves(records, metric: str = "accuracy") -> str:
+    """The loss and a metric against steps; `records` are those of metrics.jsonl."""
+    note = (
+        "<p>Training curves are measured on augmented images, and on mixed ones where mixup is on; evaluation uses neither.</p>"
+    )
+    return picture("Learning curves", figures.learning_curves(records, metric)) + "\n" + note
+
+
+def confusion(matrix, names) -> str:
+    """The confusion matrix (classes, classes) with the classes' names."""
+    return picture("Confusion matrix", figures.confusion_matrix(matrix, names))
+
+
+def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
+    """The numbers of the examples to show: failed ones first, at most half, then correct ones spread over the set.
+
+    Args:
+        logits, labels: (n, classes) and (n,).
+        count: how many to show at most.
+    """
     wrong = np.flatnonzero(logits.argmax(-1) != labels)[: count // 2]
     right = np.flatnonzero(logits.argmax(-1) == labels)
     spread = right[np.linspace(0, len(right) - 1, min(count - len(wrong), len(right))).astype(int)] if len(right) else right
     return np.concatenate([wrong, spread]).astype(int)
 
 
-def make_report(title, model, images, labels, logits, measures, records, facts=()):
-    """The page as text.
-
-    Args:
-        title: of the page.
-        model: a ViT, for the attention maps, or a BiT.
-        images: (n, h, w, c) uint8, the evaluated images.
-        labels, logits: (n,) and (n, classes), of the same.
-        measures: of evaluation.report.
-        records: of metrics.jsonl.
-        facts: (name, value) pairs for the table on top.
-    """
-    names = np.array(model.class_names or [str(i) for i in range(model.classes)])
-    shown = _examples(logits, labels, 24)
+def predictions(images, labels, logits, names) -> str:
+    """Images (n, h, w, c) uint8 with predicted and true class (n,) and confidence from the logits (n, classes)."""
+    names = np.asarray(names)
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p = p / p.sum(-1, keepdims=True)
     best = logits.argmax(-1)
-    looked_at = shown[:: max(len(shown) // 8, 1)][:8]
-    rows = [
-        ("examples", measures["examples"]),
-        ("top-1", f"{measures['top1']:.2%}"),
-        ("loss", f"{measures['loss']:.4f}"),
-        ("parameters", f"{model.count_params():,}"),
-        ("image size", "x".join(map(str, model.image_size))),
-        *facts,
-    ]
-    body = [
-        _table(rows),
-        _picture("Learning curves", figures.learning_curves(records)),
-        "<p>Training figures are of augmented images, mixed ones too where mixup is on; evaluation figures are of plain ones.</p>",
-        _picture("Confusion matrix", figures.confusion_matrix(measures["confusion"], names)),
-        _picture(
-            "Predictions, wrong ones in red",
-            figures.predictions(images[shown], names[labels[shown]], names[best[shown]], p[shown, best[shown]]),
-        ),
-    ]
-    if hasattr(model.spec, "heads"):  # a BiT has no attention
-        maps = attention_maps(model, images[looked_at])
-        body.append(_picture("Attention rollout: what the output looks at", figures.attention(images[looked_at], maps)))
-    return _PAGE.format(title=html.escape(title), body="\n".join(body))
+    png = figures.predictions(images, names[labels], names[best], p[np.arange(len(best)), best])
+    return picture("Predictions, wrong ones in red", png)
+
+
+def attention(model, images) -> str:
+    """Attention rollout of a ViT over images (n, h, w, c)."""
+    return picture("Attention rollout: what the output attends to", figures.attention(images, attention_maps(model, images)))

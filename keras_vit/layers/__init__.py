@@ -1,4 +1,4 @@
-"""Keras layers of the Vision Transformer family, one idea a file."""
+"""Keras layers of the Vision Transformer family, one idea per file."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
@@ -7,7 +7,7 @@ from keras_vit.layers.convolution import StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import PixelNormalization
-from keras_vit.layers.patches import PatchEncoder
+from keras_vit.layers.patches import PatchEncoder, PatchGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.tokens import ClassToken
@@ -24,6 +24,7 @@ __all__ = [
     "MlpBlock",
     "MultiHeadSelfAttention",
     "PatchEncoder",
+    "PatchGrid",
     "PixelNormalization",
     "StdConv2D",
     "TokenPooling",

@@ -1,7 +1,7 @@
-"""Multi-head self-attention (the paper's appendix A).
+"""Multi-head self-attention (appendix A of arXiv 2010.11929).
 
-Heads come first and the products are plain: measured fastest of the forms on CPUs, and least memory traffic when compiled for TPUs
-(docs/performance.md).
+The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the fastest on CPUs
+and the one with the least memory traffic when compiled for TPUs (docs/performance.md).
 """
 
 import keras
@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.randomness import fold_in
 from keras_vit.layers.registration import serializable
+from keras_vit.layers.seeds import fold_in
 
 
 @serializable
@@ -21,9 +21,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         heads: number of heads k.
         head_dim: width c of a head; None for width / heads.
         qkv_bias: whether query, key and value have biases.
-        qk_norm: layer-normalise queries and keys over each head's own c values (arXiv 2302.05442).
+        qk_norm: layer-normalise queries and keys over the c values of each head (arXiv 2302.05442).
         epsilon: of those normalisations.
-        dropout: rate behind the output map.
+        dropout: rate after the output map.
         attention_dropout: rate on the attention weights.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n).
@@ -31,13 +31,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def __init__(
         self,
-        heads,
-        head_dim=None,
-        qkv_bias=True,
-        qk_norm=False,
-        epsilon=1e-6,
-        dropout=0.0,
-        attention_dropout=0.0,
+        heads: int,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -54,20 +54,21 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         if self.head_dim is None and width % self.heads:
             raise ValueError(
                 f"MultiHeadSelfAttention: a width of {width} does not divide into {self.heads} heads. "
-                "Change heads, or give head_dim."
+                "Change heads, or set head_dim."
             )
         self.size = self.head_dim or width // self.heads
         inner = self.heads * self.size
         policy = self.dtype_policy
-        for name in ("query", "key", "value"):
-            dense = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name=name)
+        self.query = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="query")
+        self.key = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="key")
+        self.value = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="value")
+        for dense in (self.query, self.key, self.value):
             dense.build(input_shape)
-            setattr(self, name, dense)
         if self.qk_norm:
-            for name in ("query_norm", "key_norm"):
-                norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name=name)
+            self.query_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="query_norm")
+            self.key_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="key_norm")
+            for norm in (self.query_norm, self.key_norm):
                 norm.build((None, self.heads, None, self.size))
-                setattr(self, name, norm)
         self.out = Dense(width, dtype=policy, name="out")
         self.out.build((*input_shape[:-1], inner))
         self.weights_dropout = Dropout(self.attention_dropout, dtype=policy, name="attention_dropout")
@@ -78,22 +79,22 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
     def attention_weights(self, x):
-        """The weights with which each token attends to each: (b, n, d) -> (b, k, n, n), rows summing to 1."""
+        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1."""
         q, k = self._split(self.query(x)), self._split(self.key(x))
         if self.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
         q = q * ops.cast(self.size**-0.5, q.dtype)
         return ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))  # (b, k, n, n)
 
-    def call(self, x, training=False, drawn=None):
-        """`drawn` is a seed of (2,) integers for both dropouts, in place of their own."""
+    def call(self, x, training=False, seed=None):
+        """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
         weights = self.attention_weights(x)
-        inner = None if drawn is None else fold_in(drawn, 1)
-        weights = self.weights_dropout(weights, training=training, drawn=inner)
+        weights_seed = None if seed is None else fold_in(seed, 1)
+        weights = self.weights_dropout(weights, training=training, seed=weights_seed)
         y = ops.matmul(weights, self._split(self.value(x)))  # (b, k, n, c)
         y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c)
         y = ops.reshape(y, (-1, y.shape[1], self.heads * self.size))  # (b, n, k*c)
-        return self.out_dropout(self.out(y), training=training, drawn=drawn)
+        return self.out_dropout(self.out(y), training=training, seed=seed)
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

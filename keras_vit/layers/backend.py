@@ -1,11 +1,11 @@
-"""The one place where layers look at the engine: which replica runs, what a seed is, the product that TensorFlow can fuse."""
+"""The one module of the layers that depends on the backend: the replica's number, a seed's type, the fused matrix product."""
 
 import keras
 from keras import ops
 
 
 def replica_id():
-    """The replica's number in its strategy; 0 where one device trains and on the JAX backend (one global program)."""
+    """The replica's number in its strategy; 0 on one device and on the JAX backend (one global program)."""
     if keras.backend.backend() != "tensorflow":
         return 0
     import tensorflow as tf
@@ -14,16 +14,16 @@ def replica_id():
     return context.replica_id_in_sync_group if context is not None else 0
 
 
-def seed_dtype():
-    """The integers that the engine's random functions take as a seed."""
+def seed_dtype() -> str:
+    """The integer type that the backend's random functions take as a seed."""
     return "uint32" if keras.backend.backend() == "jax" else "int64"
 
 
 def affine(x, kernel, bias=None, activation=None):
     """activation(x kernel + bias): (b, n, c), (c, d), (d,) -> (b, n, d).
 
-    TensorFlow on a CPU fuses bias and GELU into the product for matrices with BiasAdd only, which `keras.ops` does not spell:
-    5% of ViT-B/16's forward pass. XLA fuses the plain form by itself.
+    TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which `keras.ops`
+    does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself.
     """
     if keras.backend.backend() != "tensorflow":
         y = ops.matmul(x, kernel)
@@ -34,5 +34,5 @@ def affine(x, kernel, bias=None, activation=None):
     y = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)  # (b, n, c) -> (b*n, d)
     y = y if bias is None else tf.nn.bias_add(y, bias)
     y = y if activation is None else activation(y)
-    rows = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
-    return tf.reshape(y, (*rows, y.shape[-1]))
+    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+    return tf.reshape(y, (*sizes, y.shape[-1]))  # (b*n, d) -> (b, n, d)

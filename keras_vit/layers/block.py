@@ -1,19 +1,19 @@
-"""The pre-norm Transformer block (the paper's equations 2 and 3) and LayerScale."""
+"""The pre-norm Transformer block (equations 2 and 3 of arXiv 2010.11929) and LayerScale."""
 
 import keras
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dropout import DropPath
 from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
-from keras_vit.layers.randomness import ReplicaSeedGenerator, fold_in
 from keras_vit.layers.registration import serializable
+from keras_vit.layers.seeds import ReplicaSeedGenerator, fold_in
 
 
 @serializable
 class LayerScale(keras.layers.Layer):
-    """Multiplies by one learned factor a channel, all of which start at `initial` (arXiv 2103.17239). Any shape (..., d)."""
+    """Multiplies by one learned factor per channel, all starting at `initial` (arXiv 2103.17239). Any shape (..., d)."""
 
-    def __init__(self, initial=1e-5, **kwargs):
+    def __init__(self, initial: float = 1e-5, **kwargs):
         super().__init__(**kwargs)
         self.initial = initial
 
@@ -31,37 +31,47 @@ class LayerScale(keras.layers.Layer):
         return {**super().get_config(), "initial": self.initial}
 
 
+def _unscaled(x):
+    """In the place of a LayerScale in blocks without one."""
+    return x
+
+
+def _branch_seeds(seed):
+    """The seeds of one branch's dropout and of its DropPath, children of the branch's seed; None for None."""
+    return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
+
+
 @serializable
 class TransformerBlock(keras.layers.Layer):
-    """x += attention(norm(x)); x += mlp(norm(x)).
+    """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, qk_norm, attention_dropout: of MultiHeadSelfAttention.
-        mlp_dim, gelu: of MlpBlock; mlp_form is its form.
+        heads, head_dim, qkv_bias, qk_norm, attention_dropout: see MultiHeadSelfAttention.
+        mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
-        dropout: behind every dense layer but query, key and value, as in the paper.
-        drop_path: the probability with which an example skips a branch.
+        dropout: rate after every dense layer except query, key and value, as in the paper.
+        drop_path: probability that an example skips a branch.
         layer_scale: LayerScale's initial value; None for no LayerScale.
-        remat: recompute the block in the backward pass instead of keeping what it computed: less memory, more time.
+        remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
 
     Input and output (b, n, d).
     """
 
     def __init__(
         self,
-        heads,
-        mlp_dim,
-        head_dim=None,
-        qkv_bias=True,
-        qk_norm=False,
-        gelu="erf",
-        epsilon=1e-6,
-        dropout=0.0,
-        attention_dropout=0.0,
-        drop_path=0.0,
-        layer_scale=None,
-        remat=False,
-        mlp_form="gelu",
+        heads: int,
+        mlp_dim: int,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        gelu: str = "erf",
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+        remat: bool = False,
+        mlp_form: str = "gelu",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -97,34 +107,33 @@ class TransformerBlock(keras.layers.Layer):
             name="attention",
         )
         self.mlp = MlpBlock(self.mlp_dim, self.gelu, self.dropout, self.mlp_form, dtype=policy, name="mlp")
-        for name, branch in (("attention", self.attention), ("mlp", self.mlp)):
-            norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name=f"{name}_norm")
-            parts = [norm, branch]
-            setattr(self, f"{name}_norm", norm)
-            if self.layer_scale is not None:
-                scale = LayerScale(self.layer_scale, dtype=policy, name=f"{name}_scale")
-                setattr(self, f"{name}_scale", scale)
-                parts.append(scale)
-            for part in parts:
-                part.build(input_shape)
+        self.attention_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
+        self.attention_scale = self._make_scale("attention_scale", input_shape)
+        self.mlp_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_scale = self._make_scale("mlp_scale", input_shape)
+        # Initial values and seeds are sampled in this order.
+        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+            layer.build(input_shape)
         self.skip = DropPath(self.drop_path, dtype=policy, name="drop_path")
 
-    def _branch(self, x, name, training, drawn):
-        """One residual branch: (b, n, d) -> (b, n, d)."""
-        child = (lambda i: None) if drawn is None else (lambda i: fold_in(drawn, i))
-        y = getattr(self, f"{name}_norm")(x)
-        y = getattr(self, name)(y, training=training, drawn=child(2))
-        if self.layer_scale is not None:
-            y = getattr(self, f"{name}_scale")(y)
-        return self.skip(y, training=training, drawn=child(5))
+    def _make_scale(self, name, input_shape):
+        if self.layer_scale is None:
+            return _unscaled
+        scale = LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
+        scale.build(input_shape)
+        return scale
 
     def call(self, x, training=False):
-        # The seed is drawn out here once, so that a recomputed block repeats its masks.
-        drawn = self.seed_generator.next() if training and self.seed_generator else None
+        # Taken once, outside the function that may be recomputed, so that recomputing repeats the masks.
+        seed = self.seed_generator.next() if training and self.seed_generator else None
 
         def residuals(x):
-            x = x + self._branch(x, "attention", training, drawn)
-            return x + self._branch(x, "mlp", training, None if drawn is None else fold_in(drawn, 7))
+            inner, path = _branch_seeds(seed)
+            y = self.attention(self.attention_norm(x), training=training, seed=inner)
+            x = x + self.skip(self.attention_scale(y), training=training, seed=path)
+            inner, path = _branch_seeds(None if seed is None else fold_in(seed, 7))
+            y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
+            return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
 
@@ -136,7 +145,19 @@ class TransformerBlock(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        names = (
-            "heads mlp_dim head_dim qkv_bias qk_norm gelu epsilon dropout attention_dropout drop_path layer_scale remat mlp_form"
-        )
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "mlp_dim": self.mlp_dim,
+            "head_dim": self.head_dim,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "gelu": self.gelu,
+            "epsilon": self.epsilon,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "drop_path": self.drop_path,
+            "layer_scale": self.layer_scale,
+            "remat": self.remat,
+            "mlp_form": self.mlp_form,
+        }

@@ -1,6 +1,6 @@
 """Bottleneck units with group normalisation and weight standardisation: 1x1, 3x3, 1x1 convolutions and a residual.
 
-One unit in two orders: normalisation behind each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv 1912.11370;
+One unit in two orders: normalisation after each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv 1912.11370;
 ResNet v2).
 """
 
@@ -13,7 +13,7 @@ from keras_vit.layers.registration import serializable
 GROUPS = 32
 
 
-def group_norm(epsilon, policy, name):
+def group_norm(epsilon: float, policy, name: str) -> keras.layers.GroupNormalization:
     """Group normalisation over 32 groups."""
     return keras.layers.GroupNormalization(GROUPS, epsilon=epsilon, dtype=policy, name=name)
 
@@ -25,14 +25,14 @@ class BottleneckUnit(keras.layers.Layer):
     Args:
         filters: the width F of the inner convolutions, a multiple of 32.
         strides: of the 3x3 convolution and of the shortcut.
-        preactivation: normalise before each convolution (BiT) or behind it (hybrids). The first order also pads symmetrically
-            and gives the shortcut no normalisation of its own, as BiT does.
-        remat: recompute the unit in the backward pass instead of keeping what it computed.
+        preactivation: normalise before each convolution (BiT) rather than after it (hybrids). As in BiT, this order also pads
+            symmetrically and does not normalise the shortcut.
+        remat: recompute the unit in the backward pass instead of keeping its activations.
 
-    Input (b, h, w, c); output (b, h', w', 4F). The shortcut is a convolution, "proj", where channels or strides change.
+    Input (b, h, w, c); output (b, h', w', 4F). Where channels or strides change, the shortcut is a convolution, "proj".
     """
 
-    def __init__(self, filters, strides=1, preactivation=False, remat=False, **kwargs):
+    def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs):
         super().__init__(**kwargs)
         if filters % GROUPS:
             raise ValueError(f"BottleneckUnit: filters must be a multiple of {GROUPS} for group normalisation, got {filters}.")
@@ -51,10 +51,11 @@ class BottleneckUnit(keras.layers.Layer):
         self.conv3 = StdConv2D(outer, 1, name="conv3", **shared)
         convs = [(self.conv1, channels), (self.conv2, inner), (self.conv3, inner)]
         widths = (channels, inner, inner) if self.preactivation else (inner, inner, outer)
-        for i, width in enumerate(widths, 1):
-            norm = group_norm(epsilon, policy, f"norm{i}")
+        self.norm1 = group_norm(epsilon, policy, "norm1")
+        self.norm2 = group_norm(epsilon, policy, "norm2")
+        self.norm3 = group_norm(epsilon, policy, "norm3")
+        for norm, width in zip((self.norm1, self.norm2, self.norm3), widths):
             norm.build((None, None, None, width))
-            setattr(self, f"norm{i}", norm)
         self.proj = self.proj_norm = None
         if channels != outer or self.strides != 1:
             self.proj = StdConv2D(outer, 1, self.strides, name="proj", **shared)
@@ -89,5 +90,10 @@ class BottleneckUnit(keras.layers.Layer):
         return (input_shape[0], *size, 4 * self.filters)
 
     def get_config(self):
-        names = "filters strides preactivation remat"
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "strides": self.strides,
+            "preactivation": self.preactivation,
+            "remat": self.remat,
+        }

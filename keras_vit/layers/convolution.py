@@ -1,30 +1,30 @@
-"""Convolution with weight standardisation (arXiv 1903.10520), the one that the paper's hybrids and BiT are made of."""
+"""Convolution with weight standardisation (arXiv 1903.10520), used by the hybrids and by BiT."""
 
 import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
 
-# How the two code bases keep the division finite: the hybrids' (paper's code) and BiT's.
+# How the division is kept finite: in the code of the hybrids ("std") and in that of BiT ("variance").
 FORMS = ("std", "variance")
 
 
 @serializable
 class StdConv2D(keras.layers.Layer):
-    """A 2-D convolution, without bias, whose kernel has mean 0 and variance 1 for each output channel when it is applied.
+    """A 2-D convolution without bias. Its kernel is standardised to mean 0 and variance 1 per output channel before use.
 
     Args:
         filters: output channels.
         kernel_size: pixels, of a square kernel.
         strides: pixels.
-        padding: "same" (as much as the stride needs, the odd pixel at the end) or "fixed" ((kernel_size - 1) // 2 zeros on each side).
-        form: "std", (w - mean) / (std + 1e-5), of the hybrids; "variance", (w - mean) / sqrt(var + 1e-10), of BiT.
+        padding: "same" (as much as the stride needs, an odd pixel at the end) or "fixed" ((kernel_size - 1) // 2 zeros on each side).
+        form: "std", (w - mean) / (std + 1e-5), as in the hybrids; "variance", (w - mean) / sqrt(var + 1e-10), as in BiT.
 
     Input (b, h, w, c); output (b, h', w', filters). The kernel is (kernel_size, kernel_size, c, filters). It is standardised in
-    the variable dtype whatever the policy.
+    the variable dtype under every policy.
     """
 
-    def __init__(self, filters, kernel_size=1, strides=1, padding="same", form="std", **kwargs):
+    def __init__(self, filters: int, kernel_size: int = 1, strides: int = 1, padding: str = "same", form: str = "std", **kwargs):
         super().__init__(**kwargs)
         for name, value, valid in (("padding", padding, ("same", "fixed")), ("form", form, FORMS)):
             if value not in valid:
@@ -40,7 +40,7 @@ class StdConv2D(keras.layers.Layer):
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
 
     def standardized(self):
-        """The kernel that is applied, (s, s, c, filters), in the variable dtype."""
+        """The standardised kernel, (kernel_size, kernel_size, c, filters), in the variable dtype."""
         w = ops.convert_to_tensor(self.kernel)
         mean, variance = ops.moments(w, axes=(0, 1, 2), keepdims=True)
         if self.form == "std":
@@ -56,10 +56,16 @@ class StdConv2D(keras.layers.Layer):
         return ops.conv(x, kernel, strides=self.strides, padding=padding, data_format="channels_last")
 
     def compute_output_shape(self, input_shape):
-        # Odd kernels with fixed padding, and every kernel with "same", cover ceil(size / stride) places.
+        # Odd kernels with fixed padding, and all kernels with "same", have ceil(size / stride) positions.
         size = tuple(None if s is None else -(-s // self.strides) for s in input_shape[1:3])
         return (input_shape[0], *size, self.filters)
 
     def get_config(self):
-        names = "filters kernel_size strides padding form"
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "form": self.form,
+        }

@@ -1,4 +1,4 @@
-"""Keras' Dense, computed in the form that the engine runs fastest."""
+"""Keras' Dense, computed in the form that is fastest on the backend."""
 
 import keras
 from keras import ops

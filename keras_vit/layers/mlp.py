@@ -1,4 +1,4 @@
-"""The block's two dense layers with a GELU between (the paper's section 3.1), or a SwiGLU (arXiv 2002.05202)."""
+"""The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv 2002.05202)."""
 
 import functools
 
@@ -7,39 +7,40 @@ from keras import ops
 
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.randomness import fold_in
 from keras_vit.layers.registration import serializable
+from keras_vit.layers.seeds import fold_in
 
 GELUS = ("erf", "tanh")
 MLPS = ("gelu", "swiglu")
 
 
-def check_gelu(form, owner):
-    """Raises ValueError unless `form` names a form of GELU; `owner` begins the message."""
+def check_gelu(form: str, owner: str):
+    """Raises ValueError unless `form` is one of GELUS. `owner` names the class in the message."""
     if form not in GELUS:
         raise ValueError(f"{owner}: unknown gelu {form!r}. Valid forms: {', '.join(GELUS)}.")
 
 
-def check_mlp(form, owner):
-    """Raises ValueError unless `form` names a form of MLP; `owner` begins the message."""
+def check_mlp(form: str, owner: str):
+    """Raises ValueError unless `form` is one of MLPS. `owner` names the class in the message."""
     if form not in MLPS:
         raise ValueError(f"{owner}: unknown mlp_form {form!r}. Valid forms: {', '.join(MLPS)}.")
 
 
 @serializable
 class MlpBlock(keras.layers.Layer):
-    """Dense, GELU, dropout, dense, dropout; or with SwiGLU, two dense layers x and y side by side and silu(x) y in place of the GELU.
+    """Dense, GELU, dropout, dense, dropout. With SwiGLU the first layer gives two values x, y per hidden unit, and silu(x) y follows.
 
     Args:
         mlp_dim: the hidden width.
-        gelu: "erf" (exact: timm, Hugging Face) or "tanh" (the approximation of the original JAX code). It belongs to the weights.
-        dropout: rate behind both dense layers.
+        gelu: "erf" (exact: timm, Hugging Face) or "tanh" (the approximation of the original JAX code). Use the form
+            that the weights were trained with.
+        dropout: rate after both dense layers.
         form: "gelu" or "swiglu" (DINOv2-g).
 
-    Input and output (b, n, d). SwiGLU keeps its two kernels as one, "hidden", (d, 2 x mlp_dim).
+    Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
     """
 
-    def __init__(self, mlp_dim, gelu="erf", dropout=0.0, form="gelu", **kwargs):
+    def __init__(self, mlp_dim: int, gelu: str = "erf", dropout: float = 0.0, form: str = "gelu", **kwargs):
         super().__init__(**kwargs)
         check_gelu(gelu, "MlpBlock")
         check_mlp(form, "MlpBlock")
@@ -61,19 +62,24 @@ class MlpBlock(keras.layers.Layer):
         self.hidden_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="hidden_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
 
-    def call(self, x, training=False, drawn=None):
-        """`drawn` is a seed of (2,) integers for both dropouts, in place of their own."""
-        inner = None if drawn is None else fold_in(drawn, 1)
+    def call(self, x, training=False, seed=None):
+        """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
+        hidden_seed = None if seed is None else fold_in(seed, 1)
         x = self.hidden(x)
         if self.form == "swiglu":
             gate, x = ops.split(x, 2, axis=-1)  # (b, n, mlp_dim) each
             x = ops.silu(gate) * x
-        x = self.hidden_dropout(x, training=training, drawn=inner)
-        return self.out_dropout(self.out(x), training=training, drawn=drawn)
+        x = self.hidden_dropout(x, training=training, seed=hidden_seed)
+        return self.out_dropout(self.out(x), training=training, seed=seed)
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
 
     def get_config(self):
-        names = "mlp_dim gelu dropout form"
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "gelu": self.gelu,
+            "dropout": self.dropout,
+            "form": self.form,
+        }

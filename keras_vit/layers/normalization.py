@@ -1,4 +1,4 @@
-"""Pixels 0..255 to what a checkpoint was trained on, inside the model."""
+"""The normalisation of pixels 0..255, inside the model."""
 
 import keras
 from keras import ops
@@ -11,13 +11,13 @@ class PixelNormalization(keras.layers.Layer):
     """Returns (pixels - mean) / std, with `mean` and `std` on the 0..255 scale.
 
     Args:
-        mean, std: a number, or one a channel. 127.5 and 127.5 give [-1, 1] (Google's checkpoints).
+        mean, std: a number, or one per channel. 127.5 and 127.5 give [-1, 1] (Google's checkpoints).
 
-    Input (b, h, w, c), any number type; output the same shape in the compute dtype. The arithmetic is float32 whatever the
-    policy: bfloat16 would round the pixels first, which is why autocast is off.
+    Input (b, h, w, c) of any numeric type; output the same shape in the compute dtype. The arithmetic is in float32 under every
+    policy. Autocast is off because bfloat16 would round the pixels first.
     """
 
-    def __init__(self, mean=127.5, std=127.5, **kwargs):
+    def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs):
         super().__init__(autocast=False, **{k: v for k, v in kwargs.items() if k != "autocast"})
         self.mean = tuple(mean) if isinstance(mean, (list, tuple)) else float(mean)
         self.std = tuple(std) if isinstance(std, (list, tuple)) else float(std)
@@ -30,7 +30,7 @@ class PixelNormalization(keras.layers.Layer):
             if isinstance(value, tuple) and len(value) != input_shape[-1]:
                 raise ValueError(
                     f"PixelNormalization: {name} has {len(value)} values, the image has {input_shape[-1]} channels. "
-                    "Give one value a channel, or a single number for all."
+                    "Give one value per channel, or a single number for all."
                 )
         self.built = True
 

@@ -1,4 +1,4 @@
-"""Images to patch tokens: x_p E of the paper's equation 1."""
+"""Images to patch tokens: x_p E in equation 1 of arXiv 2010.11929."""
 
 import keras
 from keras import ops
@@ -6,15 +6,23 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 
 
-def pair(value, what):
-    """(height, width) from a number or a pair of positive integers; `what` names the argument in the error."""
+def pair(value, what: str) -> tuple[int, int]:
+    """(height, width) from a number or a pair.
+
+    Args:
+        value: a positive integer, or two of them in a tuple or list.
+        what: the argument's name, for the error.
+
+    Raises:
+        ValueError: if `value` is neither.
+    """
     values = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
     if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
         raise ValueError(f"{what} must be a positive integer or a pair (height, width) of them, got {value!r}.")
     return values
 
 
-def grid_size(image_size, patch_size):
+def grid_size(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
     """The patch grid (h, w) of an image; both sizes are (height, width) in pixels.
 
     Raises:
@@ -31,20 +39,21 @@ def grid_size(image_size, patch_size):
 
 @serializable
 class PatchEncoder(keras.layers.Layer):
-    """Cuts an image into patches and embeds each linearly.
+    """Cuts an image into patches and embeds each of them linearly.
 
     Args:
         patch_size: pixels, a number or (height, width).
-        width: the embedding's size d.
-        form: "conv" (a convolution whose stride is its kernel) or "dense" (flatten, then a matrix product). Same weights, same
-            result; which is faster depends on the machine.
-        norm: layer-normalise each patch's pixels before the embedding, and the embedding after it (vit-pytorch). Dense form only.
+        width: the size d of a token.
+        form: "conv" (a convolution whose stride is its kernel size) or "dense" (flatten, then a matrix product). Same weights,
+            same result; which is faster depends on the machine.
+        norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch does). It implies
+            the dense form.
         epsilon: of those normalisations.
 
     Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
     """
 
-    def __init__(self, patch_size, width, form="conv", norm=False, epsilon=1e-5, **kwargs):
+    def __init__(self, patch_size, width: int, form: str = "conv", norm: bool = False, epsilon: float = 1e-5, **kwargs):
         super().__init__(**kwargs)
         if form not in ("conv", "dense"):
             raise ValueError(f'PatchEncoder: unknown form {form!r}. Valid forms: "conv", "dense".')
@@ -66,10 +75,11 @@ class PatchEncoder(keras.layers.Layer):
         self.bias = self.add_weight(shape=(self.width,), initializer="zeros", name="bias")
         if self.norm:
             pixels = self.patch_size[0] * self.patch_size[1] * channels
-            for name, size in (("pixel_norm", pixels), ("embedding_norm", self.width)):
-                norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
-                norm.build((None, None, size))
-                setattr(self, name, norm)
+            policy = self.dtype_policy
+            self.pixel_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="pixel_norm")
+            self.pixel_norm.build((None, None, pixels))
+            self.embedding_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="embedding_norm")
+            self.embedding_norm.build((None, None, self.width))
 
     def call(self, images):
         p, q = self.patch_size
@@ -79,9 +89,9 @@ class PatchEncoder(keras.layers.Layer):
             x = ops.conv(images, self.kernel, strides=(p, q), padding="valid", data_format="channels_last")
             x = ops.reshape(x, (-1, h * w, self.width))  # (b, h, w, d) -> (b, n, d)
         else:
-            x = ops.reshape(images, (-1, h, p, w, q, c))
+            x = ops.reshape(images, (-1, h, p, w, q, c))  # (b, height, width, c) -> (b, h, p, w, q, c)
             x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, h, w, p, q, c)
-            x = ops.reshape(x, (-1, h * w, p * q * c))  # (b, n, p*q*c)
+            x = ops.reshape(x, (-1, h * w, p * q * c))  # (b, h, w, p, q, c) -> (b, n, p*q*c)
             x = self.pixel_norm(x) if self.norm else x
             x = ops.matmul(x, ops.reshape(self.kernel, (p * q * c, self.width)))  # (b, n, d)
         x = x + self.bias
@@ -92,5 +102,46 @@ class PatchEncoder(keras.layers.Layer):
         return (input_shape[0], h * w, self.width)
 
     def get_config(self):
-        names = "patch_size width form norm epsilon"
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "width": self.width,
+            "form": self.form,
+            "norm": self.norm,
+            "epsilon": self.epsilon,
+        }
+
+
+@serializable
+class PatchGrid(keras.layers.Layer):
+    """Patch tokens as an image-like map, without the tokens before them.
+
+    Args:
+        grid: (h, w) patches.
+        prefix: number of tokens before the patches.
+
+    Input (b, prefix + h * w, d); output (b, h, w, d).
+    """
+
+    def __init__(self, grid, prefix: int = 0, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = pair(grid, "PatchGrid: grid")
+        self.prefix = prefix
+
+    def build(self, input_shape):
+        h, w = self.grid
+        if input_shape[1] != self.prefix + h * w:
+            raise ValueError(
+                f"PatchGrid: got {input_shape[1]} tokens, expected {self.prefix + h * w} "
+                f"({self.prefix} before a grid of {h}x{w} patches)."
+            )
+
+    def call(self, x):
+        h, w = self.grid
+        return ops.reshape(x[:, self.prefix :], (-1, h, w, x.shape[-1]))  # (b, h*w, d) -> (b, h, w, d)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *self.grid, input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "grid": self.grid, "prefix": self.prefix}

@@ -1,4 +1,4 @@
-"""From tokens to one vector an image: token, gap or map. All take (b, n, d) and return (b, d)."""
+"""From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return (b, d)."""
 
 import keras
 from keras import ops
@@ -10,9 +10,9 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class TokenPooling(keras.layers.Layer):
-    """Takes one token: number 0, the class token (the paper's head), or 1, DeiT's distillation token."""
+    """Takes one token: number 0, the class token (as in the paper), or 1, DeiT's distillation token."""
 
-    def __init__(self, index=0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs):
         super().__init__(**kwargs)
         self.index = index
 
@@ -28,9 +28,9 @@ class TokenPooling(keras.layers.Layer):
 
 @serializable
 class MeanPooling(keras.layers.Layer):
-    """Averages the patch tokens only (GAP): the first `prefix` tokens, class token and registers, are left out."""
+    """Averages the patch tokens (GAP), leaving out the first `prefix` tokens: class token, distillation token, registers."""
 
-    def __init__(self, prefix=0, **kwargs):
+    def __init__(self, prefix: int = 0, **kwargs):
         super().__init__(**kwargs)
         self.prefix = prefix
 
@@ -46,7 +46,7 @@ class MeanPooling(keras.layers.Layer):
 
 @serializable
 class AttentionPooling(keras.layers.Layer):
-    """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned probe attends to all tokens, then a residual MLP.
+    """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned query attends to all tokens; a residual MLP follows.
 
     Args:
         heads: number of heads k.
@@ -54,7 +54,7 @@ class AttentionPooling(keras.layers.Layer):
         epsilon: of its layer normalisation.
     """
 
-    def __init__(self, heads, mlp_dim, gelu="erf", epsilon=1e-6, **kwargs):
+    def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs):
         super().__init__(**kwargs)
         check_gelu(gelu, "AttentionPooling")
         self.heads = heads
@@ -65,20 +65,22 @@ class AttentionPooling(keras.layers.Layer):
     def build(self, input_shape):
         width = input_shape[-1]
         if width % self.heads:
-            raise ValueError(f"AttentionPooling: a width of {width} does not divide into {self.heads} heads.")
+            raise ValueError(f"AttentionPooling: a width of {width} does not divide into {self.heads} heads. Change heads.")
         self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         policy = self.dtype_policy
-        for name in ("query", "key", "value", "out"):
-            dense = Dense(width, dtype=policy, name=name)
+        self.query = Dense(width, dtype=policy, name="query")
+        self.key = Dense(width, dtype=policy, name="key")
+        self.value = Dense(width, dtype=policy, name="value")
+        self.out = Dense(width, dtype=policy, name="out")
+        for dense in (self.query, self.key, self.value, self.out):
             dense.build(input_shape)
-            setattr(self, name, dense)
         self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
         self.norm.build((None, 1, width))
         self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
         self.mlp.build((None, 1, width))
 
     def _split(self, x):
-        x = ops.reshape(x, (-1, x.shape[1], self.heads, x.shape[2] // self.heads))  # (b, n, k, c)
+        x = ops.reshape(x, (-1, x.shape[1], self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
     def call(self, x):
@@ -87,12 +89,17 @@ class AttentionPooling(keras.layers.Layer):
         q = q * ops.cast(q.shape[-1] ** -0.5, q.dtype)
         weights = ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))  # (b, k, 1, n)
         y = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))  # (b, 1, k, c)
-        y = self.out(ops.reshape(y, (-1, 1, x.shape[2])))  # (b, 1, d)
+        y = self.out(ops.reshape(y, (-1, 1, x.shape[2])))  # (b, 1, k, c) -> (b, 1, d)
         return (y + self.mlp(self.norm(y)))[:, 0]
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
 
     def get_config(self):
-        names = "heads mlp_dim gelu epsilon"
-        return {**super().get_config(), **{name: getattr(self, name) for name in names.split()}}
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "mlp_dim": self.mlp_dim,
+            "gelu": self.gelu,
+            "epsilon": self.epsilon,
+        }

@@ -1,7 +1,7 @@
-"""Position embeddings, added to the tokens (E_pos of the paper's equation 1).
+"""Position embeddings, added to the tokens (E_pos in equation 1 of arXiv 2010.11929).
 
-A kind is one function `(layer, grid, prefix, width) -> table`, called when the layer is built; it returns the (1, prefix + n, d)
-table, a weight or a numpy constant, and is one row of KINDS.
+Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It runs when the layer is built and returns the table
+(1, prefix + n, d): a weight, or a numpy constant.
 """
 
 import keras
@@ -12,8 +12,16 @@ from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
 
 
-def sincos_2d(grid, width, temperature=10_000.0):
-    """Fixed 2-D sine-cosine table (MoCo v3, arXiv 2104.02057): numpy (h*w, d) float32, quarters sin x, cos x, sin y, cos y.
+def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> np.ndarray:
+    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057).
+
+    Args:
+        grid: (h, w) patches.
+        width: the tokens' size d.
+        temperature: the longest wavelength, divided by 2 pi.
+
+    Returns:
+        (h*w, d) float32; the quarters of a row are sin x, cos x, sin y, cos y.
 
     Raises:
         ValueError: if the width is not a multiple of 4.
@@ -45,15 +53,15 @@ class AddPositionEmbs(keras.layers.Layer):
     """Adds a position embedding to every token.
 
     Args:
-        grid: the patches' (h, w), rectangles too: resampling to another resolution needs it.
-        prefix: how many tokens stand before the patches (the class token).
-        kind: "learned" (1-D, the paper's default) or "sincos2d" (fixed; prefix tokens get zeros).
-        stddev: at which learned positions start.
+        grid: (h, w) patches; a rectangle is possible. Resampling to another resolution reads it.
+        prefix: number of tokens before the patches, such as the class token.
+        kind: "learned" (1-D, the paper's default) or "sincos2d" (fixed; zeros for the prefix tokens).
+        stddev: standard deviation of the initial learned positions.
 
     Input and output (b, prefix + h * w, d).
     """
 
-    def __init__(self, grid, prefix=0, kind="learned", stddev=0.02, **kwargs):
+    def __init__(self, grid, prefix: int = 0, kind: str = "learned", stddev: float = 0.02, **kwargs):
         super().__init__(**kwargs)
         if kind not in KINDS:
             raise ValueError(f"AddPositionEmbs: unknown kind {kind!r}. Valid kinds: {', '.join(KINDS)}.")
@@ -78,5 +86,4 @@ class AddPositionEmbs(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        own = {"grid": self.grid, "prefix": self.prefix, "kind": self.kind, "stddev": self.stddev}
-        return {**super().get_config(), **own}
+        return {**super().get_config(), "grid": self.grid, "prefix": self.prefix, "kind": self.kind, "stddev": self.stddev}

@@ -1,4 +1,4 @@
-"""Registration under the package's name, so that `.keras` files reload after `import keras_vit`."""
+"""Keras' registry of classes, under the package's name: `.keras` files then load after `import keras_vit`."""
 
 import keras
 

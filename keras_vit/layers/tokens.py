@@ -1,4 +1,4 @@
-"""Learned tokens that join the patches: the class token and registers."""
+"""Learned tokens beside the patches: the class token and registers."""
 
 import keras
 from keras import ops
@@ -8,22 +8,28 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class ClassToken(keras.layers.Layer):
-    """Inserts `count` learned tokens behind the first `after` tokens of the sequence.
+    """Inserts `count` learned tokens after the first `after` tokens of the sequence.
 
-    The defaults prepend the paper's class token. `ClassToken(4, after=1, initializer="normal")` adds four registers (arXiv
+    The defaults insert the paper's class token at the front. `ClassToken(4, after=1, initializer="normal")` adds four registers (arXiv
     2309.16588) between the class token and the patches.
+
+    Args:
+        count: number of tokens.
+        after: how many tokens of the input come before them.
+        initializer: any Keras initializer; "normal" has a standard deviation of 0.02.
 
     Input (b, n, d); output (b, n + count, d). The weight is (1, count, d).
     """
 
-    def __init__(self, count=1, after=0, initializer="zeros", **kwargs):
+    def __init__(self, count: int = 1, after: int = 0, initializer="zeros", **kwargs):
         super().__init__(**kwargs)
         if count < 1 or after < 0:
             raise ValueError(f"ClassToken: expected count >= 1 and after >= 0, got count={count}, after={after}.")
         self.count = count
         self.after = after
-        stddev = keras.initializers.RandomNormal(stddev=0.02) if initializer == "normal" else initializer
-        self.initializer = keras.initializers.get(stddev)
+        if initializer == "normal":
+            initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.initializer = keras.initializers.get(initializer)
 
     def build(self, input_shape):
         shape = (1, self.count, input_shape[-1])

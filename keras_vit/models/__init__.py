@@ -1,10 +1,12 @@
-"""Functional models assembled from keras_vit.layers."""
+"""Functional models made of keras_vit.layers."""
 
+from keras_vit.models.bit import BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.build import build
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
-from keras_vit.models.resnet import BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
+from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.vit import ViT
 
 __all__ = [
@@ -17,8 +19,13 @@ __all__ = [
     "ViT",
     "ViTSpec",
     "build",
+    "embed",
+    "encode",
+    "feature_map",
+    "features",
     "freeze",
     "freeze_all_but_head",
     "make_bit_spec",
     "make_spec",
+    "tokens",
 ]

@@ -1,13 +1,17 @@
-"""A model by its variant's name, whichever its family."""
+"""A model of either family by its variant's name."""
 
 import re
 
-from keras_vit.models.resnet import BiT, BiTSpec
+from keras_vit.models.bit import BiT, BiTSpec
 from keras_vit.models.vit import ViT
 
 
-def build(variant, **arguments):
-    """The ViT of "B/16" or "R50+B/16", or the BiT of "R50x1"; specs work too. `arguments` are the class's.
+def build(variant, **arguments) -> ViT | BiT:
+    """A ViT or BiT.
+
+    Args:
+        variant: a ViT's name ("B/16", "R50+B/16"), a BiT's ("R50x1"), a ViTSpec or a BiTSpec.
+        **arguments: the other arguments of the class's constructor.
 
     Raises:
         ValueError: for an unknown variant or argument.

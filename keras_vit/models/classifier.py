@@ -1,46 +1,34 @@
-"""What all models of this package share: pixels in, features, a head; a config that is complete by itself."""
+"""What ViT and BiT share: pixels in, features, a head; and a config that describes the model completely."""
 
 import dataclasses
 
 import keras
 import numpy as np
 
-from keras_vit.training.fit import Model
-
-
-def make_head(features, classes, bias, policy, name="head"):
-    """The linear layer from features (b, d) to logits (b, classes); zeros to start with, as in the paper.
-
-    The logits are computed in full precision under every policy.
-    """
-    head = keras.layers.Dense(
-        classes,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(bias),
-        dtype=policy.variable_dtype,
-        name=name,
-    )
-    return head(features)
+from keras_vit.models import taps
+from keras_vit.training.model import Model, describe_input
 
 
 class Classifier(Model):
-    """A functional model from an image to features and, with classes, logits. ViT and BiT are such.
+    """A functional model from images to features and, with classes, logits: the base of ViT and BiT.
 
     Attributes:
         spec: the architecture, a frozen dataclass.
         image_size: pixels (height, width).
         classes, channels, class_names, preprocessing, remat: as in the constructors of ViT and BiT.
-        features: the symbolic features before the head, (b, d): `keras.Model(model.input, model.features)` extracts them.
+        features: the symbolic features before the head, (b, d): `keras_vit.Model(model.input, model.features)` extracts them.
     """
+
+    # Set by checkpoints.load: a new model may be run before it is trained, but a loaded one is expected to predict.
+    refuses_zero_head = False
 
     def __init__(self, image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy):
         if class_names is not None and len(class_names) != classes:
             raise ValueError(f"class_names has {len(class_names)} names for {classes} classes.")
         super().__init__(image, outputs, name=name)
+        describe_input(image, spec, preprocessing)
         self.dtype_policy = policy
         self.spec = spec
-        self.image_size = tuple(image.shape[1:3])
-        self.channels = image.shape[-1]
         self.classes = classes
         self.class_names = None if class_names is None else tuple(class_names)
         self.preprocessing = preprocessing
@@ -49,18 +37,75 @@ class Classifier(Model):
 
     @property
     def features(self):
+        """The symbolic features before the head, (b, d)."""
         return self._features
 
-    def heads(self):
-        """The head's layers: none, "head", or with a distillation token "head" and "head_dist"."""
+    def feature_map(self, blocks=None):
+        """The symbolic feature maps (b, h, w, d) after the blocks with these numbers; see models.taps.feature_map."""
+        return taps.feature_map(self, blocks)
+
+    def with_head(self, layer: keras.layers.Layer, on: str = "features", class_names=None, name: str | None = None) -> Model:
+        """A model of this package with another head: its output is layer(self.features).
+
+        It shares this model's layers and weights; `clone()` gives a model with copies. This model's own head is left out.
+
+        Args:
+            layer: any Keras layer: Dense, a Sequential, or your own. To be loaded from a file, a class of your own must be registered
+                (keras.saving.register_keras_serializable) by the process that loads it.
+            on: what the layer takes: "features" (b, d), a ViT's "tokens" (b, n, d), or "feature_map" (b, h, w, d).
+            class_names: names of the classes, where the layer returns one logit per class; an exported model then returns them.
+            name: of the model; None for this model's name.
+
+        Returns:
+            A keras_vit.Model: trained, saved, loaded, exported and inspected as this one.
+
+        Raises:
+            ValueError: for something that is not a layer, a Lambda layer, also inside another one, a layer with a name of this
+                model's layers, an unknown `on`, another number of names than logits, or names for probabilities.
+        """
+        self._check_new_head(layer)
+        inputs = {
+            "features": lambda: self.features,
+            "tokens": lambda: taps.tokens(self),
+            "feature_map": lambda: taps.feature_map(self),
+        }
+        if on not in inputs:
+            raise ValueError(f"with_head: unknown on={on!r}. Valid: {', '.join(inputs)}.")
+        model = Model(self.input, layer(inputs[on]()), name=name or self.name)
+        if class_names is not None:
+            if model.output_shape != (None, len(class_names)):
+                raise ValueError(f"class_names has {len(class_names)} names for outputs of shape {model.output_shape}.")
+            if taps.ends_in_probabilities(model):
+                raise ValueError(
+                    "class_names are for a head that returns logits, and this one ends in a softmax or sigmoid: leave that out. An "
+                    "exported model applies the softmax itself."
+                )
+            model.classes, model.class_names = len(class_names), tuple(class_names)
+        return model
+
+    def _check_new_head(self, layer):
+        inner = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) else []
+        if not inner or any(isinstance(part, keras.layers.Lambda) for part in inner):
+            raise ValueError(
+                f"with_head expected a Keras layer other than Lambda, and without one inside, got {layer!r}. Put functions into a layer "
+                "class of your own."
+            )
+        taken = {other.name for other in self.layers if other not in self.heads()}
+        if taps.is_reserved(layer.name) or layer.name in taken:
+            raise ValueError(
+                f'with_head: a head cannot have the name "{layer.name}", which is one of the model\'s layers. Rename it.'
+            )
+
+    def heads(self) -> list:
+        """The layers of the head: [] without classes, else "head" and, with a distillation token, "head_dist"."""
         return [layer for layer in self.layers if layer.name in ("head", "head_dist")]
 
-    def has_zero_head(self):
-        """Whether a head's kernel is all zeros, as before any training, and in Google's ImageNet-21k files of 2020."""
+    def has_zero_head(self) -> bool:
+        """Whether a head's kernel is all zeros, as it is before any training and in Google's ImageNet-21k files of 2020."""
         return any(not np.any(keras.ops.convert_to_numpy(head.kernel)) for head in self.heads())
 
-    def _check_head(self):
-        """Refuses to predict with a head that a checkpoint brought as zeros, and that is still so: its logits say nothing."""
+    def check_head(self):
+        """Refuses to predict with a head that was loaded as zeros and still is zero: its logits mean nothing."""
         if self.refuses_zero_head and self.has_zero_head():
             raise ValueError(
                 "This checkpoint's head is all zeros, as it was published: it predicts nothing. Load it with "
@@ -68,15 +113,12 @@ class Classifier(Model):
             )
 
     def predict(self, x, *args, **kwargs):
-        self._check_head()
+        self.check_head()
         return super().predict(x, *args, **kwargs)
 
     def predict_on_batch(self, x):
-        self._check_head()
+        self.check_head()
         return super().predict_on_batch(x)
-
-    # Set by checkpoints.load: a new model may be run before it is trained, a loaded one is expected to know something.
-    refuses_zero_head = False
 
     def get_config(self):
         return {

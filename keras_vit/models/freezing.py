@@ -1,14 +1,21 @@
-"""Which weights train: by name pattern, or the head only."""
+"""Freezing layers: by name patterns, or all but the head."""
 
 import fnmatch
 
 import keras
 
+from keras_vit.models import taps
 
-def freeze(model, patterns):
-    """Freezes the layers whose names match any of `patterns`, with * and ? as in file names: "block_0*", "patch_encoder".
 
-    Returns the frozen names. Call it before compile.
+def freeze(model: keras.Model, patterns) -> list[str]:
+    """Freezes the layers whose names match any of the patterns. Call it before compile.
+
+    Args:
+        model: its layers are frozen in place.
+        patterns: with * and ? as in file names: "block_0*", "patch_encoder".
+
+    Returns:
+        The names of the frozen layers, sorted.
 
     Raises:
         ValueError: if a pattern matches no layer.
@@ -25,6 +32,22 @@ def freeze(model, patterns):
     return sorted(frozen)
 
 
-def freeze_all_but_head(model):
-    """Linear probing: only "head", and "head_dist" of a DeiT with two heads, train. Returns the frozen names."""
-    return freeze(model, [layer.name for layer in model.layers if layer.name not in ("head", "head_dist", "image")])
+def freeze_all_but_head(model: keras.Model) -> list[str]:
+    """Linear probing: only what comes after the features trains, or after the tokens or feature map of a model that does not pool.
+
+    Args:
+        model: a ViT or BiT, or a model built on one or that calls one; its layers are frozen in place. Call it before compile.
+
+    Returns:
+        The names of the frozen layers, sorted.
+
+    Raises:
+        ValueError: if nothing would train, or the model does not contain one ViT or BiT.
+    """
+    trunk = [layer for layer in taps.trunk(model) if not isinstance(layer, keras.layers.InputLayer)]
+    frozen = {id(weight) for layer in trunk for weight in layer.trainable_weights}
+    if all(id(weight) in frozen for weight in model.trainable_weights):
+        raise ValueError(f'"{model.name}" has no head that could train: nothing trainable comes after its features.')
+    for layer in trunk:
+        layer.trainable = False
+    return sorted({layer.name for layer in trunk})

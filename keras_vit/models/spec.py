@@ -1,17 +1,18 @@
-"""What a Vision Transformer is made of: ViTSpec, and one row a size.
+"""The architecture of a Vision Transformer: ViTSpec, and one row per size.
 
-Sizes Ti, S, B, L, H: tables 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv 2305.13035.
+Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv 2305.13035.
 Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 """
 
 import dataclasses
-import difflib
 import math
 import re
 
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.mlp import check_gelu, check_mlp
 from keras_vit.layers.patches import pair
 from keras_vit.layers.positions import KINDS
+from keras_vit.layers.registration import serializable
 
 ROWS = {
     "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
@@ -23,9 +24,9 @@ ROWS = {
     "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
     "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
 }
-# A hybrid's stem by its name and the pixels between two tokens: ResNet units a stage, and the patch size on what they put out.
+# A hybrid's stem by its name and patch size: ResNet units per stage, and the patch size on the stem's output.
 STEMS = {
-    ("R", 16): {"stem": (), "patch_size": 8},  # "16" is the published name; it is 32 pixels
+    ("R", 16): {"stem": (), "patch_size": 8},  # "16" is the published name; a token covers 32 pixels
     ("R26", 32): {"stem": (2, 2, 2, 2), "patch_size": 1},
     ("R50", 16): {"stem": (3, 4, 9), "patch_size": 1},
     ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
@@ -33,41 +34,46 @@ STEMS = {
 POOLS = ("token", "gap", "map", "token_gap")
 
 
-def token_stride(patch_size, stem, conv_strides=()):
-    """Pixels (height, width) from one patch token to the next: a stem's root takes every fourth pixel, each stage but the first half."""
+def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()) -> tuple[int, int]:
+    """Pixels (height, width) from one patch token to the next.
+
+    A hybrid's root has a stride of 4, each stage after the first a stride of 2.
+    """
     reduction = 1 if stem is None else 4 * 2 ** max(len(stem) - 1, 0)
     reduction *= math.prod(conv_strides)
     return tuple(p * reduction for p in patch_size)
 
 
+@serializable
 @dataclasses.dataclass(frozen=True)
 class ViTSpec:
-    """A Vision Transformer's architecture, whole: equal specs are equal models.
+    """The complete architecture of a Vision Transformer: equal specs make equal models.
 
     Attributes:
-        patch_size: (height, width) in pixels; behind a stem in places of what the stem puts out.
-        depth, width, mlp_dim, heads: the row's numbers.
+        patch_size: (height, width) in pixels; after a stem, in positions of the stem's output.
+        depth, width, mlp_dim, heads: number of blocks, size d of a token, hidden width of the MLP, attention heads.
         head_dim: width of an attention head; None for width / heads.
-        class_token: prepend one; None for "exactly where pool is token".
-        registers: number of register tokens behind the class token.
+        class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
+        registers: number of register tokens, after the class token.
         distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
         positions: "learned" or "sincos2d".
-        position_std: at which learned positions start; the paper's code has 0.02. Little data wants more (docs/recipes.md).
-        pool: "token", "gap" (patch tokens only), "map", or "token_gap" (both side by side, DINOv2's classifiers).
-        fc_norm: normalise behind the pooling instead of before it (timm's average-pooled models).
-        pre_logits: width of the tanh layer before the head; None for none.
+        position_std: standard deviation of the initial learned positions, 0.02 in the paper's code. Small data sets learn better
+            with more (docs/recipes.md).
+        pool: "token", "gap" (mean of the patch tokens), "map", or "token_gap" (both, concatenated: DINOv2's classifiers).
+        fc_norm: normalise after the pooling instead of before it (timm's average-pooled models).
+        pre_logits: width of a tanh layer before the head; None for no such layer.
         qkv_bias, qk_norm, gelu, mlp_form, epsilon, layer_scale: see layers.TransformerBlock.
-        dropout: behind every dense layer but qkv, and behind the position embedding.
-        attention_dropout: on the attention weights.
-        drop_path: the last block's rate; it grows linearly from 0 at the first.
-        head_bias: what the head's bias starts at (AugReg: -6.9 for ImageNet with the sigmoid loss).
-        mean, std: the normalisation, on the 0..255 scale: a number or one a channel.
-        patch_form, patch_norm: "conv" or "dense", and normalisations around it, see layers.PatchEncoder.
-        stem: a hybrid's ResNet units a stage, such as (3, 4, 9); () for its root alone; None for a plain ViT.
-        stem_width: channels of the stem's root, 64 in the paper.
+        dropout: rate after every dense layer except query, key and value, and after the position embedding.
+        attention_dropout: rate on the attention weights.
+        drop_path: the last block's rate; rates grow linearly from 0 at the first block.
+        head_bias: initial value of the head's bias (AugReg: -6.9 for ImageNet with the sigmoid loss).
+        mean, std: the normalisation, on the 0..255 scale: a number, or one per channel.
+        patch_form, patch_norm: "conv" or "dense", and normalisations around the embedding; see layers.PatchEncoder.
+        stem: a hybrid's ResNet units per stage, such as (3, 4, 9); () for its root alone; None for a ViT without a ResNet.
+        stem_width: channels of that ResNet's root, 64 in the paper.
         conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv 2106.14881); ()
-            for none. Little data learns faster with one.
-        conv_strides: their strides; () for 2 each.
+            for none. Small data sets learn faster with such a stem.
+        conv_strides: strides of these convolutions; () for 2 each.
     """
 
     patch_size: tuple
@@ -104,25 +110,36 @@ class ViTSpec:
     conv_strides: tuple = ()
 
     def __post_init__(self):
-        fix = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
-        fix("patch_size", pair(self.patch_size, "patch_size"))
-        for name in ("mean", "std"):
-            if isinstance(getattr(self, name), (list, tuple)):
-                fix(name, tuple(getattr(self, name)))
+        self._replace("patch_size", pair(self.patch_size, "patch_size"))
+        if isinstance(self.mean, (list, tuple)):
+            self._replace("mean", tuple(self.mean))
+        if isinstance(self.std, (list, tuple)):
+            self._replace("std", tuple(self.std))
         if self.class_token is None:
-            fix("class_token", self.pool in ("token", "token_gap"))
-        self._fix_conv_stem(fix)
-        if self.stem is not None:
-            if self.conv_stem:
-                raise ValueError("stem and conv_stem exclude each other: a hybrid has a stem already.")
-            fix("stem", tuple(self.stem))
-            if not all(isinstance(units, int) and units > 0 for units in self.stem):
-                raise ValueError(f"stem must be ResNet units a stage, such as (3, 4, 9), got {self.stem}.")
+            self._replace("class_token", self.pool in ("token", "token_gap"))
+        self._complete_conv_stem()
+        self._complete_stem()
+        self._check()
+
+    def _replace(self, name, value):
+        """Sets a field of the frozen dataclass, while it is made."""
+        object.__setattr__(self, name, value)
+
+    def _complete_stem(self):
+        if self.stem is None:
+            return
+        if self.conv_stem:
+            raise ValueError("stem and conv_stem exclude each other: a hybrid already has a stem.")
+        self._replace("stem", tuple(self.stem))
+        if not all(isinstance(units, int) and units > 0 for units in self.stem):
+            raise ValueError(f"stem must be the ResNet units per stage, such as (3, 4, 9), got {self.stem}.")
+
+    def _check(self):
         for name in ("depth", "width", "mlp_dim", "heads"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"{name} must be a positive integer, got {getattr(self, name)!r}.")
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
-            fix("head_dim", None)  # equal models, equal specs
+            self._replace("head_dim", None)  # equal models, equal specs
         for name, valid in (("pool", POOLS), ("positions", tuple(KINDS))):
             if getattr(self, name) not in valid:
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}. Valid: {', '.join(valid)}.")
@@ -132,53 +149,55 @@ class ViTSpec:
             raise ValueError(f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".')
         if self.distillation_token and (self.pool != "token" or self.pre_logits):
             raise ValueError(
-                'distillation_token goes with pool="token" and without pre_logits: each of the two tokens has its head.'
+                'distillation_token needs pool="token" and no pre_logits: each of the two tokens has a linear head of its own.'
             )
         if self.fc_norm and self.pool == "map":
-            raise ValueError('fc_norm goes with pool "gap", "token" or "token_gap".')
+            raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
 
-    def _fix_conv_stem(self, fix):
+    def _complete_conv_stem(self):
         if not all(isinstance(value, (list, tuple)) for value in (self.conv_stem, self.conv_strides)):
             raise ValueError(
-                f"conv_stem and conv_strides are tuples, one number a convolution: (32, 64). Got {self.conv_stem!r}, {self.conv_strides!r}."
+                "conv_stem and conv_strides must be tuples with one number per convolution, such as (32, 64), got "
+                f"{self.conv_stem!r} and {self.conv_strides!r}."
             )
-        fix("conv_stem", tuple(self.conv_stem))
-        fix("conv_strides", tuple(self.conv_strides) or (2,) * len(self.conv_stem))
+        self._replace("conv_stem", tuple(self.conv_stem))
+        self._replace("conv_strides", tuple(self.conv_strides) or (2,) * len(self.conv_stem))
         if not all(isinstance(n, int) and n > 0 for n in self.conv_stem + self.conv_strides):
             raise ValueError(f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}.")
         if len(self.conv_stem) != len(self.conv_strides):
             raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
 
     @property
-    def positioned(self):
-        """Tokens before the patches that have a position embedding: class and distillation token."""
+    def positioned(self) -> int:
+        """Number of tokens before the patches that have a position embedding: class and distillation token."""
         return int(self.class_token) + int(self.distillation_token)
 
     @property
-    def prefix(self):
-        """Tokens before the patches when the blocks run."""
+    def prefix(self) -> int:
+        """Number of tokens before the patches in the blocks: class and distillation token, registers."""
         return self.positioned + self.registers
 
     @property
-    def stride(self):
+    def stride(self) -> tuple[int, int]:
         """Pixels (height, width) from one patch token to the next."""
         return token_stride(self.patch_size, self.stem, self.conv_strides)
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         return dataclasses.asdict(self)
+
+    def get_config(self) -> dict:
+        return self.to_dict()
+
+    @classmethod
+    def from_config(cls, config: dict) -> "ViTSpec":
+        return make_spec(config)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(ViTSpec))
 
 
-def nearest(name, valid):
-    """' Did you mean ...?' for a mistyped name, or an empty string."""
-    close = difflib.get_close_matches(name, valid, n=1)
-    return f' Did you mean "{close[0]}"?' if close else ""
-
-
 def _parse(variant):
-    """The fields of "B/16" or "R50+B/16"."""
+    """The fields of a name such as "B/16" or "R50+B/16"."""
     match = re.fullmatch(r"(?:(R\d*)\+)?(\w+)/([1-9]\d*)", str(variant))
     stem, row, patch = match.groups() if match else (None, None, 0)
     if row not in ROWS:
@@ -194,26 +213,26 @@ def _parse(variant):
     return {**STEMS[stem, int(patch)], **ROWS[row]}
 
 
-def make_spec(variant, **overrides):
+def make_spec(variant, **overrides) -> ViTSpec:
     """The ViTSpec of `variant` with `overrides` applied.
 
     Args:
-        variant: "B/16", "R50+B/16" and the like, a ViTSpec, or its to_dict().
+        variant: a name such as "B/16" or "R50+B/16", a ViTSpec, or its to_dict().
         **overrides: any field of ViTSpec.
 
     Raises:
-        ValueError: for an unknown variant or field, naming the nearest right one.
+        ValueError: for an unknown variant or field, with the nearest valid name.
     """
     for name in overrides:
         if name not in FIELDS:
-            raise ValueError(f'Unknown argument "{name}".{nearest(name, FIELDS)} Valid: {", ".join(FIELDS)}.')
+            raise ValueError(f'Unknown argument "{name}".{did_you_mean(name, FIELDS)} Valid: {", ".join(FIELDS)}.')
     if isinstance(variant, ViTSpec):
         fields = variant.to_dict()
     elif isinstance(variant, dict):
         fields = dict(variant)
         for name in fields:
             if name not in FIELDS:
-                raise ValueError(f'Unknown field "{name}" in the spec.{nearest(name, FIELDS)}')
+                raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, FIELDS)}')
     else:
         fields = _parse(variant)
     if "pool" in overrides and "class_token" not in overrides:

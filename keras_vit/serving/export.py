@@ -1,16 +1,18 @@
-"""Export for serving and for transfer learning elsewhere: a process needs only TensorFlow, not this package."""
+"""Export for serving and for transfer learning elsewhere: a process that loads it needs TensorFlow only, not this package."""
 
 import os
 
 import keras
 
-from keras_vit.training.files import replacing
+from keras_vit.io.atomic import replacing
+from keras_vit.models import Classifier, features
+from keras_vit.models.taps import ends_in_probabilities
 
 FORMATS = ("tf_saved_model",)
 
 
-def serving_preprocessing(model):
-    """The preprocessing text that the exported model replays: the model's own, or a plain resize to its input."""
+def serving_preprocessing(model) -> str:
+    """The preprocessing text that an exported model applies: the model's own, or a resize to its input size."""
     height, width = model.image_size
     return model.preprocessing or f"decode({model.channels})|resize({height}, {width})"
 
@@ -19,50 +21,101 @@ def _float32(outputs):
     return {name: keras.ops.cast(value, "float32") for name, value in outputs.items()}
 
 
+def _named(outputs):
+    """A model's outputs as a dict of tensors: one tensor is "outputs", several of a list "outputs_0"..."""
+    if isinstance(outputs, dict):
+        return outputs
+    if isinstance(outputs, (list, tuple)):
+        return {f"outputs_{i}": value for i, value in enumerate(outputs)}
+    return {"outputs": outputs}
+
+
 def _pixel_endpoint(model, training):
-    """images (b, h, w, c) float32 -> logits and probabilities (b, classes)."""
+    """images (b, h, w, c) float32 -> logits and probabilities (b, classes); outputs, for heads of the user's own."""
 
     def pixels(images):
-        logits = model(images, training=training)
-        return _float32({"logits": logits, "probabilities": keras.ops.softmax(logits)})
+        outputs = model(images, training=training)
+        results = {} if isinstance(model, Classifier) else _named(outputs)
+        if model.classes is not None:
+            results = {**results, "logits": outputs, "probabilities": keras.ops.softmax(outputs)}
+        return _float32(results)
 
     return pixels
 
 
-def _feature_endpoint(model, training):
-    """images (b, h, w, c) float32 -> features (b, d)."""
-    extractor = keras.Model(model.input, model.features)
+def _feature_endpoint(model, tensor, training):
+    """images (b, h, w, c) float32 -> features (b, d); `tensor` is the symbolic features."""
+    extractor = keras.Model(model.input, tensor)
 
-    def features(images):
+    def endpoint(images):
         return _float32({"features": extractor(images, training=training)})
 
-    return features
+    return endpoint
 
 
 def _bytes_endpoint(model, top_k):
-    """encoded images (b,) strings -> the top k's probabilities (b, k) and class names (b, k), best first."""
+    """Encoded images (b,) strings -> the top k probabilities (b, k) and class names (b, k), best first; or the model's outputs."""
     import tensorflow as tf
 
     from keras_vit.data import parse
 
     preprocess = parse(serving_preprocessing(model))
-    names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
     shape = (*model.image_size, model.channels)
 
-    def serving_default(encoded_images):
+    def decoded(encoded_images):
         images = tf.map_fn(
-            lambda encoded: tf.ensure_shape(preprocess(encoded), shape),
+            lambda encoded: tf.ensure_shape(preprocess.image(encoded), shape),
             encoded_images,
             fn_output_signature=tf.TensorSpec(shape, tf.uint8),
         )
-        logits = tf.cast(model(tf.cast(images, tf.float32), training=False), tf.float32)
-        best = tf.math.top_k(tf.nn.softmax(logits), k=top_k)
+        return tf.cast(images, tf.float32)
+
+    if model.classes is None:
+        return lambda encoded_images: _float32(_named(model(decoded(encoded_images), training=False)))
+    names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
+
+    def serving_default(encoded_images):
+        logits = tf.cast(model(decoded(encoded_images), training=False), tf.float32)
+        best = tf.math.top_k(tf.nn.softmax(logits), k=min(top_k, model.classes))
         return {"probabilities": best.values, "classes": tf.gather(names, best.indices)}
 
     return serving_default
 
 
-def export(model, path, format="tf_saved_model", top_k=5, verbose=False):
+def _check(model, path, format):
+    if format not in FORMATS:
+        raise ValueError(
+            f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A SavedModel is written on the TensorFlow backend: save the model as .keras, then run keras-vit-export with "
+            "KERAS_BACKEND=tensorflow."
+        )
+    if os.path.isfile(path):
+        raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
+    if getattr(model, "image_size", None) is None:
+        raise ValueError(
+            f'Expected a keras_vit model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a '
+            f"{type(model).__name__} with the input shape {model.input_shape}. Make it with keras_vit.Model(inputs, outputs)."
+        )
+
+    if getattr(model, "classes", None) is not None and ends_in_probabilities(model):
+        raise ValueError(
+            f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid, and an export would '
+            "apply the softmax twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
+        )
+
+
+def _features_or_none(model):
+    """The model's features, symbolic (b, d); None for a model that does not pool, or is built on no ViT or BiT."""
+    try:
+        return features(model)
+    except ValueError:
+        return None
+
+
+def export(model, path, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False):
     """Writes `model` to the folder `path` as a SavedModel that runs without this package.
 
     Signatures:
@@ -71,43 +124,37 @@ def export(model, path, format="tf_saved_model", top_k=5, verbose=False):
         features: the same images -> {"features"}.
         pixels_training, features_training: the same with dropout on, for keras.layers.TFSMLayer's call_training_endpoint.
 
-    Batches are dynamic, outputs float32, variables trainable. A model without head has the features signatures only, and
-    features is its serving_default. What stood at `path` is replaced once the new export is whole.
+    Batches are dynamic, outputs float32, variables trainable. A ViT or BiT without a head has the features signatures only, and
+    features is its serving_default. A model with a head of the user's own has {"outputs"} in pixels, and in serving_default unless its
+    class names are known (see keras_vit.Model). An existing folder at `path` is replaced once the new export is complete.
 
     Args:
-        model: a ViT.
+        model: a ViT or BiT, or a keras_vit.Model built on one.
         path: a local folder.
         format: "tf_saved_model".
         top_k: how many classes serving_default returns.
         verbose: print the signatures.
 
     Raises:
-        ValueError: for an unknown format, a backend other than TensorFlow, or a path that is a file.
+        ValueError: for an unknown format, a backend other than TensorFlow, a model whose input is not one image, one with classes that
+            returns probabilities, or a path that is a file.
     """
-    if format not in FORMATS:
-        raise ValueError(
-            f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}; keras_vit.save writes weights for other libraries.'
-        )
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel is written on the TensorFlow backend: save the model as .keras, then run keras-vit-export with "
-            "KERAS_BACKEND=tensorflow."
-        )
-    if os.path.isfile(path):
-        raise ValueError(f'"{path}" is a file; an export is a folder.')
+    _check(model, path, format)
     import tensorflow as tf
 
     images = [tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")]
+    encoded = [tf.TensorSpec((None,), tf.string, name="encoded_images")]
+    tensor = _features_or_none(model)
     archive = keras.export.ExportArchive()
     archive.track(model)
-    if model.classes is not None:
-        encoded = [tf.TensorSpec((None,), tf.string, name="encoded_images")]
-        archive.add_endpoint("serving_default", _bytes_endpoint(model, min(top_k, model.classes)), encoded)
+    if isinstance(model, Classifier) and model.classes is None:
+        archive.add_endpoint("serving_default", _feature_endpoint(model, tensor, False), images)
+    else:
+        archive.add_endpoint("serving_default", _bytes_endpoint(model, top_k), encoded)
         archive.add_endpoint("pixels", _pixel_endpoint(model, False), images)
         archive.add_endpoint("pixels_training", _pixel_endpoint(model, True), images)
-    else:
-        archive.add_endpoint("serving_default", _feature_endpoint(model, False), images)
-    archive.add_endpoint("features", _feature_endpoint(model, False), images)
-    archive.add_endpoint("features_training", _feature_endpoint(model, True), images)
+    if tensor is not None:
+        archive.add_endpoint("features", _feature_endpoint(model, tensor, False), images)
+        archive.add_endpoint("features_training", _feature_endpoint(model, tensor, True), images)
     with replacing(path) as temporary:
         archive.write_out(temporary, verbose=verbose)

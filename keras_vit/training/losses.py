@@ -1,7 +1,10 @@
-"""Losses and accuracy over logits, for labels that are integers (b,) or rows (b, classes).
+"""Losses and accuracy on logits, for labels that are integers (b,) or rows (b, classes).
 
-Rows carry mixup's proportions or several labels. Label smoothing and class weights apply to both.
+Rows hold the proportions of mixup, or several labels per image. Label smoothing and class weights apply to both.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,8 +12,8 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 
 
-def label_rows(labels, classes, smoothing=0.0):
-    """Labels (b,) or (b, classes) as float rows (b, classes); `smoothing` is the share that is spread over all classes."""
+def label_rows(labels, classes: int, smoothing: float = 0.0):
+    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share that is spread evenly over all classes."""
     rows = labels
     if len(labels.shape) == 1 or labels.shape[-1] == 1 and classes != 1:
         rows = ops.one_hot(ops.cast(ops.reshape(labels, (-1,)), "int32"), classes)
@@ -19,12 +22,12 @@ def label_rows(labels, classes, smoothing=0.0):
 
 
 class _FromLogits(keras.losses.Loss):
-    """What both losses share; a subclass gives `per_example(rows, logits)`: (b, classes) twice -> (b,)."""
+    """What both losses share; a subclass defines `per_example(rows, logits)`: two arrays (b, classes) -> (b,)."""
 
-    def __init__(self, label_smoothing=0.0, class_weights=None, name="loss", **kwargs):
+    def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, name: str = "loss", **kwargs):
         super().__init__(name=name, **kwargs)
         if not 0.0 <= label_smoothing < 1.0:
-            raise ValueError(f"label_smoothing must lie in [0, 1), got {label_smoothing}.")
+            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}.")
         self.label_smoothing = label_smoothing
         self.class_weights = None if class_weights is None else tuple(float(w) for w in class_weights)
 
@@ -38,18 +41,21 @@ class _FromLogits(keras.losses.Loss):
             loss = loss * ops.matmul(label_rows(y_true, classes), ops.convert_to_tensor(self.class_weights, "float32"))
         return loss
 
-    def get_config(self):
-        own = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
-        return {**super().get_config(), **own}
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+            "class_weights": self.class_weights,
+        }
 
 
 @serializable
 class SoftmaxCrossEntropy(_FromLogits):
-    """-sum(rows * log softmax(logits)): one class an image.
+    """-sum(rows * log softmax(logits)): one class per image.
 
     Args:
         label_smoothing: the share of the label that is spread evenly over all classes.
-        class_weights: a factor a class on its examples' loss; None for 1.
+        class_weights: one factor per class, applied to the loss of its examples; None for 1.
     """
 
     def per_example(self, rows, logits):
@@ -58,9 +64,9 @@ class SoftmaxCrossEntropy(_FromLogits):
 
 @serializable
 class SigmoidCrossEntropy(_FromLogits):
-    """Binary cross-entropy of every class, summed over classes: AugReg's loss, and for several labels an image.
+    """Binary cross-entropy of every class, summed over classes: AugReg's loss, and the loss for several labels per image.
 
-    Args: as SoftmaxCrossEntropy's.
+    The arguments are those of SoftmaxCrossEntropy.
     """
 
     def per_example(self, rows, logits):
@@ -73,9 +79,12 @@ LOSSES = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}
 
 @serializable
 class Accuracy(keras.metrics.MeanMetricWrapper):
-    """The share of images whose best class is the label's best class, or among the `k` best."""
+    """The share of images whose label is the class with the largest logit, or among the `k` largest.
 
-    def __init__(self, k=1, name="accuracy", dtype=None):
+    The label of a row (b, classes) is its largest entry.
+    """
+
+    def __init__(self, k: int = 1, name: str = "accuracy", dtype=None):
         self.k = k
         super().__init__(self._hits, name=name, dtype=dtype)
 
@@ -88,7 +97,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
             return ops.cast(ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), labels), "float32")
         return ops.cast(ops.in_top_k(labels, ops.cast(y_pred, "float32"), self.k), "float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"k": self.k, "name": self.name, "dtype": self.dtype}
 
     @classmethod
@@ -96,8 +105,12 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         return cls(**config)
 
 
-def balanced_class_weights(counts):
-    """Weights inversely proportional to the classes' counts, averaging 1 over examples: N / (classes * count)."""
+def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
+    """Weights inversely proportional to the number of examples per class, with mean 1 over examples: N / (classes * count).
+
+    Raises:
+        ValueError: if a class has no example.
+    """
     if not all(counts):
-        raise ValueError(f"Balanced class weights need an example of every class; counts are {list(counts)}.")
+        raise ValueError(f"Balanced class weights need at least one example of every class; got counts {list(counts)}.")
     return tuple(sum(counts) / (len(counts) * count) for count in counts)

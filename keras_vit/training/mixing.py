@@ -1,7 +1,8 @@
-"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of a batch on the device: pure in (images, labels, step).
+"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of a batch on the device: pure functions of (images, labels, step).
 
-Each mixes pairs of neighbours, rows 0 and 1, 2 and 3..., alike in the whole batch: what differs is the share that a pixel keeps. Pairs stay
-together where replicas share a batch. The last of an odd batch stays as it is. Shapes are static, and XLA compiles all of it.
+Both mix pairs of neighbours, rows 0 and 1, 2 and 3..., the same way in the whole batch; they differ in the share that each pixel
+keeps. Pairs stay together when replicas share a batch. The last image of an odd batch is not changed. Shapes are static, and XLA
+can compile everything.
 """
 
 import dataclasses
@@ -10,14 +11,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.randomness import Drawn, fold_in
+from keras_vit.layers.seeds import FixedSeed, fold_in
 from keras_vit.training.losses import label_rows
 
 
-def half_quantiles(alpha, points=1024):
-    """Quantiles of Beta(alpha, alpha) at points + 1 even steps of probability 0 to 1/2, to the power alpha: (points + 1,).
+def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
+    """Quantiles of Beta(alpha, alpha) at points + 1 evenly spaced probabilities from 0 to 1/2, to the power alpha: (points + 1,).
 
-    In y = x ** alpha the density has no pole, so a plain sum integrates it.
+    In y = x ** alpha the density has no pole, so the trapezoidal rule integrates it.
     """
     y = np.linspace(0.0, 0.5**alpha, 16 * points + 1)
     density = (1.0 - y ** (1.0 / alpha)) ** (alpha - 1.0)
@@ -25,8 +26,8 @@ def half_quantiles(alpha, points=1024):
     return np.interp(np.linspace(0.0, 0.5, points + 1), mass * (0.5 / mass[-1]), y)
 
 
-def draw_beta(alpha, uniform):
-    """A draw from Beta(alpha, alpha) out of one from [0, 1). XLA, and so a TPU, has no op for it in TensorFlow."""
+def beta_from_uniform(alpha: float, uniform):
+    """Turns a uniform sample from [0, 1) into a sample from Beta(alpha, alpha). TensorFlow has no op for it that XLA compiles."""
     table = ops.convert_to_tensor(half_quantiles(alpha), "float32")
     last = table.shape[0] - 1
     place = ops.minimum(uniform, 1.0 - uniform) * (2.0 * last)
@@ -37,36 +38,44 @@ def draw_beta(alpha, uniform):
 
 
 def swap_neighbours(x):
-    """(b, ...) with rows 0 and 1, 2 and 3... exchanged; no row leaves its device where the batch is shared out in even parts."""
+    """(b, ...) with rows 0 and 1, 2 and 3... exchanged. No row leaves its device if every device holds an even number of rows."""
     b = x.shape[0] if x.shape[0] is not None else ops.shape(x)[0]
     pairs = ops.reshape(x[: b // 2 * 2], (b // 2, 2, *x.shape[1:]))  # (b, ...) -> (b / 2, 2, ...)
     swapped = ops.reshape(ops.flip(pairs, axis=1), (b // 2 * 2, *x.shape[1:]))
     return swapped if isinstance(b, int) and b % 2 == 0 else ops.concatenate([swapped, x[b // 2 * 2 :]])
 
 
-def mixup_share(alpha, seed):
-    """What every pixel keeps of its own, from Beta(alpha, alpha): ()."""
-    return draw_beta(alpha, keras.random.uniform((), seed=Drawn(seed)))
+def mix(x, keep):
+    """x (b, ...) with the share `keep` of every row's own values and the rest from its neighbour."""
+    return keep * x + (1.0 - keep) * swap_neighbours(x)
 
 
-def cutmix_share(alpha, seed, h, w):
-    """What each pixel of h x w keeps of its own: 0 inside of a box, 1 outside: (h, w, 1)."""
-    draws = keras.random.uniform((3,), seed=Drawn(fold_in(seed, 1)))
-    side = ops.sqrt(1.0 - draw_beta(alpha, draws[0]))
+def mixup_share(alpha: float, seed):
+    """The share that every pixel keeps of its own value, from Beta(alpha, alpha): a scalar."""
+    return beta_from_uniform(alpha, keras.random.uniform((), seed=FixedSeed(seed)))
 
-    def inside(size, draw):
-        """(size,) booleans: which places of an axis are the box's."""
+
+def cutmix_share(alpha: float, seed, h: int, w: int):
+    """The share that each pixel keeps of its own value, (h, w, 1): 0 inside a box, 1 outside."""
+    uniforms = keras.random.uniform((3,), seed=FixedSeed(fold_in(seed, 1)))
+    side = ops.sqrt(1.0 - beta_from_uniform(alpha, uniforms[0]))
+
+    def inside(size, centre):
+        """(size,) booleans: which positions along an axis are in the box."""
         length = ops.cast(size, "float32")
         half = ops.floor(ops.floor(length * side) / 2.0)
-        distance = ops.arange(size, dtype="float32") - ops.floor(draw * length)
+        distance = ops.arange(size, dtype="float32") - ops.floor(centre * length)
         return ops.logical_and(distance >= -half, distance < half)
 
-    box = ops.logical_and(inside(h, draws[1])[:, None], inside(w, draws[2])[None])  # (h, 1), (1, w) -> (h, w)
+    box = ops.logical_and(inside(h, uniforms[1])[:, None], inside(w, uniforms[2])[None])  # (h, 1), (1, w) -> (h, w)
     return 1.0 - ops.cast(box, "float32")[..., None]
 
 
 class _Pairs:
-    """What the mixings share. A subclass has `classes`, `seed` and `share(seed, h, w)`: what pixels keep of their own, () or (h, w, 1)."""
+    """What the mixings share.
+
+    A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep of their own values: () or (h, w, 1).
+    """
 
     def _check(self, **alphas):
         for name, alpha in alphas.items():
@@ -74,22 +83,21 @@ class _Pairs:
                 raise ValueError(f"{type(self).__name__}: {name} must be positive, got {alpha}.")
 
     def __call__(self, images, labels, step):
-        """Images (b, h, w, c) and labels (b,) or (b, classes) at `step` -> float images, label rows."""
+        """Images (b, h, w, c) and labels (b,) or (b, classes) at `step` -> float32 images (b, h, w, c), label rows (b, classes)."""
         step = ops.cast(step, "int32")
         _, h, w, _ = ops.shape(images)
         keep = self.share(ops.stack([ops.full_like(step, self.seed), step]), h, w)
-        mix = lambda x, own: own * x + (1.0 - own) * swap_neighbours(x)  # noqa: E731
         return mix(ops.cast(images, "float32"), keep), mix(label_rows(labels, self.classes), ops.mean(keep))
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixup(_Pairs):
-    """Mixes the images and label rows of each pair of neighbours, in one proportion a batch, from Beta(alpha, alpha).
+    """Mixes the images and label rows of each pair of neighbours, in one proportion per batch, sampled from Beta(alpha, alpha).
 
     Attributes:
-        alpha: 0.2 mixes a little, 1 evenly.
-        classes: width of the label rows that come out.
-        seed: the stream; the draw is a pure function of (seed, step).
+        alpha: 0.2 mixes a little; with 1 every proportion is equally likely.
+        classes: the width of the resulting label rows.
+        seed: selects the random stream; the proportion is a pure function of (seed, step).
     """
 
     alpha: float
@@ -105,13 +113,14 @@ class Mixup(_Pairs):
 
 @dataclasses.dataclass(frozen=True)
 class Cutmix(_Pairs):
-    """Exchanges a box between the images of each pair, one box a batch; labels are mixed by the pixels that each image then has.
+    """Exchanges a box between the images of each pair, one box per batch; labels are mixed by the resulting shares of pixels.
 
-    The box has a share of the area from Beta(alpha, alpha), the image's aspect, and its middle anywhere; what lies outside is cut off.
+    The share of the area that the box covers is sampled from Beta(alpha, alpha). The box has the aspect ratio of the image and its
+    centre anywhere in it; it is clipped at the image's border.
 
     Attributes:
-        alpha: 1 makes every area as likely.
-        classes, seed: as Mixup's.
+        alpha: with 1 every area is equally likely.
+        classes, seed: as in Mixup.
     """
 
     alpha: float
@@ -127,11 +136,11 @@ class Cutmix(_Pairs):
 
 @dataclasses.dataclass(frozen=True)
 class MixupOrCutmix(_Pairs):
-    """Mixup or CutMix, as a coin falls, the same for the whole batch (DeiT, arXiv 2012.12877).
+    """Mixup or CutMix with equal probability, the same one for the whole batch (DeiT, arXiv 2012.12877).
 
     Attributes:
-        mixup, cutmix: their alphas; DeiT's are 0.8 and 1.
-        classes, seed: as Mixup's.
+        mixup, cutmix: their alphas; 0.8 and 1 in DeiT.
+        classes, seed: as in Mixup.
     """
 
     mixup: float
@@ -143,5 +152,5 @@ class MixupOrCutmix(_Pairs):
         self._check(mixup=self.mixup, cutmix=self.cutmix)
 
     def share(self, seed, h, w):
-        coin = keras.random.uniform((), seed=Drawn(fold_in(seed, 2)))
+        coin = keras.random.uniform((), seed=FixedSeed(fold_in(seed, 2)))
         return ops.where(coin < 0.5, mixup_share(self.mixup, seed), cutmix_share(self.cutmix, seed, h, w))

@@ -1,11 +1,11 @@
-"""A training step on the JAX backend in micro-batches. The program is global: Keras' distributions need nothing else mended."""
+"""A training step in micro-batches on the JAX backend. The program is global, so Keras' distributions need no other correction."""
 
 import jax
 import keras
 
 
 def _parts(batch, parts):
-    """(b, ...) -> (parts, b / parts, ...) in every leaf; part i is the rows i, i + parts...: each device keeps rows of its own."""
+    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has the rows i, i + parts...: every device keeps its own rows."""
 
     def split(x):
         if x.shape[0] % parts:
@@ -16,9 +16,9 @@ def _parts(batch, parts):
 
 
 def accumulated_step(model, state, batch):
-    """One update from `model.micro_batches` parts of a batch, of which only one is in memory at a time.
+    """One update from `model.micro_batches` parts of a batch, only one of which is in memory at a time.
 
-    Takes and returns what Keras' JAX train_step does: (state, batch) -> (logs, state).
+    The arguments and results are those of Keras' JAX train_step: (state, batch) -> (logs, state).
     """
     trainable, non_trainable, optimizer_variables, metrics = state
     gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)

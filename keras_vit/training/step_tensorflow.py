@@ -1,31 +1,34 @@
-"""A training step on the TensorFlow backend, right under every tf.distribute strategy, and the loop of many steps in one call.
+"""A training step on the TensorFlow backend, correct under every tf.distribute strategy, and the loop of several steps per call.
 
 A step runs in each replica on its share of the batch:
-  1. the gradients of the global mean loss: a replica's loss counts by its share of the examples, whatever their number;
+  1. the gradients of the global mean loss: a replica's loss is weighted by its share of the examples, whatever their number;
   2. micro-batches one after the other, their gradients summed;
   3. one sum over replicas, one clip of the global gradient, one update.
-Metrics are summed in each replica, and divided over all of them where they are read, outside the replicas.
+Metrics are summed within each replica; they are reduced over all replicas when they are read, outside the replicas.
 """
+
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
-from keras_vit.training.reduction import all_reduce, replicas
-from keras_vit.training.wrapping import innermost
+from keras_vit.distribution.reduction import all_reduce, replicas
+from keras_vit.optim.wrapper import innermost
+from keras_vit.training.weights import sums_over_batch
 
 
 def _rows(x):
-    """The number of examples of a batch, an integer where it is static."""
+    """The number of examples in a batch, a Python integer if it is static."""
     first = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
     return first.shape[0] if first.shape[0] is not None else tf.shape(first)[0]
 
 
 def _gradients(model, x, y, weights, share):
-    """Gradients of `share` x the loss of some examples; None for a variable that it does not depend on. Updates the metrics."""
+    """Gradients of `share` x the loss of some examples; None for a variable that the loss does not depend on. Updates the metrics."""
     with tf.GradientTape() as tape:
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
-        # Keras' mean losses come divided by the number of replicas.
+        # Keras divides mean losses by the number of replicas.
         model._loss_tracker.update_state(loss * tf.cast(replicas(), loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
     model.compute_metrics(x, y, y_pred, sample_weight=weights)
@@ -33,9 +36,9 @@ def _gradients(model, x, y, weights, share):
 
 
 def _accumulated(model, batch, share_of):
-    """The sum of the gradients of `model.micro_batches` parts of a batch, of which only one is in memory at a time.
+    """The sum of the gradients of `model.micro_batches` parts of a batch, only one of which is in memory at a time.
 
-    Part i is the rows i, i + parts, i + 2 parts...
+    Part i has the rows i, i + parts, i + 2 parts...
     """
     parts, n = model.micro_batches, _rows(batch)
     static = isinstance(n, int)
@@ -56,17 +59,20 @@ def _accumulated(model, batch, share_of):
 
 
 def _share(model, n):
-    """A function: a number of examples -> the factor of their loss in the gradient of the global loss; `n` are this replica's."""
-    if getattr(model.loss, "reduction", None) == "sum":
+    """A function: a number of examples -> the factor of their loss in the gradient of the global loss.
+
+    `n` is the number of examples of this replica.
+    """
+    if sums_over_batch(model.loss):
         return lambda rows: 1.0
-    if isinstance(n, int):  # static shapes: every replica has as many
+    if isinstance(n, int):  # static shapes: every replica has the same number
         return lambda rows: rows / n
     total = all_reduce([tf.cast(n, "float32")])[0]
     return lambda rows: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
 
 
-def train_step(model, batch):
-    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns this replica's metrics so far."""
+def train_step(model, batch) -> dict:
+    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns the metrics of this replica so far."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     share_of = _share(model, _rows(x))
 
@@ -83,9 +89,9 @@ def train_step(model, batch):
 
 
 def _compiles_gradients_alone(model):
-    """With several replicas XLA compiles the forward and backward pass; their sum and the update stay outside, as it must.
+    """Whether XLA compiles the forward and backward pass alone, as it must with several replicas: their sum cannot be compiled.
 
-    A TPUStrategy compiles the whole step by itself. Statistics over all replicas are sums as well: a model with a layer that takes
+    A TPUStrategy compiles the whole step by itself. Statistics over all replicas are sums too: a model with a layer that computes
     them is not compiled.
     """
     if replicas() == 1 or isinstance(model.distribute_strategy, tf.distribute.TPUStrategy):
@@ -99,28 +105,28 @@ def _clips(optimizer):
 
 
 def _reduces_first(optimizer):
-    """Whether the optimizer clips the sum over replicas, as this package's own do (Keras' clip each replica's part of it)."""
+    """Whether the optimizer clips the sum over replicas, as those of this package do (Keras' clip each replica's part)."""
     return getattr(optimizer, "clips_global_gradient", False)
 
 
 def _apply(optimizer, gradients, variables):
-    """One update with the sum over replicas of `gradients`."""
-    rule = innermost(optimizer)
-    if replicas() > 1 and _clips(rule) and not _reduces_first(rule):
-        # Clipped here, in the sum. The optimizer's own clipping finds nothing to do in an N-th of it, and its own sum over the
-        # replicas puts the N parts together again.
-        places, scale = [i for i, g in enumerate(gradients) if g is not None], rule.loss_scale_factor or 1.0
-        clipped = rule._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in places])])
-        for i, g in zip(places, clipped):
+    """One update with the sum of `gradients` over the replicas."""
+    inner = innermost(optimizer)
+    if replicas() > 1 and _clips(inner) and not _reduces_first(inner):
+        # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change; the
+        # optimizer's own sum over the replicas adds the N parts up again.
+        indices, scale = [i for i, g in enumerate(gradients) if g is not None], inner.loss_scale_factor or 1.0
+        clipped = inner._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in indices])])
+        for i, g in zip(indices, clipped):
             gradients[i] = g * scale / replicas()
     optimizer.apply(gradients, variables)
 
 
-def check_optimizer(optimizer, strategy):
-    """Refuses what would be wrong without a word under `strategy`.
+def check_optimizer(optimizer: keras.optimizers.Optimizer | None, strategy: tf.distribute.Strategy) -> None:
+    """Refuses options that would silently be wrong under `strategy`.
 
     Raises:
-        ValueError: naming what to use.
+        ValueError: naming what to use instead.
     """
     if optimizer is None or strategy.num_replicas_in_sync == 1:
         return
@@ -128,26 +134,26 @@ def check_optimizer(optimizer, strategy):
     if inner.gradient_accumulation_steps or optimizer.gradient_accumulation_steps:
         raise ValueError(
             "gradient_accumulation_steps does not work under tf.distribute. Set model.micro_batches = k before fit instead: each "
-            "replica then goes through its batch in k parts, with one update."
+            "replica then processes its batch in k parts, with one update."
         )
     if inner.ema_overwrite_frequency:
         raise ValueError(
             "ema_overwrite_frequency does not work under tf.distribute. Leave it out: with keras_vit.training.AdamW or Momentum the "
-            "averages stay beside the weights (callbacks.EvaluateAverage evaluates with them)."
+            "averages stay in the optimizer, next to the weights (training.EvaluateAverage evaluates with them)."
         )
     if isinstance(inner, keras.optimizers.ScheduleFreeAdamW):
         raise ValueError(
-            "ScheduleFreeAdamW reads weights that it has just changed, and ends elsewhere under tf.distribute than on one device. Use "
-            "keras_vit.training.AdamW."
+            "ScheduleFreeAdamW reads weights that it has just changed, so its results under tf.distribute differ from those of one "
+            "device. Use keras_vit.training.AdamW."
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and _clips(inner) and not _reduces_first(inner):
         raise ValueError(
-            f"{type(inner).__name__} with clipping and loss scaling (mixed_float16) would clip each replica's gradient by itself. Use "
+            f"{type(inner).__name__} with clipping and loss scaling (mixed_float16) would clip each replica's gradient separately. Use "
             "keras_vit.training.AdamW or Momentum, or mixed_bfloat16, which needs no loss scaling."
         )
 
 
-def check_made_inside(optimizer, strategy):
+def check_made_inside(optimizer: keras.optimizers.Optimizer | None, strategy: tf.distribute.Strategy) -> None:
     """Raises ValueError if the optimizer was made outside the strategy's scope."""
     if optimizer is not None and optimizer._distribution_strategy is not strategy:
         raise ValueError(
@@ -155,18 +161,18 @@ def check_made_inside(optimizer, strategy):
         )
 
 
-def make_function(model, step, remaining):
-    """Keras' train or test function: an iterator over batches -> the metrics so far, behind `model.steps_per_execution` steps.
+def make_function(model, step: Callable, remaining: Callable[[], int]) -> Callable:
+    """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution` steps.
 
     Args:
-        model: compiled.
-        step: a batch -> anything; runs in every replica.
-        remaining: () -> the steps left in the epoch, where steps_per_execution is above 1.
+        model: a compiled model.
+        step: a function of a batch that runs in every replica; its result is not used.
+        remaining: returns the number of steps left in the epoch; called if steps_per_execution is above 1.
     """
     strategy = model.distribute_strategy
 
     def replica_step(batch):
-        # Keras packs a None in a dataset's element into an Optional.
+        # Keras wraps a None in an element of a dataset as an Optional.
         step(keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch))
 
     if model.jit_compile and not model.run_eagerly and strategy.num_replicas_in_sync == 1:
@@ -187,7 +193,7 @@ def make_function(model, step, remaining):
         tf.while_loop(lambda i: i < steps, body, (tf.constant(0),), parallel_iterations=1)
         return model.get_metrics_result()
 
-    # Without autograph: nothing here needs it, and it would rewrite the layers' code.
+    # Without autograph: nothing here needs it, and it would rewrite the code of the layers.
     on_batch, on_iterator = (tf.autograph.experimental.do_not_convert(f) for f in (on_batch, on_iterator))
     if not model.run_eagerly:
         on_batch, on_iterator = (tf.function(f, reduce_retracing=True) for f in (on_batch, on_iterator))
@@ -195,7 +201,7 @@ def make_function(model, step, remaining):
     def function(iterator):
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             logs = None
-            for batch in iterator:  # train_on_batch's
+            for batch in iterator:  # from train_on_batch
                 logs = on_batch(batch)
             return logs
         if model.steps_per_execution == 1:
@@ -205,8 +211,8 @@ def make_function(model, step, remaining):
     return function
 
 
-def make_gathering_function(model, step):
-    """Keras' predict function for several workers: a list of batches -> the outputs of all of them, in the batch's order, on each."""
+def make_gathering_function(model, step: Callable) -> Callable:
+    """Keras' predict function for several workers: a list of batches -> the outputs of all workers, in order, on every worker."""
     strategy = model.distribute_strategy
 
     def function(batches):
@@ -219,7 +225,7 @@ def make_gathering_function(model, step):
 
 
 def local_spec(element_spec):
-    """The shapes and dtypes of one replica's part of a dataset's elements; None for a None."""
+    """The shapes and dtypes of one replica's part of an element of a dataset; None where the element has None."""
 
     def first(spec):
         parts = tf.nest.flatten(spec, expand_composites=True)

@@ -1,4 +1,4 @@
-"""What originals.py writes goldens with, and the golden of resampling: a position table and a patch kernel."""
+"""Helpers of originals.py for writing goldens, and the golden of resampling: a position table and a patch kernel."""
 
 import importlib.metadata
 import importlib.util
@@ -6,15 +6,15 @@ import json
 import sys
 import types
 
-import drawn
 import numpy as np
+import sampled
 
 POSITION_GRIDS = ((5, 6), (2, 3))
 KERNEL_SIZES = ((4, 4), (12, 12), (5, 7))
 
 
 def library(*names, source=""):
-    """A golden's first field: what answered, and its version."""
+    """A golden's first field: the libraries that computed it, with their versions."""
     return ", ".join([source] * bool(source) + [f"{name} {importlib.metadata.version(name).split('+')[0]}" for name in names])
 
 
@@ -30,9 +30,9 @@ def rounded(values):
 
 
 def import_big_vision(name):
-    """One of big_vision's modules, with stand-ins for what it takes from TensorFlow where that is not installed.
+    """One of big_vision's modules, with stand-ins for TensorFlow if that is not installed.
 
-    They are a file module that is not used here, and tf.image.resize, which is bilinear and does not antialias.
+    The stand-ins are a module for files, which is not used here, and tf.image.resize, bilinear and without antialiasing.
     """
     import flax.io  # noqa: F401 - it looks for the real TensorFlow, and does without it
 
@@ -51,12 +51,12 @@ def import_big_vision(name):
     try:
         return importlib.import_module(f"big_vision.{name}")
     finally:
-        for part in made:  # einops, for one, takes any module of this name for the real one
+        for part in made:  # einops, for one, would take a module of this name for the real one
             del sys.modules[part]
 
 
 def resampled_positions(table, grid):
-    """The table's positions, behind one for the class token, by each library's way."""
+    """The table's positions after that of the class token, resampled by each library."""
     import jax
     import scipy.ndimage
     import torch
@@ -88,7 +88,7 @@ def resampled_positions(table, grid):
 
 
 def resampled_kernel(kernel):
-    """The kernel's first output and input channel by each library's way."""
+    """The kernel's first output and input channel resampled by each library."""
     import torch
     from timm.layers import resample_patch_embed
 
@@ -97,7 +97,7 @@ def resampled_kernel(kernel):
     def timm_way(size):
         return resample_patch_embed(torch.from_numpy(kernel).permute(3, 2, 0, 1), size).permute(2, 3, 1, 0)
 
-    # timm's way with bilinear interpolation and no antialiasing is big_vision's.
+    # timm with bilinear interpolation and without antialiasing gives what big_vision gives.
     ways = {"big_vision": lambda size: flexi.resample_patchemb(kernel, size), "timm": timm_way}
     return {
         way: {f"{h}x{w}": rounded(np.asarray(resample((h, w)))[..., 0, 0]) for h, w in KERNEL_SIZES}
@@ -107,7 +107,7 @@ def resampled_kernel(kernel):
 
 def write_resampling(path):
     """Position tables, (height, width, channels), and patch kernels, (height, width)."""
-    kernel, table = drawn.draw("kernel", (8, 8, 3, 4), 1.0), drawn.draw("positions", (1, 13, 4), 1.0)
+    kernel, table = sampled.sample("kernel", (8, 8, 3, 4), 1.0), sampled.sample("positions", (1, 13, 4), 1.0)
     fields = {"library": library("timm", "torch", "jax", "scipy", source="google-research/big_vision")}
     fields["positions"] = {"shape": [1, 13, 4], "scale": 1.0, "grid": [3, 4], "prefix": 1}
     fields["resampled_positions"] = resampled_positions(table, (3, 4))

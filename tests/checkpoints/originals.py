@@ -1,8 +1,8 @@
-"""Write the goldens: what the original libraries answer, given arrays drawn from their names.
+"""Write the goldens: the outputs of the original libraries for arrays sampled by name (sampled.py).
 
-A maintainer's script, whose output the tests read. It runs in a throwaway environment with torch, torchvision, timm,
+A script for maintainers; the tests read what it writes. It needs an environment of its own, with torch, torchvision, timm,
 transformers, vit-pytorch, jax, flax, ml_collections, einops and scipy, next to checkouts of google-research's
-vision_transformer and big_vision (what that takes from TensorFlow is stood in for):
+vision_transformer and big_vision (whose TensorFlow imports are replaced by stand-ins):
 
     python tests/checkpoints/originals.py --out tests/checkpoints/goldens [--full DIR] [--only PATTERN] \\
         --vision_transformer=DIR --big_vision=DIR
@@ -20,16 +20,16 @@ import re
 import sys
 import tempfile
 
-import drawn
 import numpy as np
+import sampled
 from original_resampling import import_big_vision, library, rounded, write, write_resampling
 
 HALF, IMAGENET = ([127.5] * 3, [127.5] * 3), ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])
 
 
 def inputs(image, statistics):
-    """The pixels as the original's model takes them, channels last."""
-    return ((drawn.pixels(*image) - np.array(statistics[0])) / np.array(statistics[1])).astype("float32")
+    """The pixels as the original model takes them, channels last."""
+    return ((sampled.pixels(*image) - np.array(statistics[0])) / np.array(statistics[1])).astype("float32")
 
 
 def golden(by, form, image, scale, shapes, values, statistics=HALF, config=None, load=None, outputs="logits"):
@@ -51,7 +51,7 @@ def flax_outputs(model, images, scale, call, on_disk=None, jit=True):
     for name, leaf in traverse_util.flatten_dict(tree, sep="/").items():
         file_name, file_shape = on_disk(name, leaf.shape) if on_disk else (name, leaf.shape)
         shapes[file_name] = file_shape
-        params[name] = drawn.draw(file_name, file_shape, scale).reshape(leaf.shape)
+        params[name] = sampled.sample(file_name, file_shape, scale).reshape(leaf.shape)
     apply = functools.partial(model.apply, **call)
     return shapes, (jax.jit(apply) if jit else apply)({"params": traverse_util.unflatten_dict(params, sep="/")}, images)
 
@@ -76,7 +76,7 @@ def vision_transformer(image, classes, scale, config=None, old=False, **settings
 
 
 def big_vision(image, classes, scale, module="vit", load=None, call=None, **arguments):
-    """A model of big_vision.models; call holds what its call takes beside the images."""
+    """A model of big_vision.models; `call` holds the further arguments of its call."""
     model = import_big_vision(f"models.{module}").Model(classes, **arguments)
     # A resampled patch kernel is computed with numpy from the values, so that model is not compiled.
     shapes, (values, _) = flax_outputs(model, inputs(image, HALF), scale, call or {}, jit=not call)
@@ -91,22 +91,22 @@ def torch_outputs(model, images):
         return model.eval()(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous())
 
 
-def drawn_tensors(shapes, scale):
+def sampled_tensors(shapes, scale):
     """One tensor for each name and shape."""
     import torch
 
-    return {name: torch.from_numpy(drawn.draw(name, shape, scale)) for name, shape in shapes.items()}
+    return {name: torch.from_numpy(sampled.sample(name, shape, scale)) for name, shape in shapes.items()}
 
 
-def drawn_outputs(model, images, scale):
-    """Shapes of the state dict's entries, and the outputs when every one is drawn anew."""
+def sampled_outputs(model, images, scale):
+    """Shapes of the state dict's entries, and the outputs for sampled values."""
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    model.load_state_dict(drawn_tensors(shapes, scale))
+    model.load_state_dict(sampled_tensors(shapes, scale))
     return shapes, torch_outputs(model, images)
 
 
 def timm_model(image, classes, scale, architecture, build=None, **arguments):
-    """One of timm's architectures, or what build makes where its function fixes widths that are too large here."""
+    """One of timm's architectures, or the model that `build` makes where the function of timm fixes widths that are too large here."""
     import timm
 
     make = functools.partial(build, image) if build else functools.partial(timm.create_model, architecture)
@@ -117,7 +117,7 @@ def timm_model(image, classes, scale, architecture, build=None, **arguments):
     config = {"architecture": architecture, "num_classes": classes, "num_features": model.num_features}
     config.update(global_pool=getattr(model, "global_pool", "avg"), pretrained_cfg=settings, model_args=arguments)
     statistics = [255 * np.array(published[key]) for key in ("mean", "std")]
-    shapes, values = drawn_outputs(model, inputs(image, statistics), scale)
+    shapes, values = sampled_outputs(model, inputs(image, statistics), scale)
     return golden(library("timm", "torch"), "timm", image, scale, shapes, values, statistics, config)
 
 
@@ -147,7 +147,7 @@ def bit_npz(image, classes, scale, **sizes):
     shapes = {name: (value.permute(2, 3, 1, 0) if value.ndim == 4 else value).shape for name, value in state.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = str(pathlib.Path(folder, "bit.npz"))
-        np.savez(path, **{name: drawn.draw(name, shape, scale) for name, shape in shapes.items()})
+        np.savez(path, **{name: sampled.sample(name, shape, scale) for name, shape in shapes.items()})
         model.load_pretrained(path)
     values = torch_outputs(model, inputs(image, HALF))
     return golden(library("timm", "torch"), "google", image, scale, shapes, values)
@@ -169,7 +169,7 @@ def bit_name(name):
 
 
 def huggingface(image, classes, scale, model, outputs="logits", prefix="", statistics=HALF, **arguments):
-    """transformers, through a file as it saves and loads them; prefix stands before the names it saves itself."""
+    """transformers, through a file that it saves and loads; `prefix` is put before the names."""
     import transformers
     from safetensors.torch import load_file, save_file
 
@@ -179,11 +179,11 @@ def huggingface(image, classes, scale, model, outputs="logits", prefix="", stati
         kind(kind.config_class(**arguments)).save_pretrained(folder)
         path = pathlib.Path(folder, "model.safetensors")
         shapes = {prefix + name: tensor.shape for name, tensor in load_file(path).items()}
-        save_file(drawn_tensors(shapes, scale), path, {"format": "pt"})
+        save_file(sampled_tensors(shapes, scale), path, {"format": "pt"})
         loaded, report = kind.from_pretrained(folder, output_loading_info=True)
         config = json.loads(pathlib.Path(folder, "config.json").read_text())
     if any(report.get(key) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
-        raise RuntimeError(f"{model} did not take the drawn file: {report}")
+        raise RuntimeError(f"{model} did not load the sampled file: {report}")
     answer = torch_outputs(loaded, inputs(image, statistics))
     values = answer.logits if outputs == "logits" else answer.pooler_output
     return golden(
@@ -192,11 +192,11 @@ def huggingface(image, classes, scale, model, outputs="logits", prefix="", stati
 
 
 def lucidrains(image, classes, scale, **arguments):
-    """vit_pytorch's plain model."""
+    """vit_pytorch.ViT."""
     import vit_pytorch
 
     model = vit_pytorch.ViT(image_size=image, num_classes=classes, **arguments)
-    (shapes, values), load = drawn_outputs(model, inputs(image, HALF), scale), {"heads": arguments["heads"]}
+    (shapes, values), load = sampled_outputs(model, inputs(image, HALF), scale), {"heads": arguments["heads"]}
     return golden(library("vit-pytorch", "torch"), "vit_pytorch", image, scale, shapes, values, load=load)
 
 

@@ -25,7 +25,7 @@ def test_higher_resolution_keeps_all_but_the_positions(tiny):
 
 
 def test_reset_removes_pre_logits_and_starts_from_zero(tiny, pixels):
-    """The paper: the whole head goes, the hidden layer too; one zero-initialised linear layer comes."""
+    """As in the paper: one zero-initialised linear layer replaces the whole head, the hidden layer included."""
     new = transfer(tiny(pre_logits=8, head_bias=-6.9), classes=3, class_names=list("xyz"), head="reset")
     assert new.spec.pre_logits is None and new.class_names == ("x", "y", "z")
     np.testing.assert_array_equal(new(pixels), np.zeros((4, 3)))
@@ -58,7 +58,7 @@ def test_load_reads_files_and_run_directories(tiny, pixels, tmp_path):
         ({"head": "new"}, "Valid: keep, reset, drop"),
         ({"head": "reset"}, "needs classes"),
         ({"classes": 3}, 'cannot have 3 classes: the model has 5. Use head="reset"'),
-        ({"depth": 3}, "Without values:.*block_02"),
+        ({"depth": 3}, "Weights without values:.*block_02"),
         ({"width": 32}, "other shapes:.*patch_encoder/bias"),
         ({"image_size": 9}, "not divisible"),
         ({"resample": "nearest", "image_size": 16}, "Valid: google"),

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import affine, augment, color, evaluation_batches, from_arrays, training_batches
-from keras_vit.data.ops import OPS
-from keras_vit.data.preprocess import parse
+from keras_vit.data import evaluation_batches, from_arrays, training_batches
+from keras_vit.data.ops import affine, color, policies
+from keras_vit.data.ops.registry import OPS
+from keras_vit.data.ops.text import parse
 
 PHOTO = np.load(pathlib.Path(__file__).parent / "goldens" / "augment.npz")["color"]
 NEW = [
@@ -22,7 +23,7 @@ NEW = [
 def draws(text, n, image=PHOTO):
     """The results for seeds 0 to n - 1, (n, h, w, c), in tf.data."""
     ops = parse(text)
-    dataset = tf.data.Dataset.range(n).map(lambda i: ops(image, tf.stack([i, 7])), num_parallel_calls=2)
+    dataset = tf.data.Dataset.range(n).map(lambda i: ops.image(image, tf.stack([i, 7])), num_parallel_calls=2)
     assert dataset.element_spec == tf.TensorSpec(image.shape, tf.uint8)
     return np.stack(list(dataset.as_numpy_iterator()))
 
@@ -31,14 +32,14 @@ def draws(text, n, image=PHOTO):
 def test_a_result_is_a_function_of_the_seed_in_tf_data_and_outside(text):
     ops, inside = parse(text), draws(text, 6)
     for i in range(6):
-        np.testing.assert_array_equal(ops(tf.constant(PHOTO), tf.constant([i, 7], tf.int64)), inside[i])
+        np.testing.assert_array_equal(ops.image(tf.constant(PHOTO), tf.constant([i, 7], tf.int64)), inside[i])
     assert len({pixels.tobytes() for pixels in inside}) > 1
 
 
 @pytest.mark.parametrize("text", NEW)
 def test_gray_images_stay_gray_images(text):
     gray, ops = tf.constant(PHOTO[..., :1]), parse(text)
-    assert all(ops(gray, tf.constant([i, 7], tf.int64)).shape == (24, 32, 1) for i in range(8))
+    assert all(ops.image(gray, tf.constant([i, 7], tf.int64)).shape == (24, 32, 1) for i in range(8))
 
 
 def both_ways(function, amount):
@@ -67,12 +68,12 @@ def test_rand_augment_draws_each_of_its_ops_as_often_with_the_papers_strengths()
     names = {np.asarray(x).tobytes(): (name, i) for name, results in expected.items() for i, x in enumerate(results)}
     assert len(names) == 20
     results = draws("rand_augment(1, 15, translate=8, cut=4)", 1600)
-    found = [names.get(x.tobytes(), ("cutout", 0)) for x in results]
-    counts = collections.Counter(name for name, _ in found)
+    matches = [names.get(x.tobytes(), ("cutout", 0)) for x in results]
+    counts = collections.Counter(name for name, _ in matches)
     assert set(counts) == {*expected, "cutout"} and all(65 < count < 135 for count in counts.values()), counts
-    ways = collections.Counter(found)
+    ways = collections.Counter(matches)
     assert all(0.3 < ways[name, 0] / counts[name] < 0.7 for name, results in expected.items() if len(results) == 2)
-    squares = [x for x, (name, _) in zip(results, found) if name == "cutout"]
+    squares = [x for x, (name, _) in zip(results, matches) if name == "cutout"]
     for x in squares:
         gray = (x == 128).all(-1) & (x != PHOTO).any(-1)
         ys, xs = np.flatnonzero(gray.any(1)), np.flatnonzero(gray.any(0))
@@ -83,12 +84,12 @@ def test_rand_augment_draws_each_of_its_ops_as_often_with_the_papers_strengths()
 
 
 def test_auto_augment_applies_one_of_the_25_pairs_with_their_probabilities():
-    pairs = augment.POLICIES["v0"]
+    pairs = policies.POLICIES["v0"]
     assert len(pairs) == 25 and pairs[0] == (("equalize", 0.8, 1), ("shear_y", 0.8, 4))
 
     def outcomes(images, name, level):
-        value = float(augment.auto_value(name, level, 250, 100))
-        return [augment.AUTO_OPS[name](x, value, [d, 0, 0], 128) for x in images for d in (0.0, 1.0)]
+        value = float(policies.auto_value(name, level, 250, 100))
+        return [policies.AUTO_OPS[name](x, value, [d, 0, 0], 128) for x in images for d in (0.0, 1.0)]
 
     photo = [tf.constant(PHOTO)]
     possible = list(photo)
@@ -107,8 +108,8 @@ def test_trivial_augment_has_the_wide_ranges():
     image = tf.constant(PHOTO)
 
     def at(level):
-        values = {name: float(augment.trivial_value(name, level)) for name in augment.TRIVIAL_OPS}
-        return {name: np.asarray(op(image, values[name], [0.9, 0, 0], 0)) for name, op in augment.TRIVIAL_OPS.items()}
+        values = {name: float(policies.trivial_value(name, level)) for name in policies.TRIVIAL_OPS}
+        return {name: np.asarray(op(image, values[name], [0.9, 0, 0], 0)) for name, op in policies.TRIVIAL_OPS.items()}
 
     least, most = at(0), at(30)
     np.testing.assert_array_equal(most["rotate"], affine.rotate(image, 135.0, 0))
@@ -196,13 +197,13 @@ def test_random_erasing_leaves_what_has_no_room():
         ("auto_augment('v9')", 'unknown policy "v9". Valid: v0'),
         ("color_jitter(-1)", "brightness=-1: expected a number"),
         ("color_jitter(hue=.6)", "numbers from -0.5 to 0.5"),
-        ("random_grayscale(2)", "a probability lies within 0 and 1, got 2"),
+        ("random_grayscale(2)", "expected a probability between 0 and 1, got 2"),
         ("gaussian_blur(.5, sigma=(0, 1))", "0 < low <= high"),
         ("random_erasing(mode='noise')", "Valid: pixel, rand, const"),
         ("random_erasing(scale=(0.5, 2))", "a scale below 1"),
         ("check(3, 1)", "low <= high"),
         ("one_hot(0)", "a positive integer, got 0"),
-        ("decode|keep('image', 'label')", r"An example is \(image, label\) and nothing else"),
+        ("decode|keep('image', 'label')", "A batch holds what `select` takes of each example"),
         ("decode|value_range(-1, 1)", "the model normalises them"),
     ],
 )
@@ -211,31 +212,32 @@ def test_mistakes_are_clear_errors(text, message):
         parse(text)
 
 
-def test_check_refuses_pixels_that_are_outside_or_no_numbers():
+def test_check_refuses_pixels_that_are_out_of_range_or_not_finite():
     good = tf.constant(PHOTO, tf.float32)
-    np.testing.assert_array_equal(OPS["check"]()(good), good)
+    np.testing.assert_array_equal(OPS["check"].factory()(good), good)
     for bad in (-1.0, 256.0, np.nan, np.inf):
         image = np.array(good)
         image[3, 4, 1] = bad
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 255\): expected finite pixels from 0 to 255"):
-            parse("check()")(tf.constant(image))
+            parse("check()").image(tf.constant(image))
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 255\)"):
-            next(iter(tf.data.Dataset.from_tensors(image).map(parse("check|central_crop(2)"))))
+            next(iter(tf.data.Dataset.from_tensors(image).map(parse("check|central_crop(2)").image)))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 200\)"):
-        parse("check(0, 200)")(tf.constant(PHOTO))
+        parse("check(0, 200)").image(tf.constant(PHOTO))
 
 
 def test_one_hot_makes_rows_of_labels_in_training():
     source = from_arrays(np.zeros((8, 4, 4, 3), "uint8"), np.arange(8) % 3)
     images, rows = next(iter(training_batches(source, "one_hot(3)|random_flip", 8)))
-    _, labels = next(iter(training_batches(source, "random_flip", 8)))
+    labels = [source.labels[key] for _, key in source.shuffled_keys(0).take(8)]
     np.testing.assert_array_equal(rows, np.eye(3)[labels])
-    _, rows = next(iter(training_batches(source, "one_hot(4, on=0.9, off=0.1)", 8)))
+    smoothed = parse("one_hot(4, on=0.9, off=0.1)")
+    rows = [smoothed({"image": PHOTO, "label": label})["label"] for label in labels]
     np.testing.assert_allclose(rows, 0.1 + 0.8 * np.eye(4)[labels], rtol=1e-6)
     with pytest.raises(ValueError, match="leave one_hot out"):
         evaluation_batches(source, "one_hot(3)", 8)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"one_hot\(2\): got the label"):
-        parse("one_hot(2)").label(tf.constant(2))
+        parse("one_hot(2)")({"image": tf.constant(PHOTO), "label": tf.constant(2)})
 
 
 def test_augmented_batches_are_a_function_of_the_step():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import affine, color
+from keras_vit.data.ops import affine, color
 
 GOLDENS = np.load(pathlib.Path(__file__).parent / "goldens" / "augment.npz")
 CALL = re.compile(r"(?P<gray>gray )?(?P<name>\w+)\((?P<arguments>.*)\)")
@@ -15,8 +15,8 @@ CALLS = [name for name in GOLDENS.files if CALL.fullmatch(name)]
 MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 
 
-def called(name, image):
-    """The result of a golden's call, eagerly, after checking that tf.data gives the same."""
+def result_of(name, image):
+    """The result of a golden's call, eagerly, after a check that tf.data gives the same."""
     match = CALL.fullmatch(name)
     function = getattr(affine if match["name"] in MOVES else color, match["name"])
     arguments = [float(a) if "." in a else int(a) for a in match["arguments"].split(", ") if a]
@@ -29,7 +29,7 @@ def called(name, image):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_values_are_those_of_pillow_and_torchvision(name):
-    result = called(name, GOLDENS["gray" if name.startswith("gray ") else "color"])
+    result = result_of(name, GOLDENS["gray" if name.startswith("gray ") else "color"])
     difference = np.abs(result.astype(int) - GOLDENS[name])
     if any(move in name for move in MOVES):  # a point on the edge between two pixels may fall to either
         assert (difference > 0).mean() < 0.01
@@ -48,19 +48,19 @@ def test_the_goldens_are_of_every_function():
 def test_an_image_of_one_value_stays():
     flat = np.full((5, 7, 3), 90, "uint8")
     for name in ("autocontrast()", "equalize()", "sharpness(2.8)", "contrast(2.8)", "gaussian_blur(1.0, 2)", "hue(0.3)"):
-        np.testing.assert_array_equal(called(name, flat), flat)
+        np.testing.assert_array_equal(result_of(name, flat), flat)
 
 
 def test_posterize_keeps_at_least_one_bit_and_at_most_eight():
-    np.testing.assert_array_equal(called("posterize(0)", GOLDENS["color"]), GOLDENS["posterize(1)"])
-    np.testing.assert_array_equal(called("posterize(12)", GOLDENS["color"]), GOLDENS["color"])
+    np.testing.assert_array_equal(result_of("posterize(0)", GOLDENS["color"]), GOLDENS["posterize(1)"])
+    np.testing.assert_array_equal(result_of("posterize(12)", GOLDENS["color"]), GOLDENS["color"])
 
 
 def test_solarize_add_lightens_what_is_dark():
     image = np.array([0, 17, 127, 128, 255], "uint8").reshape(1, 5, 1)
-    assert called("solarize_add(50)", image).ravel().tolist() == [50, 67, 177, 128, 255]
-    assert called("solarize_add(200)", image).ravel().tolist() == [200, 217, 255, 128, 255]
-    assert called("solarize_add(0)", image).ravel().tolist() == [0, 17, 127, 128, 255]
+    assert result_of("solarize_add(50)", image).ravel().tolist() == [50, 67, 177, 128, 255]
+    assert result_of("solarize_add(200)", image).ravel().tolist() == [200, 217, 255, 128, 255]
+    assert result_of("solarize_add(0)", image).ravel().tolist() == [0, 17, 127, 128, 255]
 
 
 def test_floats_are_rounded_first():

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import open_source
-from keras_vit.data.decode import decode
 from keras_vit.data.duplicates import descriptors, near_duplicates, thumbnail
+from keras_vit.data.ops.decode import decode_image
 
 
 def uint8(image):
@@ -42,7 +42,7 @@ ALTERATIONS = {
 def photos(shared_data):
     """The pixels of the 100 ImageNet photos, at 40% of their size for speed."""
     source = open_source(f"csv:{shared_data}/imagenet_sample/labels.csv?classes=1000", "train")
-    return [scaled(pixels, 0.4) for pixels in source.ordered().map(lambda image, label: decode(3)(image))]
+    return [scaled(pixels, 0.4) for pixels in source.ordered().map(lambda example: decode_image(example["image"]))]
 
 
 def thumbnails(images):

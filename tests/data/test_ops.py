@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.ops import OPS, RANDOM
-from keras_vit.data.preprocess import parse
+from keras_vit.data.ops.registry import OPS
+from keras_vit.data.ops.text import parse
 
 RAMP = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
 SEED = tf.constant([1, 2], tf.int64)
@@ -16,11 +16,18 @@ SEED = tf.constant([1, 2], tf.int64)
 def run(text, image=RAMP, seed=SEED):
     """The result eagerly, after checking that tf.data gives the same."""
     ops = parse(text)
-    eager = np.asarray(ops(tf.constant(image), seed))
-    inside = next(iter(tf.data.Dataset.from_tensors(image).map(lambda x: ops(x, seed))))
+    eager = np.asarray(ops.image(tf.constant(image), seed))
+    inside = next(iter(tf.data.Dataset.from_tensors(image).map(lambda x: ops.image(x, seed))))
     np.testing.assert_array_equal(eager, inside)
     assert eager.dtype == np.uint8
     return eager
+
+
+def over_seeds(text, n, image=RAMP):
+    """The results for the seeds (0, 0) to (n - 1, 0), (n, h, w, c)."""
+    ops = parse(text)
+    dataset = tf.data.Dataset.range(n).map(lambda i: ops.image(image, tf.stack([i, tf.constant(0, tf.int64)])))
+    return np.stack(list(dataset.as_numpy_iterator()))
 
 
 def test_every_op_has_a_test():
@@ -96,9 +103,9 @@ def test_jpegs_are_decoded_as_pillow_decodes_them():
 
 
 def test_random_crop_is_a_window_and_moves_with_the_seed():
-    windows = {run("random_crop(3, 4)", seed=tf.constant([i, 0], tf.int64)).tobytes() for i in range(20)}
+    windows = {window.tobytes() for window in over_seeds("random_crop(3, 4)", 20)}
     every = {RAMP[i : i + 3, j : j + 4].tobytes() for i in range(4) for j in range(5)}
-    assert len(windows) > 5 and windows <= every
+    assert len(windows) > 5 and windows <= every and run("random_crop(3, 4)").tobytes() in every
     assert run("random_crop(6, 8, padding=1)").shape == (6, 8, 3)
 
 
@@ -110,17 +117,25 @@ def test_random_resized_crop_stays_within_the_values():
 
 
 def test_random_flip_flips_half():
-    flipped = [(run("random_flip", seed=tf.constant([i, 0], tf.int64)) == RAMP[:, ::-1]).all() for i in range(40)]
+    flipped = [(image == RAMP[:, ::-1]).all() for image in over_seeds("random_flip", 40)]
+    assert (run("random_flip") == RAMP).all() or (run("random_flip") == RAMP[:, ::-1]).all()
     assert 10 < sum(flipped) < 30
 
 
 def test_random_shift_moves_by_whole_pixels_and_fills_with_black():
-    found = set()
-    for i in range(60):
-        y = run("random_shift(1)", seed=tf.constant([i, 0], tf.int64)).astype(int)
-        padded = np.pad(RAMP, ((1, 1), (1, 1), (0, 0))).astype(int)
-        found |= {(a, b) for a in range(3) for b in range(3) if (padded[a : a + 6, b : b + 8] == y).all()}
-    assert len(found) == 9
+    padded, shifts = np.pad(RAMP, ((1, 1), (1, 1), (0, 0))), set()
+    for image in [run("random_shift(1)"), *over_seeds("random_shift(1)", 60)]:
+        matches = {(a, b) for a in range(3) for b in range(3) if (padded[a : a + 6, b : b + 8] == image).all()}
+        assert len(matches) == 1
+        shifts |= matches
+    assert len(shifts) == 9
+
+
+def test_multiply_scales_pixels_of_another_range():
+    zeros_and_ones = (RAMP % 2).astype("uint8")
+    np.testing.assert_array_equal(run("decode|multiply(255)", zeros_and_ones), 255 * zeros_and_ones)
+    with pytest.raises(ValueError, match="multiply: expected a positive number, got 0"):
+        parse("multiply(0)")
 
 
 def test_noise_has_the_deviation_it_says():
@@ -132,7 +147,7 @@ def test_noise_has_the_deviation_it_says():
     ("text", "message"),
     [
         ("decode|resise(3)", 'Unknown preprocessing op "resise". Did you mean "resize"'),
-        ("resize", r"missing a required argument: 'height'. It is resize\(height"),
+        ("resize", r"missing a required argument: 'height'. The op is resize\(height"),
         ("resize(3, colour=1)", "unexpected keyword argument 'colour'"),
         ("resize(-3)", "positive integers"),
         ("resize(__import__('os'))", "Cannot read"),
@@ -145,7 +160,8 @@ def test_mistakes_are_clear_errors(text, message):
 
 
 def test_random_ops_are_marked():
-    assert RANDOM >= {
+    random = {name for name, op in OPS.items() if op.random}
+    assert random >= {
         "random_crop",
         "random_resized_crop",
         "random_flip",
@@ -154,5 +170,5 @@ def test_random_ops_are_marked():
         "rand_augment",
         "color_jitter",
     }
-    assert not RANDOM & {"decode", "resize", "central_crop", "check", "one_hot"}
+    assert not random & {"decode", "resize", "central_crop", "check", "multiply", "one_hot"}
     assert parse("decode|resize(3)").random is False

@@ -1,12 +1,14 @@
 """Sources: splits, order, resuming, and what happens with odd folders."""
 
+import logging
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, open_source, training_batches
-from keras_vit.data.excluding import example_names, read_names, without
-from keras_vit.data.passes import each
+from keras_vit.data.scan import scan
+from keras_vit.data.sources.selection import example_names, read_names, without
 from keras_vit.data.splits import split_range
 
 
@@ -15,7 +17,13 @@ def collect(dataset, count=None):
 
 
 def same(a, b):
-    return len(a) == len(b) and all(all(np.array_equal(x, y) for x, y in zip(p, q)) for p, q in zip(a, b))
+    a, b = tf.nest.flatten(a), tf.nest.flatten(b)
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b))
+
+
+def numbers_of(examples):
+    """The number of each of `numbered`'s examples."""
+    return [int(example["image"][0, 0, 0]) for example in examples]
 
 
 def numbered(n=10):
@@ -45,7 +53,7 @@ def test_split_slices(split, expected):
     assert split_range(split, 50) == expected
 
 
-@pytest.mark.parametrize(("split", "message"), [("train[5]", "is no split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")])
+@pytest.mark.parametrize(("split", "message"), [("train[5]", "is not a split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")])
 def test_bad_splits(split, message):
     with pytest.raises(ValueError, match=message):
         split_range(split, 50)
@@ -58,20 +66,20 @@ def test_digits_are_the_stratified_split_of_scikit_learn():
     images, labels = load_digits(return_X_y=True)
     _, expected, _, expected_labels = train_test_split(images, labels, test_size=0.2, stratify=labels, random_state=0)
     source = open_source("digits", "test")
-    got = collect(source.ordered())
+    examples = collect(source.ordered())
     assert (source.size, open_source("digits", "train").size) == (360, 1437)
-    np.testing.assert_array_equal([label for _, label in got], expected_labels)
-    np.testing.assert_allclose([image.ravel() for image, _ in got], expected * 255 / 16, atol=0.5)
+    np.testing.assert_array_equal([example["label"] for example in examples], expected_labels)
+    np.testing.assert_allclose([example["image"].ravel() for example in examples], expected * 255 / 16, atol=0.5)
     with pytest.raises(ValueError, match="Its splits: train, test"):
         open_source("digits", "validation")
 
 
 def test_each_pass_holds_every_example_once_in_another_order():
-    seen = [int(image[0, 0, 0]) for _, image, _ in collect(numbered().shuffled(seed=1), 30)]
+    seen = numbers_of(example for _, example in collect(numbered().shuffled(seed=1), 30))
     passes = [seen[:10], seen[10:20], seen[20:]]
     assert all(sorted(p) == list(range(10)) for p in passes)
     assert passes[0] != passes[1] != passes[2]
-    assert seen != [int(image[0, 0, 0]) for _, image, _ in collect(numbered().shuffled(seed=2), 30)]
+    assert seen != numbers_of(example for _, example in collect(numbered().shuffled(seed=2), 30))
 
 
 @pytest.mark.parametrize("start", [0, 7, 10, 23])
@@ -81,17 +89,18 @@ def test_a_stream_resumes_at_the_exact_example(start):
 
 
 def test_single_example_source():
-    assert [int(image[0, 0, 0]) for _, image, _ in collect(numbered(1).shuffled(0), 3)] == [0, 0, 0]
+    assert numbers_of(example for _, example in collect(numbered(1).shuffled(0), 3)) == [0, 0, 0]
 
 
 TEXT = "decode(1)|resize(6, 6)|random_crop(4)|random_flip|random_shift(1)|noise(20)"
 
 
 def test_training_batches_are_a_function_of_seed_and_step():
-    first = collect(training_batches(numbered(), TEXT, 4, seed=3), 12)
-    assert same(first, collect(training_batches(numbered(), TEXT, 4, seed=3), 12))
+    batches = training_batches(numbered(), TEXT, 4, seed=3)
+    first = collect(batches, 12)
+    assert same(first, collect(batches, 12))
     assert same(first[7:], collect(training_batches(numbered(), TEXT, 4, seed=3, start_step=7), 5))
-    assert not same(first, collect(training_batches(numbered(), TEXT, 4, seed=4), 12))
+    assert not same(first[:1], collect(training_batches(numbered(), TEXT, 4, seed=4), 1))
     assert first[0][0].dtype == np.uint8 and first[0][0].shape == (4, 4, 4, 1)
 
 
@@ -114,7 +123,7 @@ def test_nothing_waits_for_tuning_when_an_iterator_is_deleted():
     source = numbered()
     made = training_batches(source, "random_flip", 4), evaluation_batches(source, "", 4), source.ordered(), source.shuffled(0)
     assert [dataset.options().autotune.enabled for dataset in made] == [False] * 4
-    assert made[0].map(lambda images, labels: images).options().autotune.enabled is False  # nor of what a user makes of it
+    assert made[0].map(lambda images, labels: images).options().autotune.enabled is False  # nor a dataset made from it
 
 
 def test_pipeline_mistakes_are_clear():
@@ -133,7 +142,7 @@ def test_images_without_a_fixed_size_are_refused(tmp_path):
     [
         (np.zeros((2, 4, 4)), [0, 1], r"expected images \(b, h, w, c\)"),
         (np.zeros((2, 4, 4, 1)), [0], "as many labels"),
-        (np.zeros((2, 4, 4, 1)), [0, -1], "labels run from -1"),
+        (np.zeros((2, 4, 4, 1)), [0, -1], "the labels range from -1"),
     ],
 )
 def test_arrays_that_do_not_fit(images, labels, message):
@@ -170,7 +179,7 @@ def test_slices_of_a_folder_are_disjoint_and_whole(tmp_path):
     for i in range(10):
         write_image(tmp_path / f"class{i % 2}" / f"{i}.jpg", i)
     parts = [open_source(f"folder:{tmp_path}", split) for split in ("train[:80%]", "train[80%:]")]
-    files = [{image for image, _ in collect(part.ordered())} for part in parts]
+    files = [{example["image"] for example in collect(part.ordered())} for part in parts]
     assert [len(f) for f in files] == [8, 2] and not files[0] & files[1]
     assert parts[0].class_names == parts[1].class_names
 
@@ -181,19 +190,57 @@ def test_a_folder_opens_without_decoding_and_names_its_images(tmp_path):
     (tmp_path / "dog" / "broken.jpg").write_text("not an image")
     source = open_source(f"folder:{tmp_path}", "train")
     assert sorted(example_names(source)) == [f"{tmp_path}/cat/a.jpg", f"{tmp_path}/dog/broken.jpg"]
-    found = {name: reason for name, _, reason in each(source, lambda image, pixels, label: (pixels,))}
-    assert found[f"{tmp_path}/cat/a.jpg"] is None and found[f"{tmp_path}/dog/broken.jpg"]
+    reasons = {name: reason for name, _, reason in scan(source, lambda example, pixels: (pixels,))}
+    assert reasons[f"{tmp_path}/cat/a.jpg"] is None and reasons[f"{tmp_path}/dog/broken.jpg"]
 
 
-def test_a_folder_lies_below_data_dir_or_in_another_file_system(tmp_path):
+def test_a_folder_may_be_below_data_dir_or_in_another_file_system(tmp_path):
     write_image(tmp_path / "photos" / "cat" / "a.jpg")
     encoded = (tmp_path / "photos" / "cat" / "a.jpg").read_bytes()
-    assert collect(open_source("folder:photos", "train", str(tmp_path)).ordered()) == [(encoded, 0)]
+    assert collect(open_source("folder:photos", "train", str(tmp_path)).ordered()) == [{"image": encoded, "label": 0}]
     for split, name in (("train", "001.cat"), ("train", "dog"), ("validation", "dog")):
         tf.io.gfile.makedirs(f"ram://photos/{split}/{name}")
         tf.io.write_file(f"ram://photos/{split}/{name}/a.jpg", encoded)
     source = open_source("folder:ram://photos", "val")
-    assert source.class_names == ("001.cat", "dog") and collect(source.ordered()) == [(encoded, 1)]
+    assert source.class_names == ("001.cat", "dog") and collect(source.ordered()) == [{"image": encoded, "label": 1}]
+
+
+def test_what_a_folder_leaves_out_is_told_in_one_line(tmp_path, caplog):
+    logging.getLogger("absl").propagate = True
+    for name in ("cat/a.jpg", "dog/b.jpg"):
+        write_image(tmp_path / name)
+    for name in ("cat/a.heic", "cat/b.HEIC", "dog/notes.txt", "dog/.DS_Store", "dog/Thumbs.db"):
+        (tmp_path / name).write_text("")
+    with caplog.at_level("WARNING"):
+        open_source(f"folder:{tmp_path}", "train")
+        assert [r.getMessage().partition("left out are ")[2] for r in caplog.records] == ["files of other kinds (2 .heic)."]
+        caplog.clear()
+        (tmp_path / "cat/a.heic").unlink(), (tmp_path / "cat/b.HEIC").unlink()
+        open_source(f"folder:{tmp_path}", "train")
+        assert not caplog.records
+        (tmp_path / "empty").mkdir()
+        open_source(f"folder:{tmp_path}", "train")
+        assert "folders without images (empty)" in caplog.text
+        write_image(tmp_path / "train" / "steam" / "c.jpg")
+        open_source(f"folder:{tmp_path}", "train")
+        assert "folders beside the splits (cat, dog, empty): train was taken as a split" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", '" is a folder: write folder:/'),
+        ("{}/t.csv", '" is a file: write csv:/'),
+        ("folder:PATH", "give --config.data.source=folder:YOUR_FOLDER"),
+        ("{}/none", 'tensorflow-datasets has no "/'),
+        ("cifar11", '^tensorflow-datasets has no "cifar11". Did you mean .*cifar10'),
+    ],
+)
+def test_a_source_without_its_kind_says_what_to_write(text, message, tmp_path):
+    (tmp_path / "t.csv").write_text("image,label\n")
+    with pytest.raises(ValueError, match=message) as caught:
+        open_source(text.format(tmp_path), "train")
+    assert len(str(caught.value)) < 300
 
 
 def test_folders_without_images_are_clear_errors(tmp_path):
@@ -214,8 +261,8 @@ def test_cifar10_is_whole_and_resumes(shared_data):
     text = "decode|random_crop(32, padding=4)|random_flip"
     whole = collect(training_batches(source, text, 100, seed=5), 25)
     assert same(whole[13:], collect(training_batches(source, text, 100, seed=5, start_step=13), 12))
-    first = sorted(image for _, image, _ in collect(source.shuffled(1), 1000))
-    assert first == sorted(image for image, _ in collect(source.ordered()))
+    first = sorted(example["image"] for _, example in collect(source.shuffled(1), 1000))
+    assert first == sorted(example["image"] for example in collect(source.ordered()))
 
 
 def test_cifar10_test_has_a_thousand_of_each(shared_data):
@@ -238,7 +285,7 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
     assert images[0] == images[1] == images[2] and len(images[0]) == 5
     with pytest.raises(ValueError, match="only: 3.0.2"):
         open_source("cifar10:2.0.0", "test", folder)
-    with pytest.raises(ValueError, match='"id" should be one ClassLabel an example, but is Text. Say "cifar10[?]label=label"'):
+    with pytest.raises(ValueError, match='"id" should be one ClassLabel per example, but is Text. Say "cifar10[?]label=label"'):
         open_source("cifar10?label=id", "test", folder)
     with pytest.raises(ValueError, match='has the option "labl=id". Valid: image=, label='):
         open_source("cifar10?labl=id", "test", folder)
@@ -260,7 +307,7 @@ def test_unknown_kinds_list_the_valid_ones(text, message):
 def test_arrays_may_be_encoded():
     images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(3)]
     source = from_arrays(images, [0, 1, 1])
-    assert collect(source.ordered()) == list(zip(images, [0, 1, 1]))
+    assert collect(source.ordered()) == [{"image": image, "label": label} for image, label in zip(images, [0, 1, 1])]
     with pytest.raises(ValueError, match="as many labels"):
         from_arrays(images, [0])
 
@@ -269,13 +316,13 @@ def test_arrays_may_be_encoded():
 def test_excluded_examples_are_gone_from_every_pass(start):
     source = without(numbered(6), ["arrays, example 1", "arrays, example 4", "another"])
     assert source.size == 4 and source.class_counts().tolist() == [2, 0, 2]
-    assert [int(image[0, 0, 0]) for image, _ in collect(source.ordered())] == [0, 2, 3, 5]
-    assert sorted(int(image[0, 0, 0]) for _, image, _ in collect(source.shuffled(1, start), 4)) == [0, 2, 3, 5]
+    assert numbers_of(collect(source.ordered())) == [0, 2, 3, 5]
+    assert sorted(numbers_of(example for _, example in collect(source.shuffled(1, start), 4))) == [0, 2, 3, 5]
     assert example_names(source) == [f"arrays, example {i}" for i in (0, 2, 3, 5)]
     assert example_names(without(source, ["arrays, example 3"])) == [f"arrays, example {i}" for i in (0, 2, 5)]
 
 
-def test_excluded_names_that_are_nobodys(tmp_path):
+def test_excluded_names_that_match_no_example(tmp_path):
     path = tmp_path / "names.txt"
     path.write_text("# a comment\ncat/a.jpg\n\n")
     assert read_names(path) == ["cat/a.jpg"]

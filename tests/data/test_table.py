@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import open_source
-from keras_vit.data.excluding import example_names
+from keras_vit.data.sources.selection import example_names
 
 
 @pytest.fixture
 def photos(tmp_path):
-    """a.png to f.png, each of one shade."""
+    """a.png to f.png, each of one grey level."""
     for i, name in enumerate("abcdef"):
         (tmp_path / f"{name}.png").write_bytes(tf.io.encode_png(np.full((4, 4, 3), 10 * i, "uint8")).numpy())
     return tmp_path
@@ -21,7 +21,7 @@ def photos(tmp_path):
 def examples(source):
     """{file's name: (bytes, label)}."""
     names = [name.rpartition("/")[2] for name in example_names(source)]
-    return dict(zip(names, source.ordered().as_numpy_iterator()))
+    return dict(zip(names, ((e["image"], e["label"]) for e in source.ordered().as_numpy_iterator())))
 
 
 def write(path, text):
@@ -34,10 +34,18 @@ def test_text_labels_are_sorted_into_classes_over_all_splits(photos):
     text = write(photos / "pets.csv", rows)
     train, test, val = (open_source(text, split) for split in ("train", "test", "val"))
     assert train.class_names == test.class_names == ("cat", "dog", "emu")
-    found = examples(train)
-    assert {name: label for name, (_, label) in found.items()} == {"a.png": 1, "b.png": 0}
-    assert found["a.png"][0] == (photos / "a.png").read_bytes()
+    train_examples = examples(train)
+    assert {name: label for name, (_, label) in train_examples.items()} == {"a.png": 1, "b.png": 0}
+    assert train_examples["a.png"][0] == (photos / "a.png").read_bytes()
     assert examples(test).keys() == {"c.png"} and test.labels.tolist() == [2] and examples(val).keys() == {"d.png"}
+
+
+def test_labels_with_fractions_are_no_classes_unless_they_are_listed(photos):
+    text = write(photos / "t.csv", "image,label\na.png,0.0\nb.png,0.333\nc.png,1\n")
+    with pytest.raises(ValueError, match="numbers such as 0.0, not classes.*docs/tasks.md"):
+        open_source(text, "train")
+    (photos / "labels.txt").write_text("0.0\n0.333\n1\n")
+    assert open_source(text, "train").class_names == ("0.0", "0.333", "1")
 
 
 def test_columns_by_option_and_slices_in_a_fixed_random_order(photos):
@@ -83,9 +91,9 @@ def test_the_imagenet_sample_has_its_hundred_classes(shared_data):
         ("t.csv", "image,label\n", "has no rows"),
         ("t.csv", "image,label\na.png,cat\nb.png,\n", "line 3: column \"label\" should hold the label, got ''"),
         ("t.csv", "image,label\na.png,cat\nb.png\n", 'line 3: column "label" should hold the label, got None'),
-        ("t.csv", "image,label\na.png,5000000\n", "labels run to 5000000"),
-        ("t.csv", "image,label\nz.png,0\n", 'line 2: there is no file ".*z.png"; paths lie beside'),
-        ("t.jsonl", '{"image": "a.png", "label": 0}\n{"image": \n', "line 2: no JSON"),
+        ("t.csv", "image,label\na.png,5000000\n", "labels range up to 5000000"),
+        ("t.csv", "image,label\nz.png,0\n", 'line 2: there is no file ".*z.png"; paths are relative to'),
+        ("t.jsonl", '{"image": "a.png", "label": 0}\n{"image": \n', "line 2: not JSON"),
         ("t.jsonl", "[1, 2]\n", "line 1: expected an object"),
         ("t.jsonl", '{"image": "a.png", "label": [1, 2]}\n', r'line 1: column "label" should hold the label, got \[1, 2\]'),
     ],
@@ -101,7 +109,7 @@ def test_other_mistakes(photos):
         open_source(text, "test")
     with pytest.raises(FileNotFoundError, match="Cannot read"):
         open_source("csv:none.csv", "train")
-    with pytest.raises(ValueError, match='label "dog" is none of the 1 classes'):
+    with pytest.raises(ValueError, match='label "dog" is not one of the 1 classes'):
         (photos / "labels.txt").write_text("cat\n")
         open_source(text, "train")
     (photos / "latin.csv").write_bytes("image,label\na.png,caf\xe9\n".encode("latin-1"))

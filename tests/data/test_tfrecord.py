@@ -1,12 +1,13 @@
-"""TFRecord files that others wrote: splits by name, counting, labels from 1, keys, class names, and what is wrong with a file."""
+"""TFRecord files from elsewhere: splits by name, counting, labels from 1, keys, class names, and errors in files."""
 
 import json
 
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import open_source, scanning
-from keras_vit.data.excluding import example_names, without
+from keras_vit.data import open_source
+from keras_vit.data.records import index
+from keras_vit.data.sources.selection import example_names, without
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def write(path, labels, **keys):
 
 
 def contents(source):
-    return [(image.decode(), int(label)) for image, label in source.ordered().as_numpy_iterator()]
+    return [(example["image"].decode(), int(example["label"])) for example in source.ordered().as_numpy_iterator()]
 
 
 def imagenet_like(folder):
@@ -65,7 +66,7 @@ def test_without_class_names_the_labels_are_read_once(tmp_path, cache, monkeypat
     text = f"tfrecord:{tmp_path}/*"
     assert open_source(text, "train").class_names == ("0", "1", "2", "3")
     assert len(list(cache.iterdir())) == 2  # the number of records, the largest label
-    monkeypatch.setattr(scanning, "count_records", lambda path: 1 / 0)
+    monkeypatch.setattr(index, "count_records", lambda path: 1 / 0)
     assert open_source(text, "train").size == 6
     monkeypatch.undo()
     write(tmp_path / "train-00001-of-00003", [1, 1, 1, 7])
@@ -84,9 +85,11 @@ def test_excluded_records_are_gone_from_every_pass(tmp_path):
     source = without(whole, [names[0], "1.tfrecord, record 5", names[-1]])
     kept = [example for i, example in enumerate(contents(whole)) if i not in (0, 9, 15)]
     assert source.size == 13 and source.counts == [3, 5, 5] and contents(source) == contents(source.cached()) == kept
-    stream = [(int(n), image.decode()) for n, image, _ in source.shuffled(3).take(30).as_numpy_iterator()]
+    stream = [(int(n), example["image"].decode()) for n, example in source.shuffled(3).take(30).as_numpy_iterator()]
     assert sorted(image for _, image in stream[:13]) == sorted(image for _, image in stream[13:26]) == sorted(i for i, _ in kept)
-    assert [(int(n), image.decode()) for n, image, _ in source.shuffled(3, 20).take(10).as_numpy_iterator()] == stream[20:]
+    assert [(int(n), example["image"].decode()) for n, example in source.shuffled(3, 20).take(10).as_numpy_iterator()] == stream[
+        20:
+    ]
 
 
 def test_other_keys_and_files_without_a_splits_name(tmp_path):
@@ -97,26 +100,26 @@ def test_other_keys_and_files_without_a_splits_name(tmp_path):
         open_source(f"tfrecord:{tmp_path}/part-*", "train")
 
 
-def test_labels_that_are_no_class_are_named_when_they_are_read(tmp_path):
+def test_labels_outside_the_classes_are_named_when_they_are_read(tmp_path):
     imagenet_like(tmp_path)
     source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="is none of 0 to 2; first_label= and classes="):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not one of 0 to 2; first_label= and classes="):
         contents(source)
 
 
-def test_broken_files_are_clear_errors(tmp_path):
+def test_damaged_files_are_clear_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="No file matches"):
         open_source(f"tfrecord:{tmp_path}", "train")
     write(tmp_path / "a.tfrecord", [0, 1])
     whole = (tmp_path / "a.tfrecord").read_bytes()
     (tmp_path / "a.tfrecord").write_bytes(whole[:-5])
-    with pytest.raises(ValueError, match="is no whole TFRecord file: record 2 does not end"):
+    with pytest.raises(ValueError, match="is not a complete TFRecord file: record 2 does not end"):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
-    (tmp_path / "a.tfrecord").write_text("these are no records, but plain text")
-    with pytest.raises(ValueError, match="is no TFRecord file of tf.train.Examples"):
+    (tmp_path / "a.tfrecord").write_text("these are not records, but text")
+    with pytest.raises(ValueError, match="is not a TFRecord file of tf.train.Examples"):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
     (tmp_path / "a.tfrecord").write_bytes(b"")
-    with pytest.raises(ValueError, match="holds no records"):
+    with pytest.raises(ValueError, match="has no records"):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
     with pytest.raises(ValueError, match="first_label=x: expected an integer"):
         open_source(f"tfrecord:{tmp_path}?first_label=x", "train")
@@ -144,7 +147,7 @@ def test_with_a_description_no_file_is_opened(tmp_path, cache):
 
 
 @pytest.mark.parametrize("changes", [{"splits": {"train": {"0.tfrecord": "two"}}}, {"features": {}}, {"rows": 3}, {"splits": []}])
-def test_a_description_that_is_none(tmp_path, changes):
+def test_a_description_of_another_form(tmp_path, changes):
     (tmp_path / "0.tfrecord").write_bytes(b"")
     described(tmp_path, **changes)
     with pytest.raises(ValueError, match="does not describe TFRecord files"):

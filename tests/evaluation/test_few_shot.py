@@ -1,23 +1,25 @@
 """Few-shot evaluation: what is drawn, the accuracies against scikit-learn's, and which images are embedded."""
 
+import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays, open_source
-from keras_vit.evaluation import extract, few_shot
-from keras_vit.evaluation.features import labels_of, subset
-from keras_vit.evaluation.few_shot import draw
+from keras_vit.data.sources.selection import labels_of, subset
+from keras_vit.evaluation import Embedder, few_shot
+from keras_vit.evaluation.few_shot import draw, whole_numbers
+from keras_vit.evaluation.preprocessing import default_preprocessing
 
 
 @pytest.fixture(scope="module")
 def digits():
     """Pixels of the digits as features: (training features, labels, test features, labels)."""
-    found = []
+    arrays = []
     for split in ("train", "test"):
-        images, labels = zip(*open_source("digits", split).ordered().as_numpy_iterator())
-        found += [np.stack(images).reshape(len(images), -1).astype("float32"), np.array(labels)]
-    return found
+        examples = list(open_source("digits", split).ordered().as_numpy_iterator())
+        images = np.stack([example["image"] for example in examples])
+        arrays += [images.reshape(len(images), -1).astype("float32"), np.array([example["label"] for example in examples])]
+    return arrays
 
 
 def test_draws_are_balanced_seeded_and_nested():
@@ -30,7 +32,9 @@ def test_draws_are_balanced_seeded_and_nested():
 
 
 def test_a_class_with_too_few_examples_is_named():
-    with pytest.raises(ValueError, match=r"3 shots need 3 examples of every class. Fewer have 2 of 4: bird \(2\), fish \(0\)"):
+    with pytest.raises(
+        ValueError, match=r"3 shots need 3 examples of every class. 2 of 4 classes have fewer: bird \(2\), fish \(0\)"
+    ):
         draw(np.array([0] * 5 + [1] * 2 + [2] * 3), ["cat", "bird", "dog", "fish"], 3, 0)
 
 
@@ -57,29 +61,55 @@ def test_of_several_penalties_the_one_best_on_the_validation_part_is_taken(digit
     train, labels, test, truth = digits
     part, validation = (train[:900], labels[:900]), (train[900:], labels[900:])
     penalties = [1.0, 1e3, 1e9]
-    found = few_shot(*part, test, truth, shots=(5,), l2=penalties, validation=validation)
-    alone = {l2: few_shot(*part, test, truth, shots=(5,), l2=l2)[5] for l2 in penalties}
+    results = few_shot(*part, test, truth, shots=(5,), l2=penalties, validation=validation)
+    single = {l2: few_shot(*part, test, truth, shots=(5,), l2=l2)[5] for l2 in penalties}
     judged = {l2: few_shot(*part, *validation, shots=(5,), l2=l2)[5]["mean"] for l2 in penalties}
     best = max(judged, key=judged.get)
-    assert judged[best] > min(judged.values()) and found[5] == {**alone[best], "l2": best}
-    with pytest.raises(ValueError, match="give it"):
+    assert judged[best] > min(judged.values()) and results[5] == {**single[best], "l2": best}
+    with pytest.raises(ValueError, match="give validation="):
         few_shot(*part, test, truth, l2=penalties)
 
 
 def test_features_are_the_models_and_padding_is_left_out(tiny, pixels):
     model, labels = tiny(), np.array([3, 0, 2, 1])
-    extractor = keras_vit.Model(model.input, model.features)
-    features, truth = extract(extractor, evaluation_batches(from_arrays(pixels, labels), "decode", 3))
+    source = from_arrays(pixels, labels)
+    features, truth = Embedder(model, "decode", 3)(source)
     np.testing.assert_array_equal(truth, labels)
     # The head is linear: the logits are the features' product with its kernel.
     head = model.get_layer("head")
     np.testing.assert_allclose(features @ head.kernel.numpy() + head.bias.numpy(), model(pixels), atol=1e-4)
-    half, _ = extract(extractor, evaluation_batches(from_arrays(pixels, labels), "decode", 3), "float16")
+    half, _ = Embedder(model, "decode", 3, "float16")(source)
     assert half.dtype == np.float16
     np.testing.assert_array_equal(half, features.astype("float16"))
-    with pytest.raises(ValueError, match=r"gives \(3, 7, 16\); expected features"):
-        blocks = keras_vit.Model(model.input, model.get_layer("block_01").output)
-        extract(blocks, evaluation_batches(from_arrays(pixels, labels), "decode", 3))
+    batches = [len(batch) for batch, _ in Embedder(model, "decode", 3).batches(source)]
+    assert batches == [3, 1]
+    with pytest.raises(ValueError, match='Unknown dtype "int8" for features. Valid: float32, float16'):
+        Embedder(model, "decode", 3, "int8")
+    with pytest.raises(ValueError, match=r"gives images of \(9, 9, 3\), the model takes \(8, 12, 3\)"):
+        Embedder(model, "decode|resize(9, 9)", 3)(source)
+
+
+def test_models_built_on_a_vit_have_its_features(tiny, pixels):
+    vit, source = tiny(), from_arrays(pixels, [3, 0, 2, 1])
+    expected, _ = Embedder(vit, "decode", 4)(source)
+    image = keras.Input((8, 12, 3))
+    for model in (vit.with_head(keras.layers.Dense(2)), keras.Model(image, keras.layers.Dense(2)(vit(image)))):
+        np.testing.assert_allclose(Embedder(model, "decode", 4)(source)[0], expected, atol=1e-5)
+    with pytest.raises(ValueError, match="does not pool its tokens to features"):
+        Embedder(vit.with_head(keras.layers.GRU(2), on="tokens"), "decode", 4)
+
+
+def test_without_a_text_of_its_own_the_model_gets_big_visions_resize(tiny):
+    assert default_preprocessing(tiny(image_size=224, variant="Ti/16")) == "decode(3)|resize(256)|central_crop(224, 224)"
+    assert default_preprocessing(tiny()) == "decode(3)|resize(9, 14)|central_crop(8, 12)"
+    assert default_preprocessing(tiny(preprocessing="decode|resize(8, 12)")) == "decode|resize(8, 12)"
+
+
+def test_shots_are_whole_numbers():
+    assert [whole_numbers(value, "shots") for value in ("1, 25", (1, 5), 3, [2])] == [(1, 25), (1, 5), (3,), (2,)]
+    for value in ("1,x", 0, (), (1, -1), 1.5):
+        with pytest.raises(ValueError, match="shots=.*expected whole numbers above 0"):
+            whole_numbers(value, "shots")
 
 
 def folder_of(path, count=12):
@@ -114,7 +144,7 @@ def test_only_the_images_of_a_subset_are_read(tmp_path):
 
 def test_a_subset_keeps_what_messages_call_its_examples():
     source = subset(open_source("digits", "test"), [3, 40])
-    assert source.called(np.int64(1)) == "digits, example 40"
+    assert source.example_name(np.int64(1)) == "digits, example 40"
 
 
 def test_a_subset_of_records_is_the_same_examples(shared_data):

@@ -92,7 +92,7 @@ def test_a_sweep_takes_what_is_best_on_the_fifth_and_fits_on_all():
     head, best, found = sweep(fit, x, labels, (4, 3, 2, 1))
     assert seen == [(4, 80), (3, 80), (2, 80), (1, 80), (3, 100)] and best == 3  # the stronger of two equals
     assert found[3] == found[2] > found[4] == found[1] and accuracy(x, labels, head) > 0.9
-    with pytest.raises(ValueError, match="holds out a fifth of the examples; there are 4"):
+    with pytest.raises(ValueError, match="holds out a fifth of the examples, so it needs at least 5, got 4"):
         sweep(fit, x[:4], labels[:4], (1,))
 
 
@@ -115,3 +115,5 @@ def test_wrong_arguments_say_what_is_expected():
         ridge(x, np.zeros((3, 1)), 1)
     with pytest.raises(ValueError, match="k=121 neighbours: expected 1 to 120"):
         knn_scores(x, labels, x, 3, k=121)
+    with pytest.raises(ValueError, match="temperature=0: expected a number above 0"):
+        knn_scores(x, labels, x, 3, k=1, temperature=0)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation import report
-from keras_vit.inspection import attention_maps, attention_weights, make_report, rollout
+from keras_vit.evaluation import Evaluation
+from keras_vit.inspection import attention_maps, attention_weights, report, rollout
+from keras_vit.tasks import Classification
 
 
 def test_attention_weights_are_those_of_the_forward_pass(tiny, pixels):
@@ -31,7 +32,12 @@ def test_attention_works_on_a_model_built_on_ours(tiny, pixels):
 def test_attention_mistakes(tiny, pixels):
     with pytest.raises(ValueError, match="the model has blocks 0 to 1"):
         attention_weights(tiny(), pixels, [2])
-    with pytest.raises(ValueError, match="has no attention blocks named block_00"):
+    with pytest.raises(ValueError, match="should contain one ViT or BiT, with blocks named block_00"):
+        attention_weights(keras_vit.Model(image := keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")(image)), pixels)
+    with pytest.raises(ValueError, match="has no attention: it is a BiT"):
+        bit = keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,), width_factor=0.5)
+        attention_weights(bit, np.zeros((1, 32, 32, 3)))
+    with pytest.raises(ValueError, match="should contain one ViT or BiT"):
         attention_weights(keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")]), pixels)
 
 
@@ -49,7 +55,7 @@ def test_rollout_is_its_definition():
 
 
 @pytest.mark.parametrize("options", [{}, {"pool": "gap"}, {"registers": 2}, {"pool": "map"}])
-def test_maps_lie_on_the_patch_grid(tiny, pixels, options):
+def test_maps_are_on_the_patch_grid(tiny, pixels, options):
     maps = attention_maps(tiny(**options), pixels)
     assert maps.shape == (4, 2, 3)
     np.testing.assert_allclose(maps.max(axis=(1, 2)), 1, atol=1e-6)
@@ -60,6 +66,10 @@ def test_report_is_one_self_contained_page(tiny, pixels):
     model, labels = tiny(class_names=["<a>", "b", "c", "d", "e"]), np.array([0, 1, 2, 3])
     logits = np.asarray(model(pixels))
     records = [{"step": s, "loss": 1 / s, "accuracy": 0.1 * s, "val_loss": 2 / s, "val_accuracy": 0.1} for s in (1, 2, 3)]
-    page = make_report("Run <1>", model, pixels, labels, logits, report(logits, labels), records)
+    confusion = np.zeros((5, 5), int)
+    np.add.at(confusion, (labels, logits.argmax(-1)), 1)
+    measures = {"examples": 4, "top1": float((logits.argmax(-1) == labels).mean()), "loss": 1.0}
+    evaluation = Evaluation(measures, {"confusion": confusion.tolist()})
+    page = report.page("Run <1>", Classification(None).report(model, evaluation, (pixels, labels), records))
     assert page.count("data:image/png;base64,") == 4 and "Run &lt;1&gt;" in page
     assert "http" not in page and "<script" not in page

@@ -111,7 +111,7 @@ def test_sincos_positions_are_not_weights_and_leave_the_prefix():
     np.testing.assert_array_equal(y[:, 0], x[:, 0])
 
 
-def test_registers_stand_behind_the_class_token():
+def test_registers_come_after_the_class_token():
     x = random(2, 5, 16)
     layer = layers.ClassToken(3, after=1, initializer="normal")
     y = np.asarray(layer(x))
@@ -158,8 +158,9 @@ def test_drop_path_drops_whole_examples():
     assert 0.35 < (y[:, 0] == 0).mean() < 0.65
 
 
+@pytest.mark.processes
 def test_dropout_differs_between_replicas():
-    """Keras' own dropout draws the same mask on every replica."""
+    """Keras' own dropout has the same mask on every replica."""
     import os
     import subprocess
     import sys

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.planning.flops import forward_flops
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
-from trainers.flops import forward_flops
 
 SMALL = {"image_size": 32, "classes": 10, "depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "pool": "gap"}
 
@@ -32,8 +32,8 @@ def test_strides_set_the_grid_and_the_count_is_that_of_the_formula(trained):
     strided = keras_vit.ViT("Ti/1", conv_stem=(8, 32), conv_strides=(1, 4), **SMALL)
     assert strided.grid == (8, 8)
     products = 32 * 32 * 9 * 3 * 8 + 8 * 8 * 9 * 8 * 32
-    plain = keras_vit.ViT("Ti/1", channels=32, **{**SMALL, "image_size": 8})
-    assert forward_flops(strided.spec, 32) == forward_flops(plain.spec, 8, 32) + 2 * products
+    without = keras_vit.ViT("Ti/1", channels=32, **{**SMALL, "image_size": 8})
+    assert forward_flops(strided.spec, 32) == forward_flops(without.spec, 8, 32) + 2 * products
 
 
 def test_statistics_of_the_batch_are_the_last_convolutions_moments(trained):
@@ -41,10 +41,10 @@ def test_statistics_of_the_batch_are_the_last_convolutions_moments(trained):
     model = keras_vit.ViT("Ti/1", conv_stem=(8,), **SMALL)
     x = trained[1].astype("float32")
     conv, norm = model.get_layer("stem_conv1"), model.get_layer("stem_norm1")
-    put_out = keras.ops.convert_to_numpy(keras.Model(model.input, conv.output)(x))
+    output = keras.ops.convert_to_numpy(keras.Model(model.input, conv.output)(x))
     model(x, training=True)
-    np.testing.assert_allclose(norm.moving_mean, 0.05 * put_out.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(norm.moving_variance, 0.95 + 0.05 * put_out.var((0, 1, 2)), rtol=1e-4)
+    np.testing.assert_allclose(norm.moving_mean, 0.05 * output.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(norm.moving_variance, 0.95 + 0.05 * output.var((0, 1, 2)), rtol=1e-4)
 
 
 def test_a_file_and_another_size_keep_the_stem_with_its_statistics(trained, tmp_path):
@@ -69,7 +69,7 @@ def test_formats_without_such_a_stem_refuse_it(trained, tmp_path, name):
     ("options", "message"),
     [
         ({"conv_stem": (0, 8)}, "must be positive integers"),
-        ({"conv_stem": 32}, r"one number a convolution: \(32, 64\). Got 32"),
+        ({"conv_stem": 32}, r"one number per convolution, such as \(32, 64\), got 32"),
         ({"conv_stem": (8, 8), "conv_strides": (2,)}, "2 convolutions, conv_strides 1 strides"),
         ({"conv_stem": (8,), "stem": (1,)}, "exclude each other"),
     ],

@@ -1,8 +1,10 @@
 """Freezing by name pattern and linear probing."""
 
+import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.models import freeze, freeze_all_but_head
 
 
@@ -26,6 +28,36 @@ def test_linear_probe_trains_the_head_alone(tiny, pixels):
     model.fit(pixels, np.ones((4, 5)), verbose=0)
     changed = {path for path, value in before.items() if (model_weight(model, path) != value).any()}
     assert changed == {"head/kernel", "head/bias"}
+
+
+def nested(vit):
+    image = keras.Input((8, 12, 3))
+    scaled = keras.layers.Conv2D(3, 1, name="colours")(image)
+    return keras_vit.Model(image, keras.layers.Dense(2, name="mine")(vit(scaled)))
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "trained"),
+    [
+        (lambda vit: vit, {"distillation_token": True}, {"head", "head_dist"}),
+        (lambda vit: vit.with_head(keras.layers.Dense(2, name="mine")), {"pool": "gap", "fc_norm": True}, {"mine"}),
+        (lambda vit: vit.with_head(keras.layers.Dense(2, name="mine"), on="tokens"), {}, {"mine"}),
+        (lambda vit: vit.with_head(keras.layers.Dense(2, name="mine"), on="feature_map"), {}, {"mine"}),
+        (nested, {"classes": None}, {"mine"}),
+        (nested, {}, {"head", "mine"}),
+    ],
+)
+def test_what_comes_after_the_features_trains(tiny, make, options, trained):
+    model = make(tiny(**options))
+    freeze_all_but_head(model)
+    assert {weight.path.split("/")[-2] for weight in model.trainable_weights} == trained
+
+
+def test_a_model_without_a_head_is_refused_and_stays_as_it_is(tiny):
+    model = tiny(classes=None)
+    with pytest.raises(ValueError, match="nothing trainable comes after its features"):
+        freeze_all_but_head(model)
+    assert model.trainable_weights == model.weights
 
 
 def model_weight(model, path):

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from trainers import benchmark_input, benchmark_ops
+from benchmarks import input, ops
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -14,15 +14,15 @@ SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats
 @pytest.fixture
 def few(monkeypatch):
     """Four made-up images are all that is read, in batches of 16, and the augmentation is one that is traced in no time."""
-    monkeypatch.setattr(benchmark_input, "BATCH", 16)
-    monkeypatch.setitem(benchmark_input.TEXTS, "medium1", benchmark_input.TEXTS["crop"] + "|solarize(1)")
-    images = benchmark_input.made_up(4)
-    monkeypatch.setattr(benchmark_input, "made_up", lambda: images)
+    monkeypatch.setattr(input, "BATCH", 16)
+    monkeypatch.setitem(input.TEXTS, "medium1", input.TEXTS["crop"] + "|solarize(1)")
+    images = input.synthetic(4)
+    monkeypatch.setattr(input, "synthetic", lambda: images)
     return images
 
 
 def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, capsys):
-    benchmark_input.main(types.SimpleNamespace(**SMALL))
+    input.main(types.SimpleNamespace(**SMALL))
     told = capsys.readouterr().out
     assert re.search(r"4 images of \d\d+ kB on average", told)
     for name in ("crop", "medium1"):
@@ -37,15 +37,15 @@ def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, c
 
 def test_a_python_without_torchvision_is_a_clear_error(few):
     with pytest.raises(ValueError, match="It needs torch and torchvision"):
-        benchmark_input.Torchvision(sys.executable, few, 16)
+        input.Torchvision(sys.executable, few, 16)
 
 
 def test_pixels_are_no_input():
     with pytest.raises(ValueError, match='"digits" holds pixels'):
-        benchmark_input.read("digits", None)
+        input.read("digits", None)
 
 
 def test_every_op_has_its_time(few, capsys, monkeypatch):
-    monkeypatch.setattr(benchmark_ops, "OPS", ("random_flip", "solarize(1)"))
-    benchmark_ops.main(types.SimpleNamespace(**SMALL))
+    monkeypatch.setattr(ops, "OPS", ("random_flip", "solarize(1)"))
+    ops.main(types.SimpleNamespace(**SMALL))
     assert len(re.findall(r"\n\S.* +-?\d+ us", capsys.readouterr().out)) == 2

@@ -1,75 +1,175 @@
-"""Configs by name and path, refused overrides, and help that does not import TensorFlow."""
+"""Configs by name and path, overrides, and what a user's mistakes and --help print."""
 
 import os
 import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from keras_vit.models.resnet import BIT_FIELDS
+from keras_vit.data import from_arrays
+from keras_vit.models.bit import BIT_FIELDS
 from keras_vit.models.spec import FIELDS
-from trainers import flags
+from keras_vit.tasks import find_task
+from trainers import config_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARIES = sorted(
+    path.stem for path in (ROOT / "trainers").glob("*.py") if "flags.launch(" in path.read_text() and path.stem != "flags"
+)
+
+# Runs module after module, each in a fork of an interpreter that has imported nothing heavy yet; prints what each ends with.
+FORKS = """
+import os, runpy, sys
+for line in sys.stdin.read().splitlines():
+    module, *arguments = line.split("\\t")
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        sys.argv = [module, *arguments]
+        os.dup2(1, 2)
+        runpy.run_module(module, run_name="__main__")
+        heavy = {"tensorflow", "keras", "jax", "tensorflow_datasets", "matplotlib"} & set(sys.modules)
+        print("heavy:", sorted(heavy), flush=True)
+        os._exit(0)
+    print("ended:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
-def binary(*arguments, cwd=ROOT):
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=os.environ)
-
-
-@pytest.mark.parametrize("name", ["pretrain", "finetune", "evaluate", "export", "benchmark", "demo"])
-def test_help_answers_without_tensorflow(name):
-    script = (
-        f"import sys, runpy\nsys.argv = ['{name}', '--help']\n"
-        f"runpy.run_module('trainers.{name}', run_name='__main__')\n"
-        "heavy = {'tensorflow', 'keras', 'jax', 'tensorflow_datasets', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+def ran(*commands):
+    """[(what a command printed, its exit code)] of tuples (module, argument...)."""
+    text = "\n".join("\t".join(command) for command in commands)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, input=text, capture_output=True, text=True, check=True, env=os.environ
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"python -m trainers.{name}" in done.stdout and "--debug" in done.stdout
+    parts = done.stdout.split("ended: ")
+    codes = [int(part.split("\n", 1)[0]) for part in parts[1:]]
+    printed = [parts[0], *(part.split("\n", 1)[1] for part in parts[1:-1])]
+    return list(zip(printed, codes, strict=True))
+
+
+@pytest.mark.processes
+def test_help_answers_without_an_engine():
+    assert {"pretrain", "finetune", "evaluate", "probe", "export", "prepare", "deduplicate", "demo"} <= set(BINARIES)
+    for name, (printed, code) in zip(BINARIES, ran(*((f"trainers.{name}", "--help") for name in BINARIES))):
+        assert code == 0 and "heavy: []" in printed, printed
+        assert f"python -m trainers.{name}" in printed and "--debug" in printed
+
+
+@pytest.mark.processes
+def test_a_users_mistake_ends_without_a_traceback(tmp_path):
+    mistakes = {
+        ("--config=",): "Give --config=NAME, e.g. --config=digits_pretrain (recipes: augreg,",
+        ("--config.optimizer.learning_rat=1",): 'no "learning_rat" there. Did you mean "learning_rate"',
+        ("--config.batch_size=many",): "invalid literal for int",
+        (): "Flag --workdir must have a value",
+        (f"--workdir={tmp_path}", "--config.data.source=folder:/none"): 'Error: There is no folder "/none"',
+        (f"--workdir={tmp_path}", "nonsense"): 'Unexpected argument "nonsense"',
+        (f"--workdir={tmp_path}", "--config.init=some/run"): "pretrain starts from random weights",
+        (f"--workdir={tmp_path}", "--config.model.dept=3"): 'Unknown argument "dept". Did you mean "depth"',
+        (f"--workdir={tmp_path}", "--config.evals.few_sot.source=digits"): 'Unknown evaluator "few_sot". Did you mean "few_shot"',
+    }
+    for (printed, code), message in zip(
+        ran(*(("trainers.pretrain", "--config=digits_pretrain", *given) for given in mistakes)), mistakes.values()
+    ):
+        assert code and message in printed and "Traceback" not in printed, printed
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "message"),
     [
-        (["--config=digit_finetune"], 'no config "digit_finetune". Did you mean "digits_finetune"'),
-        (["--config=/none/own.py"], "There is no config file"),
-        (["--config.optimiser.name=x"], 'no "optimiser" there. Did you mean "optimizer"'),
-        (["--config.optimizer.learning_rat=1"], 'no "learning_rat" there. Did you mean "learning_rate"'),
-        (["--config", "cifar10_scratch", "--config.batchsize=1"], 'no "batchsize" there. Did you mean "batch_size"'),
-        (["--config.batch_size=many"], "invalid literal for int"),
-        ([], "Flag --workdir must have a value"),
+        ("digit_finetune", 'no config "digit_finetune". Did you mean "digits_finetune"'),
+        ("/none/own.py", "There is no config file"),
     ],
 )
-def test_mistakes_are_refused_with_the_nearest_right_name(arguments, message):
-    done = binary("trainers.pretrain", *arguments)
-    assert done.returncode != 0 and message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_unknown_configs_are_refused_with_the_nearest_name(name, message):
+    with pytest.raises(ValueError, match=message):
+        config_files.load_config(name)
 
 
-def test_a_users_mistake_ends_without_a_traceback(tmp_path):
-    done = binary("trainers.pretrain", f"--workdir={tmp_path}", "--config.data.source=folder:/none")
-    assert done.returncode == 1 and 'Error: There is no folder "/none"' in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.optimiser.name=x", 'no "optimiser" there. Did you mean "optimizer"'),
+        ("--config.batchsize=1", 'no "batchsize" there. Did you mean "batch_size"'),
+        ("--config.batch_size.x=1", 'no "x" there'),
+        ("--config.model.depth", "has no value. Write --config.model.depth=VALUE"),
+    ],
+)
+def test_unknown_keys_are_refused_with_the_nearest_key(argument, message):
+    with pytest.raises(ValueError, match=message):
+        config_files.apply_overrides([argument], config_files.load_config("digits_finetune"))
 
 
 def test_configs_load_by_name_and_by_path(tmp_path):
-    for name in flags.config_names():
-        assert flags.load_config(name).to_dict() == flags.load_config(str(ROOT / "configs" / f"{name}.py")).to_dict()
+    for name in config_files.config_names():
+        by_path = config_files.load_config(str(ROOT / "configs" / f"{name}.py"))
+        assert config_files.load_config(name).to_dict() == by_path.to_dict()
     own = tmp_path / "own.py"
     own.write_text("from keras_vit.configs.lib import common\n\ndef get_config():\n    return common.base()\n")
-    assert flags.load_config(str(own)).batch_size == 512
+    assert config_files.load_config(str(own)).batch_size == 512
 
 
-def test_every_spec_field_can_be_overridden_and_no_other():
-    own = {"variant", "image_size", "channels", "remat"}
-    assert set(flags.load_config("digits_pretrain").model.keys()) - own == set(FIELDS) | set(BIT_FIELDS)
+def test_durations_are_numbers_or_text(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from trainers.config_files import packaged\n\ndef get_config():\n"
+        "    config = packaged('lib.common').base()\n    config.total = 6\n    config.schedule.warmup = 0\n    return config\n"
+    )
+    config = config_files.load_config(str(own))
+    config.total = "2 epochs"
+    assert config.schedule.warmup == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("config.batch_size = 'many'", "own.py: TypeError: .*batch_size"),
+        ("config.optimiser.name = 'x'", 'own.py: AttributeError: .*Did you mean "optimizer"'),
+        ("config['none'][0]", "own.py: KeyError: none"),
+        ("raise ValueError('No.')", "own.py: No."),
+        ("return return", "own.py: SyntaxError: invalid syntax"),
+    ],
+)
+def test_mistakes_in_a_config_of_ones_own_name_the_file(line, reason, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from trainers.config_files import packaged\n\ndef get_config():\n"
+        f"    config = packaged('lib.common').base()\n    {line}\n    return config\n"
+    )
+    with pytest.raises(ValueError, match=reason):
+        config_files.load_config(str(own))
+
+
+def test_the_models_fields_are_the_specs_own():
+    """Any field is taken, whether the config sets it or not, and any other is refused when the model is built."""
+    config, fields = config_files.load_config("folder_finetune"), {*FIELDS, *BIT_FIELDS}
+    assert config_files.apply_overrides([f"--config.model.{field}=(1, 2)" for field in fields], config) == []
+    assert all(config.model[field] == (1, 2) for field in fields)
+    config = config_files.load_config("digits_pretrain")
+    config_files.apply_overrides(["--config.model.dept=3"], config)
+    with pytest.raises(ValueError, match='Unknown argument "dept". Did you mean "depth"'):
+        find_task(config.task)(config).build(from_arrays(np.zeros((1, 8, 8, 1), "uint8"), [0]))
+
+
+def test_new_keys_have_the_values_that_they_look_like():
+    config = config_files.load_config("folder_finetune")
+    given = ["pool=gap", "depth=3", "dropout=0.1", "mean=(1, 2, 3)", "qk_norm=True"]
+    assert config_files.apply_overrides([f"--config.model.{text}" for text in given], config) == []
+    assert [config.model[text.split("=")[0]] for text in given] == ["gap", 3, 0.1, (1, 2, 3), True]
+    config_files.apply_overrides(["--config.evals.few_shot.shots=1,5", "--config.evals.few_shot.every=10 epochs"], config)
+    assert config.evals.few_shot.to_dict() == {"shots": (1, 5), "every": "10 epochs"}
+
+
+def test_none_turns_an_option_off():
+    config = config_files.load_config("digits_finetune")
+    assert config.mixup and config.optimizer.clip_norm
+    rest = config_files.apply_overrides(["--config.mixup=None", "--config.optimizer.clip_norm=None", "--config.seed=3"], config)
+    assert rest == ["--config.seed=3"] and config.mixup is None and config.optimizer.clip_norm is None
 
 
 def test_every_config_says_its_command():
-    for name in flags.config_names():
+    for name in config_files.config_names():
         text = (ROOT / "configs" / f"{name}.py").read_text()
         assert f"--config={name}" in text.split('"""')[1]

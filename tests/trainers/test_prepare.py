@@ -1,4 +1,4 @@
-"""trainers.prepare and what it writes: nothing lost, nothing changed, nothing half-written; trainers.deduplicate to its files."""
+"""trainers.prepare and its files: nothing lost, nothing changed, nothing half-written; trainers.deduplicate and its files."""
 
 import json
 import os
@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import from_arrays, open_source
-from keras_vit.data.decode import decode
-from keras_vit.data.excluding import example_names, read_names, without
+from keras_vit.data.ops.decode import decode_image
+from keras_vit.data.sources.selection import example_names, read_names, without
 from trainers.deduplicate import deduplicate
 from trainers.prepare import default_name, prepare
 
 
 def contents(source):
-    return sorted((image, int(label)) for image, label in source.ordered().as_numpy_iterator())
+    return sorted((example["image"], int(example["label"])) for example in source.ordered().as_numpy_iterator())
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +55,11 @@ def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
     prepare(source, str(tmp_path), "x", "train", 2, seed=1)
     prepare(noisy(4), str(tmp_path), "x", "test", 1)
     pixels = [tf.io.decode_png(image).numpy().tolist() for image, _ in contents(open_source(f"tfrecord:{tmp_path}", "train"))]
-    assert sorted(pixels) == sorted(image.tolist() for image, _ in source.ordered().as_numpy_iterator())
+    assert sorted(pixels) == sorted(example["image"].tolist() for example in source.ordered().as_numpy_iterator())
     assert open_source(f"tfrecord:{tmp_path}", "test").size == 4
-    with pytest.raises(ValueError, match='holds the split "train" already, 10 examples'):
+    with pytest.raises(ValueError, match='already has the split "train", 10 examples'):
         prepare(source, str(tmp_path), "x", "train", 5)
-    with pytest.raises(ValueError, match="holds other classes"):
+    with pytest.raises(ValueError, match="has other classes"):
         prepare(from_arrays(np.zeros((2, 4, 4, 3)), [0, 2]), str(tmp_path), "x", "val", 1)
     with pytest.raises(ValueError, match="--shards=11 for 10 examples"):
         prepare(source, str(tmp_path / "other"), "x", "train", 11)
@@ -69,7 +69,7 @@ def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
 
 def order(folder):
     source = open_source(f"tfrecord:{folder}", "train")
-    return [image for image, _ in source.ordered().as_numpy_iterator()]
+    return [example["image"] for example in source.ordered().as_numpy_iterator()]
 
 
 def test_the_order_is_the_seeds(tmp_path):
@@ -84,16 +84,16 @@ def test_resizing_shrinks_only_what_is_larger(tmp_path):
     ramp = np.broadcast_to(np.linspace(0, 255, 120, dtype="uint8")[None, :, None], (60, 120, 3))
     images = [tf.io.encode_jpeg(ramp).numpy(), tf.io.encode_png(ramp).numpy(), tf.io.encode_png(ramp[:30]).numpy()]
     report = prepare(from_arrays(images, [0, 1, 2]), str(tmp_path), "x", "train", 1, resize=30)
-    found = {label: image for image, label in contents(open_source(f"tfrecord:{tmp_path}", "train"))}
-    assert found[2] == images[2] and report["shrunk"] == 2
-    assert [tf.io.is_jpeg(found[label]).numpy() for label in (0, 1)] == [True, False]
+    written = {label: image for image, label in contents(open_source(f"tfrecord:{tmp_path}", "train"))}
+    assert written[2] == images[2] and report["shrunk"] == 2
+    assert [tf.io.is_jpeg(written[label]).numpy() for label in (0, 1)] == [True, False]
     for label in (0, 1):
-        small = decode(3)(tf.constant(found[label])).numpy()
+        small = decode_image(tf.constant(written[label])).numpy()
         assert small.shape == (30, 60, 3)
         np.testing.assert_allclose(small[:, 2:-2].astype(float), ramp[:30, 4:-4:2] + 1.0, atol=3)
 
 
-def test_broken_images_are_left_out_and_named(tmp_path):
+def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
     images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(6)]
     images[2], images[5] = b"no image", images[5][:30]
     report = prepare(from_arrays(images, [0, 1] * 3), str(tmp_path), "x", "train", 2)
@@ -120,13 +120,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, place):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.processes
 def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
     script = (
         "import os, sys, numpy as np\n"
-        "from keras_vit.data import from_arrays, writing\n"
+        "from keras_vit.data import from_arrays\nfrom keras_vit.data.records import write\n"
         "from trainers.prepare import prepare\n"
-        "write = writing.Shards.write\n"
-        "writing.Shards.write = lambda self, r: os._exit(9) if sum(self.counts) == 5 else write(self, r)\n"
+        "written = write.ShardWriter.write\n"
+        "write.ShardWriter.write = lambda self, r: os._exit(9) if sum(self.counts) == 5 else written(self, r)\n"
         "prepare(from_arrays(np.zeros((8, 4, 4, 3)), [0] * 8), sys.argv[1], 'x', 'train', 2)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
@@ -152,13 +153,13 @@ def test_names_of_files(source, name):
 
 
 def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):
-    """Ten of the hundred photos are in the test set too, compressed anew at half the size."""
+    """Ten of the hundred photos are in the test set too, compressed again at half the size."""
     copies, photos = [], list(sample.ordered().take(10))
-    for image, _ in photos:
-        pixels = decode(3)(image)
+    for example in photos:
+        pixels = decode_image(example["image"])
         half = tf.image.resize(pixels, (pixels.shape[0] // 2, pixels.shape[1] // 2), antialias=True)
         copies.append(tf.image.encode_jpeg(tf.cast(half, tf.uint8), quality=40).numpy())
-    test = from_arrays(copies, [int(label) for _, label in photos], sample.class_names, name="copies")
+    test = from_arrays(copies, [int(example["label"]) for example in photos], sample.class_names, name="copies")
     report = deduplicate(sample, test, str(tmp_path / "excluded.txt"), 0.9)
     names = read_names(tmp_path / "excluded.txt")
     assert sorted(names) == sorted(example_names(sample)[:10])

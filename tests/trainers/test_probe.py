@@ -9,10 +9,11 @@ import pytest
 
 import keras_vit
 from keras_vit.data import open_source
-from keras_vit.evaluation import few_shot
-from keras_vit.training.rundir import RunDirectory
-from trainers import flags, pretrain, probe, session
-from trainers.few_shot import Embedder, Task, numbers, preprocessing, resolve_every
+from keras_vit.evaluation import Embedder, FeatureSplits, FewShot, few_shot
+from keras_vit.runs import training_run
+from keras_vit.runs.config import resolve
+from keras_vit.runs.saving.rundir import RunDirectory
+from trainers import config_files, flags, probe
 
 SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 
@@ -65,7 +66,7 @@ def test_all_methods_agree_with_few_shot_alone(run_probe, saved, tmp_path):
     for method in ("knn", "logistic", "ridge"):  # a random model's features
         assert 0.25 < every[method]["top1"] < every[method]["top5"] <= 1
     assert every["logistic"]["held_out"][f"{every['logistic']['C']:g}"] == max(every["logistic"]["held_out"].values())
-    for line in ("few-shot, 5 a class", "nearest neighbours", "logistic regression", "ridge regression"):
+    for line in ("few-shot, 5 per class", "nearest neighbours", "logistic regression", "ridge regression"):
         assert line in printed
     assert (tmp_path / "out" / "few_shot.png").read_bytes()[1:4] == b"PNG"
 
@@ -81,21 +82,15 @@ def test_the_penalty_is_chosen_on_the_validation_split(run_probe):
     ("options", "message"),
     [
         ({"methods": "svm"}, 'Unknown method "svm". Valid: few_shot, knn, logistic, ridge'),
-        ({"shots": "1,x"}, '--shots="1,x": expected whole numbers above 0'),
-        ({"dtype": "int8"}, 'kept in "int8". Valid: float32, float16'),
-        ({"shots": "500"}, "Fewer have 10 of 10: 0 "),
+        ({"shots": "1,x"}, "shots='1,x': expected whole numbers above 0"),
+        ({"dtype": "int8"}, 'Unknown dtype "int8" for features. Valid: float32, float16'),
+        ({"shots": "500"}, "10 of 10 classes have fewer: 0 "),
         ({"preprocess": "decode(1)|resize(9, 9)"}, r"gives images of \(9, 9, 1\), the model takes \(8, 8, 1\)"),
     ],
 )
 def test_wrong_flags_are_clear_errors(run_probe, options, message):
     with pytest.raises(ValueError, match=message):
         run_probe(**options)
-
-
-def test_without_a_text_of_its_own_the_model_gets_big_visions_resize(tiny):
-    assert preprocessing(tiny(image_size=224, variant="Ti/16")) == "decode(3)|resize(256)|central_crop(224, 224)"
-    assert preprocessing(tiny()) == "decode(3)|resize(9, 14)|central_crop(8, 12)"
-    assert preprocessing(tiny(preprocessing="decode|resize(8, 12)")) == "decode|resize(8, 12)"
 
 
 def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
@@ -109,25 +104,26 @@ def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
     source = open_source(f"folder:{tmp_path}", "train")
     (tmp_path / "b" / "1.png").write_bytes(b"\x89PNG broken since")
     model = keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=10, **SMALL)
-    task = Task(source, source, (3,))
-    with pytest.raises(ValueError, match="^1 training images .* are broken"):
-        task.evaluate(*task.embed(Embedder(model, "decode(1)|resize(8, 8)", 4)))
+    splits = FeatureSplits(Embedder(model, "decode(1)|resize(8, 8)", 4), source, source)
+    with pytest.raises(ValueError, match="^1 training images .* cannot be read"):
+        FewShot(source="folder", shots=(3,)).evaluate(splits)
 
 
 def test_durations_are_whole_evaluations():
-    steps = {"3 steps": 3, "10 steps": 10}.get
-    assert [resolve_every(text, steps, 100, 4) for text in ("", "3 steps", "10 steps")] == [100, 4, 12]
-    assert numbers("1, 25", "--shots") == (1, 25)
+    config = config_files.load_config("digits_pretrain")
+    config.update(total="100 steps", evaluate="4 steps", batch_size=8)
+    config.evals.update({name: {"every": every} for name, every in (("a", None), ("b", "3 steps"), ("c", "10 steps"))})
+    assert [options["every"] for options in resolve(config, 800)["evals"].values()] == [100, 4, 12]
 
 
 def test_a_run_measures_few_shot_accuracy_with_its_averaged_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "write_report", lambda *_: None)
-    config = flags.load_config("digits_pretrain")
+    monkeypatch.setattr(training_run, "write_report", lambda *_: None)
+    config = config_files.load_config("digits_pretrain")
     config.update(total="3 steps", evaluate="1 steps", checkpoint="2 steps", batch_size=64, jit_compile=False)
     config.model.update(SMALL)
     config.optimizer.ema = 0.5
-    config.few_shot.update(source="digits", test="test[:100]", shots="1,5", every="2 steps")
-    model, _ = session.run(config, tmp_path, pretrain.build)
+    config.evals.few_shot = {"source": "digits", "test": "test[:100]", "shots": "1,5", "every": "2 steps"}
+    model, _ = training_run.run(config, tmp_path)
     records = RunDirectory(tmp_path).metrics()
     assert [(r["step"], sorted(k for k in r if k.startswith("few_shot"))) for r in records] == [
         (1, []),
@@ -137,9 +133,10 @@ def test_a_run_measures_few_shot_accuracy_with_its_averaged_weights(tmp_path, mo
     last = json.loads((tmp_path / "few_shot.json").read_text())
     assert last["step"] == 3 and last["few_shot"]["5"]["mean"] == records[2]["few_shot/5"]
     # The run ends with the averages in the model: measured again, they give the same.
-    task = Task(open_source("digits", "train"), open_source("digits", "test[:100]"), (1, 5))
-    again = task.evaluate(*task.embed(Embedder(model, last["preprocess"], 64)))
-    assert {str(k): v for k, v in again.items()} == last["few_shot"]
-    config.few_shot.shots = "1000"
+    embedder = Embedder(model, last["preprocess"], 64)
+    splits = FeatureSplits(embedder, open_source("digits", "train"), open_source("digits", "test[:100]"))
+    again = FewShot(source="digits", shots=(1, 5)).evaluate(splits)
+    assert {str(k): v for k, v in again.details["few_shot"].items()} == last["few_shot"]
+    config.evals.few_shot.shots = "1000"
     with pytest.raises(ValueError, match="1000 shots need 1000 examples of every class"):
-        session.run(config, tmp_path / "other", pretrain.build)
+        training_run.run(config, tmp_path / "other")

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit.training import Accuracy, Mixup, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from keras_vit.training.losses import balanced_class_weights
-from keras_vit.training.mixing import draw_beta
+from keras_vit.training.mixing import beta_from_uniform
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(6, 4)).astype("float32")
@@ -59,10 +59,10 @@ def test_accuracy_takes_integers_rows_and_weights():
 def test_mixup_proportions_follow_the_beta_distribution(alpha):
     stats = pytest.importorskip("scipy.stats")
     uniform = np.random.default_rng(0).random(20_000).astype("float32")
-    draws = np.asarray(draw_beta(alpha, keras.ops.convert_to_tensor(uniform)))
+    draws = np.asarray(beta_from_uniform(alpha, keras.ops.convert_to_tensor(uniform)))
     below = draws[uniform < 0.5]  # float32 holds small numbers; next to 1 it rounds
     assert stats.kstest(below, lambda x: 2 * stats.beta(alpha, alpha).cdf(x)).statistic < 0.02
-    mirrored = np.asarray(draw_beta(alpha, keras.ops.convert_to_tensor(1 - uniform)))
+    mirrored = np.asarray(beta_from_uniform(alpha, keras.ops.convert_to_tensor(1 - uniform)))
     np.testing.assert_allclose(mirrored, 1 - draws, atol=1e-5)
 
 

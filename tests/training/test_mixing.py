@@ -1,12 +1,13 @@
-"""Cutmix, and Mixup with it, against numpy: the boxes, the labels' share, replicas, odd batches, XLA."""
+"""Cutmix, and Mixup together with it, against numpy: boxes, shares of labels, replicas, odd batches, XLA."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import dense_on_images
 
+from keras_vit.optim.wrapper import step_of
 from keras_vit.training import Accuracy, Cutmix, Lookahead, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
-from keras_vit.training.wrapping import step_of
 
 H, W = 12, 20
 
@@ -22,7 +23,7 @@ def mixed(mixing, step, b=4, h=H, w=W):
 
 
 def reference_box(h, w, area, cy, cx):
-    """The paper's Algorithm A1: the box of this share of the area about a pixel, clipped."""
+    """The paper's Algorithm A1: a box with this share of the area, centred on a pixel and clipped."""
     height, width = int(h * np.sqrt(area)), int(w * np.sqrt(area))
     top, bottom = np.clip([cy - height // 2, cy + height // 2], 0, h)
     left, right = np.clip([cx - width // 2, cx + width // 2], 0, w)
@@ -42,7 +43,7 @@ def test_cutmix_exchanges_one_box_between_neighbours():
             assert np.count_nonzero(np.diff(axis.astype(int))) <= 2  # in one piece
         np.testing.assert_array_equal(images[1, :, :, 0], ~changed)
         np.testing.assert_array_equal(images[2:] - 2, images[:2])
-        # The labels' share is the pixels'.
+        # Labels are mixed in the proportion of the pixels.
         share = changed.mean()
         np.testing.assert_allclose(rows[:2, :2], [[1 - share, share], [share, 1 - share]], atol=1e-6)
         np.testing.assert_allclose(rows[2:, 2:], rows[:2, :2])
@@ -51,7 +52,7 @@ def test_cutmix_exchanges_one_box_between_neighbours():
     shares, rng = np.array([share for share, _, _ in areas]), np.random.default_rng(0)
     expected = [reference_box(H, W, rng.random(), rng.integers(H), rng.integers(W)).mean() for _ in range(2000)]
     assert abs(shares.mean() - np.mean(expected)) < 0.04 and abs(shares.std() - np.std(expected)) < 0.04
-    # Every place is inside of some box, the middle most often.
+    # Every pixel is inside some box, those in the middle most often.
     often = np.mean([np.outer(ys, xs) for _, ys, xs in areas], axis=0)
     assert often.min() > 0.05 and often[H // 2, W // 2] > often[0, 0]
 
@@ -60,7 +61,9 @@ def test_cutmix_boxes_are_the_papers(monkeypatch):
     for area, u, v in [(0.25, 0.5, 0.5), (0.5, 0.02, 0.99), (0.9, 0.7, 0.3), (0.0, 0.4, 0.4), (0.3, 0.999, 0.0)]:
         draws = {(3,): np.array([0.5, u, v], "float32")}
         monkeypatch.setattr(keras.random, "uniform", lambda shape, seed, draws=draws: tf.constant(draws[shape]))
-        monkeypatch.setattr("keras_vit.training.mixing.draw_beta", lambda alpha, uniform, area=area: tf.constant(1 - area))
+        monkeypatch.setattr(
+            "keras_vit.training.mixing.beta_from_uniform", lambda alpha, uniform, area=area: tf.constant(1 - area)
+        )
         images, rows = mixed(Cutmix(1.0, 4), 0)
         box = reference_box(H, W, area, int(u * H), int(v * W))
         np.testing.assert_array_equal(images[0, :, :, 0], box)
@@ -85,7 +88,7 @@ MIXINGS = [Mixup(0.5, 5, 1), Cutmix(0.5, 5, 1), MixupOrCutmix(0.5, 1.0, 5, 1)]
 
 
 @pytest.mark.parametrize("mixing", MIXINGS, ids=lambda m: type(m).__name__)
-def test_a_draw_is_a_function_of_seed_and_step(mixing):
+def test_mixing_is_a_function_of_seed_and_step(mixing):
     first, again, other = mixed(mixing, 3), mixed(mixing, 3), [mixed(mixing, step)[0] for step in range(4, 9)]
     np.testing.assert_array_equal(first[0], again[0])
     assert any((images != first[0]).any() for images in other)
@@ -109,7 +112,7 @@ def test_pairs_stay_together_in_any_even_part_and_the_last_of_an_odd_batch_stays
 
 @pytest.mark.parametrize("mixing", MIXINGS, ids=lambda m: type(m).__name__)
 def test_xla_compiles_the_mixing_and_shapes_are_static(mixing):
-    """XLA draws other numbers from the same seeds, and the labels' share is the pixels' there too."""
+    """XLA samples other numbers from the same seeds; there too, labels are mixed in the proportion of the pixels."""
     images, labels = batch(4)
     compiled = tf.function(mixing, jit_compile=True)
     seen = set()
@@ -130,11 +133,11 @@ def test_rows_come_in_as_well_as_numbers():
         np.testing.assert_array_equal(a, b)
 
 
-def test_micro_batches_train_alike(tiny, pixels):
+def test_micro_batches_train_alike(pixels):
     """The batch is mixed as a whole, before it is split."""
     weights = []
     for parts in (1, 2):
-        model = tiny()
+        model = dense_on_images()
         model.mixing, model.micro_batches = MixupOrCutmix(0.8, 1.0, 5), parts
         model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(), metrics=[Accuracy()], jit_compile=False)
         model.fit(pixels, np.arange(4) % 5, batch_size=4, epochs=2, shuffle=False, verbose=0)
@@ -149,22 +152,12 @@ def test_mistakes_are_clear_errors():
         MixupOrCutmix(0.2, -1, 4)
 
 
-def test_a_config_chooses_the_mixing():
-    from trainers.assemble import make_mixing
-
-    plain = {"mixup": 0.0, "cutmix": 0.0, "seed": 7}
-    assert make_mixing(plain, 5) is None
-    assert make_mixing({**plain, "mixup": 0.2}, 5) == Mixup(0.2, 5, 7)
-    assert make_mixing({**plain, "cutmix": 1.0}, 5) == Cutmix(1.0, 5, 7)
-    assert make_mixing({**plain, "mixup": 0.8, "cutmix": 1.0}, 5) == MixupOrCutmix(0.8, 1.0, 5, 7)
-
-
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("around", [False, True])
-def test_the_step_that_mixing_draws_from_goes_on_in_every_optimizer(around, scaled):
-    """A LossScaleOptimizer's own counter, its first variable, stands still: all batches would be mixed alike."""
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_step_that_seeds_mixing_advances_in_every_optimizer(wrapped, scaled):
+    """The counter of a LossScaleOptimizer, its first variable, never moves: all batches would be mixed alike."""
     weight = keras.Variable(np.ones(2, "float32"))
-    optimizer = Lookahead("adam") if around else keras.optimizers.Adam()
+    optimizer = Lookahead("adam") if wrapped else keras.optimizers.Adam()
     optimizer = keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
     optimizer.build([weight])
     for _ in range(3):

@@ -1,0 +1,1 @@
+"""Published checkpoints: the catalogue, the downloader, and the Hugging Face hub."""

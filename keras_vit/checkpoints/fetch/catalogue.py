@@ -1,0 +1,104 @@
+"""The published models that keras_vit.load knows by name: "augreg/B_16-imagenet2012-384", "bit/M-R50x1", "deit/small-distilled".
+
+catalogue.csv has one row per model, with the columns of `Published`. Addresses and figures come from the repository in `source`, or
+from the tables of results of timm and open_clip where `note` says so. This module imports nothing heavy.
+"""
+
+import csv
+import dataclasses
+import fnmatch
+import importlib.resources
+from typing import Any
+
+from keras_vit.io.suggest import nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A published model.
+
+    Attributes:
+        name: family/model, with the input size and training data where the family has several.
+        url: gs://, for download.download; or hf://owner/name, a Hugging Face repository with a safetensors file.
+        sha256: the SHA-256 of the file at `url`, or its first digits; None if it is not published.
+        source: the GitHub repository that publishes the model.
+        licence: of that repository.
+        top1: accuracy on ImageNet-1k's validation images in percent, see `measure`; None if no source gives it.
+        measure: what `top1` measures: "top-1" of the classifier in the file, "linear probe" of its features, or "zero-shot" with its text
+            tower.
+        image_size: side of the images of the last training, in pixels.
+        preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
+        mean, std: of the normalisation, on the 0..255 scale; None if the format determines them.
+        original: the authors' file if `url` is a safetensors copy of it: a .pth, which needs torch.
+        original_sha256: the SHA-256 of the file at `original`, or its first digits; None if it is not published.
+        note: anything else worth knowing.
+    """
+
+    name: str
+    url: str
+    sha256: str | None
+    source: str
+    licence: str
+    top1: float | None
+    measure: str | None
+    image_size: int
+    preprocessing: str | None
+    mean: tuple | None
+    std: tuple | None
+    original: str | None
+    original_sha256: str | None
+    note: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that keras_vit.load needs because the file does not state them."""
+        options = {name: value for name in ("preprocessing", "mean", "std") if (value := getattr(self, name)) is not None}
+        family = self.name.split("/")[0]
+        if family in ("bit", "flexivit"):  # the weights fit any image size, and the file does not state one
+            options["image_size"] = self.image_size
+        if family == "flexivit":
+            options.update(patch_size=16, resample="flexivit")
+        return options
+
+
+def _numbers(text):
+    return tuple(float(number) for number in text.split())
+
+
+_TYPES = {"top1": float, "image_size": int, "mean": _numbers, "std": _numbers}
+
+
+def _published(row):
+    """A row of the table, {column: text}, as a Published; empty cells become None, except for the note."""
+    return Published(**{key: _TYPES.get(key, str)(text) if text or key == "note" else None for key, text in row.items()})
+
+
+def _read():
+    with importlib.resources.files(__package__).joinpath("catalogue.csv").open(encoding="utf-8", newline="") as file:
+        return {row["name"]: _published(row) for row in csv.DictReader(file)}
+
+
+CATALOGUE = _read()
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names of the published models that match `pattern`, sorted: list_models("bit/M-*"), list_models("*16*384*").
+
+    In a pattern `*` matches any characters, `?` any single one, and `[SB]` one of these; upper and lower case differ.
+    """
+    return sorted(name for name in CATALOGUE if fnmatch.fnmatchcase(name, pattern))
+
+
+def find(name: str) -> Published:
+    """The published model of that name.
+
+    Raises:
+        ValueError: if there is none; the message suggests the nearest names.
+    """
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    lower = {known.lower(): known for known in CATALOGUE}
+    near = [lower[match] for match in nearest(name.lower(), lower, 3)]
+    families = [f"{family}/" for family in dict.fromkeys(known.split("/")[0] for known in CATALOGUE)]
+    hint = f"Nearest: {', '.join(near)}." if near else f"Names begin with {', '.join(families)}."
+    raise ValueError(f'No published model has the name "{name}". {hint} keras_vit.list_models() lists all {len(CATALOGUE)}.')

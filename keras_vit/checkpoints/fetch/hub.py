@@ -1,0 +1,59 @@
+"""Repositories of the Hugging Face hub: hf://owner/name, hf://owner/name@revision, hf://owner/name/file."""
+
+import pathlib
+import re
+
+# The files that are fetched of a repository.
+_PATTERNS = [
+    "config.json",
+    "preprocessor_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*.safetensors",
+]
+
+
+def split(address: str) -> tuple[str, str | None, str | None]:
+    """(owner/name, revision or None, file or None) of an hf:// address.
+
+    Raises:
+        ValueError: if it is not such an address.
+    """
+    match = re.fullmatch(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?(?:/([\w./-]+\.\w+))?", address)
+    if not match or ".." in address:
+        raise ValueError(
+            f'"{address}" is not an address of a model: expected hf://owner/name, hf://owner/name@revision or hf://owner/name/file.'
+        )
+    return match.groups()
+
+
+def download_repository(address: str) -> pathlib.Path:
+    """Downloads the weights and configs of a repository into the hub's cache; returns the local folder, or the path of the file.
+
+    Raises:
+        ImportError: if huggingface_hub is not installed.
+        FileNotFoundError: if there is no such repository, revision or file.
+        ConnectionError: if the hub cannot be reached; the message says how to do without it.
+    """
+    repository, revision, file = split(address)
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+    except ImportError:
+        raise ImportError(
+            f'"{address}" needs huggingface_hub: pip install "keras-vit[hub]". Or download config.json and model.safetensors by other '
+            "means and load their folder."
+        ) from None
+    patterns = [*_PATTERNS, file] if file else _PATTERNS
+    try:
+        folder = pathlib.Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        raise FileNotFoundError(f'"{address}": the hub has no such repository or revision, or it is private: {error}') from error
+    except (OSError, errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
+        raise ConnectionError(
+            f'"{address}" could not be downloaded: {error}. Without a connection, download config.json and model.safetensors by other means '
+            "and load their folder."
+        ) from error
+    if file and not (folder / file).is_file():
+        raise FileNotFoundError(f'"{address}": the repository has no file "{file}".')
+    return folder / file if file else folder

@@ -1,0 +1,88 @@
+"""What a format can express of a model, declared field by field, and the refusal of every model that needs more.
+
+A format lists the fields of the spec that it has words for. Every other field must be at its default, so a field that is added to a
+spec is refused by each format until the format is taught to write it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from absl import logging
+
+from keras_vit.models import Classifier
+
+ANY = "any value"
+
+# Fields that do not change the function that a trained model computes. Every format accepts any value of them; the metadata that
+# this package writes into the file restores them.
+DOES_NOT_CHANGE_THE_FUNCTION = {
+    "dropout": "acts in training only",
+    "attention_dropout": "acts in training only",
+    "drop_path": "acts in training only",
+    "position_std": "an initialiser: the positions themselves are saved",
+    "head_bias": "an initialiser: the bias itself is saved",
+    "patch_form": "two ways to compute the same sum with the same weights",
+}
+
+Rule = Callable[[Classifier], str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Capabilities:
+    """What one format can express of a ViTSpec or BiTSpec.
+
+    Attributes:
+        format: its name in keras_vit.save.
+        fields: {field of the spec: ANY, or a tuple of the values that the format can express}.
+        rules: for combinations of fields; each takes a model and returns what cannot be expressed about it, or None.
+        conventions: {field: the value that the format's other readers assume}. The model is saved and a warning says what differs.
+    """
+
+    format: str
+    fields: Mapping[str, Any]
+    rules: tuple[Rule, ...] = ()
+    conventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def check(self, model: Classifier) -> None:
+        """Refuses a model that the format cannot express, and warns where other readers of the format compute something else.
+
+        Raises:
+            ValueError: naming each field, its value and the values that would work.
+        """
+        spec = model.spec
+        problems = [self._problem(field, getattr(spec, field.name)) for field in dataclasses.fields(spec)]
+        # The rules may rely on every single field being expressible.
+        problems = list(filter(None, problems)) or list(filter(None, (rule(model) for rule in self.rules)))
+        if problems:
+            raise ValueError(
+                f'The format "{self.format}" cannot express this model: {"; ".join(problems)}. format="keras" saves every model.'
+            )
+        differences = [
+            f"{name} is {getattr(spec, name)!r}, they assume {value!r}"
+            for name, value in self.conventions.items()
+            if getattr(spec, name) != value
+        ]
+        if differences:
+            logging.warning(
+                'Readers of the format "%s" other than keras_vit will compute something else than this model: %s.',
+                self.format,
+                "; ".join(differences),
+            )
+
+    def _problem(self, field: dataclasses.Field, value: Any) -> str | None:
+        """What is wrong with a field's value, or None."""
+        if field.name in DOES_NOT_CHANGE_THE_FUNCTION:
+            return None
+        valid = self.fields.get(field.name, _default(field))
+        if valid == ANY or value in valid:
+            return None
+        expected = f"must be {' or '.join(map(repr, valid))}" if valid else "has no place in this format"
+        return f"{field.name}={value!r} ({expected})"
+
+
+def _default(field: dataclasses.Field) -> tuple:
+    """The default of a field as the only valid value; () for a field without one."""
+    if field.default_factory is not dataclasses.MISSING:
+        return (field.default_factory(),)
+    return () if field.default is dataclasses.MISSING else (field.default,)

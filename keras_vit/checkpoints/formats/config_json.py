@@ -1,0 +1,161 @@
+"""The JSON files next to the weights, from which timm and Hugging Face build the same model.
+
+Each function takes a model that the format can express, see CAPABILITIES in the format's module.
+"""
+
+import numpy as np
+
+from keras_vit.checkpoints.formats.bit import timm_size
+from keras_vit.checkpoints.formats.huggingface import GELUS, dinov2_mlp_ratio, model_type
+from keras_vit.checkpoints.formats.timm import HYBRIDS
+
+
+def _constants(spec, channels):
+    """mean and std, each a list with one number per channel, on the 0..1 scale."""
+    return {name: (np.broadcast_to(getattr(spec, name), (channels,)) / 255).tolist() for name in ("mean", "std")}
+
+
+def _labels(model):
+    return {} if model.class_names is None else {"label_names": list(model.class_names)}
+
+
+def _pretrained(model):
+    """timm's description of how a model is evaluated."""
+    size = [model.channels, *model.image_size]
+    evaluation = {"input_size": size, "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": model.classes or 0}
+    return {**evaluation, **_constants(model.spec, model.channels), **_labels(model)}
+
+
+def _architecture(spec):
+    """The timm function that builds the model when it is given all sizes as arguments."""
+    if spec.stem is not None:
+        return HYBRIDS[spec.stem]
+    if spec.distillation_token:
+        return "deit_base_distilled_patch16_224"
+    if spec.mlp_form == "swiglu":
+        return "vit_giant_patch14_dinov2"
+    return "vit_base_patch16_siglip_224" if spec.pool == "map" else "vit_base_patch16_224"
+
+
+def timm_vit(model, no_embed_class: bool) -> dict:
+    """timm's config.json of a ViT; with `no_embed_class` the position table has rows for the patches only."""
+    spec = model.spec
+    pool = {"token": "token", "gap": "avg", "map": "map"}[spec.pool]
+    arguments = {
+        "img_size": list(model.image_size),
+        "embed_dim": spec.width,
+        "depth": spec.depth,
+        "num_heads": spec.heads,
+        # timm rounds width * ratio down; the extra half keeps rounding errors from losing a unit.
+        "mlp_ratio": (spec.mlp_dim * (2 if spec.mlp_form == "swiglu" else 1) + 0.5) / spec.width,
+        "qkv_bias": spec.qkv_bias,
+        "global_pool": pool,
+        "class_token": spec.class_token,
+        "no_embed_class": no_embed_class,
+        "fc_norm": spec.fc_norm,
+    }
+    if spec.stem is None:
+        arguments["patch_size"] = spec.patch_size[0] if spec.patch_size[0] == spec.patch_size[1] else list(spec.patch_size)
+    optional = {"reg_tokens": spec.registers, "init_values": spec.layer_scale, "qk_norm": spec.qk_norm}
+    arguments.update({name: value for name, value in optional.items() if value})
+    if spec.gelu == "tanh" and spec.mlp_form == "gelu":
+        arguments["act_layer"] = "gelu_tanh"
+    if model.channels != 3:
+        arguments["in_chans"] = model.channels
+    return {
+        "architecture": _architecture(spec),
+        "num_classes": model.classes or 0,
+        "num_features": spec.width,
+        "global_pool": pool,
+        "model_args": arguments,
+        "pretrained_cfg": _pretrained(model),
+    }
+
+
+def timm_bit(model) -> dict:
+    """timm's config.json of a BiT."""
+    spec = model.spec
+    arguments = {} if model.channels == 3 else {"in_chans": model.channels}
+    return {
+        "architecture": f"resnetv2_{timm_size(spec)}_bit",
+        "num_classes": model.classes or 0,
+        "num_features": 2048 * int(spec.width_factor),
+        "global_pool": "avg",
+        "model_args": arguments,
+        "pretrained_cfg": _pretrained(model),
+    }
+
+
+def _hf_architecture(model):
+    """The class of Hugging Face that builds the model."""
+    kind, has_head = model_type(model.spec), model.classes is not None
+    if kind == "siglip_vision_model":
+        return "SiglipVisionModel" if model.spec.pool == "map" else "SiglipForImageClassification"
+    if kind == "deit":
+        return "DeiTForImageClassificationWithTeacher" if has_head else "DeiTModel"
+    name = {"vit": "ViT", "dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}[kind]
+    return name + ("ForImageClassification" if has_head else "Model")
+
+
+def huggingface(model) -> dict:
+    """Hugging Face's config.json."""
+    spec, kind, architecture = model.spec, model_type(model.spec), _hf_architecture(model)
+    is_square = model.image_size[0] == model.image_size[1]
+    inner = {
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "image_size": model.image_size[0] if is_square else list(model.image_size),
+        "patch_size": spec.patch_size[0],
+        "num_channels": model.channels,
+        "layer_norm_eps": spec.epsilon,
+        "hidden_act": {form: act for act, form in reversed(GELUS.items())}[spec.gelu],
+    }
+    if not kind.startswith("dinov2"):
+        inner["intermediate_size"] = spec.mlp_dim
+    if kind != "siglip_vision_model":  # its attention always has the biases
+        inner["qkv_bias"] = spec.qkv_bias
+    if kind.startswith("dinov2"):
+        inner.update(_dinov2(spec))
+    labels = _id_labels(model)
+    if architecture == "SiglipForImageClassification":
+        vision = {**inner, "model_type": "siglip_vision_model", "vision_use_head": False}
+        outer = {"architectures": [architecture], "model_type": "siglip", "vision_config": vision, "text_config": {}}
+        return {**outer, **labels}
+    return {"architectures": [architecture], "model_type": kind, **inner, **labels}
+
+
+def _id_labels(model):
+    """Hugging Face's two maps between class numbers and names; {} without a head."""
+    if model.classes is None:
+        return {}
+    names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
+    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+
+
+def _dinov2(spec):
+    """The settings that only DINOv2 has."""
+    settings = {
+        "use_swiglu_ffn": spec.mlp_form == "swiglu",
+        "layerscale_value": spec.layer_scale,
+        "mlp_ratio": dinov2_mlp_ratio(spec),
+    }
+    if spec.registers:
+        settings["num_register_tokens"] = spec.registers
+    return settings
+
+
+def preprocessor(model) -> dict:
+    """Hugging Face's preprocessor_config.json: a resize to the model's input size."""
+    constants = _constants(model.spec, model.channels)
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": model.image_size[0], "width": model.image_size[1]},
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": constants["mean"],
+        "image_std": constants["std"],
+    }

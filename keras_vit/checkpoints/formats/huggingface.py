@@ -1,0 +1,387 @@
+"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with and without registers), and SigLIP's vision tower."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+
+from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.name_map import (
+    NameMap,
+    conv,
+    positions,
+    same,
+    stacked_bias,
+    stacked_linear,
+    torch_dense,
+    torch_norm,
+)
+from keras_vit.checkpoints.formats.parsed import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    ParsedCheckpoint,
+    constants,
+    depth,
+    grid,
+    heads,
+    hint_grid,
+    need,
+    pixels,
+    renamed,
+    setting,
+)
+
+_BERT_ATTENTION = {
+    "query": "attention.attention.query",
+    "key": "attention.attention.key",
+    "value": "attention.attention.value",
+    "out": "attention.output.dense",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The array names of one model type.
+
+    Attributes:
+        prefix: precedes the names of the backbone where it is part of a larger model.
+        block: the name of a block, before its number.
+        norms, mlp: the two normalisations and the two dense layers of a block.
+        attention: {our name: theirs} of the attention's dense layers.
+        last_norm, patch: the last normalisation, the patch embedding.
+        epsilon: the type's default.
+        imagenet: whether images are normalised by ImageNet's mean and std; otherwise to [-1, 1].
+    """
+
+    prefix: str
+    block: str = "encoder.layer"
+    norms: tuple = ("norm1", "norm2")
+    mlp: tuple = ("mlp.fc1", "mlp.fc2")
+    attention: Mapping[str, str] = dataclasses.field(default_factory=lambda: _BERT_ATTENTION)
+    last_norm: str = "layernorm"
+    patch: str = "embeddings.patch_embeddings.projection"
+    epsilon: float = 1e-6
+    imagenet: bool = True
+
+
+_VIT = {"norms": ("layernorm_before", "layernorm_after"), "mlp": ("intermediate.dense", "output.dense"), "epsilon": 1e-12}
+_SIGLIP_ATTENTION = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "out": "self_attn.out_proj",
+}
+TYPES = {
+    "vit": Names("vit.", imagenet=False, **_VIT),
+    "deit": Names("deit.", **_VIT),
+    "dinov2": Names("dinov2."),
+    "dinov2_with_registers": Names("dinov2_with_registers."),
+    "siglip_vision_model": Names(
+        "vision_model.",
+        block="encoder.layers",
+        norms=("layer_norm1", "layer_norm2"),
+        attention=_SIGLIP_ATTENTION,
+        last_norm="post_layernorm",
+        patch="embeddings.patch_embedding",
+        imagenet=False,
+    ),
+}
+GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
+_DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_ids$)")
+
+
+def model_type(spec) -> str:
+    """The type of TYPES with which Hugging Face builds a model, if it can build it at all: see CAPABILITIES."""
+    if spec.pool == "map" or not spec.class_token:
+        return "siglip_vision_model"
+    if spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu":
+        return "dinov2_with_registers" if spec.registers else "dinov2"
+    return "deit" if spec.distillation_token else "vit"
+
+
+def dinov2_mlp_ratio(spec) -> float | None:
+    """The mlp_ratio from which DINOv2's code computes mlp_dim; None if there is none."""
+    if spec.mlp_form == "swiglu":
+        # There the hidden width is two thirds of ratio * width, rounded up to a multiple of 8.
+        ratios = (ratio for ratio in range(1, 17) if (int(int(spec.width * ratio) * 2 / 3) + 7) // 8 * 8 == spec.mlp_dim)
+        return next(ratios, None)
+    ratio = spec.mlp_dim / spec.width
+    if int(spec.width * ratio) != spec.mlp_dim:
+        return None
+    return int(ratio) if ratio.is_integer() else ratio
+
+
+def _siglip_fields(model):
+    spec, head = model.spec, model.classes is not None
+    unusual = spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu" or not spec.qkv_bias
+    unusual = unusual or (spec.pool == "map" and (head or spec.class_token))
+    if model_type(spec) == "siglip_vision_model" and unusual:
+        return (
+            'a model without a class token or with pool="map" that is not a SigLIP (a SigLIP has no registers, layer_scale or swiglu, has '
+            'qkv_bias=True, and with pool="map" neither a class token nor a head, which head="drop" removes; or use format="timm")'
+        )
+    return None
+
+
+def _dinov2_fields(model):
+    spec, head = model.spec, model.classes is not None
+    pool = "token_gap" if head else "token"
+    if model_type(spec).startswith("dinov2") and (spec.layer_scale is None or spec.distillation_token or spec.pool != pool):
+        return (
+            "registers, layer_scale or swiglu in a model that is not a DINOv2 (a DINOv2 has layer_scale, no distillation token, and "
+            'pool="token" without a head or "token_gap" with one; or use format="timm")'
+        )
+    if model_type(spec).startswith("dinov2") and dinov2_mlp_ratio(spec) is None:
+        return f'a DINOv2 with width={spec.width}, mlp_dim={spec.mlp_dim}, which no mlp_ratio gives (use format="timm")'
+    return None
+
+
+def _vit_pool(model):
+    if model_type(model.spec) in ("vit", "deit") and model.spec.pool != "token":
+        return f'a ViT with a class token and pool="{model.spec.pool}" (use format="timm")'
+    return None
+
+
+def _square_patches(model):
+    h, w = model.spec.patch_size
+    return None if h == w else f'patches that are not square, patch_size={(h, w)} (use format="timm")'
+
+
+def _square_images(model):
+    kind, (h, w) = model_type(model.spec), model.image_size
+    if h != w and kind not in ("vit", "deit"):
+        return f'a {kind} for images that are not square, image_size={(h, w)} (use format="timm")'
+    return None
+
+
+CAPABILITIES = Capabilities(
+    "huggingface",
+    {
+        "patch_size": ANY,
+        "depth": ANY,
+        "width": ANY,
+        "mlp_dim": ANY,
+        "heads": ANY,
+        "class_token": (True, False),
+        "distillation_token": (True, False),
+        "registers": ANY,
+        "positions": ("learned",),
+        "pool": ("token", "gap", "map", "token_gap"),
+        "qkv_bias": (True, False),
+        "layer_scale": ANY,
+        "mlp_form": ("gelu", "swiglu"),
+        # In config.json and preprocessor_config.json:
+        "gelu": ("erf", "tanh"),
+        "epsilon": ANY,
+        "mean": ANY,
+        "std": ANY,
+    },
+    rules=(_siglip_fields, _dinov2_fields, _vit_pool, _square_patches, _square_images),
+)
+
+
+def matches(names: Iterable[str], config: dict) -> bool:
+    return any(
+        name.endswith(("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight")) for name in names
+    )
+
+
+def _type(arrays, config):
+    """The model type, from the array names: config.json may be missing, or describe a larger model."""
+    ends = lambda end: any(name.endswith(end) for name in arrays)  # noqa: E731
+    if ends("embeddings.patch_embedding.weight"):
+        return "siglip_vision_model"
+    if ends("layer_scale1.lambda1"):
+        return "dinov2_with_registers" if ends("embeddings.register_tokens") else "dinov2"
+    return "deit" if ends("embeddings.distillation_token") else "vit"
+
+
+def _normalise(arrays, names):
+    """(the arrays with the backbone's prefix of a classification model, the names left out)."""
+    anchor = next((name for name in arrays if name.endswith(f"{names.patch}.weight")), None)
+    if anchor is None:
+        raise ValueError(f'The array "{names.patch}.weight" is missing.')
+    prefix = anchor.removesuffix(f"{names.patch}.weight")
+    outer = ("classifier.", "cls_classifier.", "distillation_classifier.")
+    # SigLIP's classifiers average the tokens; their MAP head is not used.
+    idle = (f"{prefix}head.",) if "classifier.weight" in arrays and names.prefix == "vision_model." else ()
+
+    def belongs(name):
+        return name.startswith((prefix, *outer)) and not name.startswith(idle) and not _DROPPED.search(name)
+
+    kept = {name: a for name, a in arrays.items() if belongs(name)}
+    arrays_of_model = renamed(kept, lambda name: name if name.startswith(outer) else names.prefix + name.removeprefix(prefix))
+    return arrays_of_model, [name for name in arrays if name not in kept]
+
+
+def _fields(arrays, kind, config, options):
+    """The fields of the spec, without the normalisation."""
+    names = TYPES[kind]
+    block = f"{names.prefix}{names.block}.0."
+    w = need(arrays, f"{names.prefix}{names.patch}.weight", 4)
+    swiglu = f"{block}mlp.weights_in.weight" in arrays
+    hidden = need(arrays, f"{block}mlp.weights_out.weight" if swiglu else f"{block}{names.mlp[1]}.weight", 2)
+    act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
+    if act not in GELUS:
+        raise ValueError(f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(GELUS)}.")
+    epsilon = setting(config, "layer_norm_eps", float, int)
+    epsilon = names.epsilon if epsilon is None else epsilon
+    if not 0 < epsilon < 1:
+        raise ValueError(f"config.json has layer_norm_eps={epsilon!r}, expected a small positive number.")
+    tokens = f"{names.prefix}embeddings.register_tokens"
+    registers = need(arrays, tokens, 3).shape[1] if tokens in arrays else 0
+    if setting(config, "num_register_tokens", int) not in (None, registers):
+        raise ValueError(
+            f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" holds {registers}.'
+        )
+    k, _ = heads(w.shape[0], options.get("heads") or setting(config, "num_attention_heads", int))
+    pool = "token"
+    if kind == "siglip_vision_model":
+        pool = "map" if f"{names.prefix}head.probe" in arrays else "gap"
+    elif "classifier.weight" in arrays and kind.startswith("dinov2"):
+        pool = "token_gap"
+    return {
+        "patch_size": w.shape[2:],
+        "depth": depth(arrays, rf"{re.escape(names.prefix + names.block)}\.(\d+)\."),
+        "width": w.shape[0],
+        "heads": k,
+        "mlp_dim": hidden.shape[1],
+        "mlp_form": "swiglu" if swiglu else "gelu",
+        "class_token": f"{names.prefix}embeddings.cls_token" in arrays,
+        "distillation_token": f"{names.prefix}embeddings.distillation_token" in arrays,
+        "registers": registers,
+        "layer_scale": 1.0 if kind.startswith("dinov2") else None,
+        "qkv_bias": f"{block}{names.attention['query']}.bias" in arrays,
+        "gelu": GELUS[act],
+        "epsilon": epsilon,
+        "pool": pool,
+    }
+
+
+def _normalisation(kind, preprocessor, assumptions):
+    """mean and std on the 0..255 scale, from preprocessor_config.json; the usual ones of the type without it."""
+    statistics = constants(preprocessor, ("image_mean", "image_std"))
+    if statistics is not None:
+        return {"mean": statistics[0], "std": statistics[1]}
+    assumptions.append(
+        f"No preprocessor_config.json: assuming the usual normalisation of {kind}. If that is wrong, pass mean and std."
+    )
+    return {"mean": IMAGENET_MEAN, "std": IMAGENET_STD} if TYPES[kind].imagenet else {"mean": 127.5, "std": 127.5}
+
+
+def _preprocessing(preprocessor):
+    """The steps of preprocessor_config.json as a function (h, w) -> text; None where they are of another form."""
+    size, crop = (setting(preprocessor, name, dict, int, list) for name in ("size", "crop_size"))
+    method = {2: "bilinear", 3: "bicubic"}.get(setting(preprocessor, "resample", int))
+    if not isinstance(size, dict) or method is None:
+        return None
+    edge, height = setting(size, "shortest_edge", int), setting(crop, "height", int) if isinstance(crop, dict) else None
+    if edge and height and preprocessor.get("do_center_crop"):
+        if not (0 < height < 2**16 and 0 < edge < 2**16):
+            raise ValueError(
+                f"The images' shortest_edge of {edge} and crop_size of {height} in the config are not sizes in pixels."
+            )
+        ratio = edge / height
+        return lambda h, w: f"decode|resize({round(min(h, w) * ratio)}, method='{method}')|central_crop({h}, {w})"
+    return lambda h, w: f"decode|resize({h}, {w}, method='{method}')"
+
+
+def _labels(config, classes):
+    """The class names in id2label; None if they are placeholders."""
+    labels = setting(config, "id2label", dict)
+    if labels is None or classes is None or len(labels) != classes:
+        return None
+    names = tuple(labels.get(str(i)) for i in range(classes))
+    if not all(type(name) in (str, int) for name in names):
+        raise ValueError(f'"id2label" in the config should name the classes "0" to "{classes - 1}".')
+    return None if str(names[0]).startswith("LABEL_") else tuple(map(str, names))
+
+
+def parse(contents, options: dict) -> ParsedCheckpoint:
+    """The parsed checkpoint of a folder or file whose names `matches` accepts; see timm.parse for arguments and errors."""
+    outer = contents.config
+    kind = _type(contents.arrays, outer)
+    names = TYPES[kind]
+    config = setting(outer, "vision_config", dict) or outer
+    arrays, dropped = _normalise(contents.arrays, names)
+    assumptions = []
+    fields = {**_fields(arrays, kind, config, options), **_normalisation(kind, contents.preprocessor, assumptions)}
+    head = next((name for name in ("classifier.weight", "cls_classifier.weight") if name in arrays), None)
+    classes = None if head is None else need(arrays, head, 2).shape[0]
+    if kind == "deit" and "classifier.weight" in arrays:
+        raise ValueError(
+            "A DeiT with a distillation token and one head (DeiTForImageClassification) is not supported: its second head is missing."
+        )
+    siglip = kind == "siglip_vision_model"
+    table = need(arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if siglip else 's'}", 2 if siglip else 3)
+    prefix = int(fields["class_token"]) + int(fields["distillation_token"])
+    hint = hint_grid(options, fields["patch_size"], setting(config, "image_size", int, list))
+    shape = grid(table.shape[0 if siglip else 1] - prefix, hint)
+    return ParsedCheckpoint(
+        "vit",
+        fields,
+        pixels(shape, fields["patch_size"]),
+        name_map(fields, classes, kind),
+        arrays,
+        classes,
+        need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1],
+        _labels(outer, classes),
+        dropped,
+        assumptions,
+        "timm" if kind == "dinov2_with_registers" else "bicubic",
+        _preprocessing(contents.preprocessor),
+    )
+
+
+def _block(theirs, ours, names, spec):
+    entries = {}
+    for name, their_name in names.attention.items():
+        dense = torch_dense(theirs + their_name, f"{ours}/attention/{name}")
+        if name != "out" and not spec["qkv_bias"]:
+            dense.pop(f"{theirs}{their_name}.bias")
+        entries.update(dense)
+    for their_name, name in zip(names.norms, ("attention_norm", "mlp_norm")):
+        entries.update(torch_norm(theirs + their_name, f"{ours}/{name}"))
+    their_mlp = ("mlp.weights_in", "mlp.weights_out") if spec["mlp_form"] == "swiglu" else names.mlp
+    for their_name, name in zip(their_mlp, ("hidden", "out")):
+        entries.update(torch_dense(theirs + their_name, f"{ours}/mlp/{name}"))
+    if spec["layer_scale"] is not None:
+        entries[f"{theirs}layer_scale1.lambda1"] = same(f"{ours}/attention_scale/gamma")
+        entries[f"{theirs}layer_scale2.lambda1"] = same(f"{ours}/mlp_scale/gamma")
+    return entries
+
+
+def _map_head_names(theirs):
+    qkv = ("query", "key", "value")
+    return {
+        f"{theirs}probe": same("pool/probe"),
+        f"{theirs}attention.in_proj_weight": stacked_linear(*(f"pool/{name}/kernel" for name in qkv)),
+        f"{theirs}attention.in_proj_bias": stacked_bias(*(f"pool/{name}/bias" for name in qkv)),
+        **torch_dense(f"{theirs}attention.out_proj", "pool/out"),
+        **torch_norm(f"{theirs}layernorm", "pool/norm"),
+        **torch_dense(f"{theirs}mlp.fc1", "pool/mlp/hidden"),
+        **torch_dense(f"{theirs}mlp.fc2", "pool/mlp/out"),
+    }
+
+
+def name_map(spec: Mapping, classes: int | None, kind: str) -> NameMap:
+    """{name: Entry} of a model of the type `kind`; `spec` is a dict of ViTSpec's fields."""
+    names = TYPES[kind]
+    root = f"{names.prefix}embeddings."
+    patch = f"{names.prefix}{names.patch}"
+    entries = {f"{patch}.weight": conv("patch_encoder/kernel"), f"{patch}.bias": same("patch_encoder/bias")}
+    tokens = (("class_token", "cls_token"), ("distillation_token", "distillation_token"), ("registers", "register_tokens"))
+    entries.update({root + theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
+    if kind == "siglip_vision_model":
+        entries[f"{root}position_embedding.weight"] = positions("position_embedding/embedding", 0, (-1, spec["width"]))
+    else:
+        entries[f"{root}position_embeddings"] = positions("position_embedding/embedding", 0)
+    for i in range(spec["depth"]):
+        entries.update(_block(f"{names.prefix}{names.block}.{i}.", f"block_{i:02d}", names, spec))
+    entries.update(torch_norm(f"{names.prefix}{names.last_norm}", "encoder_norm"))
+    if spec["pool"] == "map":
+        entries.update(_map_head_names(f"{names.prefix}head."))
+    if classes is not None and spec["distillation_token"]:
+        entries.update({**torch_dense("cls_classifier", "head"), **torch_dense("distillation_classifier", "head_dist")})
+    elif classes is not None:
+        entries.update(torch_dense("classifier", "head"))
+    return entries

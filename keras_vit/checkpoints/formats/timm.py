@@ -1,0 +1,354 @@
+"""State dicts under timm's names: timm itself, and the original repositories that share them (DeiT I and III, DINO, DINOv2)."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.name_map import (
+    NameMap,
+    conv,
+    positions,
+    same,
+    stacked_bias,
+    stacked_linear,
+    torch_dense,
+    torch_norm,
+)
+from keras_vit.checkpoints.formats.parsed import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    ParsedCheckpoint,
+    constants,
+    depth,
+    grid,
+    heads,
+    hint_grid,
+    is_grid,
+    need,
+    pixels,
+    renamed,
+    setting,
+)
+from keras_vit.models.spec import token_stride
+
+# Names of the original repositories, and timm's in their place.
+_ALIASES = [
+    (r"^register_tokens$", "reg_token"),  # DINOv2
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+    (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),  # DINOv2 in chunks
+    (r"\.gamma_([12])$", r".ls\1.gamma"),  # DeiT III
+    (r"^pre_logits\.fc\.", "pre_logits."),
+]
+_DROPPED = re.compile(r"^mask_token$")
+_ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
+# Architectures that timm itself builds with the tanh form of GELU.
+_TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
+# What timm computes, whatever the model computed.
+CONVENTIONS = {"epsilon": 1e-6}
+# The architecture of timm that has a hybrid's stem.
+HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+
+
+def _one_architecture(model):
+    spec = model.spec
+    special = {
+        f"stem={spec.stem}": spec.stem is not None,
+        "distillation_token=True": spec.distillation_token,
+        'mlp_form="swiglu"': spec.mlp_form == "swiglu",
+    }
+    present = [text for text, is_present in special.items() if is_present]
+    return None if len(present) < 2 else f"{' with '.join(present)} (timm has a separate architecture for each)"
+
+
+def _patch_size_of_hybrids(model):
+    spec = model.spec
+    expected = 1 if spec.stem else 8
+    if spec.stem is not None and spec.patch_size != (expected, expected):
+        return f"patch_size={spec.patch_size} with stem={spec.stem} (timm's has {expected})"
+    return None
+
+
+def _no_registers_with_distillation(model):
+    if model.spec.distillation_token and model.spec.registers:
+        return f"registers={model.spec.registers} with distillation_token=True (timm's distilled models ignore registers)"
+    return None
+
+
+CAPABILITIES = Capabilities(
+    "timm",
+    {
+        "patch_size": ANY,
+        "depth": ANY,
+        "width": ANY,
+        "mlp_dim": ANY,
+        "heads": ANY,
+        "class_token": (True, False),
+        "distillation_token": (True, False),
+        "registers": ANY,
+        "positions": ("learned",),
+        "pool": ("token", "gap", "map"),
+        "fc_norm": (True, False),
+        "qkv_bias": (True, False),
+        "qk_norm": (True, False),
+        "layer_scale": ANY,
+        "mlp_form": ("gelu", "swiglu"),
+        "stem": (None, *HYBRIDS),
+        "stem_width": (64,),
+        # In config.json:
+        "gelu": ("erf", "tanh"),
+        "mean": ANY,
+        "std": ANY,
+        # Not in the files: the convention above, which the metadata of this package overrides.
+        "epsilon": ANY,
+    },
+    rules=(_one_architecture, _patch_size_of_hybrids, _no_registers_with_distillation),
+    conventions=CONVENTIONS,
+)
+
+
+def matches(names: Iterable[str], config: dict) -> bool:
+    return any(name.endswith(_ROOTS) for name in names)
+
+
+def _normalise(arrays):
+    """(the arrays under timm's names without a prefix, the names left out)."""
+    proj = min((name for name in arrays if name.endswith("patch_embed.proj.weight")), key=len, default=None)
+    if proj is None:
+        raise ValueError('The array "patch_embed.proj.weight" is missing.')
+    prefix = proj.removesuffix("patch_embed.proj.weight")
+
+    def new_name(name):
+        name = name.removeprefix(prefix)
+        for pattern, new in _ALIASES:
+            name = re.sub(pattern, new, name)
+        return name
+
+    kept = {n: a for n, a in arrays.items() if n.startswith(prefix) and not _DROPPED.match(n.removeprefix(prefix))}
+    return renamed(kept, new_name), [name for name in arrays if name not in kept]
+
+
+def _fold_registers(arrays, fields, hint):
+    """Adds the position rows of registers, which only some timm models have, to the registers themselves."""
+    extra = fields["registers"]
+    rows = need(arrays, "pos_embed", 3).shape[1]
+    token = int(fields["class_token"]) + int(fields["distillation_token"])
+    if extra and not is_grid(rows, hint) and is_grid(rows - token - extra, hint):
+        table = arrays["pos_embed"]
+        arrays["reg_token"] = need(arrays, "reg_token", 3) + table[:, token : token + extra]
+        arrays["pos_embed"] = table[:, [*range(token), *range(token + extra, rows)]]
+
+
+def _grid(arrays, fields, hint):
+    """(patch grid, number of rows missing in the file's position table)."""
+    rows = need(arrays, "pos_embed", 3).shape[1]
+    token = int(fields["class_token"]) + int(fields["distillation_token"])
+    patches_only = is_grid(rows, hint) and (fields["registers"] or not is_grid(rows - token, hint))
+    return (grid(rows, hint), token) if patches_only else (grid(rows - token, hint), 0)
+
+
+def _stem(arrays):
+    """The fields of the spec that describe the stem of a hybrid; {} without one."""
+    if "patch_embed.backbone.conv.weight" in arrays:
+        return {"stem": (), "stem_width": need(arrays, "patch_embed.backbone.conv.weight", 4).shape[0]}
+    if "patch_embed.backbone.stem.conv.weight" not in arrays:
+        return {}
+    pairs = {
+        tuple(map(int, m.groups()))
+        for m in map(re.compile(r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.").match, arrays)
+        if m
+    }
+    stages = tuple(sum(stage == s for s, _ in pairs) for stage in sorted({stage for stage, _ in pairs}))
+    return {"stem": stages, "stem_width": need(arrays, "patch_embed.backbone.stem.conv.weight", 4).shape[0]}
+
+
+def _section(config, name):
+    """config[name], an object; {} if it is missing."""
+    return setting(config, name, dict) or {}
+
+
+def _pool(arrays, fields, config):
+    """The pooling: from the arrays, and from config.json where they leave it open."""
+    if "attn_pool.latent" in arrays:
+        return "map"
+    pool = _section(config, "model_args").get("global_pool", config.get("global_pool"))
+    if pool in ("token", "avg") and (pool == "avg" or fields["class_token"]):
+        return "gap" if pool == "avg" else "token"
+    return "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
+
+
+def _normalisation(config, assumptions):
+    """mean and std on the 0..255 scale, from config.json; ImageNet's without it."""
+    cfg = _section(config, "pretrained_cfg") or config
+    statistics = constants(cfg, ("mean", "std"))
+    if statistics is not None:
+        return {"mean": statistics[0], "std": statistics[1]}
+    assumptions.append(
+        "The file does not say how images are normalised: assuming ImageNet's mean and std, as for DeiT and DINO. "
+        "For timm's AugReg and SigLIP models pass mean=127.5, std=127.5."
+    )
+    return {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+
+
+def _preprocessing(config):
+    """timm's evaluation: resize the shorter side to size / crop_pct, then crop the centre. A function (h, w) -> text."""
+    cfg = _section(config, "pretrained_cfg") or config
+    part, method = setting(cfg, "crop_pct", float, int) or 0.875, setting(cfg, "interpolation", str) or "bicubic"
+    if not 0.1 <= part <= 1 or method not in ("bicubic", "bilinear"):
+        part, method = 0.875, "bicubic"
+
+    def text(height, width):
+        size = int(min(height, width) / part)
+        return f"decode|resize({size}, method={method!r})|central_crop({height}, {width})"
+
+    return text
+
+
+def _fields(arrays, config, options):
+    """The fields of the spec, without normalisation and positions."""
+    w = need(arrays, "patch_embed.proj.weight", 4)
+    width = w.shape[0]
+    hidden, out = need(arrays, "blocks.0.mlp.fc1.weight", 2), need(arrays, "blocks.0.mlp.fc2.weight", 2)
+    inner = need(arrays, "blocks.0.attn.qkv.weight", 2).shape[0] // 3
+    known_heads = options.get("heads") or setting(_section(config, "model_args"), "num_heads", int)
+    k, head_dim = heads(width, known_heads, inner)
+    swiglu = hidden.shape[0] == 2 * out.shape[1]
+    tanh = _section(config, "model_args").get("act_layer") == "gelu_tanh" or _TANH.search(str(config.get("architecture")))
+    fields = {
+        "patch_size": w.shape[2:],
+        "depth": depth(arrays, r"blocks\.(\d+)\."),
+        "width": width,
+        "heads": k,
+        "head_dim": head_dim,
+        "mlp_dim": out.shape[1],
+        "mlp_form": "swiglu" if swiglu else "gelu",
+        "class_token": "cls_token" in arrays,
+        "distillation_token": "dist_token" in arrays,
+        "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in arrays,
+        "qk_norm": "blocks.0.attn.q_norm.weight" in arrays,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in arrays else None,
+        "fc_norm": "fc_norm.weight" in arrays,
+        "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
+        "gelu": "tanh" if tanh else "erf",
+        **CONVENTIONS,
+        **_stem(arrays),
+    }
+    return {**fields, "pool": _pool(arrays, fields, config)}
+
+
+def parse(contents, options: dict) -> ParsedCheckpoint:
+    """The parsed checkpoint of a state dict whose names `matches` accepts.
+
+    Args:
+        contents: the FileContents that files.read returns, with timm's config.json if there is one.
+        options: arguments of `load` that supply what the file does not state: heads, image_size of a rectangular checkpoint.
+
+    Raises:
+        ValueError: if the file is not in this format after all.
+    """
+    arrays, dropped = _normalise(dict(contents.arrays))
+    assumptions = []
+    fields = {**_fields(arrays, contents.config, options), **_normalisation(contents.config, assumptions)}
+    stride = token_stride(fields["patch_size"], fields.get("stem"))
+    input_size = setting(_section(contents.config, "pretrained_cfg"), "input_size", list)
+    hint = hint_grid(options, stride, input_size[1:] if input_size and len(input_size) == 3 else None)
+    _fold_registers(arrays, fields, hint)
+    shape, missing_rows = _grid(arrays, fields, hint)
+    classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
+    root = need(arrays, next(name for name in _ROOTS[::-1] if name in arrays), 4)
+    return ParsedCheckpoint(
+        "vit",
+        fields,
+        pixels(shape, stride),
+        name_map({"stem": None, **fields}, classes, missing_rows),
+        arrays,
+        classes,
+        root.shape[1],
+        dropped=dropped,
+        assumptions=assumptions,
+        resample="timm",
+        preprocessing=_preprocessing(contents.config),
+    )
+
+
+def _stem_names(stages):
+    root = "patch_embed.backbone." + ("stem." if stages else "")
+    entries = {f"{root}conv.weight": conv("stem_conv/kernel"), **torch_norm(f"{root}norm", "stem_norm")}
+    for s, units in enumerate(stages):
+        for u in range(units):
+            theirs, ours = f"patch_embed.backbone.stages.{s}.blocks.{u}", f"stem_block{s + 1}_unit{u + 1}"
+            for i in (1, 2, 3):
+                entries[f"{theirs}.conv{i}.weight"] = conv(f"{ours}/conv{i}/kernel")
+                entries.update(torch_norm(f"{theirs}.norm{i}", f"{ours}/norm{i}"))
+            if u == 0:
+                entries[f"{theirs}.downsample.conv.weight"] = conv(f"{ours}/proj/kernel")
+                entries.update(torch_norm(f"{theirs}.downsample.norm", f"{ours}/proj_norm"))
+    return entries
+
+
+def _block(theirs, ours, spec):
+    attention = f"{ours}/attention/"
+    qkv = [f"{attention}{name}" for name in ("query", "key", "value")]
+    entries = {f"{theirs}.attn.qkv.weight": stacked_linear(*(f"{name}/kernel" for name in qkv))}
+    if spec["qkv_bias"]:
+        entries[f"{theirs}.attn.qkv.bias"] = stacked_bias(*(f"{name}/bias" for name in qkv))
+    if spec["qk_norm"]:
+        entries.update(torch_norm(f"{theirs}.attn.q_norm", f"{attention}query_norm"))
+        entries.update(torch_norm(f"{theirs}.attn.k_norm", f"{attention}key_norm"))
+    entries.update(torch_dense(f"{theirs}.attn.proj", f"{attention}out"))
+    if spec["layer_scale"] is not None:
+        entries[f"{theirs}.ls1.gamma"] = same(f"{ours}/attention_scale/gamma")
+        entries[f"{theirs}.ls2.gamma"] = same(f"{ours}/mlp_scale/gamma")
+    for norm, name in (("norm1", "attention_norm"), ("norm2", "mlp_norm")):
+        entries.update(torch_norm(f"{theirs}.{norm}", f"{ours}/{name}"))
+    entries.update(torch_dense(f"{theirs}.mlp.fc1", f"{ours}/mlp/hidden"))
+    return {**entries, **torch_dense(f"{theirs}.mlp.fc2", f"{ours}/mlp/out")}
+
+
+def _map_head_names():
+    entries = {
+        "attn_pool.latent": same("pool/probe"),
+        "attn_pool.kv.weight": stacked_linear("pool/key/kernel", "pool/value/kernel"),
+        "attn_pool.kv.bias": stacked_bias("pool/key/bias", "pool/value/bias"),
+        **torch_norm("attn_pool.norm", "pool/norm"),
+    }
+    parts = (("q", "query"), ("proj", "out"), ("mlp.fc1", "mlp/hidden"), ("mlp.fc2", "mlp/out"))
+    for theirs, ours in parts:
+        entries.update(torch_dense(f"attn_pool.{theirs}", f"pool/{ours}"))
+    return entries
+
+
+def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameMap:
+    """{name: Entry} of a model.
+
+    Args:
+        spec: a dict of ViTSpec's fields.
+        classes: of the head; None without one.
+        missing_rows: how many rows, for the tokens before the patches, the position table in the file does not have.
+    """
+    entries = {
+        "patch_embed.proj.weight": conv("patch_encoder/kernel"),
+        "patch_embed.proj.bias": same("patch_encoder/bias"),
+    }
+    if spec["stem"] is not None:
+        entries.update(_stem_names(spec["stem"]))
+    tokens = (("class_token", "cls_token"), ("distillation_token", "dist_token"), ("registers", "reg_token"))
+    entries.update({theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
+    entries["pos_embed"] = positions("position_embedding/embedding", missing_rows)
+    for i in range(spec["depth"]):
+        entries.update(_block(f"blocks.{i}", f"block_{i:02d}", spec))
+    entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
+    if spec["pool"] == "map":
+        entries.update(_map_head_names())
+    if spec["pre_logits"]:
+        entries.update(torch_dense("pre_logits", "pre_logits"))
+    if classes is not None:
+        for name in ("head", "head_dist") if spec["distillation_token"] else ("head",):
+            entries.update(torch_dense(name, name))
+    return entries

@@ -1,0 +1,155 @@
+"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`): queries, keys and values without biases, heads of any width. Read only."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from keras_vit.checkpoints.formats.name_map import Entry, NameMap, positions, same, stacked_linear, torch_dense, torch_norm
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, depth, grid, heads, hint_grid, need, pixels, renamed
+
+# Names of older releases, which have the normalisations in wrappers and that of the head in a Sequential, and the present names.
+_ALIASES = [
+    (r"^module\.|^model\.", ""),
+    (r"(transformer\.layers\.\d+\.0)\.fn\.", r"\1."),
+    (r"(transformer\.layers\.\d+\.1)\.norm\.", r"\1.net.0."),
+    (r"(transformer\.layers\.\d+\.1)\.fn\.net\.0\.", r"\1.net.1."),
+    (r"(transformer\.layers\.\d+\.1)\.fn\.net\.3\.", r"\1.net.4."),
+    (r"^mlp_head\.0\.", "transformer.norm."),
+    (r"^mlp_head\.1\.", "mlp_head."),
+]
+
+
+def matches(names: Iterable[str], config: dict) -> bool:
+    return any(name.endswith("transformer.layers.0.0.to_qkv.weight") or ".0.fn.to_qkv.weight" in name for name in names)
+
+
+def _normalise(arrays):
+    """The arrays under the present names."""
+
+    def new_name(name):
+        for pattern, new in _ALIASES:
+            name = re.sub(pattern, new, name)
+        return name
+
+    return renamed(arrays, new_name)
+
+
+def _patch(arrays, known_channels):
+    """(index of the patch embedding in its Sequential, patch size, channels), from a weight (d, p*p*c)."""
+    ranks = {i: arrays[f"to_patch_embedding.{i}.weight"].ndim for i in (2, 1) if f"to_patch_embedding.{i}.weight" in arrays}
+    index = next((i for i, rank in ranks.items() if rank == 2), None)
+    if index is None:
+        raise ValueError('The array "to_patch_embedding.2.weight" (or .1.) of 2 axes is missing.')
+    inputs = arrays[f"to_patch_embedding.{index}.weight"].shape[1]
+    for channels in (3, known_channels or 3):
+        side = math.isqrt(inputs // channels)
+        if side * side * channels == inputs:
+            return index, side, channels
+    raise ValueError(
+        f"{inputs} values per patch are not a square of {channels} channels: pass channels=... if there are more or fewer."
+    )
+
+
+def _assumptions(known_heads, k, size):
+    """What is assumed because a state dict does not state it."""
+    assumptions = [
+        "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the 0..255 scale."
+    ]
+    if not known_heads:
+        assumptions.append(
+            f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
+        )
+    return assumptions
+
+
+def _positions(arrays, width):
+    """How many tokens the position table has."""
+    table = arrays.get("pos_embedding")
+    if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
+        raise ValueError(f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.')
+    return table.shape[-2]
+
+
+def parse(contents, options: dict) -> ParsedCheckpoint:
+    """The parsed checkpoint of a state dict whose names `matches` accepts.
+
+    Args:
+        contents: the FileContents that files.read returns.
+        options: arguments of `load` that supply what the file does not state: heads (by default each 64 wide), channels (by default
+            3), image_size.
+
+    Raises:
+        ValueError: if the file is not in this format after all.
+    """
+    arrays = _normalise(contents.arrays)
+    index, side, channels = _patch(arrays, options.get("channels"))
+    width = arrays[f"to_patch_embedding.{index}.weight"].shape[0]
+    inner = need(arrays, "transformer.layers.0.0.to_qkv.weight", 2).shape[0] // 3
+    k, head_dim = heads(width, options.get("heads"), inner)
+    token = arrays["cls_token"].size > 0 if "cls_token" in arrays else False
+    hidden = need(arrays, "transformer.layers.0.1.net.1.weight", 2)
+    shape = grid(_positions(arrays, width) - int(token), hint_grid(options, (side, side)))
+    fields = {
+        "patch_size": (side, side),
+        "depth": depth(arrays, r"transformer\.layers\.(\d+)\."),
+        "width": width,
+        "heads": k,
+        "head_dim": head_dim,
+        "mlp_dim": hidden.shape[0],
+        "class_token": token,
+        "pool": "token" if token else "gap",
+        "qkv_bias": False,
+        "patch_norm": index == 2,
+        "epsilon": 1e-5,
+        "mean": 127.5,
+        "std": 127.5,
+    }
+    classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
+    dropped = [name for name in arrays if name == "cls_token" and not token]
+    arrays = {name: a for name, a in arrays.items() if name not in dropped}
+    return ParsedCheckpoint(
+        "vit",
+        fields,
+        pixels(shape, (side, side)),
+        name_map(fields, classes, index, arrays),
+        arrays,
+        classes,
+        channels,
+        dropped=dropped,
+        assumptions=_assumptions(options.get("heads"), k, inner // k),
+        resample="bicubic",
+    )
+
+
+def name_map(spec: Mapping, classes: int | None, index: int, arrays: Mapping) -> NameMap:
+    """{name: Entry} of a model.
+
+    Args:
+        spec: a dict of ViTSpec's fields.
+        classes: of the head; None without one.
+        index: of the patch embedding in its Sequential.
+        arrays: {name: array} of the file; its class token and position table may or may not have a batch axis.
+    """
+    patch = f"to_patch_embedding.{index}"
+    # (d, p*p*c) where ours is (p, q, c, d): the same order of pixels.
+    kernel = Entry(("patch_encoder/kernel",), lambda a: a.reshape(-1, a.shape[-1]).T, lambda a, shapes: [a.T.reshape(shapes[0])])
+    entries = {f"{patch}.weight": kernel, f"{patch}.bias": same("patch_encoder/bias")}
+    if spec["patch_norm"]:
+        entries.update(torch_norm("to_patch_embedding.1", "patch_encoder/pixel_norm"))
+        entries.update(torch_norm("to_patch_embedding.3", "patch_encoder/embedding_norm"))
+    if spec["class_token"]:
+        entries["cls_token"] = same("class_token/tokens", (1,) * (arrays["cls_token"].ndim - 1) + (spec["width"],))
+    entries["pos_embedding"] = positions("position_embedding/embedding", 0, arrays["pos_embedding"].shape)
+    for i in range(spec["depth"]):
+        theirs, ours = f"transformer.layers.{i}", f"block_{i:02d}"
+        entries.update(torch_norm(f"{theirs}.0.norm", f"{ours}/attention_norm"))
+        qkv = (f"{ours}/attention/{name}/kernel" for name in ("query", "key", "value"))
+        entries[f"{theirs}.0.to_qkv.weight"] = stacked_linear(*qkv)
+        entries.update(torch_dense(f"{theirs}.0.to_out.0", f"{ours}/attention/out"))
+        entries.update(torch_norm(f"{theirs}.1.net.0", f"{ours}/mlp_norm"))
+        entries.update(torch_dense(f"{theirs}.1.net.1", f"{ours}/mlp/hidden"))
+        entries.update(torch_dense(f"{theirs}.1.net.4", f"{ours}/mlp/out"))
+    entries.update(torch_norm("transformer.norm", "encoder_norm"))
+    if classes is not None:
+        entries.update(torch_dense("mlp_head", "head"))
+    return entries

@@ -1,0 +1,297 @@
+"""Reading checkpoint files without trusting them.
+
+Nothing in a file is executed: .npz without pickles, safetensors, .pth through torch's weights-only loader. Sizes are checked before
+anything is unpacked. Whatever is wrong with a file raises a ValueError that names it.
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import tokenize
+import zipfile
+import zlib
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.checkpoints.formats.parsed import WORDS
+from keras_vit.checkpoints.reading import metadata
+
+# The largest size that an archive may unpack to: _RATIO times its own size, plus _ALLOWANCE. Real checkpoints hardly compress; the
+# allowance is for all-zero heads.
+_RATIO, _ALLOWANCE = 10, 2**28
+# What zipfile and numpy raise for a damaged archive or array header.
+BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclasses.dataclass
+class FileContents:
+    """What a checkpoint file contains.
+
+    Attributes:
+        path: of the file that holds the weights.
+        kind: "keras", "npz", "safetensors" or "torch".
+        arrays: {name: float array}; empty for "keras".
+        config, preprocessor: config.json and preprocessor_config.json next to the weights, or {}.
+        metadata: the constructor's arguments of the model if this package wrote the file, or None; see metadata.read.
+    """
+
+    path: pathlib.Path
+    kind: str
+    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    config: dict = dataclasses.field(default_factory=dict)
+    preprocessor: dict = dataclasses.field(default_factory=dict)
+    metadata: dict | None = None
+
+
+def parse_json(data: bytes | str, where: str) -> dict:
+    """A JSON object from bytes or text; `where` names it in messages.
+
+    Raises:
+        ValueError: if it is not a JSON object.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} should be a JSON object, got {WORDS[type(value)]}.")
+    return value
+
+
+def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
+    """The entries of a zip file, after checking that their sizes are plausible.
+
+    Raises:
+        ValueError: for a damaged archive, or one that would unpack to far more than its own size.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except BROKEN as error:
+        raise ValueError(f'"{path}" is damaged, or not an archive at all: {error}') from None
+    for name, count in collections.Counter(entry.filename for entry in entries).most_common(1):
+        if count > 1:
+            raise ValueError(f'"{path}" contains "{name}" {count} times.')
+    # numpy and Keras write no other kinds. Only of these does zipfile unpack no more than it is asked for, whatever size is declared.
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+        raise ValueError(f'"{path}" is compressed by a method that checkpoints do not use; expected stored or deflated entries.')
+    check_unpacked(path, sum(entry.file_size for entry in entries))
+    return entries
+
+
+def check_unpacked(path: pathlib.Path, total: int) -> None:
+    """Refuses a file that would unpack to `total` bytes if that is far more than its own size.
+
+    Raises:
+        ValueError: with both sizes.
+    """
+    size = os.path.getsize(path)
+    if total > _RATIO * size + _ALLOWANCE:
+        raise ValueError(f'"{path}" has {size:,} bytes and would unpack to {total:,}, so it is refused as a zip bomb.')
+
+
+def _as_float(name, array, where):
+    """The array as float32 or float64. bfloat16 that numpy stored as void is recognised; counters and indices stay integers.
+
+    Raises:
+        ValueError: for other types, and for values that are not finite.
+    """
+    if array.dtype == np.dtype("V2"):
+        array = array.view(ml_dtypes.bfloat16)
+    if array.dtype.kind in "iu" and (array.ndim < 2 or name.endswith("position_ids")):
+        return array
+    if array.dtype.kind != "f" and array.dtype != ml_dtypes.bfloat16:
+        raise ValueError(f'"{where}": array "{name}" holds {array.dtype}, expected floating-point numbers.')
+    array = array.astype("float64" if array.dtype.itemsize == 8 else "float32", copy=False)
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
+        finite = np.isfinite(array.astype("float32", copy=False)).all()
+    if not finite:
+        raise ValueError(
+            f'"{where}": array "{name}" has values that are not finite: the file is damaged, or the training diverged.'
+        )
+    return array
+
+
+def _check_member(archive, entry):
+    """Compares the size that an .npy header declares with the size of the entry, before any memory is allocated.
+
+    Raises:
+        ValueError: if they differ, or the header is not valid.
+    """
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        header = file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{entry.filename} holds Python objects (a pickle), which are never loaded")
+    if entry.file_size - header != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{entry.filename} does not have the size that its header declares")
+
+
+def _read_npz(path):
+    """(arrays, metadata as text or None) of an .npz; the metadata are the archive's comment."""
+    entries = check_archive(path)
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in entries:
+                _check_member(archive, entry)
+                with archive.open(entry) as file:
+                    array = np.lib.format.read_array(file, allow_pickle=False)
+                    file.read(1)  # zipfile compares checksums at the end of an entry
+                name = entry.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError(f'array "{name}" occurs twice')
+                arrays[name] = array
+            comment = archive.comment
+    except BROKEN as error:
+        raise ValueError(f'"{path}" is not an intact .npz of arrays: {type(error).__name__}: {error}') from None
+    return arrays, comment.decode("utf-8", "replace") or None
+
+
+def _read_safetensors(path):
+    """(arrays, metadata as text or None) of a safetensors file; the metadata are the header's entry "keras_vit"."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, "np") as file:
+            for name in file.keys():
+                kind = file.get_slice(name).get_dtype()
+                if kind == "F4" or kind.startswith(("F6_", "F8_")):  # numpy has no such types
+                    raise ValueError(f'array "{name}" holds {kind}, expected floating-point numbers')
+            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get("keras_vit")
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError) as error:
+        raise ValueError(f'"{path}" is not an intact safetensors file: {error}') from None
+
+
+def _read_sharded(index):
+    """(arrays, None) of the files that a model.safetensors.index.json lists."""
+    weight_map = parse_json(index.read_bytes(), f'"{index}"').get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ValueError(f'"{index}" has no "weight_map" from array names to file names.')
+    arrays, actual = {}, {}
+    for name in sorted(set(weight_map.values())):
+        # A name with folders could be any file of this machine.
+        if name != os.path.basename(name) or "\\" in name or not os.path.isfile(index.parent / name):
+            raise ValueError(f'"{index}" lists "{name}", which is not a file next to it.')
+        shard = _read_safetensors(index.parent / name)[0]
+        arrays.update(shard)
+        actual.update(dict.fromkeys(shard, name))
+    if actual != weight_map:
+        wrong = sorted(name for name in actual.keys() | weight_map.keys() if actual.get(name) != weight_map.get(name))
+        raise ValueError(
+            f'"{index}" and its files disagree about which file holds which array: {", ".join(wrong[:8])} ({len(wrong)}).'
+        )
+    return arrays, None
+
+
+def _read_torch(path):
+    """(arrays, None) of a .pth, without the nesting that training code puts around a state dict."""
+    try:
+        import torch
+    except ImportError:
+        raise ImportError(
+            f'"{path}" is a torch file, which only torch can load: pip install torch, or convert the file to safetensors.'
+        ) from None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle, zipfile and torch raise a dozen kinds of errors
+        # Not torch's own message, which advises to load the file unsafely.
+        raise ValueError(
+            f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run code. Convert '
+            "it to safetensors where it was made."
+        ) from error
+    for key in ("model_ema", "model", "state_dict", "teacher"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict):
+        raise ValueError(f'"{path}" holds a {type(state).__name__}, expected a state dict.')
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    return {name: (t.float() if t.is_floating_point() else t).numpy() for name, t in tensors.items()}, None
+
+
+def _kind(path):
+    """The kind of a file, from its first bytes; only torch's pickles also need the right file name."""
+    with open(path, "rb") as file:
+        start = file.read(16)
+    if start[:4] == b"PK\x03\x04":
+        names = {entry.filename for entry in check_archive(path)}
+        if "model.weights.h5" in names or "metadata.json" in names:
+            return "keras"
+        return "torch" if any(name.endswith("data.pkl") for name in names) else "npz"
+    if start[8:9] == b"{":
+        return "safetensors"
+    if start[:1] == b"\x80" and path.suffix in (".pth", ".pt", ".bin"):
+        return "torch"
+    raise ValueError(
+        f'Cannot tell the format of "{path}". Formats: .keras, .npz (Google), .safetensors (timm, Hugging Face, vit-pytorch), .pth, or a '
+        "folder with config.json and model.safetensors. Perhaps a download was interrupted, or a web page was saved in place of the file."
+    )
+
+
+_FILES = ("model.keras", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+def _inside(folder):
+    """The file with the weights in a folder: a run directory, or a folder of timm or Hugging Face.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    for name in _FILES:
+        if (folder / name).is_file():
+            return folder / name
+    if (folder / "config.json").exists() and (folder / "checkpoints").is_dir():
+        raise FileNotFoundError(f'"{folder}" contains no model.keras: the run has not ended.')
+    raise FileNotFoundError(
+        f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it contain {" or ".join(_FILES[1:])}.'
+    )
+
+
+def read(path: str | os.PathLike) -> FileContents:
+    """Reads a checkpoint file, or the one in a folder.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is not an intact, harmless checkpoint.
+        ImportError: for a torch file, if torch is not installed.
+    """
+    path = pathlib.Path(path).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f'"{path}" does not exist.')
+    file = _inside(path) if path.is_dir() else path
+    if not file.is_file():  # reading a pipe would wait forever
+        raise ValueError(f'"{file}" is neither a file nor a folder.')
+    if file.name.endswith(".index.json"):
+        kind, (arrays, text) = "safetensors", _read_sharded(file)
+    else:
+        kind = _kind(file)
+        if kind == "keras":
+            return FileContents(file, kind)
+        arrays, text = {"npz": _read_npz, "safetensors": _read_safetensors, "torch": _read_torch}[kind](file)
+    if not arrays:
+        raise ValueError(f'"{file}" contains no arrays.')
+    recorded = None if text is None else metadata.read(parse_json(text, f'The metadata of "{file}"'), arrays, file)
+    arrays = {name: _as_float(name, array, file) for name, array in arrays.items()}
+    if kind == "npz":
+        return FileContents(file, kind, arrays, metadata=recorded)
+    paths = [file.parent / name for name in ("config.json", "preprocessor_config.json")]
+    config, preprocessor = (parse_json(p.read_bytes(), f'"{p}"') if p.is_file() else {} for p in paths)
+    return FileContents(file, kind, arrays, config, preprocessor, recorded)

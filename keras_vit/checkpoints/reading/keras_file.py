@@ -1,0 +1,236 @@
+"""This package's .keras files, read without trusting them: a file's config can name classes, but cannot bring code.
+
+A ViT or BiT is built by our own constructors from checked values. A keras_vit.Model built on one is a graph of layers, which Keras builds
+after every class in the config is seen to be one of Keras' own layers (no Lambda, and none that loads other files), or registered
+in this process.
+"""
+
+import io
+import math
+import sys
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.reading import metadata
+from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
+from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
+
+_CLASSES = {"keras_vit>ViT": (ViT, make_spec), "keras_vit>BiT": (BiT, make_bit_spec)}
+_SPECS = {"keras_vit>ViTSpec": ViTSpec, "keras_vit>BiTSpec": BiTSpec}
+# What a config may hold besides objects of classes: Keras' notation for tensors of the graph and for plain values.
+_VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
+# Public modules of Keras whose classes a graph is made of. Arithmetic on tensors comes from keras.src.ops.
+_MODULES = {
+    "keras": keras,
+    "keras.constraints": keras.constraints,
+    "keras.dtype_policies": keras.dtype_policies,
+    "keras.initializers": keras.initializers,
+    "keras.layers": keras.layers,
+    "keras.models": keras.models,
+    "keras.regularizers": keras.regularizers,
+}
+_KINDS = (
+    keras.Operation,  # layers and models too
+    keras.DTypePolicy,
+    keras.constraints.Constraint,
+    keras.initializers.Initializer,
+    keras.regularizers.Regularizer,
+)
+# They run code from the file, or read other files that it names.
+_UNSAFE = (
+    keras.layers.Lambda,
+    keras.layers.TFSMLayer,
+    keras.layers.TorchModuleWrapper,
+    keras.layers.JaxLayer,
+    keras.layers.IntegerLookup,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+)
+
+
+def _shapes(weights, path):
+    """The shapes of the layers' arrays in an HDF5 file; optimizers of nested models are left out.
+
+    Raises:
+        ValueError: if it is not HDF5, or promises far more than it holds.
+    """
+    shapes = []
+
+    def visit(name, item):
+        if name.startswith("layers/") and "/optimizer/" not in name and isinstance(item, h5py.Dataset):
+            if item.dtype.kind not in "fiuV":
+                raise ValueError(f'array "{name}" holds {item.dtype}, expected numbers')
+            shapes.append(item.shape)
+
+    try:
+        with h5py.File(io.BytesIO(weights)) as file:
+            file.visititems(visit)
+    except (OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f'The weights in "{path}" are not a complete HDF5 file: {error}') from None
+    check_unpacked(path, 4 * sum(map(math.prod, shapes)))
+    return shapes
+
+
+def _member(archive, name):
+    """A member's bytes. Given a size, no more is unpacked than was declared; read() without one would unpack everything."""
+    with archive.open(name) as file:
+        return file.read(archive.getinfo(name).file_size)
+
+
+def _unpack(path):
+    """(the config's bytes, the shapes of the layers' arrays) of a .keras file.
+
+    Raises:
+        ValueError: if it is not complete: each part is read to its end and compared with its checksum.
+    """
+    check_archive(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            config, weights = (_member(archive, name) for name in ("config.json", "model.weights.h5"))
+    except BROKEN as error:
+        raise ValueError(f'"{path}" is not a complete .keras file: {error}') from None
+    return config, _shapes(weights, path)
+
+
+def load(path):
+    """The model of a .keras file: a ViT, a BiT, or a keras_vit.Model built on one. It is not compiled.
+
+    Raises:
+        ValueError: if the file is damaged, was altered, holds another model, or names a class that is not allowed.
+    """
+    data, shapes = _unpack(path)
+    where = f'The config of "{path}"'
+    config = parse_json(data, where)
+    name = config.get("registered_name")
+    values = sum(map(math.prod, shapes))
+    if isinstance(name, str) and name in _CLASSES:
+        arguments = _arguments(config, shapes, path)
+        try:
+            model = _CLASSES[name][0](**arguments)
+        except ValueError as error:
+            raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
+    elif _is_composed(config):
+        model = _composed(config, shapes, path)
+    else:
+        raise ValueError(
+            f'"{path}" holds a {config.get("class_name") or name}, not a keras_vit.ViT, BiT, or keras_vit.Model built on one.'
+        )
+    _fill(model, path, values)
+    return model
+
+
+def _is_composed(config):
+    """Whether a config is that of keras_vit.Model, or of a class of the user's own that is registered and derived from it."""
+    cls = _class_of(config)
+    return isinstance(cls, type) and issubclass(cls, keras.Model) and not cls.__module__.startswith("keras.")
+
+
+def _arguments(config, shapes, path):
+    """The constructor's arguments of the ViT or BiT that an object's config describes, checked against the file's size.
+
+    Raises:
+        ValueError: for values that such a model cannot have, or a model larger than its file.
+    """
+    where = f'The config of "{path}"'
+    arguments = metadata.arguments(config.get("config"), where)
+    make = _CLASSES[config["registered_name"]][1]
+    try:
+        metadata.check_size(make(arguments["variant"]), arguments, len(shapes), sum(map(math.prod, shapes)), path)
+    except ValueError as error:
+        raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
+    return arguments
+
+
+def _objects(config):
+    """The objects in a config that Keras would build, without their compile_config: a file's optimizer and loss are not built."""
+    waiting = [config]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if "class_name" in node:
+                node.pop("compile_config", None)
+                yield node
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+
+
+def _class_of(node):
+    """The class that an object's config names: registered in this process, or one of Keras' own; None for any other."""
+    if "module" not in node:  # Keras would read it as its older format
+        return None
+    registered, module, name = node.get("registered_name"), node["module"], node.get("class_name")
+    custom = keras.saving.get_registered_object(registered) if isinstance(registered, str) else None
+    if custom is not None:
+        return custom
+    if not isinstance(module, str) or not isinstance(name, str):
+        return None
+    if module in _MODULES:
+        return getattr(_MODULES[module], name, None)
+    if module.startswith("keras.src.ops.") or module == "keras.src.models.functional":
+        return getattr(sys.modules.get(module), name, None)
+    return None
+
+
+def _is_allowed(node):
+    """Whether building an object from its config runs only code that this process has already."""
+    name = node["class_name"]
+    if isinstance(name, str) and name in _VALUES:
+        return True
+    if name == "function":
+        function, module = node.get("config"), node.get("module")
+        if not isinstance(function, str):
+            return False
+        if keras.saving.get_registered_object(function) is not None:
+            return True
+        return module in ("builtins", "keras.activations") and callable(getattr(keras.activations, function, None))
+    cls = _class_of(node)
+    if not isinstance(cls, type) or issubclass(cls, _UNSAFE):
+        return False
+    return issubclass(cls, _KINDS) or node.get("registered_name") in _SPECS
+
+
+def _composed(config, shapes, path):
+    """The keras_vit.Model of a config, without its weights.
+
+    Raises:
+        ValueError: if the config names a class that is not allowed, or describes a model that cannot be built.
+    """
+    where = f'The config of "{path}"'
+    for node in _objects(config):
+        if not _is_allowed(node):
+            raise ValueError(
+                f"{where} names {node.get('registered_name') or node['class_name']} of the module {node.get('module')}, which is not built from a "
+                "file. Allowed are Keras' own layers, except Lambda and those that read files, and classes registered in this process: "
+                "import the module that registers it (keras.saving.register_keras_serializable) before loading."
+            )
+        if node.get("registered_name") in _CLASSES:
+            _arguments(node, shapes, path)
+        if node.get("registered_name") in _SPECS:
+            metadata.check_fields(node["config"], _SPECS[node["registered_name"]], where)
+    try:
+        return keras.saving.deserialize_keras_object(config, safe_mode=True)
+    except Exception as error:  # Keras and the layers have a dozen kinds
+        raise ValueError(f"{where} describes a model that cannot be built: {error}") from error
+
+
+def _fill(model, path, values):
+    """Loads the weights of a .keras file, `values` numbers in all, into its model.
+
+    Raises:
+        ValueError: if they belong to another model, or are not finite.
+    """
+    try:
+        model.load_weights(path)
+    except Exception as error:  # h5py and Keras have a dozen kinds
+        raise ValueError(f'The weights in "{path}" are not those of the model in its config: {error}') from error
+    # Counted and checked one by one: the paths of two nested models may be the same.
+    needed = sum(math.prod(weight.shape) for weight in model.weights)
+    if needed != values:
+        raise ValueError(f'The weights in "{path}" are {values:,} numbers, the model in its config has {needed:,}.')
+    wrong = [weight.path for weight in model.weights if not np.isfinite(keras.ops.convert_to_numpy(weight)).all()]
+    if wrong:
+        raise ValueError(f'"{path}": the weights {", ".join(wrong[:8])} ({len(wrong)}) are not finite: its training diverged.')

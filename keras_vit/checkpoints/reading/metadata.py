@@ -1,0 +1,193 @@
+"""The metadata that this package writes next to a model's weights, and how they are read back without trusting them.
+
+A .keras file contains the model's config where Keras puts it. The other formats carry it as JSON metadata, with a checksum over the
+config and the arrays. Anybody can alter either, so types, ranges and sizes are checked before anything is built.
+"""
+
+import dataclasses
+import json
+import math
+import re
+import reprlib
+import typing
+from collections.abc import Mapping
+
+import numpy as np
+
+from keras_vit.checkpoints.formats.parsed import WORDS
+from keras_vit.io.checksum import checksum
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.patches import grid_size
+from keras_vit.models import BiTSpec, ViTSpec
+
+ARGUMENTS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
+# Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers would itself take too long.
+_LARGEST = 2**31
+_LARGEST_SIDE = 2**16  # pixels
+_LARGEST_TABLE = 2**27  # values of computed positions, which the file does not store and so does not bound
+_MAY_BE_ZERO = {"registers"}
+_DTYPE = re.compile(r"(mixed_)?(float16|bfloat16|float32|float64)")
+
+
+def _crc32(config, arrays):
+    return checksum({**arrays, "": np.frombuffer(json.dumps(config, sort_keys=True).encode(), "uint8")})
+
+
+def write(model, arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
+    """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
+
+    Args:
+        model: a ViT or BiT.
+        arrays: {name: array} of the file, for the checksum.
+        labels: whether to include the class names.
+    """
+    config = {key: value for key, value in model.get_config().items() if key not in ("name", "dtype", "remat")}
+    if not labels:
+        config["class_names"] = None
+    return json.dumps({"config": config, "crc32": _crc32(config, arrays)})
+
+
+def _check(valid, name, expected, value, where):
+    if not valid:
+        raise ValueError(f"{where}: {name} should be {expected}, got {reprlib.repr(value)}.")
+
+
+def _is_number(value, kinds=(int, float)):
+    return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def _is_positive(value):
+    return _is_number(value, int) and value > 0
+
+
+def check_fields(fields: Mapping[str, typing.Any], form: type, where: str) -> None:
+    """Compares the fields of a spec with their types in `form`, ViTSpec or BiTSpec; JSON has lists for tuples.
+
+    Raises:
+        ValueError: for a field that is missing, unknown or of another type, or a number that no model has.
+    """
+    types = {field.name: typing.get_args(field.type) or (field.type,) for field in dataclasses.fields(form)}
+    missing = [f.name for f in dataclasses.fields(form) if f.default is dataclasses.MISSING and f.name not in fields]
+    if missing:
+        raise ValueError(f"{where} does not contain {', '.join(missing)}.")
+    for name, value in fields.items():
+        if name not in types:
+            raise ValueError(f'{where} has the unknown field "{name}".{did_you_mean(name, list(types))}')
+        kinds = types[name]
+        words = " or ".join(WORDS[kind] for kind in kinds)
+        if value is None or isinstance(value, (bool, str)):
+            _check(type(value) in kinds, name, words, value, where)
+        elif isinstance(value, (list, tuple)):
+            _check(tuple in kinds and all(map(_is_number, value)), name, words, value, where)
+        else:
+            numbers = (int, float) if float in kinds else (int,) if int in kinds else ()
+            _check(_is_number(value, numbers), name, words, value, where)
+            if int in kinds:
+                _check(value > 0 or (value == 0 and name in _MAY_BE_ZERO), name, "positive", value, where)
+    if "epsilon" in fields:
+        _check(0 < fields["epsilon"] < 1, "epsilon", "a small positive number", fields["epsilon"], where)
+
+
+def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
+    """The constructor's arguments of a model, from its config, checked; "variant" stays a dict of the spec's fields.
+
+    Raises:
+        ValueError: if the config is not what this package writes; the message names the argument.
+    """
+    if not isinstance(config, dict) or not isinstance(config.get("variant"), dict):
+        raise ValueError(f"{where} does not contain the config of a model, so it was altered.")
+    for name in sorted(config.keys() - set(ARGUMENTS)):
+        raise ValueError(f'{where} has the unknown argument "{name}".{did_you_mean(name, ARGUMENTS)}')
+    for name in sorted({"image_size", "classes", "channels"} - config.keys()):
+        raise ValueError(f"{where} does not contain {name}.")
+    check_fields(config["variant"], BiTSpec if "units" in config["variant"] else ViTSpec, where)
+    size, classes, channels = (config.get(name) for name in ("image_size", "classes", "channels"))
+    sides = size if isinstance(size, (list, tuple)) else ()
+    valid = len(sides) == 2 and all(_is_positive(side) and side <= _LARGEST_SIDE for side in sides)
+    _check(valid, "image_size", f"two positive integers, {_LARGEST_SIDE} at most", size, where)
+    _check(classes is None or _is_positive(classes), "classes", "a positive integer or null", classes, where)
+    _check(_is_positive(channels), "channels", "a positive integer", channels, where)
+    names = config.get("class_names")
+    valid = names is None or (isinstance(names, (list, tuple)) and all(isinstance(name, (str, int)) for name in names))
+    _check(valid and (names is None or len(names) == classes), "class_names", f"a list of {classes} names or null", names, where)
+    for name in ("preprocessing", "name"):
+        _check(isinstance(config.get(name), str | None), name, "text", config.get(name), where)
+    remat = config.get("remat")
+    valid = isinstance(remat, bool | None) or (isinstance(remat, list) and all(isinstance(block, int) for block in remat))
+    _check(valid, "remat", "true, false or a list of block numbers", remat, where)
+    return {**config, "image_size": tuple(sides), "remat": remat, "dtype": _dtype(config.get("dtype"), where)}
+
+
+def _dtype(value, where):
+    """The name of a dtype policy, from its config; Keras itself would build whatever class the config names.
+
+    Raises:
+        ValueError: if it is not a policy of floating-point numbers.
+    """
+    policy = value.get("config") if isinstance(value, dict) and value.get("class_name") == "DTypePolicy" else None
+    name = policy.get("name") if isinstance(policy, dict) else None
+    valid = value is None or (isinstance(name, str) and _DTYPE.fullmatch(name))
+    _check(valid, "dtype", "a DTypePolicy of floating-point numbers, such as float32 or mixed_bfloat16", value, where)
+    return name
+
+
+def read(metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], where: typing.Any) -> dict[str, typing.Any]:
+    """The constructor's arguments of the model that the metadata describe.
+
+    Args:
+        metadata: what `write` wrote, parsed from JSON.
+        arrays: {name: array} as stored in the file.
+        where: the file's name, for messages.
+
+    Raises:
+        ValueError: if this is not what this package writes, or the checksum does not match.
+    """
+    recorded = arguments(metadata.get("config"), f'The metadata of "{where}"')
+    if "crc32" in metadata and metadata["crc32"] != _crc32(metadata["config"], arrays):
+        raise ValueError(
+            f'"{where}" is damaged: its arrays and metadata no longer have the checksum with which they were written.'
+        )
+    return recorded
+
+
+def _least_values(spec, tokens, classes, channels):
+    """A lower bound of the number of weights: the large matrices, and everything that a single number in a config can inflate."""
+    head = classes or 0
+    if isinstance(spec, BiTSpec):
+        units = sum(n * (spec.width * 2**stage) ** 2 for stage, n in enumerate(spec.units))
+        return units + spec.width * (49 * channels + head)
+    inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
+    blocks = spec.depth * spec.width * (4 * inner + 2 * spec.mlp_dim)
+    widths = [channels, *spec.conv_stem]
+    pixels = math.prod(spec.patch_size) * (widths[-1] if spec.stem is None else spec.stem_width)
+    rest = spec.registers + (spec.pre_logits or 0) + pixels + (tokens if spec.positions == "learned" else 0)
+    stem = sum(9 * a * b for a, b in zip(widths, widths[1:]))
+    if spec.stem is not None:
+        stem = sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem)) + 49 * channels * spec.stem_width
+    return blocks + spec.width * rest + stem + head * (spec.pre_logits or spec.width)
+
+
+def check_size(spec: ViTSpec | BiTSpec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any) -> None:
+    """Refuses to build a model that is larger than its file.
+
+    Args:
+        spec: of the model.
+        config: with image_size, classes and channels.
+        arrays, values: the number of arrays in the file, and of values in them.
+        where: the file's name, for messages.
+
+    Raises:
+        ValueError: if the model has more blocks than the file has arrays, or more weights than the file has values.
+    """
+    if max(config["image_size"]) > _LARGEST_SIDE:
+        raise ValueError(f'"{where}" describes a model for images of {config["image_size"]} pixels, which is too large.')
+    bit = isinstance(spec, BiTSpec)
+    blocks = sum(spec.units) if bit else spec.depth + sum(spec.stem or ()) + len(spec.conv_stem)
+    if blocks > arrays:
+        raise ValueError(f'"{where}" describes a model of {blocks:,} blocks, but contains {arrays:,} arrays.')
+    tokens = 0 if bit else math.prod(grid_size(config["image_size"], spec.stride))
+    least = _least_values(spec, tokens, config["classes"], config["channels"])
+    if least > values:
+        raise ValueError(f'"{where}" describes a model of more than {least:,} weights, but contains {values:,}.')
+    if not bit and tokens * spec.width > _LARGEST_TABLE:
+        raise ValueError(f'"{where}" describes a model of {tokens:,} tokens, each {spec.width} wide, which is too large.')

@@ -1,0 +1,184 @@
+"""From a source to batches: training batches (x, y), evaluation batches (x, y, weights); by default x are images and y class labels.
+
+Where several hosts work on one global batch, each asks for its part with `shard=(index, count)`: its number, and the number of hosts.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.data.errors import ExampleErrors, replaced, report_errors
+from keras_vit.data.fallible_map import fallible_map
+from keras_vit.data.ops.text import parse
+from keras_vit.data.service import distribute
+from keras_vit.data.sharding import HostShard
+from keras_vit.data.sources.base import Source, fold
+
+Select = Callable[[dict[str, Any]], tuple]
+
+
+def image_and_label(example: dict[str, Any]) -> tuple:
+    """(image, label) of an example: what a classifier learns from.
+
+    Raises:
+        ValueError: for an example without a label.
+    """
+    if "label" not in example:
+        raise ValueError(
+            f'The examples have no "label", only {", ".join(example)}: say by select= what a batch holds, a function of an example that '
+            "returns (x, y) or (x, y, weights)."
+        )
+    return example["image"], example["label"]
+
+
+def _check_outputs(outputs, text):
+    """Refuses what `select` returned if it is not (x, y) or (x, y, weights), or has no fixed shape: a TPU, and a batch, need one.
+
+    Raises:
+        ValueError: naming the shape.
+    """
+    if not isinstance(outputs, tuple) or len(outputs) not in (2, 3):
+        raise ValueError(f"select= should return (x, y) or (x, y, weights), and returned {type(outputs).__name__}: {outputs}.")
+    for spec in tf.nest.flatten(outputs[0]):
+        if not spec.shape.is_fully_defined():
+            raise ValueError(
+                f'The preprocessing "{text}" gives images of shape {tuple(spec.shape)}. End it in a fixed size: '
+                '"central_crop(224)", "random_crop(224)" or "resize(224, 224)".'
+            )
+    for spec in tf.nest.flatten(outputs[1:]):
+        if not spec.shape.is_fully_defined():
+            raise ValueError(
+                f"select= returns a target of shape {tuple(spec.shape)}, and a batch needs fixed shapes: pad it to a fixed number of rows."
+            )
+
+
+def _mapped(source, keys, prepare, text, rows, batches=None):
+    """(fallible_map of a dataset of (number, key), the ConcreteFunction of `prepare`, a function of these).
+
+    Raises:
+        ValueError: as _check_outputs says.
+    """
+    function = tf.function(prepare, autograph=False).get_concrete_function(*keys.element_spec)
+    _check_outputs(function.structured_outputs, text)
+    ids_of = lambda number, key: tf.concat([number[:, None], source.ids(key)], 1)  # noqa: E731
+    return fallible_map(keys, function, ids_of, rows, batches), function
+
+
+def _with_failed_replaced(errors, function, source):
+    """Maps the batches of fallible_map to batches in which the nearest good rows replace those that failed."""
+
+    @tf.autograph.experimental.do_not_convert
+    def replace(values, good, failed, ids):
+        with tf.control_dependencies([report_errors(failed, ids, errors, function, source)]):
+            return replaced(values, tf.identity(good), errors)
+
+    return replace
+
+
+def training_batches(
+    source: Source,
+    preprocess: str,
+    batch_size: int,
+    seed: int = 0,
+    start_step: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    replicas: int = 1,
+    service: str | None = None,
+    errors: ExampleErrors | None = None,
+    deterministic: bool = True,
+    select: Select = image_and_label,
+) -> tf.data.Dataset:
+    """An endless dataset of (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed, step).
+
+    Row i of the stream is augmented with a seed of its own, whatever the threads do. If the source has random access, the hosts' batches
+    of a step, concatenated, are the one-host batch, bit for bit; of records each host reads its own files. An example that cannot be read
+    or decoded is replaced by the nearest good one of its batch, and added to `errors`.
+
+    Args:
+        source: from `open_source` or `from_arrays`.
+        preprocess: text, see data/ops/text.py.
+        batch_size: rows of the global batch.
+        seed: of the order and the augmentation.
+        start_step: the number of global batches that have already been used; the dataset begins after them.
+        shard: (index, count): this host's rows of each step are index * batch_size / count to (index + 1) * batch_size / count.
+        replicas: how many batches the host's rows of a step make.
+        service: "grpc://host:port" of a tf.data service, whose workers then prepare the batches. Hosts get them first come, first
+            served, each example once: neither the order nor the example at which a resumed run continues is exact then.
+        errors: an ExampleErrors, which counts the examples that cannot be used; None for a new one, with a limit of 100.
+        deterministic: False takes records from whichever file has some ready, so that a slow file holds nothing up: the order of records,
+            and the example at which a resumed run continues, are then not exact. Random access is not affected.
+        select: a preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes.
+
+    Raises:
+        ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer files of records than hosts, no
+            data service answers, or the examples lack what `select` takes.
+    """
+    ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
+
+    def prepare(number, key):
+        return select(ops(source.read(key), fold(seed, number) if ops.random else None))
+
+    if service is None:
+        keys = source.shuffled_keys(seed, start_step, host)
+    else:
+        # Any host may get any batch, so to the service each batch is a step of its own.
+        keys = source.served_keys(seed, start_step * host.count * replicas, HostShard(host.per_replica))
+    dataset, function = _mapped(source, keys, prepare, preprocess, host.per_replica)
+    if service is not None:
+        stream = f"{source.name}, {source.size} examples, {preprocess}, seed {seed}"
+        if select is not image_and_label:
+            stream += f", {getattr(select, '__qualname__', select)} {dataset.element_spec[0]}"
+        dataset = distribute(dataset, service, f"{stream}, step {start_step} of {batch_size} by {host.per_replica}")
+
+    options = tf.data.Options()
+    options.deterministic = deterministic
+    return dataset.map(_with_failed_replaced(errors, function, source)).prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _per_row(values, like):
+    """Values (b,) in the shape (b, 1, ...) that broadcasts with `like`, (b, ...)."""
+    return tf.reshape(values, (-1, *[1] * (like.shape.rank - 1)))
+
+
+def evaluation_batches(
+    source: Source,
+    preprocess: str,
+    batch_size: int,
+    shard: tuple[int, int] = (0, 1),
+    replicas: int = 1,
+    errors: ExampleErrors | None = None,
+    select: Select = image_and_label,
+) -> tf.data.Dataset:
+    """One pass in order: (x, y, weights), by default images (b, h, w, c) uint8, labels (b,) and weights (b,) float32.
+
+    Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read or decoded is all
+    zeros, with weight 0, and is added to `errors`. `select` may return weights of its own, which are multiplied by these. The other
+    arguments are those of `training_batches`.
+
+    Raises:
+        ValueError: if the preprocessing has random ops or ops on labels, or the batch cannot be split evenly.
+    """
+    ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
+    if ops.random:
+        raise ValueError(f'Evaluation must not be random, but its preprocessing is "{preprocess}".')
+    if ops.label_ops:
+        raise ValueError(f'Evaluation takes labels as integers: leave {", ".join(ops.label_ops)} out of "{preprocess}".')
+
+    def prepare(number, key):
+        return select(ops(source.read(key)))
+
+    batches = -(-source.size // batch_size) * replicas
+    keys = tf.data.Dataset.zip(tf.data.Dataset.counter(), source.keys(host))
+    dataset, function = _mapped(source, keys, prepare, preprocess, host.per_replica, batches)
+
+    @tf.autograph.experimental.do_not_convert
+    def weigh(values, good, failed, ids):
+        with tf.control_dependencies([report_errors(failed, ids, errors, function, source)]):
+            weights = tf.cast(good, tf.float32)
+        blank = lambda v: tf.where(_per_row(good, v), v, tf.zeros_like(v))  # noqa: E731
+        x, y, *given = tf.cond(tf.reduce_all(good), lambda: values, lambda: tf.nest.map_structure(blank, values))
+        return x, y, tf.cast(given[0], tf.float32) * _per_row(weights, given[0]) if given else weights
+
+    dataset = dataset.map(weigh)
+    return dataset.apply(tf.data.experimental.assert_cardinality(batches)).prefetch(tf.data.AUTOTUNE)

@@ -1,0 +1,136 @@
+"""Examples that cannot be read or decoded: a run leaves them out, names them, and stops when there are too many."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import logging
+
+_NAMED = 20
+
+
+class TooManyErrors(ValueError):
+    """More examples failed than the limit, or no good example can replace a failed one."""
+
+
+class ExampleErrors:
+    """The failed examples of a run; pass one to training_batches and evaluation_batches as `errors`.
+
+    Attributes:
+        limit: how many examples may fail; one more is an error.
+        names: {name: reason} of the failed examples, in the order in which they failed.
+
+    Raises:
+        ValueError: if the limit is negative.
+    """
+
+    def __init__(self, limit: int = 100):
+        if limit < 0:
+            raise ValueError(f"Expected a limit of 0 or more failed examples, got {limit}.")
+        self.limit, self.names = limit, {}
+        self._error, self._lock = None, threading.Lock()
+
+    def add(self, name: str, reason: Callable[[], str]) -> None:
+        """Counts a failed example, once, and warns of it; `reason` is called once.
+
+        Raises:
+            TooManyErrors: above the limit.
+        """
+        with self._lock:
+            if name in self.names:
+                return
+            self.names[name] = reason()
+            if len(self.names) <= _NAMED:
+                logging.warning("Skipping %s: %s", name, self.names[name])
+            elif len(self.names) == _NAMED + 1:
+                logging.warning("More than %d examples failed: from now on they are counted and not named here.", _NAMED)
+            if len(self.names) > self.limit:
+                self.stop(f"More than {self.limit} examples cannot be used, {name} among them: {self.names[name]} ")
+
+    def stop(self, what: str) -> None:
+        """Raises the TooManyErrors that `raised` passes on to the user."""
+        self._error = TooManyErrors(
+            f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit: --config.data.broken_limit, or "
+            "ExampleErrors(limit=...)."
+        )
+        raise self._error
+
+    @contextlib.contextmanager
+    def raised(self):
+        """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises the original one.
+
+        Raises:
+            TooManyErrors: as `add` raised it.
+        """
+        try:
+            yield
+        except tf.errors.OpError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    def report(self) -> str:
+        """A line for each failed example, its name and the reason separated by a tab; "" if there are none."""
+        return "".join(f"{name}\t{reason}\n" for name, reason in self.names.items())
+
+
+def reason(error: Exception) -> str:
+    """The message of a TensorFlow error alone, without its place in the program and in the graph."""
+    message = str(error).split("\n\t [[")[0].rstrip().split("\n")[-1]
+    message = message.rsplit("}} ", 1)[-1].split(" [Op:")[0]
+    if message.startswith("assertion failed: "):  # [what] [number]...
+        message = message.removeprefix("assertion failed: ").strip("[]").replace("] [", " ")
+    return message or type(error).__name__
+
+
+def _why(function, source, number, example_id):
+    """Why `function` of (number, key) fails for an example."""
+    try:
+        function(tf.constant(number), source.key_of(*example_id))
+    except (tf.errors.OpError, ValueError) as error:
+        return reason(error)
+    return "it could not be read at first, and could a moment later"
+
+
+def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, function: Callable, source) -> tf.Tensor:
+    """Adds the rows (b,) bool that failed to `errors`; in a graph. Returns a tensor to wait for.
+
+    Args:
+        failed, ids: of fallible_map, the ids being (number of the row, *source.ids(key)).
+        errors: an ExampleErrors.
+        function: what failed, of (number, key); called again to find out why.
+        source: the source of the keys.
+    """
+
+    def add(failed, ids):
+        rows = tf.io.parse_tensor(ids, tf.int64).numpy()
+        for number, *example_id in rows[failed[: len(rows)]]:
+            why = functools.partial(_why, function, source, number, example_id)
+            errors.add(source.example_name(*example_id), why)
+        return True
+
+    return tf.cond(tf.reduce_any(failed), lambda: tf.numpy_function(add, [failed, ids], tf.bool), lambda: True)
+
+
+def _nearest(good):
+    """For each row (b,) bool the nearest good row, of two the upper one."""
+    row = tf.range(tf.size(good))
+    distance = tf.abs(row[:, None] - row[None])  # b b
+    return tf.argmin(tf.where(good[None], distance, tf.size(good)), 1)
+
+
+def replaced(values, good: tf.Tensor, errors: ExampleErrors):
+    """`values` with each row that is not good replaced by the nearest good one; in a graph. Raises TooManyErrors if none is good."""
+
+    def stop(rows):
+        errors.stop(f"None of the {rows} examples of a batch can be used, so nothing can replace them.")
+
+    def replace():
+        none = lambda: tf.numpy_function(stop, [tf.size(good)], tf.bool)  # noqa: E731
+        with tf.control_dependencies([tf.cond(tf.reduce_any(good), lambda: True, none)]):
+            nearest = _nearest(good)
+        return tf.nest.map_structure(lambda value: tf.gather(value, nearest), values)
+
+    return tf.cond(tf.reduce_all(good), lambda: values, replace)

@@ -1,0 +1,90 @@
+"""Mapping examples when some of them fail, row by row and inside the graph, so that it also works in a tf.data service's workers.
+
+`Dataset.ignore_errors` silently drops a row that fails. Here each row knows its place in its batch, and each batch is followed by an end
+row, which cannot fail. Where places are missing, copies of the next row fill them and are marked. The ids of a batch's examples travel with
+its end row, since a dropped row can report nothing.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit.data.parallelism import EXAMPLES, untuned
+
+_no_autograph = tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
+
+
+def _extended(value, size):
+    """The rows of `value`, followed by zeros up to `size` rows."""
+    missing = tf.concat([[size - tf.shape(value)[0]], tf.shape(value)[1:]], 0)
+    return tf.ensure_shape(tf.concat([value, tf.zeros(missing, value.dtype)], 0), (size, *value.shape[1:]))
+
+
+def _zeros(spec):
+    return tf.zeros([size or 0 for size in spec.shape], spec.dtype)
+
+
+def _all_places(places):
+    """For Dataset.scan over surviving rows (place (n,), rows (n, ...)), whose places count from 0 to `places` - 1 again and again.
+
+    Its state is the place of the last row; its output is (present (m,) bool, rows (m, ...)), one row for every place.
+    """
+
+    @_no_autograph
+    def step(last, batch):
+        place, rows = batch
+        missing = (place - tf.concat([[last], place[:-1]], 0) - 1) % places  # before each row
+
+        def fill():
+            source = tf.repeat(tf.range(tf.size(place)), missing + 1)
+            present = tf.concat([source[1:] != source[:-1], [True]], 0)
+            return present, tf.nest.map_structure(lambda row: tf.gather(row, source), rows)
+
+        whole = tf.reduce_all(missing == 0)
+        return place[-1], tf.cond(whole, lambda: (tf.fill(tf.shape(place), True), rows), fill)
+
+    return step
+
+
+def fallible_map(
+    examples: tf.data.Dataset, function: Callable, ids_of: Callable, rows: int, batches: int | None = None
+) -> tf.data.Dataset:
+    """`examples` mapped by `function`, in batches, with the rows that fail marked.
+
+    Args:
+        examples: a dataset of tuples, the function's arguments.
+        function: a ConcreteFunction, an example -> a structure of tensors with static shapes; it may fail.
+        ids_of: a batch of examples -> (n, m) int64, the ids of the examples.
+        rows: the size of a batch.
+        batches: how many batches, padded with zeros; None for an endless dataset.
+
+    Returns:
+        A dataset of (values (rows, ...), good (rows,) bool, failed (rows,) bool, ids: serialized (n, m) int64). Padding rows are neither
+        good nor failed. The values of rows that are not good have no meaning.
+    """
+    examples = examples.batch(rows)
+    if batches is not None:
+        padding = tf.data.Dataset.from_tensors(tf.nest.map_structure(_zeros, examples.element_spec))
+        examples = examples.concatenate(padding.repeat()).take(batches)
+    places = rows + 1
+    empty = tf.nest.map_structure(_zeros, function.structured_outputs)
+
+    @_no_autograph
+    def with_places(*batch):
+        place = tf.range(places)
+        real = place < tf.shape(tf.nest.flatten(batch)[0])[0]
+        ids = tf.where(place == rows, tf.io.serialize_tensor(ids_of(*batch)), "")
+        return place, real, ids, tf.nest.map_structure(lambda e: _extended(e, places), batch)
+
+    @_no_autograph
+    def apply(place, real, ids, example):
+        return place, (real, ids, tf.cond(real, lambda: function(*example), lambda: empty))
+
+    @_no_autograph
+    def without_end_row(present, row):
+        real, ids, values = row
+        return tf.nest.map_structure(lambda v: v[:-1], values), (present & real)[:-1], ~present[:-1], ids[-1]
+
+    mapped = examples.map(with_places).unbatch().map(apply, num_parallel_calls=EXAMPLES, deterministic=True)
+    survivors = mapped.ignore_errors().batch(places)
+    return untuned(survivors.scan(rows, _all_places(places)).rebatch(places, drop_remainder=True).map(without_end_row))

@@ -1,0 +1,71 @@
+"""Opening a source by name: the values of --config.data.source and --data. A new kind is one row here and a file of its own."""
+
+import os
+import re
+
+from keras_vit.data.records.read import tfrecord
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.digits import digits
+from keras_vit.data.sources.folder import folder
+from keras_vit.data.sources.table import table
+from keras_vit.data.sources.tfds import tfds
+from keras_vit.io.paths import locate
+from keras_vit.io.suggest import did_you_mean
+
+# rest of the text, split, data_dir, buffer -> the source
+_KINDS = {
+    "folder": lambda rest, split, data_dir, buffer: folder(rest, split, data_dir),
+    "csv": lambda rest, split, data_dir, buffer: table("csv", rest, split, data_dir),
+    "jsonl": lambda rest, split, data_dir, buffer: table("jsonl", rest, split, data_dir),
+    "tfrecord": tfrecord,
+}
+_VALID = '"digits", "folder:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a tensorflow-datasets name'
+_VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
+
+
+def _check_no_path(text, data_dir):
+    """Refuses a path without its kind.
+
+    Raises:
+        ValueError: saying what to write.
+    """
+    path = locate(text.partition("?")[0], data_dir)
+    ending = os.path.splitext(path)[1].lower().lstrip(".")
+    kind = {"tsv": "csv", "tfrecords": "tfrecord"}.get(ending, ending)
+    if kind in _KINDS and kind != "folder" and os.path.isfile(path):
+        raise ValueError(f'"{text}" is a file: write {kind}:{text}')
+    # A folder in the working directory may happen to have the name of a dataset.
+    if os.sep in text and os.path.isdir(path):
+        raise ValueError(f'"{text}" is a folder: write folder:{text}')
+
+
+def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Source:
+    """The source that `text` names.
+
+    Args:
+        text: "digits"; "folder:PATH"; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name,
+            "cifar10", "cifar10:3.0.2". Options follow a "?": "csv:PATH?label=breed".
+        split: "train", "train[:90%]"...
+        data_dir: what relative paths are relative to, and where tensorflow-datasets' prepared data is; None for the working directory
+            and tensorflow-datasets' own folder. Paths may be in a bucket: gs://...
+        buffer: records in the shuffle buffer of sources that are read in order.
+
+    Raises:
+        FileNotFoundError, ValueError: for an unknown kind; else as the source says.
+    """
+    kind, colon, rest = text.partition(":")
+    if text == "digits":
+        return digits(split)
+    if kind in _KINDS:
+        if not rest:
+            raise ValueError(f'"{text}" names no path. Write "{kind}:PATH".')
+        if rest.partition("?")[0] == "PATH":  # what the packaged configs say
+            raise ValueError(
+                f'"{text}" stands for data of yours: give --config.data.source={kind}:YOUR_{"FOLDER" if kind == "folder" else "FILE"}.'
+            )
+        return _KINDS[kind](rest, split, data_dir, buffer)
+    if colon and not _VERSION.fullmatch(rest.partition("?")[0]):
+        near = did_you_mean(f"{kind}:", [f"{name}:" for name in _KINDS])
+        raise ValueError(f'"{text}" is not a source: there is no kind "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").')
+    _check_no_path(text, data_dir)
+    return tfds(text, split, data_dir, buffer)

@@ -1,0 +1,176 @@
+"""Colour: deterministic functions of one image, with PIL's values.
+
+Each takes pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and returns uint8 of the same shape. `c` is 1 or
+3; a grey image has no colour to change, so `saturation` and `hue` return it unchanged. Parameters may be numbers or scalar tensors.
+
+Most functions make few passes over the pixels, since that is where the time goes: `tf.where` on uint8 takes six times as long as `choose`,
+and so does `tf.gather`.
+"""
+
+import tensorflow as tf
+
+# PIL's weights of red, green and blue in the grey level, in 65536ths.
+_LUMA = (19595, 38470, 7471)
+
+
+def as_uint8(image: tf.Tensor) -> tf.Tensor:
+    """`image` rounded to uint8; uint8 stays as it is."""
+    if image.dtype == tf.uint8:
+        return image
+    return tf.cast(tf.clip_by_value(tf.round(tf.cast(image, tf.float32)), 0.0, 255.0), tf.uint8)
+
+
+def per_channel(values, image) -> tf.Tensor:
+    """(c,) values -> (w * c,), to match the rows of `flat_rows`: broadcasting along a last axis of 3 is slow."""
+    return tf.tile(values, tf.shape(image)[1:2])
+
+
+def flat_rows(image: tf.Tensor) -> tf.Tensor:
+    """(h, w, c) -> (h, w * c)."""
+    shape = tf.shape(image)
+    return tf.reshape(image, (shape[0], shape[1] * shape[2]))
+
+
+def _same_shape(rows, image):
+    """The inverse of `flat_rows`: rows (h, w * c) in the shape of `image`."""
+    return tf.ensure_shape(tf.reshape(rows, tf.shape(image)), image.shape)
+
+
+def _float(image):
+    return tf.cast(as_uint8(image), tf.float32)
+
+
+def _truncated(pixels):
+    """Floats to uint8 as in PIL: clipped, then truncated."""
+    return tf.cast(tf.clip_by_value(pixels, 0.0, 255.0), tf.uint8)
+
+
+def _blend(degenerate, pixels, factor):
+    """degenerate + factor * (pixels - degenerate): 0 gives `degenerate`, 1 the pixels, and more extrapolates."""
+    return _truncated(degenerate + tf.cast(factor, tf.float32) * (pixels - degenerate))
+
+
+def _gray_levels(pixels):
+    """Float pixels (h, w, c) -> their grey levels, whole numbers, the same in each channel: (h, w, c)."""
+    channels = pixels.shape[-1]
+    if channels == 1:
+        return pixels
+    if channels != 3:
+        raise ValueError(f"Expected an image of 1 or 3 channels, got {channels}: put decode(3) or decode(1) before it.")
+    weights = tf.constant([[w / 65536] * 3 for w in _LUMA], tf.float32)  # one product for all three channels
+    levels = tf.matmul(tf.reshape(pixels, (-1, 3)), weights)
+    return tf.reshape(tf.floor(levels + 0.5), tf.shape(pixels))
+
+
+def grayscale(image: tf.Tensor) -> tf.Tensor:
+    """The grey level in each channel: .299 red + .587 green + .114 blue."""
+    return tf.ensure_shape(tf.cast(_gray_levels(_float(image)), tf.uint8), image.shape)
+
+
+def brightness(image: tf.Tensor, factor) -> tf.Tensor:
+    """0 gives black, 1 the image."""
+    return _truncated(_float(image) * tf.cast(factor, tf.float32))
+
+
+def contrast(image: tf.Tensor, factor) -> tf.Tensor:
+    """0 gives the mean grey level everywhere, 1 the image."""
+    pixels = _float(image)
+    mean = tf.floor(tf.reduce_mean(_gray_levels(pixels)) + 0.5)
+    return _blend(mean, pixels, factor)
+
+
+def saturation(image: tf.Tensor, factor) -> tf.Tensor:
+    """0 gives the grey image, 1 the image. PIL and AutoAugment call this Color."""
+    pixels = _float(image)
+    return tf.ensure_shape(_blend(_gray_levels(pixels), pixels, factor), image.shape)
+
+
+def hue(image: tf.Tensor, turn) -> tf.Tensor:
+    """The hue turned by a fraction of the circle, -0.5 to 0.5."""
+    if image.shape[-1] == 1:
+        return as_uint8(image)
+    return as_uint8(tf.image.adjust_hue(_float(image), turn))
+
+
+def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
+    """0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, 1 the image. The outermost pixels stay, as in PIL."""
+    image, channels = as_uint8(image), image.shape[-1]
+    pixels = _float(image)
+    weights = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32)[:, :, None, None]
+    sums = tf.nn.depthwise_conv2d(pixels[None], tf.tile(weights, (1, 1, channels, 1)), (1, 1, 1, 1), "VALID")[0]
+    sharp = _blend(tf.round(sums / 13.0), pixels[1:-1, 1:-1], factor)
+    rows = tf.concat([image[1:-1, :1], sharp, image[1:-1, -1:]], 1)
+    return tf.ensure_shape(tf.concat([image[:1], rows, image[-1:]], 0), image.shape)
+
+
+def invert(image: tf.Tensor) -> tf.Tensor:
+    """255 - image."""
+    return 255 - as_uint8(image)
+
+
+def posterize(image: tf.Tensor, bits) -> tf.Tensor:
+    """The highest `bits` of each pixel's 8, at least one; the others are 0."""
+    shift = tf.cast(8 - tf.clip_by_value(tf.cast(bits, tf.int32), 1, 8), tf.uint8)
+    mask = tf.bitwise.left_shift(tf.constant(255, tf.uint8), shift)
+    return tf.bitwise.bitwise_and(as_uint8(image), mask)
+
+
+def _reaches(image, threshold):
+    """Where a uint8 pixel is at least `threshold`, any integer."""
+    return tf.cast(image, tf.int16) >= tf.cast(threshold, tf.int16)
+
+
+def choose(mask, chosen, image) -> tf.Tensor:
+    """`chosen` where `mask` is true, else `image`; all of the same shape. tf.where, which can broadcast, takes six times as long."""
+    return tf.raw_ops.Select(condition=mask, x=chosen, y=image)
+
+
+def solarize(image: tf.Tensor, threshold=128) -> tf.Tensor:
+    """Pixels of at least `threshold` inverted."""
+    image = as_uint8(image)
+    return choose(_reaches(image, threshold), 255 - image, image)
+
+
+def solarize_add(image: tf.Tensor, addition, threshold=128) -> tf.Tensor:
+    """Pixels below `threshold` made lighter by `addition`, 0 to 255, at most white."""
+    image = as_uint8(image)
+    addition = tf.cast(tf.clip_by_value(tf.cast(addition, tf.int32), 0, 255), tf.uint8)
+    return choose(_reaches(image, threshold), image, tf.minimum(image, 255 - addition) + addition)
+
+
+def autocontrast(image: tf.Tensor) -> tf.Tensor:
+    """Each channel stretched, so that its darkest pixel is 0 and its lightest 255; a channel with a single value stays."""
+    image = as_uint8(image)
+    low, high = (tf.cast(extreme(image, axis=(0, 1)), tf.float32) for extreme in (tf.reduce_min, tf.reduce_max))
+    flat = high <= low
+    scale = tf.where(flat, 1.0, 255.0 / tf.where(flat, 1.0, high - low))
+    offset = tf.where(flat, 0.0, -low * scale)
+    stretched = tf.cast(flat_rows(image), tf.float32) * per_channel(scale, image) + per_channel(offset, image)
+    return _same_shape(_truncated(stretched), image)
+
+
+def equalize(image: tf.Tensor) -> tf.Tensor:
+    """Each channel mapped by a table of 256 values that makes its histogram as even as possible (PIL's ImageOps.equalize)."""
+    image, channels = as_uint8(image), image.shape[-1]
+    start = 256 * tf.range(channels)
+    place = tf.cast(flat_rows(image), tf.int32) + per_channel(start, image)
+    counts = tf.math.bincount(tf.reshape(place, [-1]), minlength=256 * channels, maxlength=256 * channels)
+    counts = tf.reshape(counts, (channels, 256))
+    highest = tf.cast(tf.reduce_max(image, axis=(0, 1)), tf.int32)
+    others = tf.reduce_sum(counts, axis=1) - tf.gather(counts, highest, batch_dims=1)
+    step = (others // 255)[:, None]
+    spread = (step // 2 + tf.cumsum(counts, axis=1, exclusive=True)) // tf.maximum(step, 1)
+    table = tf.where(step == 0, tf.range(256)[None], tf.minimum(spread, 255))
+    return _same_shape(tf.gather(tf.cast(tf.reshape(table, [-1]), tf.uint8), place), image)
+
+
+def gaussian_blur(image: tf.Tensor, sigma, radius) -> tf.Tensor:
+    """Blurred by a Gaussian of standard deviation `sigma`, cut off `radius` pixels, a Python integer, from its centre; borders reflect."""
+    pixels, channels = _float(image)[None], image.shape[-1]
+    distance = tf.range(-radius, radius + 1, dtype=tf.float32)
+    taps = tf.exp(-0.5 * tf.square(distance / tf.cast(sigma, tf.float32)))
+    taps = tf.tile((taps / tf.reduce_sum(taps))[:, None], (1, channels))
+    pixels = tf.pad(pixels, [[0, 0], [radius, radius], [radius, radius], [0, 0]], "REFLECT")
+    for shape in ((2 * radius + 1, 1, channels, 1), (1, 2 * radius + 1, channels, 1)):
+        pixels = tf.nn.depthwise_conv2d(pixels, tf.reshape(taps, shape), (1, 1, 1, 1), "VALID")
+    return tf.ensure_shape(as_uint8(pixels[0]), image.shape)

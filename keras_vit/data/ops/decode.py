@@ -1,0 +1,205 @@
+"""Encoded bytes to pixels: the op `decode`, which gives what a viewer shows, upright, 8 bit, in one channel or three.
+
+Everything is TensorFlow ops, so that an exported SavedModel does the same. Bytes that cannot be decoded are an error of the op, which
+training and evaluation catch (data/errors.py).
+"""
+
+import tensorflow as tf
+
+from keras_vit.data.ops import exif
+from keras_vit.data.ops.branches import outlined
+from keras_vit.data.ops.registry import op
+
+MAX_PIXELS = 2**28  # of a JPEG; other formats, which are always decoded whole, may have half of that
+LARGE = 2**25  # a JPEG with more pixels is decoded at a half or a quarter of its sides
+
+
+def _within(encoded, pixels, limit):
+    """`encoded`, after a check of the number of pixels that its header states."""
+    message = f"The image has too many pixels: {limit} at most. It has"
+    with tf.control_dependencies([tf.debugging.Assert(pixels <= limit, [message, pixels])]):
+        return tf.identity(encoded)
+
+
+def _head(encoded, at, count):
+    """`count` bytes, beginning at byte `at`, of the first 32; zeros after the end."""
+    return tf.strings.substr(tf.strings.substr(encoded, 0, 32) + b"\0" * 32, at, count)
+
+
+def _product(encoded, at, kind, little):
+    """The product, int64, of the two integers of dtype `kind` that begin at byte `at`."""
+    numbers = tf.io.decode_raw(_head(encoded, at, 2 * kind.size), kind, little_endian=little)
+    return tf.reduce_prod(tf.abs(tf.cast(numbers, tf.int64)))
+
+
+def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
+    """A JPEG's pixels as stored, uint8; `ratio` 2, 4 or 8 divides the sides."""
+    # The exact transform, as in PIL: with the fast one a DeiT's logits correlate .998 with those on PIL's pixels.
+    return tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
+
+
+@outlined
+def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
+    """A JPEG that is large (it is read at a half or a quarter of its sides, at most LARGE pixels), turned, or grey from CMYK."""
+    encoded = _within(encoded, pixels, MAX_PIXELS)
+
+    def stored(channels):
+        fractions = {1: LARGE, 2: 4 * LARGE}
+        cases = [(pixels <= most, lambda ratio=ratio: read_jpeg(encoded, channels, ratio)) for ratio, most in fractions.items()]
+        return tf.case(cases, default=lambda: read_jpeg(encoded, channels, 4))
+
+    if channels == 1:  # libjpeg does not convert CMYK to grey
+        image = tf.cond(cmyk, lambda: tf.image.rgb_to_grayscale(stored(3)), lambda: stored(1))
+    else:
+        image = stored(channels)
+    return exif.upright(image, turned)
+
+
+def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of a JPEG: (its shape (3,) int32 by the header, 4 channels for CMYK; EXIF's orientation; whether it can be decoded directly)."""
+    shape, turned = tf.image.extract_jpeg_shape(encoded), exif.orientation(encoded)
+    simple = (turned == 1) & (shape[2] < 4) & (tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= LARGE)
+    return shape, turned, simple
+
+
+def _jpeg(encoded, channels):
+    shape, turned, simple = header(encoded)
+    pixels = tf.reduce_prod(tf.cast(shape[:2], tf.int64))
+    odd = lambda: _odd_jpeg(encoded, channels, pixels, turned, shape[2] == 4)  # noqa: E731
+    return tf.cond(simple, lambda: read_jpeg(encoded, channels), odd)
+
+
+@outlined
+def _not_too_large_png(encoded):
+    return _within(encoded, _product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
+
+
+def _guarded_png(encoded):
+    """`encoded`, after a check of its size where that is needed."""
+    # A smaller file cannot hold more pixels: deflate packs 1032 to one, and a byte has 8 pixels at most.
+    small = tf.strings.length(encoded) < MAX_PIXELS // 2 // 1032 // 8
+    return tf.cond(small, lambda: encoded, lambda: _not_too_large_png(encoded))
+
+
+def _png(encoded, channels):
+    return tf.io.decode_png(_guarded_png(encoded), channels=channels)
+
+
+def _matched(image, channels):
+    """Pixels of 1, 3 or 4 channels, a number known only at run time, converted to `channels`; an alpha channel is dropped."""
+    if channels == 1:
+        grey = lambda: tf.image.rgb_to_grayscale(image[..., :3])  # noqa: E731
+        return tf.cond(tf.shape(image)[-1] == 1, lambda: image, grey)
+    return tf.cond(tf.shape(image)[-1] == 1, lambda: tf.repeat(image, 3, -1), lambda: image[..., :3])
+
+
+def _bmp(encoded):
+    """TensorFlow reads palette indices as shades of grey; here a file of 8 bits per pixel is looked up in its palette."""
+    encoded = _within(encoded, _product(encoded, 18, tf.int32, True), MAX_PIXELS // 2)
+    image = tf.io.decode_bmp(encoded)
+
+    def coloured():
+        start = 14 + tf.io.decode_raw(_head(encoded, 14, 4), tf.int32)[0]  # after both headers
+        start = tf.clip_by_value(start, 0, tf.strings.length(encoded) - 1)
+        palette = tf.io.decode_raw(tf.strings.substr(encoded, start, 4 * 256), tf.uint8)
+        colours = tf.reshape(palette, (-1, 4))[:, 2::-1]  # stored as blue, green, red, 0
+        return tf.gather(colours, tf.cast(image[..., 0], tf.int32))
+
+    return tf.cond(tf.shape(image)[-1] == 1, coloured, lambda: image)
+
+
+def _gif(encoded):
+    encoded = _within(encoded, _product(encoded, 6, tf.uint16, True), MAX_PIXELS // 2)
+    return tf.io.decode_image(encoded, expand_animations=False)
+
+
+def _webp(encoded):
+    """TensorFlow 2.21 writes beyond its memory when it decodes an animation's first frame, so animations are refused."""
+    flags = tf.cast(tf.io.decode_raw(_head(encoded, 20, 1), tf.uint8), tf.int32)[0]
+    animated = (_head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
+    with tf.control_dependencies([tf.debugging.Assert(~animated, ["An animated WebP cannot be read: save one frame of it."])]):
+        return tf.io.decode_image(tf.identity(encoded), expand_animations=False)
+
+
+@outlined
+def _other(encoded, channels):
+    kinds = {b"BM": _bmp, b"GI": _gif, b"RI": _webp}
+    start = tf.strings.substr(encoded, 0, 2)
+    cases = [(start == magic, lambda kind=kind: kind(encoded)) for magic, kind in kinds.items()]
+    image = tf.case(cases, default=lambda: tf.io.decode_image(encoded, expand_animations=False))
+    return _matched(image, channels)
+
+
+def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+    """A scalar string tensor of an encoded image -> uint8 (h, w, channels), upright.
+
+    Raises:
+        InvalidArgumentError: at run time, if TensorFlow does not know the format, the data is damaged or cut short, or the image has
+            more than MAX_PIXELS pixels (half of that if it is not a JPEG).
+    """
+    start = tf.strings.substr(encoded, 0, 2)
+    kinds = {b"\xff\xd8": _jpeg, b"\x89P": _png}
+    cases = [(start == magic, lambda kind=kind: kind(encoded, channels)) for magic, kind in kinds.items()]
+    return tf.ensure_shape(tf.case(cases, default=lambda: _other(encoded, channels)), (None, None, channels))
+
+
+def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
+    """An image, a scalar string tensor of encoded bytes or pixels (h, w, c), as pixels (h, w, channels)."""
+    if image.dtype == tf.string:
+        return decode_bytes(image, channels)
+    if image.shape[-1] == channels:
+        return image
+    if (image.shape[-1], channels) == (1, 3):
+        return tf.image.grayscale_to_rgb(image)
+    if (image.shape[-1], channels) == (3, 1):
+        return tf.image.rgb_to_grayscale(image)
+    raise ValueError(f"decode(channels={channels}) got an array of {image.shape[-1]} channels.")
+
+
+def decode_mask(mask: tf.Tensor) -> tf.Tensor:
+    """A mask, a scalar string tensor of a grey PNG of 1 to 16 bits, as int32 (h, w, 1) with exactly the stored values; integers stay.
+
+    Raises:
+        InvalidArgumentError: at run time, for anything but a grey PNG: a palette's or a photograph's colours are not class numbers.
+    """
+    if mask.dtype != tf.string:
+        return mask
+    is_grey_png = (_head(mask, 0, 2) == b"\x89P") & (_head(mask, 25, 1) == b"\0")  # byte 25: the colour type
+    what = "Expected a mask as a PNG of grey values, without palette, colour or alpha channel: save the class numbers as grey levels."
+    with tf.control_dependencies([tf.debugging.Assert(is_grey_png, [what])]):
+        mask = tf.identity(mask)
+    bits = tf.cast(tf.io.decode_raw(_head(mask, 24, 1), tf.uint8), tf.int32)[0]
+    # TensorFlow spreads the values of fewer bits evenly over 0..65535.
+    step = 65535 // (tf.bitwise.left_shift(1, bits) - 1)
+    return tf.cast(tf.io.decode_png(_guarded_png(mask), channels=1, dtype=tf.uint16), tf.int32) // step
+
+
+def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    """A mask (h, w, 1) that is one of an image of `size`, (2,) int32, at that size.
+
+    Raises:
+        InvalidArgumentError: at run time, if it is of another size, and the image was not decoded at a fraction of the mask's size.
+    """
+    own = tf.shape(mask)[:2]
+    fits = tf.reduce_any([tf.reduce_all((own + ratio - 1) // ratio == size) for ratio in (1, 2, 4)])
+    message = ["The mask and the upright image differ in size (height, width):", own, size]
+    with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
+        mask = tf.identity(mask)
+    smaller = lambda: tf.image.resize(mask, size, method="nearest")  # noqa: E731
+    return tf.cond(tf.reduce_all(own == size), lambda: mask, smaller)
+
+
+@op("image", "mask")
+def decode(channels=3):
+    """Encoded JPEG, PNG, BMP, GIF or WebP bytes (of animations the first frame) to uint8 (h, w, channels), and an encoded mask to integers.
+
+    Pixels stay as they are, with channels converted. A mask is one of the upright image, as viewers and annotation tools show it.
+    """
+
+    def apply(example):
+        image = decode_image(example["image"], channels)
+        if "mask" not in example:
+            return {"image": image}
+        return {"image": image, "mask": mask_of_size(decode_mask(example["mask"]), tf.shape(image)[:2])}
+
+    return apply

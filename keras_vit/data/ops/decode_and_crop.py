@@ -1,0 +1,66 @@
+"""decode|random_resized_crop in one op: of a JPEG only the window is decoded.
+
+The pixels are those of the two ops one after the other, except for one or two columns at the window's border, where colour is not
+interpolated beyond the border. A window of at least twice the target is decoded at a half, a quarter or an eighth of its size, as JPEG's
+blocks allow: its borders are then on a coarser grid.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.data.ops.branches import outlined
+from keras_vit.data.ops.decode import decode, decode_mask, header, mask_of_size
+from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
+
+
+def _read_window(encoded, begin, extent, channels, fraction=1):
+    """The pixels of a window of a JPEG, with sides divided by `fraction`: 1, 2, 4 or 8."""
+    window = tf.concat([begin // fraction, extent // fraction], 0)
+    # Exact, as in decode.py; the faster transforms gain nothing measurable here.
+    return tf.image.decode_and_crop_jpeg(encoded, window, channels=channels, ratio=fraction, dct_method="INTEGER_ACCURATE")
+
+
+@outlined
+def _read_smaller(encoded, begin, extent, channels, times):
+    """A window that is `times` the target, 2 or more, at the smallest size that is not below the target."""
+    read = lambda fraction: lambda: _read_window(encoded, begin, extent, channels, fraction)  # noqa: E731
+    return tf.case([(times >= fraction, read(fraction)) for fraction in (8, 4)], default=read(2))
+
+
+def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, Any]) -> Callable:
+    """(an example with an encoded image or pixels, seed) -> the example with the crop (height, width, channels), mask and boxes moved.
+
+    Args:
+        decode_arguments, crop_arguments: dicts of the parameters of the two ops, with defaults filled in.
+    """
+    channels = decode_arguments["channels"]
+    size = pair(crop_arguments["height"], crop_arguments["width"])
+    scale, ratio, method = (crop_arguments[name] for name in ("scale", "ratio", "method"))
+    whole, crop = decode(**decode_arguments), random_resized_crop(**crop_arguments)
+
+    def from_jpeg(example, shape, seed):
+        encoded = example["image"]
+        begin, extent = sampled_window(shape, seed, scale, ratio)
+        times = tf.reduce_min(extent // size)
+        smaller = lambda: _read_smaller(encoded, begin, extent, channels, times)  # noqa: E731
+        window = tf.cond(times >= 2, smaller, lambda: _read_window(encoded, begin, extent, channels))
+        image = resized_window(tf.ensure_shape(window, (None, None, channels)), size, method)
+        if "mask" in example:
+            example = {**example, "mask": mask_of_size(decode_mask(example["mask"]), shape[:2])}
+        return moved_to_window(example, image, shape, begin, extent, size)
+
+    def separately(example, seed):
+        decoded = whole({key: example[key] for key in ("image", "mask") if key in example})
+        return crop({**example, **decoded}, seed)
+
+    def apply(example, seed):
+        encoded = example["image"]
+        if encoded.dtype != tf.string:
+            return separately(example, seed)
+        none = lambda: (tf.zeros((3,), tf.int32), tf.constant(0), tf.constant(False))  # noqa: E731
+        shape, _, simple = tf.cond(tf.io.is_jpeg(encoded), lambda: header(encoded), none)
+        return tf.cond(simple, lambda: from_jpeg(example, shape, seed), lambda: separately(example, seed))
+
+    return apply

@@ -1,0 +1,136 @@
+"""Random colour, blur and noise: colour jitter, the ops of DeiT III's 3-Augment, Gaussian noise."""
+
+import math
+
+import tensorflow as tf
+
+from keras_vit.data.ops import color
+from keras_vit.data.ops.branches import switch
+from keras_vit.data.ops.color import as_uint8
+from keras_vit.data.ops.registry import op
+
+
+def _probability(value, name):
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}: expected a probability between 0 and 1, got {value}.")
+    return value
+
+
+def _maybe(function, probability):
+    """(image, sample) -> function(image) where `sample`, from [0, 1), is below the probability, else the image; uint8 either way."""
+
+    def apply(image, sample):
+        image = as_uint8(image)
+        return tf.cond(sample < probability, lambda: function(image), lambda: image)
+
+    return apply
+
+
+def _range(value, name, middle, lowest, highest):
+    """(low, high) of a parameter of color_jitter: a number x for middle - x, at least `lowest`, to middle + x, or a pair; None for no jitter.
+
+    Raises:
+        ValueError: for bounds outside `lowest` and `highest`, or in the wrong order.
+    """
+    low, high = value if isinstance(value, (tuple, list)) else (max(middle - value, lowest), middle + value)
+    if not lowest <= low <= high <= highest:
+        allowed = "numbers of at least 0" if highest == math.inf else f"numbers from {lowest} to {highest}"
+        raise ValueError(f"color_jitter: {name}={value}: expected a number of at least 0, or (low, high), {allowed}.")
+    return None if low == high == middle else (float(low), float(high))
+
+
+@op("image", random=True)
+def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probability=1.0):
+    """Changes brightness, contrast, saturation and hue, in a random order for each image, as torchvision's ColorJitter.
+
+    A number x means a factor sampled uniformly from [max(0, 1 - x), 1 + x], for `hue` a turn of [-x, x] of the circle, x at most 0.5; a
+    pair is the range itself. With probability 1 - `probability` the image stays.
+    """
+    ranges = {
+        color.brightness: _range(brightness, "brightness", 1, 0, math.inf),
+        color.contrast: _range(contrast, "contrast", 1, 0, math.inf),
+        color.saturation: _range(saturation, "saturation", 1, 0, math.inf),
+        color.hue: _range(hue, "hue", 0, -0.5, 0.5),
+    }
+    used = [(function, *bounds) for function, bounds in ranges.items() if bounds]
+    _probability(probability, "color_jitter")
+    n = len(used)
+    changed = switch([lambda image, x, f=f, low=low, high=high: f(image, low + (high - low) * x) for f, low, high in used])
+
+    def apply(image, seed):
+        samples = tf.random.stateless_uniform((2 * n + 1,), seed)
+        order = tf.argsort(samples[n : 2 * n])
+
+        def jittered(image):
+            for k in range(n):
+                image = changed(order[k], image, samples[k])
+            return image
+
+        return _maybe(jittered, probability)(image, samples[2 * n])
+
+    return apply
+
+
+@op("image", random=True)
+def random_grayscale(probability=0.1):
+    """With `probability`, the grey image, with as many channels."""
+    apply = _maybe(color.grayscale, _probability(probability, "random_grayscale"))
+    return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
+
+
+@op("image", random=True)
+def solarize(probability=0.2, threshold=128):
+    """With `probability`, pixels of at least `threshold` inverted."""
+    apply = _maybe(lambda image: color.solarize(image, threshold), _probability(probability, "solarize"))
+    return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
+
+
+def _radius(sigma):
+    """Three standard deviations of the widest blur, in pixels.
+
+    Raises:
+        ValueError: unless sigma is (low, high), both positive.
+    """
+    if not 0 < sigma[0] <= sigma[1]:
+        raise ValueError(f"gaussian_blur: expected sigma as 0 < low <= high, in pixels, got {sigma}.")
+    return max(1, round(3 * sigma[1]))
+
+
+@op("image", random=True)
+def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
+    """With `probability`, blurred by a Gaussian with a standard deviation sampled uniformly from `sigma`, in pixels; borders reflect."""
+    radius = _radius(sigma)
+    _probability(probability, "gaussian_blur")
+
+    def apply(image, seed):
+        samples = tf.random.stateless_uniform((2,), seed)
+        deviation = sigma[0] + (sigma[1] - sigma[0]) * samples[1]
+        return _maybe(lambda image: color.gaussian_blur(image, deviation, radius), probability)(image, samples[0])
+
+    return apply
+
+
+@op("image", random=True)
+def three_augment(sigma=(0.1, 2.0)):
+    """DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4): one of grey, solarized, blurred. Its colour jitter is color_jitter(.3, .3, .3)."""
+    radius = _radius(sigma)
+
+    def apply(image, seed):
+        image = as_uint8(image)
+        samples = tf.random.stateless_uniform((2,), seed)
+        deviation = sigma[0] + (sigma[1] - sigma[0]) * samples[1]
+        # In the graph itself, unlike branches.switch: inside a function TensorFlow's blur takes seven times as long.
+        choices = (
+            lambda: color.grayscale(image),
+            lambda: color.solarize(image),
+            lambda: color.gaussian_blur(image, deviation, radius),
+        )
+        return tf.ensure_shape(tf.switch_case(tf.cast(samples[0] * 3, tf.int32), choices), image.shape)
+
+    return apply
+
+
+@op("image", random=True)
+def noise(std):
+    """Gaussian noise with that standard deviation, on the 0..255 scale."""
+    return lambda image, seed: tf.cast(image, tf.float32) + tf.random.stateless_normal(tf.shape(image), seed, stddev=std)

@@ -1,0 +1,1 @@
+"""TFRecord files: reading, writing and indexing them."""

@@ -1,0 +1,59 @@
+"""dataset.json, which is next to TFRecord files and says what a run must know before it reads them.
+
+    {"name": "photos", "class_names": ["cat", "dog"], "features": {"image": "image/encoded", "label": "image/class/label"},
+     "first_label": 0, "splits": {"train": {"photos-train-00000-of-00002.tfrecord": 500, ...}, ...}}
+
+`features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records in each file.
+"""
+
+import dataclasses
+import json
+import os
+
+import tensorflow as tf
+
+from keras_vit.io.paths import read_text
+
+NAME = "dataset.json"
+FEATURES = {"image": "image/encoded", "label": "image/class/label"}  # the keys that tf-slim's TFRecords have
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """The contents of dataset.json, as described above."""
+
+    name: str
+    class_names: tuple
+    features: dict = dataclasses.field(default_factory=lambda: dict(FEATURES))
+    first_label: int = 0
+    splits: dict = dataclasses.field(default_factory=dict)
+
+
+def read_description(folder: str) -> Description | None:
+    """The Description in `folder`; None if there is no dataset.json.
+
+    Raises:
+        ValueError: for a dataset.json of another form.
+    """
+    path = os.path.join(folder, NAME)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        description = Description(**json.loads(read_text(path)))
+        sizes = [size for files in description.splits.values() for size in files.values()]
+        if not set(FEATURES) <= set(description.features) or not all(type(n) is int for n in [description.first_label, *sizes]):
+            raise TypeError(
+                f"features {description.features}, first_label {description.first_label!r}, or a record count that is not an integer"
+            )
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f'"{path}" does not describe TFRecord files ({error}). Write it again with trainers.prepare.') from None
+    return dataclasses.replace(description, class_names=tuple(description.class_names))
+
+
+def write_description(folder: str, description: Description) -> None:
+    """Writes dataset.json, all or nothing."""
+    path = os.path.join(folder, NAME)
+    text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
+    with tf.io.gfile.GFile(path + ".partial", "w") as file:
+        file.write(text + "\n")
+    tf.io.gfile.rename(path + ".partial", path, overwrite=True)

@@ -1,0 +1,172 @@
+"""TFRecord files of tf.train.Example: "tfrecord:FOLDER" as trainers.prepare writes it, or files from elsewhere, "tfrecord:GLOB".
+
+An example has the image's encoded bytes under image/encoded and its integer label under image/class/label, or under other keys:
+"tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files nothing is read at the start.
+"""
+
+import fnmatch
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from google.protobuf.message import DecodeError
+
+from keras_vit.data.parallelism import EXAMPLES
+from keras_vit.data.records.description import FEATURES, NAME, Description, read_description
+from keras_vit.data.records.index import record_counts
+from keras_vit.data.sources.base import Records
+from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
+from keras_vit.io.cache import cached_answer
+from keras_vit.io.paths import THREADS, locate, split_options
+
+_WILDCARD = re.compile(r"[*?\[]")
+_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # which may be next to records
+
+
+def _matching(pattern):
+    """The files that a glob matches, sorted, without hidden files and those of other kinds."""
+    paths = sorted(tf.io.gfile.glob(pattern))
+    return [path for path in paths if os.path.basename(path)[0] != "." and not path.lower().endswith(_OTHER_FILES)]
+
+
+def _by_split(files, asked):
+    """{split: the files whose names contain its word, as in train-00000-of-01024}; all are "train" if no name contains a split."""
+    words = {path: {canonical(word) for word in re.split(r"[^A-Za-z0-9]+", os.path.basename(path))} for path in files}
+    named = {split: [path for path in files if split in words[path]] for split in (*SPLITS, asked)}
+    return {split: paths for split, paths in named.items() if paths} or {"train": files}
+
+
+def _first_record(path):
+    """The keys of a file's first record."""
+    try:
+        for record in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
+            return sorted(tf.train.Example.FromString(record).features.feature)
+    except (tf.errors.OpError, DecodeError) as error:
+        raise ValueError(f'"{path}" is not a TFRecord file of tf.train.Examples: {error}') from None
+    raise ValueError(f'"{path}" has no records.')
+
+
+def _largest_label(files, key):
+    """The largest label of all records; reads everything, once."""
+    logging.info(
+        "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would save that.", len(files)
+    )
+
+    def largest():
+        feature = {key: tf.io.FixedLenFeature((), tf.int64)}
+        records = tf.data.TFRecordDataset(files, num_parallel_reads=THREADS)
+        labels = records.map(lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=EXAMPLES)
+        return int(labels.reduce(np.int64(-1), tf.maximum))
+
+    return cached_answer(f"largest {key}", files, largest)
+
+
+def _describe(pattern, files, split, chosen):
+    """The Description of files without a dataset.json; only the records of `split` are counted.
+
+    Raises:
+        ValueError: if no file belongs to that split, or the first record lacks the keys.
+    """
+    splits = _by_split(files, split)
+    if split not in splits:
+        raise ValueError(f'The files "{pattern}" have no split "{split}"; their names say: {", ".join(splits)}.')
+    features = {kind: chosen[kind] or key for kind, key in FEATURES.items()}
+    keys = _first_record(splits[split][0])
+    for kind, key in features.items():
+        if key not in keys:
+            raise ValueError(f'"{splits[split][0]}" has no "{key}" in its first record, but {keys}. Say "{pattern}?{kind}=KEY".')
+    first = int(chosen["first_label"] or 0)
+    names = class_names(os.path.dirname(pattern), chosen["classes"])
+    if names is None:
+        names = tuple(str(i) for i in range(_largest_label(files, features["label"]) - first + 1))
+    counts = record_counts(splits[split])
+    return Description(pattern, names, features, first, {split: dict(zip(splits[split], counts))})
+
+
+def _described(description, pattern, files, split):
+    """{path: records} of the files of `split` that the pattern matches, according to dataset.json.
+
+    Raises:
+        FileNotFoundError: if one of them is missing.
+        ValueError: if there is no such split.
+    """
+    if split not in description.splits:
+        raise ValueError(f'"{pattern}" has no split "{split}"; it has: {", ".join(description.splits)}.')
+    folder = os.path.dirname(pattern)
+    listed = {os.path.join(folder, name): n for name, n in description.splits[split].items()}
+    wanted = {path: n for path, n in listed.items() if fnmatch.fnmatch(path, pattern)}
+    missing = [path for path in wanted if path not in set(files)]
+    if missing or not wanted:
+        what = f"{len(missing)} of {len(wanted)} files are missing: {missing[:3]}" if wanted else "no file of the split matches"
+        raise FileNotFoundError(f'"{pattern}", split "{split}": {what}. {NAME} lists {len(listed)} files.')
+    return wanted
+
+
+def _cut(counts, start, stop):
+    """(path, records to skip, records to take) for each file with any of the records `start` to `stop`."""
+    parts, before = [], 0
+    for path, count in counts.items():
+        skip, end = max(start - before, 0), min(stop - before, count)
+        if skip < end:
+            parts.append((path, skip, end - skip))
+        before += count
+    return tuple(parts)
+
+
+def _parser(features, first_label, classes):
+    """A function of a serialized record: the example, a dict of image and label, from 0. A label that is not a class is an error, which names it."""
+    image, label = features["image"], features["label"]
+    expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
+
+    def parse(record):
+        example = tf.io.parse_single_example(record, expected)
+        number = example[label] - first_label
+        valid = f"is not one of {first_label} to {first_label + classes - 1}; first_label= and classes= set the range"
+        with tf.control_dependencies([tf.debugging.Assert((number >= 0) & (number < classes), ["label", example[label], valid])]):
+            return {"image": example[image], "label": tf.identity(number)}
+
+    return parse
+
+
+def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
+    """The source of `split` in TFRecord files.
+
+    Without a dataset.json the files' names give the split ("train-00000-of-01024"), the records are counted once and their number is
+    kept in the cache, and the class names are those of labels.txt next to the files or of classes=FILE, else "0", "1", ...
+
+    Args:
+        text: a folder or a glob, and options; a relative path is relative to `data_dir`, if that is given.
+        split: with slices, which number the records in the order of the files.
+        buffer: records in the shuffle buffer.
+
+    Raises:
+        FileNotFoundError: if there are no such files.
+        ValueError: if they have no such split, are not TFRecord files, or lack the keys.
+    """
+    path, chosen = split_options(text, image="", label="", first_label="", classes="")
+    if chosen["first_label"] and not chosen["first_label"].isdecimal():
+        raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
+    pattern, name = locate(path, data_dir), canonical(split_name(split))
+    if not _WILDCARD.search(pattern) and tf.io.gfile.isdir(pattern):
+        pattern = os.path.join(pattern, "*")
+    files = _matching(pattern)
+    if not files:
+        raise FileNotFoundError(f'No file matches "{pattern}". Expected a folder of TFRecord files, or a glob.')
+    folder = os.path.dirname(pattern)
+    description = None if _WILDCARD.search(folder) else read_description(folder)
+    if description is None:
+        description = _describe(pattern, files, name, chosen)
+        counts = description.splits[name]
+    else:
+        given = [key for key, value in chosen.items() if value]
+        if given:
+            raise ValueError(
+                f'"{text}" has options ({", ".join(given)}), but {NAME} in "{folder}" already says this: leave them out.'
+            )
+        counts = _described(description, pattern, files, name)
+    parts = _cut(counts, *split_range(split, sum(counts.values())))
+    parse = _parser(description.features, description.first_label, len(description.class_names))
+    return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)

@@ -1,0 +1,170 @@
+"""Writes a source as TFRecord files of equal size and a dataset.json, which "tfrecord:FOLDER" reads.
+
+The files are written to a temporary folder inside the output and moved into place at the end, dataset.json last: if the process is killed,
+or the disk is full, the output is as it was before.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_vit.data.records.description import FEATURES, Description, read_description, write_description
+
+
+def _shrunk(image, side):
+    """uint8 pixels, resized so that the shorter side is `side`."""
+    size = tf.cast(tf.shape(image)[:2], tf.float64)
+    target = tf.cast(tf.round(size * side / tf.reduce_min(size)), tf.int32)
+    small = tf.image.resize(image, target, method="bicubic", antialias=True)
+    return tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
+
+
+def encoder(resize: int | None = None, quality: int = 95) -> Callable:
+    """The `work` of data.scan.scan that returns the contents of an example's record.
+
+    An encoded image keeps its bytes, unless its shorter side is longer than `resize`: then a JPEG becomes a smaller JPEG of that quality,
+    any other format a smaller PNG. Arrays become PNGs.
+
+    Returns:
+        A function of (example, pixels) that returns (encoded bytes, height, width, whether it is a JPEG, whether it was shrunk, label).
+        It raises ValueError for examples with anything but an image and a label, since a record has room for no more.
+    """
+
+    def encode(example, pixels):
+        if set(example) != {"image", "label"}:
+            raise ValueError(
+                f"TFRecord files are written of examples with an image and a label, and these have: {', '.join(example)}. Nothing is "
+                "left out silently: take a source without the others, or read this one directly."
+            )
+        image, label = example["image"], example["label"]
+        given = image.dtype == tf.string
+        whole = pixels if given else image
+        is_jpeg = tf.io.is_jpeg(image) if given else tf.constant(False)
+        shrinks = tf.reduce_min(tf.shape(whole)[:2]) > resize if resize else tf.constant(False)
+        small = tf.cond(shrinks, lambda: _shrunk(whole, resize), lambda: whole) if resize else whole
+
+        def jpeg():
+            return tf.image.encode_jpeg(small, quality=quality)
+
+        def png():
+            return tf.image.encode_png(small)
+
+        def smaller():
+            return tf.cond(is_jpeg, jpeg, png)
+
+        encoded = tf.cond(shrinks, smaller, lambda: image) if given else png()
+        return encoded, tf.shape(small)[0], tf.shape(small)[1], is_jpeg, shrinks, label
+
+    return encode
+
+
+def _feature(value):
+    """A tf.train.Feature of text, bytes or an integer."""
+    if isinstance(value, int):
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode() if isinstance(value, str) else value]))
+
+
+def _suffix(encoded, is_jpeg):
+    """tf-slim's name of the format."""
+    return "JPEG" if is_jpeg else {b"\x89P": "PNG", b"BM": "BMP", b"GI": "GIF", b"RI": "WEBP"}.get(encoded[:2], "")
+
+
+def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes:
+    """The serialized tf.train.Example of what an `encoder` returned, under tf-slim's keys."""
+    encoded, height, width, is_jpeg, _, label = values
+    features = {
+        FEATURES["image"]: encoded,
+        FEATURES["label"]: int(label),
+        "image/class/text": class_names[label],
+        "image/filename": name,
+        "image/format": _suffix(encoded, is_jpeg),
+        "image/height": int(height),
+        "image/width": int(width),
+    }
+    return tf.train.Example(features=tf.train.Features(feature={k: _feature(v) for k, v in features.items()})).SerializeToString()
+
+
+@contextlib.contextmanager
+def _clear_errors(folder):
+    """A context in which a failed write, such as to a full disk, is an OSError that says so."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        fix = "Nothing was put in place. Make room there and run again."
+        raise OSError(f'Cannot write to "{folder}": {error.message}. {fix}') from None
+
+
+class ShardWriter:
+    """The files of one split while they are written.
+
+    Args:
+        folder: where to write them; created if it does not exist.
+        name: the files are NAME-SPLIT-00000-of-00016.tfrecord.
+        split: the split's name in dataset.json.
+        count: how many files.
+        class_names: the same for all splits in the folder.
+        overwrite: whether a split that is already there is replaced.
+
+    Raises:
+        ValueError: if the folder already has the split, or splits of other classes.
+    """
+
+    def __init__(self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False):
+        self.folder, self.split = folder, split
+        description = read_description(folder) or Description(name, tuple(class_names))
+        if description.class_names != tuple(class_names):
+            both = f"{description.class_names[:5]}..., now {tuple(class_names)[:5]}..."
+            raise ValueError(f'"{folder}" has other classes: {both} Use another folder.')
+        if split in description.splits and not overwrite:
+            n = sum(description.splits[split].values())
+            raise ValueError(
+                f'"{folder}" already has the split "{split}", {n} examples. Give another folder, or replace it with --overwrite.'
+            )
+        self.description = dataclasses.replace(description, features=dict(FEATURES))
+        self.names = [f"{name}-{split}-{i:05d}-of-{count:05d}.tfrecord" for i in range(count)]
+        self.counts = [0] * count
+        self._partial = os.path.join(folder, f".partial-{split}")
+        self._writers = []
+
+    def __enter__(self):
+        with _clear_errors(self.folder):
+            if tf.io.gfile.exists(self._partial):  # left by a killed run
+                tf.io.gfile.rmtree(self._partial)
+            tf.io.gfile.makedirs(self._partial)
+            self._writers = [tf.io.TFRecordWriter(os.path.join(self._partial, name)) for name in self.names]
+        return self
+
+    def write(self, record: bytes) -> None:
+        """Adds a serialized example to the next file, in turn."""
+        i = sum(self.counts) % len(self.counts)
+        with _clear_errors(self.folder):
+            self._writers[i].write(record)
+        self.counts[i] += 1
+
+    def _put_in_place(self):
+        """Replaces the split's old files by the new ones. dataset.json comes last, and does not list the split in between."""
+        splits = dict(self.description.splits)
+        old = splits.pop(self.split, {})
+        if old:
+            write_description(self.folder, dataclasses.replace(self.description, splits=splits))
+        for name in set(old) - set(self.names):
+            tf.io.gfile.remove(os.path.join(self.folder, name))
+        for name in self.names:
+            tf.io.gfile.rename(os.path.join(self._partial, name), os.path.join(self.folder, name), overwrite=True)
+        splits[self.split] = dict(zip(self.names, self.counts))
+        write_description(self.folder, dataclasses.replace(self.description, splits=splits))
+
+    def __exit__(self, kind, error, trace):
+        try:
+            with _clear_errors(self.folder):
+                for writer in self._writers:
+                    writer.close()
+                if kind is None:
+                    self._put_in_place()
+        finally:
+            with contextlib.suppress(tf.errors.OpError):
+                tf.io.gfile.rmtree(self._partial)

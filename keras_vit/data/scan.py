@@ -1,0 +1,86 @@
+"""One pass over a source outside training: each example by name, and the examples that do not decode by name and reason."""
+
+import functools
+from collections.abc import Callable, Collection, Iterator
+
+import tensorflow as tf
+
+from keras_vit.data.errors import reason
+from keras_vit.data.ops.decode import decode_image
+from keras_vit.data.parallelism import EXAMPLES, untuned
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.selection import example_names
+
+_BATCH = 64
+
+
+@functools.cache
+def _decoder():
+    """`decode_image` of bytes, compiled: its many branches take seconds to trace, once per process."""
+    return tf.function(decode_image, [tf.TensorSpec((), tf.string)], autograph=False)
+
+
+def _pixels(image):
+    return _decoder()(image) if image.dtype == tf.string else decode_image(image)
+
+
+def _keys(source, seed, only):
+    """The keys of one pass, each a tuple; see `scan`."""
+    if seed is None:
+        keys = source.keys()
+    else:
+        keys = source.shuffled_keys(seed).map(lambda number, key: key).take(source.size)
+    if only is not None:
+        places = tf.constant([i for i, name in enumerate(example_names(source)) if name in only], tf.int64)
+        keys = keys.enumerate().filter(lambda i, key: tf.reduce_any(i == places)).map(lambda i, key: key)
+    return keys if isinstance(keys.element_spec, tuple) else tf.data.Dataset.zip((keys,))
+
+
+def _id(source, key):
+    """The id of a key (a tuple), (m,) int64."""
+    batch = tuple(part[None] for part in key)
+    return source.ids(batch if len(batch) > 1 else batch[0])[0]
+
+
+def _reason(source, example_id):
+    """Why an example does not decode."""
+    try:
+        _pixels(source.read(source.key_of(*example_id))["image"])
+    except tf.errors.OpError as error:
+        return reason(error)
+    return "it could not be read at first, and could a moment later"
+
+
+def scan(
+    source: Source, work: Callable[..., tuple], seed: int | None = None, only: Collection[str] | None = None
+) -> Iterator[tuple]:
+    """Reads, decodes and maps every example of a source once.
+
+    Args:
+        source: from `open_source` or `from_arrays`.
+        work: (example, pixels (h, w, 3) uint8 of its image) -> a tuple of tensors of static shapes; runs in a graph. The example is
+            the source's dict.
+        seed: of a shuffled order; None for the source's own order.
+        only: names of the examples to map, in the source's own order; None for all.
+
+    Yields:
+        (name, the arrays that `work` returns, None) for each example; at the end (name, None, reason) for those that do not decode.
+    """
+    keys = _keys(source, seed, only)
+
+    def read(*key):
+        example = source.read(key if len(key) > 1 else key[0])
+        return _id(source, key), work(example, _pixels(example["image"]))
+
+    results = untuned(keys.map(read, num_parallel_calls=EXAMPLES).ignore_errors().batch(_BATCH).prefetch(2))
+    seen = set()
+    for ids, values in results.as_numpy_iterator():
+        for example_id, *row in zip(map(tuple, ids.tolist()), *values):
+            seen.add(example_id)
+            yield source.example_name(*example_id), row, None
+    if only is None and len(seen) == source.size:
+        return
+    ids = keys.map(lambda *key: _id(source, key)).batch(_BATCH)
+    for example_id in (tuple(row) for batch in ids.as_numpy_iterator() for row in batch.tolist()):
+        if example_id not in seen:
+            yield source.example_name(*example_id), None, _reason(source, example_id)

@@ -1,0 +1,80 @@
+"""Which rows of the global batches a host prepares.
+
+The global batch of a step is split into contiguous parts, one per host, and each part into batches, one per replica. Concatenated in that
+order, the hosts' batches of a step are the batch that a single host would make.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+ENDLESS = np.iinfo(np.int64).max
+
+
+@dataclasses.dataclass(frozen=True)
+class HostShard:
+    """One host's rows in a stream of global batches. Row r of step s has the number s * batch_size + r.
+
+    Attributes:
+        batch_size: rows of the global batch.
+        index, count: the host is number `index` of `count`.
+        replicas: how many batches the host's rows of a step make.
+
+    Raises:
+        ValueError: if there is no such host, or the batch cannot be split evenly.
+    """
+
+    batch_size: int
+    index: int = 0
+    count: int = 1
+    replicas: int = 1
+
+    def __post_init__(self):
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard=({self.index}, {self.count}): expected (index, count) with 0 <= index < count.")
+        if self.replicas < 1:
+            raise ValueError(f"replicas={self.replicas}: expected 1 or more, the replicas of each host.")
+        parts = self.count * self.replicas
+        if self.batch_size < 1 or self.batch_size % parts:
+            below = max(self.batch_size, 0) // parts * parts
+            nearest = f"{below} or {below + parts}" if below else f"{parts}"
+            raise ValueError(
+                f"batch_size={self.batch_size} is the global batch, which {parts} replicas (hosts: {self.count}, replicas per host: "
+                f"{self.replicas}) cannot share evenly. Nearest sizes that they can: {nearest}."
+            )
+
+    @property
+    def per_host(self) -> int:
+        """Rows of the host in each step."""
+        return self.batch_size // self.count
+
+    @property
+    def per_replica(self) -> int:
+        """Rows of each batch."""
+        return self.per_host // self.replicas
+
+    def row_numbers(self, start_step: int = 0) -> tf.data.Dataset:
+        """An endless dataset of the host's row numbers, beginning at a step. A tf.data service shares it out step by step."""
+
+        @tf.autograph.experimental.do_not_convert
+        def of_step(step):
+            first = step * self.batch_size + self.index * self.per_host
+            return tf.data.Dataset.range(first, first + self.per_host)
+
+        return tf.data.Dataset.range(start_step, ENDLESS).flat_map(of_step)
+
+    def select(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """The host's elements of a dataset of all rows in order."""
+        if self.count == 1:
+            return dataset
+        parts = dataset.skip(self.index * self.per_host).window(self.per_host, shift=self.batch_size)
+        return parts.flat_map(lambda *part: part[0] if len(part) == 1 else tf.data.Dataset.zip(part))
+
+    def count_below(self, size: int) -> int:
+        """How many of the rows 0 to `size` - 1 are the host's."""
+        steps, rest = divmod(size, self.batch_size)
+        return steps * self.per_host + min(max(rest - self.index * self.per_host, 0), self.per_host)
+
+
+WHOLE = HostShard(1)  # all rows

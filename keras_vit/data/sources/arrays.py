@@ -1,0 +1,131 @@
+"""Examples that are in memory already."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.sources.base import RandomAccess
+
+
+def _images(images, name):
+    """Images as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,)."""
+    if isinstance(images, list | tuple) and images and all(isinstance(image, bytes) for image in images):
+        return tf.constant(images)
+    images = np.asarray(images)
+    if images.ndim != 4:
+        raise ValueError(f"{name}: expected images (b, h, w, c), or a list of encoded ones (bytes), got shape {images.shape}.")
+    if images.dtype != np.uint8:
+        images = np.clip(np.round(images), 0, 255).astype("uint8")
+    return tf.constant(images)
+
+
+def _labels(labels, class_names, size, name):
+    """(labels (b,) int64, class names)."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or len(labels) != size or not size:
+        raise ValueError(f"{name}: expected as many labels (b,) as images, got {labels.shape} for {size} images.")
+    if class_names is None:
+        class_names = [str(i) for i in range(int(labels.max()) + 1)]
+    if labels.min() < 0 or labels.max() >= len(class_names):
+        raise ValueError(
+            f"{name}: the labels range from {labels.min()} to {labels.max()}, and class_names has {len(class_names)}."
+        )
+    return labels.astype("int64"), tuple(class_names)
+
+
+def _rows(values):
+    """One tensor whose element i is the value of example i; ragged if the values differ in length."""
+    if isinstance(values, list | tuple) and any(isinstance(value, str | bytes) for value in values):
+        return tf.constant(values)
+    parts = [np.asarray(value) for value in values]
+    kinds = [part.dtype for part in parts if part.size]  # an empty list says nothing of its dtype
+    parts = [part.astype(np.result_type(*kinds)) for part in parts] if kinds else parts
+    if len({part.shape for part in parts}) <= 1:
+        return tf.constant(np.stack(parts)) if parts else tf.zeros((0,))
+    if len({part.shape[1:] for part in parts}) > 1 or parts[0].ndim == 0:
+        raise ValueError(
+            f"the examples' shapes may differ in their first axis only, got {sorted({part.shape for part in parts})[:5]}"
+        )
+    return tf.RaggedTensor.from_row_lengths(np.concatenate(parts), [len(part) for part in parts])
+
+
+def _check_boxes(boxes):
+    values = boxes.flat_values if isinstance(boxes, tf.RaggedTensor) else boxes
+    if boxes.shape[-1] != 4 or boxes.shape.rank != 3:
+        raise ValueError(f"expected boxes (b, m, 4), got {tuple(boxes.shape)}")
+    if tf.size(values) and not (tf.reduce_min(values) >= 0 and tf.reduce_max(values) <= 1):
+        raise ValueError("boxes are fractions of the image's height and width, from 0 to 1: divide pixels by these")
+
+
+def _check_mask(mask, images):
+    if mask.dtype == tf.string:
+        return
+    if not mask.dtype.is_integer or mask.shape.rank != 4 or mask.shape[-1] != 1:
+        raise ValueError(
+            f"expected masks of integers (b, h, w, 1), or encoded ones (bytes), got {mask.dtype.name} {tuple(mask.shape)}"
+        )
+    if images.dtype != tf.string and mask.shape[1:3] != images.shape[1:3]:
+        raise ValueError(f"the masks are {tuple(mask.shape[1:3])} pixels, the images {tuple(images.shape[1:3])}")
+
+
+def _feature(key, values, images):
+    """The tensor of one further feature, checked.
+
+    Raises:
+        ValueError: for a key that is taken, another number of examples, or masks and boxes of another form.
+    """
+    if key in ("image", "label"):
+        raise ValueError("give images and labels as the first two arguments")
+    if len(values) != len(images):
+        raise ValueError(f"expected one value per image, {len(images)}, got {len(values)}")
+    rows = _rows(values)
+    if key == "boxes":
+        rows = tf.cast(rows, tf.float32)
+        _check_boxes(rows)
+    if key == "mask":
+        _check_mask(rows, images)
+    if key == "labels" and not rows.dtype.is_integer:
+        raise ValueError(f"expected integers (m,) for each image, one per object, got {rows.dtype.name}")
+    return rows
+
+
+def from_arrays(
+    images: Any,
+    labels: Any = None,
+    class_names: Sequence[str] | None = None,
+    name: str = "arrays",
+    features: dict[str, Any] | None = None,
+) -> RandomAccess:
+    """A source over arrays.
+
+    Args:
+        images: (b, h, w, c), pixels 0..255; floats are rounded to uint8. Or a list of encoded images, bytes.
+        labels: (b,) integers; None for examples without a class.
+        class_names: in the order of the labels; None for "0", "1", ...
+        name: in messages.
+        features: what else the examples have, {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
+            "boxes", (m, 4) per example, fractions of the height and width; "labels", (m,) per example; "id"... A list of arrays may
+            differ in their first axis.
+
+    Raises:
+        ValueError: for other shapes, lengths that differ, or labels without a name.
+    """
+    images, tensors = _images(images, name), {}
+    if labels is not None:
+        labels, class_names = _labels(labels, class_names, len(images), name)
+    elif class_names is not None:
+        raise ValueError(f"{name}: class_names name labels, and labels is None.")
+    elif not len(images):
+        raise ValueError(f"{name}: there are no images.")
+    for key, values in (features or {}).items():
+        try:
+            tensors[key] = _feature(key, values, images)
+        except ValueError as error:
+            raise ValueError(f'{name}: features["{key}"]: {error}.') from None
+
+    def lookup(i):
+        return {"image": images[i], **{key: rows[i] for key, rows in tensors.items()}}
+
+    return RandomAccess(name, class_names or (), labels, lookup, count=len(images))

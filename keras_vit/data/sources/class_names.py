@@ -1,0 +1,31 @@
+"""Class names in the order of their labels, from a file next to the data."""
+
+import tensorflow as tf
+
+from keras_vit.io.paths import locate, read_text
+
+
+def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
+    """The class names that `choice` gives: a number of classes, or a file next to the data with one name per line.
+
+    Args:
+        folder: the data's folder.
+        choice: text, such as "1000" or "names.txt"; "" for the folder's labels.txt, if it has one.
+
+    Returns:
+        A tuple of names in the order of the labels; None if there is no such file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it has no names, or the same one twice.
+    """
+    if choice.isdecimal():
+        return tuple(str(i) for i in range(int(choice)))
+    path = locate(choice or "labels.txt", folder)
+    if not choice and not tf.io.gfile.exists(path):
+        return None
+    names = tuple(line.strip() for line in read_text(path).splitlines() if line.strip())
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if not names or twice:
+        raise ValueError(f'"{path}" should hold one class name per line: {f"twice: {twice[:5]}" if twice else "it is empty"}.')
+    return names

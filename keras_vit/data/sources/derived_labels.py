@@ -1,0 +1,198 @@
+"""Class labels derived from other features of a tensorflow-datasets example, by a word in the source's text: "clevr?label=count(objects, 3, 10)".
+
+    label=FEATURE                             a class label of another name: label=label_azimuth
+    label=group(FEATURE, n)                   the k classes of a label in n groups of neighbours: class c is in group floor(c * n / k)
+    label=count(FEATURE, low, high)           the number of objects; low is class 0, and a number outside low..high is an error
+    label=least(FEATURE[COLUMN], edge, ...)   the smallest value over the objects: class i is above i of the ascending edges, so a value
+                                              equal to an edge is in the class below it
+      ..., where=FEATURE, among=("Car", ...)  only over the objects whose class label FEATURE is one of these; without any such object the
+                                              value is infinite: the last class
+
+FEATURE is a name, or a path into nested features: objects.location. Arguments are literals; nothing is evaluated. These are the words that
+VTAB's tasks on CLEVR, dSprites, KITTI and SmallNORB need (arXiv 1910.04867, as in the authors' task_adaptation).
+"""
+
+import ast
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.io.suggest import did_you_mean
+
+_FORMS = 'label=FEATURE, "group(FEATURE, n)", "count(FEATURE, low, high)" or "least(FEATURE[COLUMN], edge, ...)"'
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """A label of a data set's examples.
+
+    Attributes:
+        class_names: in the order of the labels.
+        of: an example, a dict as tensorflow-datasets decodes it -> the label, a scalar int64 tensor.
+    """
+
+    class_names: tuple[str, ...]
+    of: Callable[[dict[str, Any]], tf.Tensor]
+
+
+def _path(node, text):
+    """The feature's path of names: objects.location -> ("objects", "location")."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        return (*_path(node.value, text), node.attr)
+    raise ValueError(f'Cannot read "{ast.unparse(node)}" in "label={text}": expected a feature, such as objects.location.')
+
+
+def value_at(example: dict[str, Any], path: tuple[str, ...]) -> Any:
+    """The value of a path in nested dicts."""
+    for name in path:
+        example = example[name]
+    return example
+
+
+def feature_at(features: Any, path: tuple[str, ...]) -> Any:
+    """The feature of a path in tensorflow-datasets' features; through sequences of dicts too.
+
+    Raises:
+        ValueError: if it is not there, with the nearest name.
+    """
+    feature = features
+    for depth, name in enumerate(path):
+        inner = getattr(feature, "feature", feature)  # of a sequence
+        try:
+            valid = list(inner.keys())
+        except AttributeError:
+            valid = []
+        if name not in valid:
+            missing, near = ".".join(path[: depth + 1]), did_you_mean(name, valid)
+            raise ValueError(f'There is no feature "{missing}".{near} Valid: {", ".join(valid) or "none"}.')
+        feature = inner[name]
+    return feature
+
+
+def _class_label(features, path):
+    """The names of a class label.
+
+    Raises:
+        ValueError: if the feature is of another kind.
+    """
+    feature = feature_at(features, path)
+    inner = getattr(feature, "feature", feature)
+    if not hasattr(inner, "num_classes"):
+        valid = [name for name in features if hasattr(features[name], "num_classes")]
+        raise ValueError(
+            f'The feature "{".".join(path)}" should be a ClassLabel, and is {type(inner).__name__}. Valid: {", ".join(valid) or "none"}.'
+        )
+    return tuple(inner.names)
+
+
+def _integers(values, expected):
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        raise ValueError(f"expected {expected}, got {', '.join(map(repr, values))}")
+
+
+def _group(features, path, count):
+    """Label: the classes of a label in groups of neighbours."""
+    names = _class_label(features, path)
+    _integers([count], "the number of groups")
+    if not 1 < count <= len(names):
+        raise ValueError(f'"{".".join(path)}" has {len(names)} classes; expected 2 to {len(names)} groups, got {count}')
+    groups = [[name for i, name in enumerate(names) if i * count // len(names) == group] for group in range(count)]
+    class_names = tuple(group[0] if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in groups)
+    return Label(class_names, lambda example: tf.cast(value_at(example, path), tf.int64) * count // len(names))
+
+
+def _count(features, path, low, high):
+    """Label: the number of objects, from `low` to `high`."""
+    feature_at(features, path)
+    _integers([low, high], "the lowest and the highest number")
+    if not 0 <= low < high:
+        raise ValueError(f"expected 0 <= low < high, got {low} and {high}")
+
+    def of(example):
+        number = tf.shape(tf.nest.flatten(value_at(example, path))[0], tf.int64)[0]
+        valid = tf.debugging.Assert(
+            (number >= low) & (number <= high), [f"{'.'.join(path)}: expected {low} to {high} objects, got", number]
+        )
+        with tf.control_dependencies([valid]):
+            return number - low
+
+    return Label(tuple(str(n) for n in range(low, high + 1)), of)
+
+
+def _least(features, path, column, edges, where, among):
+    """Label: the smallest value of a column over the objects, in the bins between ascending edges."""
+    feature_at(features, path)
+    if not edges or not all(isinstance(edge, int | float) for edge in edges) or list(edges) != sorted(set(edges)):
+        raise ValueError(f"expected edges in ascending order, got {', '.join(map(repr, edges)) or 'none'}")
+    kinds = None
+    if where is not None:
+        valid = _class_label(features, where)
+        wrong = [name for name in among if name not in valid]
+        if wrong or not among:
+            raise ValueError(f'among= should name classes of "{".".join(where)}", got {among!r}. Valid: {", ".join(valid)}')
+        kinds = [valid.index(name) for name in among]
+
+    def of(example):
+        values = tf.cast(value_at(example, path), tf.float32)
+        values = values if column is None else values[:, column]
+        if kinds is not None:
+            matches = tf.cast(value_at(example, where), tf.int64)[:, None] == tf.constant(kinds, tf.int64)
+            values = tf.where(tf.reduce_any(matches, 1), values, math.inf)
+        least = tf.reduce_min(values)  # of no values: infinity
+        return tf.math.count_nonzero(tf.constant(edges, tf.float32) < least)
+
+    between = (f"above {low:g} to {high:g}" for low, high in zip(edges, edges[1:]))
+    last = f"above {edges[-1]:g}" + (" or none" if kinds else "")
+    return Label((f"up to {edges[0]:g}", *between, last), of)
+
+
+def _label_of_call(node, features, text):
+    """The Label of a call's syntax tree."""
+    word = node.func.id
+    if word not in ("group", "count", "least"):
+        raise ValueError(f'there is no word "{word}".{did_you_mean(word, ("group", "count", "least"))} Valid: {_FORMS}')
+    if not node.args:
+        raise ValueError(f"{word} needs a feature. Valid: {_FORMS}")
+    first, column = node.args[0], None
+    if word == "least" and isinstance(first, ast.Subscript):
+        first, column = first.value, ast.literal_eval(first.slice)
+        _integers([column], "a column, such as objects.location[2]")
+    path, values = _path(first, text), [ast.literal_eval(value) for value in node.args[1:]]
+    named = {keyword.arg: keyword.value for keyword in node.keywords}
+    if word == "least":
+        if named and set(named) != {"where", "among"}:
+            raise ValueError("expected both where=FEATURE and among=(NAME, ...), or neither")
+        where = _path(named["where"], text) if named else None
+        return _least(features, path, column, tuple(values), where, ast.literal_eval(named["among"]) if named else ())
+    expected = {"group": 1, "count": 2}[word]
+    if named or len(values) != expected:
+        raise ValueError(f"{word} takes a feature and {expected} number{'s' * (expected > 1)}. Valid: {_FORMS}")
+    return (_group if word == "group" else _count)(features, path, *values)
+
+
+def parse_label(text: str, features: Any) -> Label:
+    """The Label that `text`, the value of the option label=, describes.
+
+    Args:
+        text: see the module's docstring.
+        features: tensorflow-datasets' features of the data set.
+
+    Raises:
+        ValueError: for text of another form, and features or classes that are not there.
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise ValueError(f'Cannot read "label={text}". Valid: {_FORMS}.') from None
+    try:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return _label_of_call(node, features, text)
+        path = _path(node, text)
+        return Label(_class_label(features, path), lambda example: tf.cast(value_at(example, path), tf.int64))
+    except ValueError as error:
+        raise ValueError(f'"label={text}": {str(error).rstrip(".")}.') from None

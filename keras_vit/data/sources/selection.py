@@ -1,0 +1,141 @@
+"""Parts of a source: a subset by position, a source without the examples of some names, the names and the labels of all.
+
+Leaving out by name is for near-duplicates of a test set, and for pictures that somebody asked to have removed. An example's name is the one
+in messages: the path of its image, or "FILE, record NUMBER". A file of names has one per line; lines that begin with "# " are comments. A
+name may be shortened from the left at a "/": "cat/a.jpg" is "/data/photos/cat/a.jpg".
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_vit.data.sharding import WHOLE
+from keras_vit.data.sources.base import RandomAccess, Records, Source, record_name
+from keras_vit.io.paths import read_text
+
+
+def read_names(path: str | os.PathLike) -> list[str]:
+    """The names in a file, one per line.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
+    lines = (line.strip() for line in read_text(path).splitlines())
+    return [line for line in lines if line and not line.startswith("# ")]
+
+
+def _names(source):
+    """A function of the number of an example of a RandomAccess source: its name, a scalar string tensor."""
+    return source.names or (lambda i: tf.strings.join([f"{source.name}, example ", tf.strings.as_string(i)]))
+
+
+def example_names(source: Source) -> list[str]:
+    """The names of all examples of a source, in its order."""
+    if not isinstance(source, RandomAccess):
+        records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
+        return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
+    return [name.decode() for name in tf.data.Dataset.range(source.size).map(_names(source)).as_numpy_iterator()]
+
+
+def labels_of(source: Source) -> np.ndarray:
+    """The labels (size,) int64 of a source, in its order. Records are read once for this; their images are not decoded.
+
+    Raises:
+        ValueError: if the examples have no labels.
+    """
+    if source.labels is None if isinstance(source, RandomAccess) else not source.class_names:
+        raise ValueError(f"{source.name} has no labels.")
+    if isinstance(source, RandomAccess):
+        return np.asarray(source.labels, "int64")
+    labels = source.ordered().map(lambda example: example["label"]).batch(4096)
+    return np.concatenate(list(labels.as_numpy_iterator())).astype("int64")
+
+
+def _picked(source, numbers):
+    """A RandomAccess source of the examples `numbers`, in that order."""
+    places = tf.constant(numbers, tf.int64)
+
+    def lookup(i):
+        return source.lookup(places[i])
+
+    def names(i):
+        return _names(source)(places[i])
+
+    labels = None if source.labels is None else source.labels[numbers]
+    return dataclasses.replace(source, labels=labels, lookup=lookup, names=names, count=len(numbers))
+
+
+@dataclasses.dataclass(frozen=True)
+class _RecordSubset(Records):
+    """Records whose `ordered` and `keys` give only the examples `numbers`."""
+
+    numbers: np.ndarray = ()
+
+    @property
+    def size(self):
+        return len(self.numbers)
+
+    def keys(self, shard=WHOLE):
+        wanted = np.zeros(sum(self.counts), bool)
+        wanted[self.numbers] = True
+        wanted = tf.constant(wanted)
+        numbered = super().keys().enumerate().filter(lambda i, key: wanted[i])
+        return shard.select(numbered.map(lambda i, key: key).take(self.size))
+
+
+def subset(source: Source, numbers) -> Source:
+    """The examples `numbers`, ascending positions in the source's order, as a source for evaluation_batches.
+
+    With random access only these examples are read. Records are read up to the last of them, and only these are decoded.
+    """
+    numbers = np.asarray(numbers, "int64")
+    if isinstance(source, RandomAccess):
+        return _picked(source, numbers)
+    return _RecordSubset(**vars(source), numbers=numbers)
+
+
+def _matches(name, names):
+    """Which of the set `names` is `name`, whole or shortened from the left; None if none is."""
+    while name not in names:
+        _, slash, name = name.partition("/")
+        if not slash:
+            return None
+    return name
+
+
+def without(source: Source, names: Iterable[str]) -> Source:
+    """`source` without the examples of those names. Names that match no example are counted in a warning: a slice may not hold them.
+
+    Args:
+        source: from `open_source` or `from_arrays`.
+        names: text, as `example_names` gives it, whole or shortened from the left.
+
+    Raises:
+        ValueError: if no name matches an example, or no example is left.
+    """
+    names = set(names)
+    every = example_names(source)
+    matches = {i: _matches(name, names) for i, name in enumerate(every)}
+    matches = {i: match for i, match in matches.items() if match is not None}
+    if names and not matches:
+        raise ValueError(
+            f"None of the {len(names)} names to leave out, such as {min(names)!r}, is an example of {source.name}, such as {every[0]!r}."
+        )
+    if len(matches) == len(every):
+        raise ValueError(f"All {len(every)} examples of {source.name} would be left out.")
+    unknown = names - set(matches.values())
+    if unknown:
+        text = "%d of %d names to leave out are not examples of %s: %s..."
+        logging.warning(text, len(unknown), len(names), source.name, min(unknown))
+    logging.info("%s: %d of %d examples are excluded by data.exclude.", source.name, len(matches), len(every))
+    if isinstance(source, RandomAccess):
+        return _picked(source, np.setdiff1d(np.arange(source.size), sorted(matches)))
+    excluded = {path: set(numbers) for path, numbers in source.excluded.items()}
+    for i in matches:
+        path, _, number = every[i].rpartition(", record ")
+        excluded.setdefault(path, set()).add(int(number))
+    return dataclasses.replace(source, excluded={path: tuple(sorted(numbers)) for path, numbers in excluded.items()})

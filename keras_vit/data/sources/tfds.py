@@ -1,0 +1,134 @@
+"""Datasets prepared by tensorflow-datasets, read as encoded records."""
+
+import os
+
+from keras_vit.data.sources.base import Records
+from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
+from keras_vit.io.paths import split_options
+from keras_vit.io.suggest import nearest
+
+_FURTHER = ("labels", "boxes", "mask", "text", "id")  # keys of an example that an option may fill, besides image and label
+
+
+def _check_kind(name, features, key, path, kind):
+    """Refuses a feature that is not of class `kind`.
+
+    Raises:
+        ValueError: naming those of that class.
+    """
+    try:
+        feature = feature_at(features, path)
+    except ValueError:
+        feature = None
+    if isinstance(feature, kind):
+        return
+    valid = [other for other in features if isinstance(features[other], kind)]
+    problem = f"is {type(feature).__name__}" if feature else "is not there"
+    fix = f' Say "{name}?{key}={valid[0]}". Valid: {", ".join(valid)}.' if valid else " It has none: it cannot be used here."
+    raise ValueError(f'"{name}": its feature "{".".join(path)}" should be one {kind.__name__} per example, but {problem}.{fix}')
+
+
+def _further(name, features, chosen):
+    """{key: path} of the options that name further features.
+
+    Raises:
+        ValueError: for features that are not there.
+    """
+    paths = {key: tuple(chosen[key].split(".")) for key in _FURTHER if chosen[key]}
+    for key, path in paths.items():
+        try:
+            feature_at(features, path)
+        except ValueError as error:
+            raise ValueError(f'"{name}?{key}={chosen[key]}": {error}') from None
+    return paths
+
+
+def _label(name, features, text, further):
+    """The Label of the option label=; None where the examples have other targets and no label was asked for.
+
+    Raises:
+        ValueError: as derived_labels says.
+    """
+    import tensorflow_datasets as lib
+
+    if not text and further and not ("label" in features and isinstance(features["label"], lib.features.ClassLabel)):
+        return None
+    text = text or "label"
+    if text.isidentifier():
+        _check_kind(name, features, "label", (text,), lib.features.ClassLabel)
+    try:
+        return parse_label(text, features)
+    except ValueError as error:
+        raise ValueError(f'"{name}": {error}') from None
+
+
+def _parser(features, image, label, further):
+    """A serialized record -> the example, a dict; the image, and a mask, stay encoded."""
+    import tensorflow_datasets as lib
+
+    encoded = [image, *(path[0] for key, path in further.items() if key == "mask" and len(path) == 1)]
+    decoders = {key: lib.decode.SkipDecoding() for key in encoded}
+
+    def parse(record):
+        values = features.deserialize_example(record, decoders=decoders)
+        example = {"image": values[image], **{key: value_at(values, path) for key, path in further.items()}}
+        return example if label is None else {**example, "label": label.of(values)}
+
+    return parse
+
+
+def _unknown(name, data_dir, error=None):
+    """The message about a dataset that tensorflow-datasets does not have, with the nearest names; a folder of that name is named."""
+    import tensorflow_datasets as lib
+
+    known = lib.list_builders(with_community_datasets=False)
+    if name.partition(":")[0].partition("/")[0] in known:  # another version, for example: its own message is short
+        return f'tensorflow-datasets has no "{name}" (data_dir={data_dir}): {error}'
+    near = nearest(name, known, 3)
+    text = f'tensorflow-datasets has no "{name}"' + (f" in {data_dir}" if data_dir else "")
+    if os.path.isdir(name):
+        return f"{text}, but it is a folder: write folder:{name}"
+    return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " A folder of images is folder:PATH."
+
+
+def tfds(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
+    """The source of a tensorflow-datasets dataset.
+
+    Args:
+        text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... The options image= and label= name the features of the image and the
+            class, if these are not "image" and "label"; label= may also derive the class from other features, see derived_labels.py.
+            labels=, boxes=, mask=, text= and id= name further features of the examples, nested ones as objects.bbox; with any of these
+            a dataset need not have a label.
+        split: with slices: "train[:90%]".
+        data_dir: where the prepared data is, also in a bucket; None for tensorflow-datasets' own folder.
+        buffer: records in the shuffle buffer.
+
+    Raises:
+        ValueError: if the dataset has not been prepared, or has no such split or features.
+    """
+    import tensorflow_datasets as lib
+
+    name, chosen = split_options(text, image="image", label="", **dict.fromkeys(_FURTHER, ""))
+    if not name[:1].isidentifier():  # a path
+        raise ValueError(_unknown(name, data_dir))
+    try:
+        builder = lib.builder(name, data_dir=data_dir)
+    except (lib.core.registered.DatasetNotFoundError, AssertionError) as error:
+        raise ValueError(_unknown(name, data_dir, error)) from None
+    if not builder.info.splits:
+        raise ValueError(
+            f'"{name}" is not prepared in {builder.data_path}. Prepare it once, with network: '
+            f"tfds build {name} --data_dir={data_dir or '~/tensorflow_datasets'}; or point --data_dir at it."
+        )
+    features = builder.info.features
+    _check_kind(name, features, "image", (chosen["image"],), lib.features.Image)
+    further = _further(name, features, chosen)
+    label = _label(name, features, chosen["label"], further)
+    try:
+        instructions = builder.info.splits[split].file_instructions
+    except (KeyError, ValueError) as error:
+        valid = ", ".join(builder.info.splits)
+        raise ValueError(f'"{name}" has no split "{split}"; its splits: {valid}. ({error})') from None
+    files = tuple((str(i.filename), int(i.skip), int(i.take if i.take >= 0 else i.examples_in_shard)) for i in instructions)
+    class_names = () if label is None else label.class_names
+    return Records(text, class_names, files, _parser(features, chosen["image"], label, further), buffer)

@@ -1,0 +1,88 @@
+"""Keras' distributions for the JAX backend: "data" shards the batch over the devices, "model" also shards the blocks' matrices.
+
+A block is sharded as in Megatron (arXiv 1909.08053): query, key, value and the MLP's first matrix by columns, the matrices after
+them by rows, so that the forward pass sums over devices only twice per block.
+"""
+
+import os
+import re
+
+import keras
+import numpy as np
+
+# Path pattern -> the sharded axis. Every other variable is whole on every device.
+_SHARDED_AXES = {
+    r"block_\d+/attention/(query|key|value)/kernel": 1,
+    r"block_\d+/attention/(query|key|value)/bias": 0,
+    r"block_\d+/attention/out/kernel": 0,
+    r"block_\d+/mlp/hidden/kernel": 1,
+    r"block_\d+/mlp/hidden/bias": 0,
+    r"block_\d+/mlp/out/kernel": 0,
+}
+
+
+def sharded_axis(path: str) -> int | None:
+    """The axis along which the "model" strategy shards the variable with this path, or None."""
+    return next((axis for pattern, axis in _SHARDED_AXES.items() if re.search(rf"(^|/){pattern}$", path)), None)
+
+
+class BlockParallel(keras.distribution.ModelParallel):
+    """ModelParallel with the sharding of Vision Transformer blocks. The mesh has the axes "batch" and "model"."""
+
+    def __init__(self, mesh: keras.distribution.DeviceMesh):
+        super().__init__(layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name="batch", auto_shard_dataset=False)
+
+    def get_variable_layout(self, variable):
+        """The TensorLayout of a variable, which follows from its path.
+
+        Raises:
+            ValueError: if the sharded axis is not divisible by the number of devices that share it.
+        """
+        axes, axis, shards = [None] * len(variable.shape), sharded_axis(variable.path), self.device_mesh.shape[1]
+        if axis is not None:
+            if variable.shape[axis] % shards:
+                raise ValueError(
+                    f"{variable.path} {tuple(variable.shape)} cannot be split over {shards} devices: its axis {axis} is not a "
+                    "multiple. Choose a model_parallel that divides the width, the heads and the MLP's width."
+                )
+            axes[axis] = "model"
+        if getattr(variable, "_layout", None) is not None:  # a variable of the optimizer, which follows its weight
+            return variable._layout
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+
+def _initialize():
+    """Joins the other processes if the environment describes several; returns (number of processes, index of this one)."""
+    import jax
+
+    if "KERAS_DISTRIBUTION_JOB_ADDRESSES" in os.environ and not jax.distributed.is_initialized():
+        keras.distribution.initialize()
+    return jax.process_count(), jax.process_index()
+
+
+def data_parallel() -> tuple[keras.distribution.DataParallel, int, int]:
+    """(keras.distribution.DataParallel over all devices, number of processes, index of this process)."""
+    processes, index = _initialize()
+    return keras.distribution.DataParallel(auto_shard_dataset=False), processes, index
+
+
+def model_parallel(shards: int | None = None) -> tuple[BlockParallel, int, int]:
+    """(BlockParallel with every matrix split over `shards` devices, number of processes, index of this process).
+
+    Raises:
+        ValueError: if `shards` does not divide the number of devices, or if there are several processes.
+    """
+    import jax
+
+    processes, index = _initialize()
+    if processes > 1:
+        raise ValueError(
+            f'The strategy "model" runs in one process, whose checkpoints hold whole matrices; got {processes} processes.'
+        )
+    devices = keras.distribution.list_devices()
+    shards = shards or jax.local_device_count()
+    if len(devices) % shards:
+        raise ValueError(f"model_parallel={shards} does not divide the {len(devices)} devices.")
+    shape = (len(devices) // shards, shards)
+    mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"], np.array(devices).reshape(shape))
+    return BlockParallel(mesh), processes, index

@@ -1,0 +1,193 @@
+"""How training runs over devices: `strategy(name)`, with `.scope()` on both backends.
+
+    with keras_vit.strategy("tpu").scope():
+        model = ...; model.compile(..., steps_per_execution=100); model.fit(dataset)
+
+On the TensorFlow backend these are the strategies of tf.distribute, on the JAX backend Keras' distributions.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_vit.io.suggest import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """How training runs over devices. This class itself is one device.
+
+    Attributes:
+        name: the name that `strategy` accepts.
+        replicas: the number of parts that a global batch is split into.
+        hosts: the number of processes or machines that read input, each its own share.
+        host: the index of this process among them; 0 if one process feeds all.
+        engine: the tf.distribute strategy or the Keras distribution; None for one device.
+    """
+
+    name: str = "one"
+    replicas: int = 1
+    hosts: int = 1
+    host: int = 0
+    engine: Any = None
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes the files of the run."""
+        return self.host == 0
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """The context in which models are made, compiled and trained."""
+        return contextlib.nullcontext() if self.engine is None else self.engine.scope()
+
+    def check_batch(self, batch_size: int) -> None:
+        """Refuses a global batch that the replicas cannot share evenly.
+
+        Raises:
+            ValueError: naming the nearest sizes that they can share.
+        """
+        check_divisible(batch_size, self.replicas)
+
+    def distribute(self, make: Callable) -> Any:
+        """The input of `fit` and `evaluate`, from `make`: (shard, replicas) -> tf.data.Dataset.
+
+        `make` is called with the shard (host, hosts) and the number of replicas on that host, and returns a dataset of per-replica
+        batches, as data.training_batches does.
+        """
+        return make((self.host, self.hosts), 1)
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is set in any process. All processes must call this at the same points."""
+        return bool(flag)
+
+
+class _TensorFlow(Strategy):
+    """A tf.distribute strategy in one process, which feeds all of its hosts."""
+
+    def distribute(self, make):
+        def per_host(context):
+            hosts = context.num_input_pipelines
+            return make((context.input_pipeline_id, hosts), self.replicas // hosts)
+
+        return self.engine.distribute_datasets_from_function(per_host)
+
+
+class _MultiWorker(_TensorFlow):
+    """tf.distribute.MultiWorkerMirroredStrategy: each worker is a process that runs the same program."""
+
+    @functools.cached_property
+    def _sum(self):
+        import tensorflow as tf
+
+        return tf.function(lambda vote: self.engine.reduce("SUM", self.engine.run(lambda: vote), axis=None))
+
+    def any(self, flag):
+        import tensorflow as tf
+
+        return bool(self._sum(tf.constant(float(flag))) > 0)
+
+
+class _Jax(Strategy):
+    """A Keras distribution on the JAX backend: one global program over all devices of all processes."""
+
+    def any(self, flag):
+        if self.hosts == 1:
+            return bool(flag)
+        import numpy as np
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.process_allgather(np.int32(flag)).any())
+
+
+def check_divisible(batch_size: int, replicas: int) -> None:
+    """Raises ValueError unless `batch_size` is a multiple of `replicas`, naming the nearest multiples."""
+    if batch_size % replicas:
+        lower = batch_size // replicas * replicas
+        near = f"{lower} or {lower + replicas}" if lower else f"{replicas}"
+        raise ValueError(
+            f"A global batch of {batch_size} cannot be shared evenly by {replicas} replicas: use a batch size of {near}."
+        )
+
+
+def _one(**_):
+    return Strategy()
+
+
+def _mirrored(**_):
+    import tensorflow as tf
+
+    engine = tf.distribute.MirroredStrategy()
+    return _TensorFlow("mirrored", engine.num_replicas_in_sync, engine=engine)
+
+
+def _multiworker(**_):
+    from keras_vit.distribution.clusters import multi_worker_strategy
+
+    engine, workers, index = multi_worker_strategy()
+    return _MultiWorker("multiworker", engine.num_replicas_in_sync, workers, index, engine)
+
+
+def _tpu(tpu=None, **_):
+    from keras_vit.distribution.clusters import tpu_strategy
+
+    engine = tpu_strategy(tpu)
+    return _TensorFlow("tpu", engine.num_replicas_in_sync, engine=engine)
+
+
+def _data(**_):
+    from keras_vit.distribution.jax_sharding import data_parallel
+
+    engine, processes, index = data_parallel()
+    return _Jax("data", engine.num_model_replicas, processes, index, engine)
+
+
+def _model(model_parallel=None, **_):
+    from keras_vit.distribution.jax_sharding import model_parallel as parallel
+
+    engine, processes, index = parallel(model_parallel)
+    return _Jax("model", engine.num_model_replicas, processes, index, engine)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    backend: str | None  # None for either
+    make: Callable
+
+
+STRATEGIES = {
+    "one": _Row(None, _one),
+    "mirrored": _Row("tensorflow", _mirrored),
+    "multiworker": _Row("tensorflow", _multiworker),
+    "tpu": _Row("tensorflow", _tpu),
+    "data": _Row("jax", _data),
+    "model": _Row("jax", _model),
+}
+
+
+def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int | None = None) -> Strategy:
+    """The strategy with this name.
+
+    Args:
+        name: "one" device; on the TensorFlow backend "mirrored" (all GPUs of this machine), "multiworker" (the workers listed in
+            TF_CONFIG) or "tpu"; on the JAX backend "data" (every device holds the model and a share of the batch) or "model" (in
+            addition, groups of devices share the model's matrices).
+        tpu: for "tpu": the name or address of a TPU; None for the one in the environment, or this machine's.
+        model_parallel: for "model": the number of devices that share a matrix; None for all devices of this machine.
+
+    Raises:
+        ValueError: for an unknown name, a strategy of the other backend, or a cluster that is not described or does not answer.
+    """
+    if name not in STRATEGIES:
+        raise ValueError(f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.')
+    row, backend = STRATEGIES[name], keras.backend.backend()
+    if row.backend not in (None, backend):
+        valid = ", ".join(other for other, r in STRATEGIES.items() if r.backend in (None, backend))
+        raise ValueError(
+            f'The strategy "{name}" is for the {row.backend} backend; this is {backend}. Here: {valid}. Or set '
+            f"KERAS_BACKEND={row.backend} before Keras is imported."
+        )
+    return row.make(tpu=tpu, model_parallel=model_parallel)

@@ -1,0 +1,63 @@
+"""Weighted k-nearest-neighbour classification on frozen features, as in DINO (Wu et al. 2018, arXiv 1805.01978, section 3.4)."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_accuracy
+from keras_vit.evaluation.registry import Evaluation, register
+
+_ROWS = 512  # of test features compared at a time
+
+
+def _unit(features):
+    x = np.asarray(features, "float32")
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def knn_scores(train_features, train_labels, test_features, classes, k=20, temperature=0.07):
+    """(n, classes) float32 scores of test features: each of the k nearest neighbours votes for its class with exp(cosine / temperature).
+
+    Args:
+        train_features, train_labels: (m, d) and (m,).
+        test_features: (n, d).
+        classes: the number of classes.
+        k: neighbours that vote.
+        temperature: the smaller, the more the nearest neighbours count.
+
+    Raises:
+        ValueError: if there are fewer than k training examples, or the temperature is not positive.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature}: expected a number above 0.")
+    if not 1 <= k <= len(train_features):
+        raise ValueError(f"k={k} neighbours: expected 1 to {len(train_features)}, the training examples.")
+    train, votes = _unit(train_features), np.zeros((len(test_features), classes), "float32")
+    for start in range(0, len(test_features), _ROWS):
+        cosine = _unit(test_features[start : start + _ROWS]) @ train.T  # (rows, m)
+        nearest = np.argpartition(-cosine, k - 1, axis=-1)[:, :k]  # (rows, k)
+        weights = np.exp(np.take_along_axis(cosine, nearest, axis=-1) / temperature)
+        rows = np.arange(start, start + len(cosine))[:, None]
+        np.add.at(votes, (rows, train_labels[nearest]), weights)
+    return votes
+
+
+@register("knn")
+@dataclasses.dataclass(frozen=True)
+class NearestNeighbours(FeatureEvaluator):
+    """Weighted k-nearest-neighbour classification. Training features stay in memory, test features are classified batch by batch.
+
+    Attributes:
+        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        k: neighbours that vote, at most the number of training examples.
+        temperature: the smaller, the more the nearest neighbours count.
+    """
+
+    k: int = 20
+    temperature: float = 0.07
+
+    def evaluate(self, splits: FeatureSplits) -> Evaluation:
+        features, labels = splits.train()
+        k = min(self.k, len(features))
+        measures = test_accuracy(splits, lambda batch: knn_scores(features, labels, batch, splits.classes, k, self.temperature))
+        return Evaluation(measures, {"features": features.shape[1], "train_images": len(features), "k": k})

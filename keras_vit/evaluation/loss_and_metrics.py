@@ -1,0 +1,112 @@
+"""Evaluating a model by a loss and metrics, batch by batch inside its strategy, so that memory does not grow with the data."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+
+import keras
+
+from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.training import Model
+
+
+def check_head(model):
+    """Refuses a model whose head is still all zeros, as in its checkpoint: its outputs mean nothing."""
+    if hasattr(model, "check_head"):
+        model.check_head()
+
+
+def check_preprocessing(preprocess, source, model, select=image_and_label):
+    """Refuses preprocessing whose images do not have the model's size. No data is read.
+
+    Raises:
+        ValueError: naming both shapes.
+    """
+    given = tuple(evaluation_batches(source, preprocess, 1, select=select).element_spec[0].shape[1:])
+    expected = tuple(model.input_shape[1:])
+    if given != expected:
+        raise ValueError(f'The preprocessing "{preprocess}" gives images of {given}, the model takes {expected}.')
+
+
+class Examples(keras.metrics.Sum):
+    """The number of evaluated examples: those with a weight above 0."""
+
+    def __init__(self, name="examples", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is None:
+            return super().update_state(keras.ops.ones((keras.ops.shape(keras.tree.flatten(y_true)[0])[0],)))
+        weighted = keras.ops.any(sample_weight > 0, axis=tuple(range(1, len(sample_weight.shape))))
+        return super().update_state(keras.ops.cast(weighted, "float32"))
+
+
+def _with_examples(metrics, outputs):
+    """The metrics with an Examples() among those of the first output, in the form that Keras takes for the model's outputs."""
+    if not keras.tree.is_nested(outputs):
+        return [Examples(), *metrics]
+    if not metrics:
+        metrics = {name: [] for name in outputs} if isinstance(outputs, dict) else [[] for _ in outputs]
+    names = list(metrics) if isinstance(metrics, dict) else range(len(metrics))
+    lists = [[] if metrics[name] is None else list(keras.tree.flatten(metrics[name])) for name in names]
+    lists[0].insert(0, Examples())
+    return dict(zip(names, lists)) if isinstance(metrics, dict) else lists
+
+
+def evaluate_metrics(setting, source, preprocess, loss, metrics):
+    """Runs the model over a source once, in the strategy.
+
+    Args:
+        setting: a Setting.
+        source, preprocess: the data source and its preprocessing text.
+        loss, metrics: a Keras loss and Keras metrics, or with several outputs a dict or list of them, as compile takes them. The
+            metrics weight examples, and keep their state afterwards.
+
+    Returns:
+        {name: number} with "examples", "loss" and the metrics.
+
+    Raises:
+        ValueError: if no example can be read.
+    """
+    model, errors = setting.model, setting.errors or ExampleErrors()
+
+    def batches(shard, replicas):
+        return evaluation_batches(source, preprocess, setting.batch_size, shard, replicas, errors, select=setting.select)
+
+    with setting.strategy.scope():
+        evaluated = Model(model.input, model.output)
+        evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
+    verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
+    with errors.raised():
+        measures = evaluated.evaluate(setting.strategy.distribute(batches), verbose=verbose, return_dict=True)
+    examples = int(next(measures.pop(name) for name in list(measures) if name.endswith("examples")))
+    if not examples:
+        raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
+    return {**{name: float(value) for name, value in measures.items()}, "examples": examples}
+
+
+@dataclasses.dataclass(frozen=True)
+class LossAndMetrics(Evaluator):
+    """A loss and metrics on the run's own evaluation split.
+
+    Attributes:
+        loss: a function: source -> a Keras loss.
+        metrics: a function: model -> new Keras metrics, which weight examples.
+    """
+
+    loss: Callable
+    metrics: Callable
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        if setting.source is None:
+            raise ValueError("LossAndMetrics evaluates on a run's own data, and there is none.")
+        source, preprocess = setting.source, setting.preprocess
+        check_preprocessing(preprocess, source, setting.model, setting.select)
+
+        def evaluate():
+            with setting.strategy.scope():
+                loss, metrics = self.loss(source), self.metrics(setting.model)
+            return Evaluation(evaluate_metrics(setting, source, preprocess, loss, metrics))
+
+        return evaluate

@@ -1,0 +1,1 @@
+"""Files, paths, caches, checksums and hints. Imports nothing else of this package."""

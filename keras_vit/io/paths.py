@@ -1,0 +1,60 @@
+"""Paths on this machine or in a bucket (gs://), both through TensorFlow's file systems, and the options that may follow a path."""
+
+import concurrent.futures
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+_OPTIONS = re.compile(r"\?(?P<options>\w+=[^?]*)$")  # a "?" that no key=value follows is a wildcard
+THREADS = 32  # at once: a bucket answers slowly, but answers many requests
+
+
+def split_options(text: str, /, **defaults: str) -> tuple[str, dict[str, str]]:
+    """Splits "PATH?key=value&key=value" into (PATH, {key: value}), all text; missing keys have their defaults.
+
+    Raises:
+        ValueError: for a key that is not among `defaults`.
+    """
+    match = _OPTIONS.search(text)
+    if not match:
+        return text, defaults
+    chosen = dict(defaults)
+    for part in match["options"].split("&"):
+        key, equals, value = part.partition("=")
+        if key not in defaults or not equals:
+            raise ValueError(f'"{text}" has the option "{part}". Valid: {", ".join(f"{name}=" for name in defaults)}.')
+        chosen[key] = value
+    return text[: match.start()], chosen
+
+
+def locate(path: str, data_dir: str | os.PathLike | None = None) -> str:
+    """The full path of `path`, with "~" expanded: below `data_dir` if that is given and the path is relative."""
+    if "://" in path:
+        return path
+    path = os.path.expanduser(path)
+    return path if data_dir is None else os.path.join(os.path.expanduser(str(data_dir)), path)
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """The text of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not UTF-8.
+    """
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f'"{path}" is not UTF-8 text: {error}. Save it as UTF-8.') from None
+    except tf.errors.OpError as error:
+        raise FileNotFoundError(f'Cannot read "{path}": {error.message or type(error).__name__}.') from None
+
+
+def in_threads(function: Callable[[Any], Any], items: Iterable) -> list:
+    """[function(item) for item in items], many at once: for calls that wait for a file system."""
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(function, items))

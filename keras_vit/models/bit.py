@@ -1,0 +1,166 @@
+"""BiT (arXiv 1912.11370), the convolutional baseline of the ViT paper: ResNet v2, group normalisation, weight standardisation.
+
+"R50x1" has 50 layers and 64 channels times 1 in its root.
+"""
+
+import dataclasses
+import re
+
+import keras
+from keras import ops
+
+from keras_vit import layers
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.bottleneck import group_norm
+from keras_vit.layers.patches import pair
+from keras_vit.layers.registration import serializable
+from keras_vit.models.classifier import Classifier
+from keras_vit.models.heads.classify import linear
+
+# Residual units per stage, by the number of layers.
+DEPTHS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+# The published models: table 2 of the ViT paper, and the BiT paper.
+BIT_VARIANTS = ("R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4")
+
+
+@serializable
+@dataclasses.dataclass(frozen=True)
+class BiTSpec:
+    """The complete architecture of a BiT.
+
+    Attributes:
+        units: residual units per stage.
+        width_factor: multiplies every width; the root has 64 channels times this factor.
+        head_bias: initial value of the head's bias.
+        mean, std: the normalisation, on the 0..255 scale: a number, or one per channel.
+    """
+
+    units: tuple
+    width_factor: float = 1
+    head_bias: float = 0.0
+    mean: float | tuple = 127.5
+    std: float | tuple = 127.5
+
+    def __post_init__(self):
+        for name in ("units", "mean", "std"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not self.units or not all(isinstance(n, int) and n > 0 for n in self.units):
+            raise ValueError(f"units must be the residual units per stage, such as (3, 4, 6, 3), got {self.units!r}.")
+        if self.width_factor <= 0 or self.width % layers.bottleneck.GROUPS:
+            raise ValueError(f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32.")
+
+    @property
+    def width(self):
+        """Channels of the root."""
+        return int(64 * self.width_factor)
+
+    def to_dict(self) -> dict:
+        return dataclasses.asdict(self)
+
+    def get_config(self) -> dict:
+        return self.to_dict()
+
+    @classmethod
+    def from_config(cls, config: dict) -> "BiTSpec":
+        return make_bit_spec(config)
+
+
+BIT_FIELDS = tuple(field.name for field in dataclasses.fields(BiTSpec))
+
+
+def make_bit_spec(variant, **overrides) -> BiTSpec:
+    """The BiTSpec of `variant` with `overrides` applied.
+
+    Args:
+        variant: a name such as "R50x1", a BiTSpec, or its to_dict().
+        **overrides: any field of BiTSpec.
+
+    Raises:
+        ValueError: for an unknown variant or field.
+    """
+    if isinstance(variant, BiTSpec):
+        fields = variant.to_dict()
+    elif isinstance(variant, dict):
+        fields = variant
+    else:
+        match = re.fullmatch(r"R(\d+)x(\d+)", str(variant))
+        if not match or int(match.group(1)) not in DEPTHS:
+            depths = ", ".join(f"R{depth}" for depth in DEPTHS)
+            raise ValueError(
+                f'Unknown BiT "{variant}". A BiT is a depth ({depths}) and a width factor: {", ".join(BIT_VARIANTS)}.'
+            )
+        fields = {"units": DEPTHS[int(match.group(1))], "width_factor": int(match.group(2))}
+    for name in (*fields, *overrides):
+        if name not in BIT_FIELDS:
+            raise ValueError(
+                f'Unknown argument "{name}" of a BiT.{did_you_mean(name, BIT_FIELDS)} Valid: {", ".join(BIT_FIELDS)}.'
+            )
+    return BiTSpec(**{**fields, **overrides})
+
+
+@serializable
+class ZeroPaddedMaxPooling(keras.layers.Layer):
+    """BiT's 3x3 max-pooling with stride 2, which pads with zeros. (b, h, w, c) -> (b, h/2, w/2, c), rounded up."""
+
+    def call(self, x):
+        x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        return ops.max_pool(x, 3, 2, "valid", data_format="channels_last")
+
+    def compute_output_shape(self, input_shape):
+        b, h, w, c = input_shape
+        return (b, -(-h // 2), -(-w // 2), c)
+
+    def get_config(self):  # Keras requires it of layers that are given a dtype policy
+        return super().get_config()
+
+
+@serializable
+class BiT(Classifier):
+    """A BiT: ResNet v2 with group normalisation and weight standardisation.
+
+    Args:
+        variant: a name such as "R50x1", or a BiTSpec.
+        image_size, classes, channels, class_names, preprocessing, name, dtype: as in ViT.
+        remat: rematerialise the residual units, to train with less memory.
+        **overrides: any field of BiTSpec.
+
+    Input: pixels 0..255, (b, height, width, channels); output: logits (b, classes). The residual units are named `block_00`...
+
+    Raises:
+        ValueError: for an unknown variant or argument.
+    """
+
+    def __init__(
+        self,
+        variant,
+        image_size=224,
+        classes: int | None = 1000,
+        channels: int = 3,
+        class_names=None,
+        preprocessing: str | None = None,
+        remat: bool = False,
+        name: str = "bit",
+        dtype=None,
+        **overrides,
+    ):
+        spec = make_bit_spec(variant, **overrides)
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        image = keras.Input((*pair(image_size, "image_size"), channels), dtype="float32", name="image")
+        x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
+        x = layers.StdConv2D(spec.width, 7, 2, "fixed", "variance", dtype=policy, name="stem_conv")(x)
+        x = ZeroPaddedMaxPooling(dtype=policy, name="stem_pool")(x)
+        number = 0
+        for i, units in enumerate(spec.units):
+            for j in range(units):
+                strides = 2 if i and not j else 1
+                unit = layers.BottleneckUnit(
+                    spec.width * 2**i, strides, preactivation=True, remat=bool(remat), dtype=policy, name=f"block_{number:02d}"
+                )
+                x = unit(x)
+                number += 1
+        x = group_norm(1e-5, policy, "norm")(x)
+        x = keras.layers.Activation("relu", dtype=policy, name="relu")(x)
+        features = keras.layers.GlobalAveragePooling2D(dtype=policy, name="pool")(x)
+        outputs = features if classes is None else linear(features, classes, spec.head_bias, policy)
+        super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)

@@ -1,0 +1,104 @@
+"""The Vision Transformer's encoder (arXiv 2010.11929) as two functions on symbolic tensors: pixels to tokens, tokens through the blocks.
+
+`encode(embed(image, spec), spec)` is a ViT without its head. The layers carry the names that checkpoints and taps rely on.
+"""
+
+import keras
+
+from keras_vit import layers
+from keras_vit.layers.patches import grid_size
+from keras_vit.models.spec import ViTSpec
+from keras_vit.models.stems import conv_stem, hybrid_stem
+
+
+def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
+    """Equation 1 of the paper: z_0 = [x_class; x_p E] + E_pos.
+
+    Args:
+        image: pixels 0..255, symbolic (b, height, width, c).
+        spec: the architecture.
+        remat: whether to rematerialise a hybrid's stem.
+        dtype: a policy or its name; None for Keras' default.
+
+    Returns:
+        Tokens (b, n, d), n = spec.prefix + h * w.
+
+    Raises:
+        ValueError: if the image is not a whole number of patches.
+    """
+    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    grid = grid_size(image.shape[1:3], spec.stride)
+    x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
+    if spec.stem is not None:
+        x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
+    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
+    patches = layers.PatchEncoder(
+        spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
+    )
+    x = patches(x)  # (b, h*w, d)
+    if spec.class_token:
+        x = layers.ClassToken(dtype=policy, name="class_token")(x)  # (b, 1 + h*w, d)
+    if spec.distillation_token:
+        x = layers.ClassToken(after=1, initializer="normal", dtype=policy, name="distillation_token")(x)
+    positions = layers.AddPositionEmbs(
+        grid,
+        prefix=spec.positioned,
+        kind=spec.positions,
+        stddev=spec.position_std,
+        dtype=policy,
+        name="position_embedding",
+    )
+    x = positions(x)
+    if spec.registers:
+        x = layers.ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
+    return layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
+
+
+def encode(tokens, spec: ViTSpec, remat=False, dtype=None):
+    """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
+
+    Args:
+        tokens: symbolic (b, n, d).
+        spec: the architecture. With `fc_norm` the last normalisation is left to the head.
+        remat: True to rematerialise all blocks, or a collection of block numbers.
+        dtype: a policy or its name; None for Keras' default.
+
+    Returns:
+        Tokens (b, n, d).
+
+    Raises:
+        ValueError: if `remat` contains a number that no block has.
+    """
+    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    rematerialised = _blocks_to_remat(remat, spec.depth)
+    x = tokens
+    for i in range(spec.depth):
+        block = layers.TransformerBlock(
+            heads=spec.heads,
+            mlp_dim=spec.mlp_dim,
+            head_dim=spec.head_dim,
+            qkv_bias=spec.qkv_bias,
+            qk_norm=spec.qk_norm,
+            gelu=spec.gelu,
+            mlp_form=spec.mlp_form,
+            epsilon=spec.epsilon,
+            dropout=spec.dropout,
+            attention_dropout=spec.attention_dropout,
+            drop_path=spec.drop_path * i / max(spec.depth - 1, 1),
+            layer_scale=spec.layer_scale,
+            remat=i in rematerialised,
+            dtype=policy,
+            name=f"block_{i:02d}",
+        )
+        x = block(x)
+    if spec.fc_norm:
+        return x
+    return keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
+
+
+def _blocks_to_remat(remat, depth):
+    """`remat`, a bool or block numbers, as a set of block numbers."""
+    blocks = set(range(depth)) if remat is True else set(remat or ())
+    if not blocks <= set(range(depth)):
+        raise ValueError(f"remat names blocks {sorted(blocks - set(range(depth)))}; the model has blocks 0 to {depth - 1}.")
+    return blocks

@@ -1,0 +1,62 @@
+"""Classification: tokens are pooled to one feature vector per image, and a linear layer maps it to logits (the paper's section 3.1)."""
+
+import keras
+
+from keras_vit import layers
+from keras_vit.models.spec import ViTSpec
+
+
+def linear(features, classes: int, bias: float, policy, name: str = "head"):
+    """The linear head: (b, d) -> logits (b, classes). Its kernel starts at zero, as in the paper, its bias at `bias`.
+
+    The logits are computed in full precision under every policy.
+    """
+    head = keras.layers.Dense(
+        classes,
+        kernel_initializer="zeros",
+        bias_initializer=keras.initializers.Constant(bias),
+        dtype=policy.variable_dtype,
+        name=name,
+    )
+    return head(features)
+
+
+def pool(tokens, spec: ViTSpec, policy):
+    """Tokens to the image's features: (b, n, d) -> (b, d); (b, 2d) for token_gap; (b, pre_logits) with a hidden layer."""
+    token = layers.TokenPooling(dtype=policy, name="pool" if spec.pool == "token" else "pool_token")
+    mean = layers.MeanPooling(spec.prefix, dtype=policy, name="pool" if spec.pool == "gap" else "pool_gap")
+    if spec.pool == "token":
+        x = token(tokens)
+    elif spec.pool == "gap":
+        x = mean(tokens)
+    elif spec.pool == "token_gap":
+        x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens)])
+    else:
+        attention = layers.AttentionPooling(
+            spec.heads, spec.mlp_dim, gelu=spec.gelu, epsilon=spec.epsilon, dtype=policy, name="pool"
+        )
+        x = attention(tokens)
+    if spec.fc_norm:
+        x = keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="fc_norm")(x)
+    if spec.pre_logits:
+        x = keras.layers.Dense(spec.pre_logits, activation="tanh", dtype=policy, name="pre_logits")(x)
+    return x
+
+
+def classify(tokens, spec: ViTSpec, classes: int | None, policy):
+    """Tokens to (features, outputs): (b, n, d) -> (b, d), logits (b, classes). Without classes the outputs are the features.
+
+    With a distillation token there are two heads; features and logits are the means of both (DeiT, arXiv 2012.12877).
+    """
+    features = pool(tokens, spec, policy)
+    if not spec.distillation_token:
+        return features, features if classes is None else linear(features, classes, spec.head_bias, policy)
+    distilled = layers.TokenPooling(1, dtype=policy, name="pool_dist")(tokens)
+    mean = keras.layers.Average(dtype=policy, name="features")([features, distilled])
+    if classes is None:
+        return mean, mean
+    logits = [
+        linear(features, classes, spec.head_bias, policy, "head"),
+        linear(distilled, classes, spec.head_bias, policy, "head_dist"),
+    ]
+    return mean, keras.layers.Average(dtype=policy.variable_dtype, name="heads")(logits)

@@ -1,0 +1,51 @@
+"""Convolutional stems before the patches: the hybrids' ResNet (appendix B.2 of arXiv 2010.11929) and 3x3 convolutions (2106.14881)."""
+
+import keras
+
+from keras_vit import layers
+from keras_vit.layers.bottleneck import group_norm
+
+MOMENTUM = 0.95  # of the running statistics: high values lag behind in short trainings on few examples
+
+
+def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
+    """A hybrid's stem: root, max-pooling, and post-activation units named `stem_block1_unit1`...
+
+    Args:
+        x: (b, h, w, c).
+        stages: residual units per stage; () for the root alone.
+        width: channels of the root.
+        remat: whether to rematerialise the units.
+        policy: Keras' dtype policy.
+
+    Returns:
+        (b, h/4, w/4, width) without stages; otherwise (b, h/s, w/s, 4 * width * 2^(stages-1)) with s = 4 * 2^(stages-1).
+    """
+    x = layers.StdConv2D(width, 7, 2, dtype=policy, name="stem_conv")(x)
+    x = group_norm(1e-6, policy, "stem_norm")(x)
+    x = keras.layers.Activation("relu", dtype=policy, name="stem_relu")(x)
+    x = keras.layers.MaxPooling2D(3, 2, "same", dtype=policy, name="stem_pool")(x)
+    for i, units in enumerate(stages):
+        for j in range(units):
+            strides = 2 if i and not j else 1
+            name = f"stem_block{i + 1}_unit{j + 1}"
+            x = layers.BottleneckUnit(width * 2**i, strides, remat=remat, dtype=policy, name=name)(x)
+    return x
+
+
+def conv_stem(x, widths: tuple, strides: tuple, policy):
+    """3x3 convolutions, each followed by batch normalisation (over all replicas) and ReLU ("Early Convolutions", arXiv 2106.14881).
+
+    Args:
+        x: (b, h, w, c).
+        widths, strides: channels and stride of each convolution.
+        policy: Keras' dtype policy.
+
+    Returns:
+        (b, h/s, w/s, widths[-1]), rounded up, s the product of the strides.
+    """
+    for i, (channels, stride) in enumerate(zip(widths, strides), 1):
+        conv = keras.layers.Conv2D(channels, 3, stride, "same", use_bias=False, dtype=policy, name=f"stem_conv{i}")
+        norm = keras.layers.BatchNormalization(momentum=MOMENTUM, synchronized=True, dtype=policy, name=f"stem_norm{i}")
+        x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(norm(conv(x)))
+    return x

@@ -1,0 +1,179 @@
+"""Symbolic tensors inside a model: features, tokens and feature maps, found by the names of the layers.
+
+They work for a ViT or BiT, for a model built on one's tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input, ...)`), and for a model
+that calls one as a layer (nested).
+"""
+
+import keras
+import numpy as np
+
+from keras_vit import layers
+
+# The layer whose output is the features, whichever of them the model has: the last in the graph comes first.
+_FEATURES = ("features", "pre_logits", "fc_norm", "pool")
+_BLOCK = "block_"
+
+
+def blocks(model: keras.Model) -> list:
+    """The blocks (ViT) or residual units (BiT) in the model's own graph, in order; [] for none."""
+    kinds = (layers.TransformerBlock, layers.BottleneckUnit)
+    return [layer for layer in model.layers if isinstance(layer, kinds) and layer.name.startswith(_BLOCK)]
+
+
+def is_reserved(name: str) -> bool:
+    """Whether layers are found by this name, so that a head's layer must not have it."""
+    return name in (*_FEATURES, "encoder_norm", "position_embedding") or name.startswith(_BLOCK)
+
+
+def encoder_in(model: keras.Model) -> tuple:
+    """(the model in whose graph the blocks are, the symbolic images that it takes): `model` itself, or one nested in it.
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+    if blocks(model):
+        return model, model.input
+    nested, image = _call_of_encoder(model)
+    encoder, inner = encoder_in(nested)
+    return encoder, image if encoder is nested else keras.Model(nested.input, inner)(image)
+
+
+def _call_of_encoder(model):
+    """(the nested model that holds the blocks, the symbolic images that it takes).
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+    nodes = [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
+    calls = [node for node in nodes if _is_call_of_encoder(node)]
+    if len(calls) != 1:
+        raise ValueError(
+            f'"{model.name}" should contain one ViT or BiT, with blocks named block_00..., and call it once; it contains '
+            f"{len(calls)} such calls. Its layers: {[layer.name for layer in model.layers]}."
+        )
+    [image] = calls[0].input_tensors
+    return calls[0].operation, image
+
+
+def trunk(model: keras.Model) -> list:
+    """The layers up to the features, or up to the tokens or feature map of a model that does not pool; with those in a nested model.
+
+    Raises:
+        ValueError: if the model does not contain one ViT or BiT.
+    """
+    if not blocks(model):
+        nested, image = _call_of_encoder(model)
+        return [*_layers_up_to(model, image), *trunk(nested)]
+    pooled = any(layer.name in _FEATURES for layer in model.layers)
+    return _layers_up_to(model, _features(model) if pooled else _encoded(model))
+
+
+def _layers_up_to(model, tensor):
+    return keras.Model(model.inputs, tensor).layers
+
+
+def _is_call_of_encoder(node):
+    """Whether a node of a graph calls a functional model that holds blocks, on one tensor."""
+    operation = node.operation
+    is_functional = isinstance(operation, keras.Model) and hasattr(operation, "_nodes_by_depth")
+    return is_functional and len(node.input_tensors) == 1 and _holds_blocks(operation)
+
+
+def _holds_blocks(model):
+    nested = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    return bool(blocks(model)) or any(map(_holds_blocks, nested))
+
+
+def _outside(model, tap):
+    """tap(encoder), a tensor or list of tensors in the encoder's graph, as tensors in the graph of `model`."""
+    encoder, image = encoder_in(model)
+    tensors = tap(encoder)
+    return tensors if encoder is model else keras.Model(encoder.input, tensors)(image)
+
+
+def features(model: keras.Model):
+    """The features before the head, symbolic (b, d).
+
+    Raises:
+        ValueError: if the model's graph has none: a head on tokens or feature maps does not pool.
+    """
+    return _outside(model, _features)
+
+
+def _features(model):
+    names = {layer.name for layer in model.layers}
+    name = next((name for name in _FEATURES if name in names), None)
+    if name is None:
+        raise ValueError(f'"{model.name}" does not pool its tokens to features: its head takes tokens or feature maps.')
+    return model.get_layer(name).output
+
+
+def tokens(model: keras.Model):
+    """A ViT's tokens after the last block and its normalisation, symbolic (b, n, d), prefix tokens included.
+
+    Raises:
+        ValueError: if the model contains no ViT.
+    """
+    return _outside(model, _tokens)
+
+
+def _tokens(model):
+    last = blocks(model)[-1]
+    if not isinstance(last, layers.TransformerBlock):
+        raise ValueError(f'"{model.name}" is a BiT, which has no tokens. Use feature_map.')
+    names = {layer.name for layer in model.layers}
+    return model.get_layer("encoder_norm").output if "encoder_norm" in names else last.output
+
+
+def _encoded(model):
+    """The encoder's output after its last normalisation: a ViT's tokens, a BiT's feature map."""
+    return _tokens(model) if isinstance(blocks(model)[-1], layers.TransformerBlock) else model.get_layer("relu").output
+
+
+def ends_in_probabilities(model: keras.Model) -> bool:
+    """Whether the last operation of the model's output, also inside a nested model, is a softmax or sigmoid that can be seen as one."""
+    last = model
+    while isinstance(last, keras.Model) and len(getattr(last, "outputs", None) or ()) == 1:
+        last = last.outputs[0]._keras_history.operation  # `output` of a nested model leads back to itself
+    activations = (keras.activations.softmax, keras.activations.sigmoid)
+    return type(last).__name__ in ("Softmax", "Sigmoid") or getattr(last, "activation", None) in activations
+
+
+def feature_map(model: keras.Model, numbers=None):
+    """The model's patch grid (ViT) or feature maps (BiT) after given blocks, for dense heads and inspection.
+
+    Args:
+        model: a ViT or BiT, or a model built on one.
+        numbers: a block's number, or a list of numbers, negative ones counting from the end; None for the encoder's output after
+            its last normalisation.
+
+    Returns:
+        A symbolic tensor (b, h, w, d), or for a list of numbers a list of them. Class token and registers are left out. A BiT's
+        maps have sizes and widths of their own, and after the last normalisation a ReLU.
+
+    Raises:
+        ValueError: for a number that no block has, or a model without blocks.
+    """
+    return _outside(model, lambda encoder: _feature_map(encoder, numbers))
+
+
+def _is_integer(value):
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _feature_map(model, numbers):
+    units = blocks(model)
+    is_vit = isinstance(units[-1], layers.TransformerBlock)
+    if numbers is None:
+        tensors = [_encoded(model)]
+    else:
+        chosen = numbers if isinstance(numbers, (list, tuple)) else [numbers]
+        wrong = [i for i in chosen if not _is_integer(i) or not -len(units) <= i < len(units)]
+        if wrong or not chosen:
+            raise ValueError(f"Unknown blocks {wrong or chosen}: the model has blocks 0 to {len(units) - 1}.")
+        tensors = [units[i].output for i in chosen]
+    if is_vit:
+        positions = model.get_layer("position_embedding")
+        h, w = positions.grid
+        tensors = [layers.PatchGrid((h, w), prefix=t.shape[1] - h * w, dtype=units[-1].dtype_policy)(t) for t in tensors]
+    return tensors if isinstance(numbers, (list, tuple)) else tensors[0]

@@ -1,0 +1,17 @@
+"""The paper's optimizers, optimizer wrappers, and learning-rate schedules."""
+
+from keras_vit.optim.averaging import StochasticWeightAveraging
+from keras_vit.optim.lookahead import Lookahead
+from keras_vit.optim.optimizers import AdamW, GlobalGradient, Momentum
+from keras_vit.optim.rectified_adam import RectifiedAdam
+from keras_vit.optim.schedules import WarmupSchedule
+
+__all__ = [
+    "AdamW",
+    "GlobalGradient",
+    "Lookahead",
+    "Momentum",
+    "RectifiedAdam",
+    "StochasticWeightAveraging",
+    "WarmupSchedule",
+]

@@ -1,0 +1,178 @@
+"""The paper's optimizers, as its code defines them; Keras' own differ.
+
+- Momentum keeps the velocity independent of the learning rate: m = mu m + g; w -= lr m. Keras folds lr into m, so the two
+  trajectories differ under a schedule.
+- Adam adds eps to the bias-corrected root of the second moment; Keras adds it to the uncorrected one.
+- Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings.
+
+The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer: `fit` does not
+overwrite the model's weights with them at its end, as it does with Keras' optimizers.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.distribution.reduction import all_reduce
+from keras_vit.layers.registration import serializable
+
+
+def layer_depth(path: str, depth: int) -> int:
+    """How deep in the model a variable is: 0 for stem and embedding, 1... for block_00..., depth + 1 for everything after the blocks."""
+    block = re.search(r"(?:^|/)block_(\d+)(?:/|$)", path)
+    if block:
+        return int(block.group(1)) + 1
+    stem = re.search(r"(?:^|/)(stem_\w+|patch_encoder|class_token|distillation_token|registers|position_embedding)(?:/|$)", path)
+    return 0 if stem else depth + 1
+
+
+def layer_multipliers(paths: Sequence[str], layer_decay: float) -> list[float]:
+    """The learning-rate factor for each variable path: layer_decay ** (distance from the head)."""
+    depth = max((layer_depth(path, -1) for path in paths), default=0)
+    return [layer_decay ** (depth + 1 - layer_depth(path, depth)) for path in paths]
+
+
+class GlobalGradient:
+    """Mixin for any Keras optimizer: clips the sum of the replicas' gradients, and sums them only once.
+
+    `class Lion(GlobalGradient, keras.optimizers.Lion): pass`. Keras' own optimizers clip each replica's part; keras_vit.Model
+    corrects that at the cost of a second sum, which this mixin saves.
+    """
+
+    clips_global_gradient = True
+
+    def _clip_gradients(self, grads):
+        return super()._clip_gradients(all_reduce(list(grads)))
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return grads_and_vars  # already summed in _clip_gradients
+
+
+class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
+    """What this package's optimizers share.
+
+    A subclass lists in `slots` the variables that it keeps per weight, and returns from `step` what is subtracted, before the
+    learning rate is applied.
+    """
+
+    slots = ()
+
+    def __init__(self, learning_rate, decay: float, layer_decay: float | None, name: str, **kwargs):
+        # Keras' own `weight_decay` stays None: the decay is part of the step here.
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.decay = decay
+        self.layer_decay = layer_decay
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._slots = [self.add_optimizer_variables(variables, slot) for slot in self.slots]
+        self._decays = [v.path.rsplit("/", 1)[-1] == "kernel" and bool(self.decay) for v in variables]
+        paths = [v.path for v in variables]
+        self._multipliers = layer_multipliers(paths, self.layer_decay) if self.layer_decay else [1.0] * len(paths)
+
+    def update_step(self, gradient, variable, learning_rate):
+        i = self._get_variable_index(variable)
+        lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
+        step = self.step(ops.cast(gradient, variable.dtype), *(slot[i] for slot in self._slots))
+        if self._decays[i]:
+            step = step + self.decay * variable
+        self.assign_sub(variable, lr * step)
+
+    def finalize_variable_values(self, var_list):
+        """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "decay": self.decay, "layer_decay": self.layer_decay}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config.pop("weight_decay", None)
+        return super().from_config(config, custom_objects=custom_objects)
+
+
+@serializable
+class Momentum(DecoupledWeightDecay):
+    """SGD with momentum as in the paper's code: m = momentum m + g; w -= lr (m + decay w).
+
+    Args:
+        learning_rate: a number or a schedule.
+        momentum: 0.9 in the paper.
+        decay: decoupled weight decay, kernels only.
+        layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
+        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
+    """
+
+    slots = ("momentum",)
+
+    def __init__(
+        self,
+        learning_rate=0.01,
+        momentum: float = 0.9,
+        decay: float = 0.0,
+        layer_decay: float | None = None,
+        name: str = "momentum",
+        **kwargs,
+    ):
+        super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
+        self.momentum = momentum
+
+    def step(self, gradient, velocity):
+        new = self.momentum * velocity + gradient
+        self.assign(velocity, new)
+        return new
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "momentum": self.momentum}
+
+
+@serializable
+class AdamW(DecoupledWeightDecay):
+    """Adam with decoupled weight decay: w -= lr (m^ / (sqrt(v^) + epsilon) + decay w), m^ and v^ bias-corrected.
+
+    Args:
+        learning_rate: a number or a schedule.
+        beta_1, beta_2, epsilon: the paper's are .9, .999, 1e-8.
+        decay: decoupled weight decay, kernels only. big_vision's wd of 1e-4 at lr 1e-3 is 0.1 here.
+        layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
+        **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
+    """
+
+    slots = ("momentum", "velocity")
+
+    def __init__(
+        self,
+        learning_rate=0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        decay: float = 0.0,
+        layer_decay: float | None = None,
+        name: str = "adamw",
+        **kwargs,
+    ):
+        super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+
+    def step(self, gradient, m, v):
+        t = ops.cast(self.iterations + 1, gradient.dtype)
+        correct_1 = 1.0 - ops.power(ops.cast(self.beta_1, gradient.dtype), t)
+        root_2 = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, gradient.dtype), t))
+        self.assign_add(m, (gradient - m) * (1.0 - self.beta_1))
+        self.assign_add(v, (ops.square(gradient) - v) * (1.0 - self.beta_2))
+        # (m / correct_1) / (sqrt(v) / root_2 + epsilon), with the corrections on scalars: fewer passes over memory.
+        return m / (ops.sqrt(v) + self.epsilon * root_2) * (root_2 / correct_1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+        }

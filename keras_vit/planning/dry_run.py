@@ -1,0 +1,294 @@
+"""--dry_run: what a config means and what it costs, without data, a checkpoint, or weights in memory."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from etils import epath
+
+from keras_vit.data import evaluation_batches, training_batches
+from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.splits import split_name, split_range
+from keras_vit.evaluation import FeatureEvaluator, Setting
+from keras_vit.inspection import figures
+from keras_vit.io.atomic import write_bytes
+from keras_vit.io.logs import quiet
+from keras_vit.planning.flops import forward_flops
+from keras_vit.planning.text import rows, short, sparkline
+from keras_vit.runs.config import resolve
+from keras_vit.runs.evals import evaluators
+from keras_vit.runs.optimizer import make_optimizer, make_schedule
+from keras_vit.runs.sweep import OWN, parse_grid
+from keras_vit.tasks import find_task
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedSplit:
+    """What a plan knows about a split: the number of examples and the classes."""
+
+    size: int
+    class_names: tuple
+
+    def class_counts(self):
+        """As if there were as many examples of every class."""
+        return np.full(len(self.class_names), self.size / len(self.class_names))
+
+
+def split_size(name, split, splits):
+    """The number of examples of a split such as "train[:98%]+validation", where `splits` is {split: examples}.
+
+    Raises:
+        ValueError: for an unknown split.
+    """
+    total = 0
+    for part in split.split("+"):
+        whole = split_name(part.strip())
+        if whole not in splits:
+            raise ValueError(f'"{name}" has no split "{whole}"; its splits: {", ".join(splits)}.')
+        start, stop = split_range(part.strip(), splits[whole])
+        total += stop - start
+    return total
+
+
+def planned_data(data, datasets, examples=None, classes=None):
+    """(training split, evaluation split or None) of a config's data, as PlannedSplit: from the table of well-known datasets, or as given.
+
+    Args:
+        data: config.data.
+        datasets: {name: (classes, {split: examples})} of well-known datasets.
+        examples, classes: of the training split; they override the table's.
+
+    Raises:
+        ValueError: for a dataset that is not in the table, without examples and classes.
+    """
+    name = data.source.partition("?")[0].partition(":")[0]
+    known = datasets.get(data.source) or datasets.get(name)
+    if known is None and not (examples and classes):
+        hint = "" if ":" in data.source else f" Known: {', '.join(datasets)}."
+        raise ValueError(
+            f'The size of "{data.source}" is not known without its data: give --examples=N (of the training split) and --classes=N.{hint}'
+        )
+    names = tuple(map(str, range(classes or known[0])))
+    train = PlannedSplit(examples or split_size(name, data.train, known[1]), names)
+    held_out = PlannedSplit(split_size(name, data.evaluation, known[1]), names) if known else None
+    return train, held_out
+
+
+@contextlib.contextmanager
+def without_values():
+    """A context in which models are made whose variables never get values."""
+    with keras.StatelessScope():
+        yield
+        keras.backend.clear_session()  # also clears the list of variables that get their values when the scope ends
+
+
+def _as_initialised(config):
+    """(a copy of the config without a checkpoint, a remark). If config.init is a run directory, the copy describes its model."""
+    copy = config.copy_and_resolve_references()
+    copy.init = ""
+    if not config.init:
+        return copy, ""
+    path = os.path.join(os.path.expanduser(config.init), "config.json")
+    if not os.path.exists(path):
+        return copy, f"; {config.init} may hold a different model"
+    with open(path) as file:
+        spec = json.load(file)["model_spec"]["variant"]
+    copy.model.variant = "R50x1" if "units" in spec else "Ti/16"  # all of its fields are replaced
+    for name, value in spec.items():
+        if copy.model.get(name) is None and not (name == "pre_logits" and config.head == "reset"):
+            copy.model[name] = value
+    return copy, f", as {config.init}"
+
+
+def check_images(config, model):
+    """Refuses preprocessing whose images do not have the model's size. It is traced; no data is read.
+
+    Raises:
+        ValueError: naming both shapes, or as the preprocessing says.
+    """
+    example = tf.zeros((8, 8, 1), tf.uint8) if config.data.source == "digits" else tf.constant("")
+    source = RandomAccess("plan", ("0",), np.zeros(1, "int64"), lambda i: {"image": example})
+    data, expected = config.data, tuple(model.input_shape[1:])
+    for text, make in ((data.train_preprocess, training_batches), (data.eval_preprocess, evaluation_batches)):
+        shape = tuple(make(source, text, 1).element_spec[0].shape[1:])
+        if shape != expected:
+            raise ValueError(f'The preprocessing "{text}" gives images of {shape}, the model takes {expected}.')
+
+
+def _size(variables):
+    return sum(math.prod(v.shape) for v in variables)
+
+
+def _model_row(config, model, remark):
+    size = model.input_shape[1:3]
+    tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
+    trained = _size(model.trainable_variables)
+    total = model.count_params()
+    what = "all trained" if trained == total else f"{trained:,} trained"
+    name = "" if remark.startswith(",") else f"{config.model.variant} "
+    return f"{name}{size[0]} x {size[1]} px{tokens}: {total:,} parameters, {what}{remark}"
+
+
+def _steps_row(resolved, size):
+    total, batch = resolved["total"], resolved["batch_size"]
+    return (
+        f"{total:,} of {batch:,} images = {total * batch / size:.4g} epochs of {math.ceil(size / batch):,} steps; evaluation every "
+        f"{resolved['evaluate']:,}, checkpoint every {resolved['checkpoint']:,}"
+    )
+
+
+def _optimizer_row(resolved, loss):
+    o = resolved["optimizer"]
+    options = [f"weight decay {o['weight_decay']:g}", f"clip {o['clip_norm']:g}" if o["clip_norm"] else "no clipping"]
+    options += [f"{name} {o[name]}" for name in ("layer_decay", "ema", "swa", "lookahead") if o[name]]
+    options += [loss] + [f"{name} {resolved[name]:g}" for name in ("mixup", "cutmix") if resolved[name]]
+    return f"{o['name']}, {', '.join(options)}"
+
+
+def _rate_rows(resolved, schedule):
+    """The learning rate, as a curve in text and as its values at a few steps."""
+    total, s = resolved["total"], resolved["schedule"]
+    at = lambda steps: np.asarray(keras.ops.convert_to_numpy(schedule(np.asarray(steps, "float32"))))  # noqa: E731
+    marks = sorted({0, s["warmup"], total // 4, total // 2, total * 3 // 4, total - 1})
+    values = ", ".join(f"{rate:.3g} at {step:,}" for step, rate in zip(marks, at(marks)))
+    return [
+        ("learning rate", f"{sparkline(at(np.linspace(0, total - 1, 60)))} {s['decay']}, {s['warmup']:,} steps of warm-up"),
+        ("", values),
+    ]
+
+
+def copies(optimizer):
+    """How many numbers an optimizer keeps for each weight."""
+    weight = keras.Variable(np.zeros(1000, "float32"), name="kernel")
+    optimizer.build([weight])
+    return _size(optimizer.variables) // 1000
+
+
+def _memory_row(model, optimizer):
+    """The memory of the state on one device; all of its variables are float32."""
+    weights, trained = 4 * _size(model.variables), 4 * _size(model.trainable_variables)
+    slots = trained * copies(optimizer)
+    parts = f"weights {short(weights, 'B')}, gradients {short(trained, 'B')}, optimizer {short(slots, 'B')}"
+    return f"{short(weights + trained + slots, 'B')} per device without activations: {parts}"
+
+
+def _draw_rate(resolved, schedule, workdir):
+    """Writes learning_rate.png if matplotlib is installed; returns the row that says so."""
+    steps = np.linspace(0, resolved["total"] - 1, 500)
+    try:
+        png = figures.lines({"": (steps, keras.ops.convert_to_numpy(schedule(steps.astype("float32"))))}, "step", "learning rate")
+    except ImportError as error:
+        return [("picture", str(error))]
+    path = epath.Path(workdir) / "learning_rate.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, png)
+    return [("picture", str(path))]
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedRun:
+    """A run as planned; it is never started.
+
+    Attributes:
+        train, held_out: PlannedSplits; held_out is None if its size is not known.
+        resolved: the config with every duration in steps.
+        model: the model, whose variables have no values.
+        remark: a note about the model, for the printed plan.
+        loss: the loss, for the printed plan.
+    """
+
+    train: PlannedSplit
+    held_out: PlannedSplit | None
+    resolved: dict
+    model: keras.Model
+    remark: str
+    loss: str
+
+
+def _check_evaluators(made, model):
+    """Refuses evaluators that a run would refuse for want of data; preparing those that name data would open it."""
+    for evaluator in made:
+        if isinstance(evaluator, FeatureEvaluator) and evaluator.source is None:
+            evaluator.prepare(Setting(model))
+
+
+def _name(loss):
+    """The name of a loss: an object's, a function's, or Keras' name as text."""
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+
+
+def planned_run(config, datasets, examples=None, classes=None):
+    """The PlannedRun of a config; for the arguments see `planned_data`.
+
+    Raises:
+        ValueError: as training would, or for a dataset whose size is not known.
+    """
+    train, held_out = planned_data(config.data, datasets, examples, classes)
+    resolved = resolve(config, train.size)
+    copy, remark = _as_initialised(config)
+    task = find_task(config.task)(copy)
+    task.check_config()
+    made = evaluators(resolved["evals"]).values()  # refuses unknown ones; a task's file may register its own
+    with quiet(logging.ERROR), without_values():
+        model = task.model(train)
+        loss = task.loss(train)
+    _check_evaluators(made, model)
+    loss = f"{resolved['loss']['name']} loss" if "loss.name" in task.reads else _name(loss)
+    return PlannedRun(train, held_out, resolved, model, remark, loss)
+
+
+def _computation_row(model, resolved):
+    """Operations per image and in all, for models whose operations can be counted."""
+    if getattr(model, "spec", None) is None:
+        return []
+    flops = forward_flops(model.spec, model.image_size[0], model.channels)
+    in_all = 3 * flops * resolved["total"] * resolved["batch_size"]
+    text = f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all, at three times that"
+    return [("computation", text)]
+
+
+def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None, runs=1):
+    """The plan of a config as text; the learning-rate curve is written to workdir/learning_rate.png.
+
+    Args:
+        config: a ConfigDict like configs/lib/common.base().
+        datasets: {name: (classes, {split: examples})} of well-known datasets.
+        workdir: the folder for the picture, or None for no picture.
+        examples, classes: of a dataset that is not well known.
+        sweep, runs: the values of the flags --sweep and --runs.
+
+    Raises:
+        ValueError: as `planned_run` does, for preprocessing whose images do not fit the model, and for a sweep that is not valid.
+    """
+    planned = planned_run(config, datasets, examples, classes)
+    train, held_out, resolved, model = planned.train, planned.held_out, planned.resolved, planned.model
+    check_images(config, model)
+    schedule = make_schedule(resolved)
+    data, evaluated = config.data, f" ({held_out.size:,})" if held_out else ""
+    trained = f"{train.size:,} examples, {len(train.class_names):,} classes"
+    pairs = [
+        ("model", _model_row(config, model, planned.remark)),
+        ("data", f"{data.source} {data.train} ({trained}), evaluated on {data.evaluation}{evaluated}"),
+        ("training", data.train_preprocess),
+        ("evaluation", data.eval_preprocess),
+        ("steps", _steps_row(resolved, train.size)),
+        ("optimizer", _optimizer_row(resolved, planned.loss)),
+        *_rate_rows(resolved, schedule),
+        *_computation_row(model, resolved),
+        ("memory", _memory_row(model, make_optimizer(resolved))),
+        *((name, f"every {options['every']:,} steps") for name, options in resolved["evals"].items()),
+    ]
+    text = config.sweep if sweep in (None, OWN) else sweep
+    if text:
+        grid = parse_grid(text, config)
+        pairs.append(("sweep", f"{len(grid.points())} points: {text}" + ("" if sweep else " (with --sweep)")))
+    pairs += [("runs", f"{runs} seeds")] if runs > 1 else []
+    pairs += [("expected", config.expected)] if config.expected else []
+    pairs += _draw_rate(resolved, schedule, workdir) if workdir else []
+    return rows(pairs)

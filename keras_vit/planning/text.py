@@ -1,0 +1,28 @@
+"""Formatting a plan as text: large numbers, a curve in one line, rows of names and values."""
+
+import textwrap
+
+_BARS = "▁▂▃▄▅▆▇█"
+_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def short(number, unit=""):
+    """A number with three digits and a prefix: 35.2e9 -> "35.2 G"."""
+    scale, letter = next((row for row in _UNITS if number >= row[0]), (1, ""))
+    return f"{number / scale:.3g} {letter}{unit}".rstrip() if number < 999.5e18 else f"{number / 1e18:,.0f} E{unit}"
+
+
+def sparkline(values):
+    """Numbers as a line of bars: the highest for the largest number, the lowest for 0 or less."""
+    top = max(values)
+    if top <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[max(0, min(len(_BARS) - 1, int(value / top * len(_BARS))))] for value in values)
+
+
+def rows(pairs, width=120):
+    """(name, text) pairs as aligned lines; long texts continue below, indented."""
+    indent = max(len(name) for name, _ in pairs) + 2
+    wrap = lambda text: textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]  # noqa: E731
+    lines = [(name if i == 0 else "").ljust(indent) + line for name, text in pairs for i, line in enumerate(wrap(text))]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,56 @@
+"""The evaluators of a config, which run while it trains and at its end: `config.evals.NAME = {"every": ..., options}`.
+
+NAME is the name of an evaluator, or any other name if the key "evaluator" names the evaluator. `every` is a duration; None evaluates at
+the end only.
+"""
+
+import functools
+
+from absl import logging
+
+from keras_vit.evaluation import Setting, make_evaluator
+from keras_vit.runs.loop.periodic import Periodic
+
+
+def _evaluate(evaluate, name, rundir, step):
+    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json."""
+    evaluation = evaluate()
+    rundir.write_json(f"{name}.json", {"step": step, **evaluation.measures, **evaluation.details})
+    text = ", ".join(f"{key} {value:.4g}" for key, value in evaluation.measures.items())
+    logging.info("%s at step %d: %s.", name, step, text)
+    return {f"{name}/{key}": value for key, value in evaluation.measures.items()}
+
+
+def evaluators(evals):
+    """The evaluators of a resolved config's `evals`, as {name: evaluator}.
+
+    Raises:
+        ValueError: for an unknown evaluator or option.
+    """
+    result = {}
+    for name, options in evals.items():
+        fields = {key: value for key, value in options.items() if key not in ("every", "evaluator")}
+        result[name] = make_evaluator(options.get("evaluator", name), fields)
+    return result
+
+
+def callbacks(resolved, model, rundir, data_dir, start, **setting):
+    """A Periodic for each evaluator of a resolved config. Their data is opened here, so that mistakes are reported before training.
+
+    Args:
+        resolved: the config.
+        model: the run's model, created in the scope of `rundir.strategy`.
+        rundir: the RunDirectory.
+        data_dir: the folder of tensorflow-datasets' prepared data.
+        start: the step at which training begins.
+        **setting: other fields of evaluation.Setting, such as source, preprocess and select.
+
+    Raises:
+        ValueError: if an evaluator refuses its options or data.
+    """
+    setting = Setting(model=model, strategy=rundir.strategy, batch_size=resolved["batch_size"], data_dir=data_dir, **setting)
+    result = []
+    for name, evaluator in evaluators(resolved["evals"]).items():
+        measure = functools.partial(_evaluate, evaluator.prepare(setting), name, rundir)
+        result.append(Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start))
+    return result

@@ -1,0 +1,43 @@
+"""Evaluating a model outside its run: finding its task, and writing the results."""
+
+import json
+
+from etils import epath
+from ml_collections import ConfigDict
+
+from keras_vit.io.atomic import write_bytes
+from keras_vit.runs.report import write_report
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.tasks import Classification, find_task
+
+
+def _config_of(model):
+    """The config, a dict, of the run in the directory `model`; {} if `model` is not a run directory."""
+    path = epath.Path(model) / "config.json" if "://" not in str(model) or str(model).startswith("gs://") else None
+    if path is None or not path.exists():
+        return {}
+    config = json.loads(path.read_text())
+    return config if "total" in config else {}
+
+
+def task_of(model):
+    """The Task of a run directory; Classification for any other model.
+
+    Args:
+        model: what keras_vit.load takes.
+    """
+    config = _config_of(model)
+    return find_task(config.get("task", "classification"))(ConfigDict(config)) if config else Classification(ConfigDict())
+
+
+def write_evaluation(folder, name, task, setting, evaluation, model_name, data_name):
+    """Writes evaluation.json and report.html, or for a named evaluator NAME.json, to `folder`."""
+    folder = epath.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({**evaluation.measures, **evaluation.details}, indent=2).encode()
+    write_bytes(folder / (f"{name}.json" if name else "evaluation.json"), content)
+    if name:
+        return
+    is_rundir = bool(_config_of(model_name))
+    records = RunDirectory(model_name).metrics() if is_rundir else []
+    write_report(folder, f"{model_name} on {data_name}", task, setting.model, setting, evaluation, records)

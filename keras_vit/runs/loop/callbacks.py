@@ -1,0 +1,110 @@
+"""Callbacks of a run: counting its steps, and logging metrics to metrics.jsonl and TensorBoard. See checkpointing.py for checkpoints."""
+
+import time
+
+import keras
+from absl import logging
+
+from keras_vit.runs.saving.rundir import RunDirectory
+
+
+class StepCounter(keras.callbacks.Callback):
+    """Knows the step of the run, which fit does not report when a run resumes. Works over several calls of fit in a row.
+
+    Args:
+        start: the step at which fit begins.
+
+    Attributes:
+        step: the number of steps that led to the model's present state.
+    """
+
+    def __init__(self, start: int = 0):
+        super().__init__()
+        self.step = self._epoch_start = self._next = start
+
+    def step_after(self, batches: int) -> int:
+        """The run's step after this number of batches of the epoch, but at most the step at its end: the last execution may be shorter."""
+        return self._epoch_start + min(batches, self.params.get("steps") or batches)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch_start = self.step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step = self._epoch_start + batch
+        self._next = self.step_after(batch + self.model.steps_per_execution)
+
+    def on_test_begin(self, logs=None):
+        self.step = self._next
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.step = self._next
+
+
+class MetricsLog(StepCounter):
+    """Appends one record per epoch to metrics.jsonl: step, epoch, learning rate, images per second, and Keras' metrics.
+
+    Args:
+        rundir: the run's directory.
+        batch_size: the global batch, for the images per second.
+        start: the step at which fit begins.
+    """
+
+    async_safe = True
+
+    def __init__(self, rundir: RunDirectory, batch_size: int, start: int = 0):
+        super().__init__(start)
+        self.rundir, self.batch_size = rundir, batch_size
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self._began = time.perf_counter()
+        self._trained = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._trained = time.perf_counter() - self._began  # without the evaluation, which follows the last batch
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        images = (self.step - self._epoch_start) * self.batch_size
+        record = {
+            "step": self.step,
+            "epoch": epoch + 1,
+            "learning_rate": float(self.model.optimizer.learning_rate),
+            "images_per_second": round(images / max(self._trained, 1e-9), 2),
+            **{name: float(value) for name, value in (logs or {}).items()},
+        }
+        self.rundir.append_metrics(record)
+
+
+class TensorBoard(StepCounter):
+    """Writes the metrics of each epoch for TensorBoard, at the run's step: those of training and of evaluation as two runs.
+
+    If they cannot be written, it logs a warning; Keras' own callback would end the run.
+    """
+
+    def __init__(self, rundir: RunDirectory, start: int = 0):
+        super().__init__(start)
+        self.rundir = rundir
+        self._writers = {}
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if not self.rundir.strategy.chief:
+            return
+        evaluation = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
+        training = {name: value for name, value in logs.items() if not name.startswith("val_")}
+        self._write("train", {**training, "learning_rate": float(self.model.optimizer.learning_rate)})
+        self._write("validation", evaluation)
+
+    def _write(self, name, values):
+        import tensorflow as tf
+
+        try:
+            if name not in self._writers:
+                self._writers[name] = tf.summary.create_file_writer(str(self.rundir.path / "tensorboard" / name))
+            with self._writers[name].as_default(self.step):
+                for key, value in values.items():
+                    tf.summary.scalar(key, value)
+            self._writers[name].flush()
+        except (OSError, tf.errors.OpError) as error:
+            logging.warning("TensorBoard's %s metrics of step %d could not be written: %s", name, self.step, error)

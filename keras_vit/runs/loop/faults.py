@@ -1,0 +1,121 @@
+"""What ends a run early: preemption, a lost worker, numbers that are not finite. All workers stop after the same execution.
+
+After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in sysexits.h: "start me again".
+"""
+
+import math
+import os
+import signal
+import threading
+
+from keras_vit.runs.loop.callbacks import StepCounter
+from keras_vit.runs.saving.checkpointing import Checkpoints
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.runs.saving.state import Diverged
+
+RESTART = 75  # os.EX_TEMPFAIL, which Windows lacks
+
+
+class Preempted(SystemExit):
+    """Ends the process with exit code 75: the state is saved, and the same command continues with the next step."""
+
+    def __init__(self):
+        super().__init__(RESTART)
+
+
+class LostWorker(SystemExit):
+    """Ends the process with exit code 75: another worker is lost, and all workers must be started again."""
+
+    def __init__(self):
+        super().__init__(RESTART)
+
+
+def is_lost_worker(error: BaseException) -> bool:
+    """Whether an error of TensorFlow says that a sum over workers could not be computed."""
+    return type(error).__module__.startswith("tensorflow") and "Collective ops is aborted" in str(error)
+
+
+class Preemption:
+    """A context in which SIGTERM sets `requested` instead of ending the process.
+
+    Outside the main thread, where Python handles no signals, it does nothing. If nothing has acted on a request by the end of the
+    context, it raises Preempted there.
+
+    Attributes:
+        requested: whether SIGTERM has arrived.
+    """
+
+    def __init__(self):
+        self.requested = False
+        self._handles_signals = threading.current_thread() is threading.main_thread()
+
+    def _request(self, number, frame):
+        self.requested = True
+        os.write(2, b"SIGTERM: saving after the current step.\n")  # logging is not safe in a signal handler
+
+    def __enter__(self):
+        if self._handles_signals:
+            self._before = signal.signal(signal.SIGTERM, self._request)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self._handles_signals:
+            # None: the handler was not installed from Python, and cannot be restored.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
+        if self.requested and kind is None:
+            raise Preempted
+
+
+class CoordinatedStop(StepCounter):
+    """Raises Preempted or Diverged in all workers at the same step, as soon as one of them has reason to.
+
+    The workers agree before every execution, in training and in evaluation, when none of them is inside one.
+
+    Args:
+        rundir: the run's directory, through whose strategy the workers agree.
+        preemption: a Preemption.
+        checkpoints: the Checkpoints of the run.
+        start: the step at which fit begins.
+    """
+
+    async_safe = True  # on JAX, Keras passes the logs in a thread, so that the host need not wait for the device
+
+    def __init__(self, rundir: RunDirectory, preemption: Preemption, checkpoints: Checkpoints, start: int = 0):
+        super().__init__(start)
+        self._rundir, self._preemption, self._checkpoints = rundir, preemption, checkpoints
+        self._not_finite = []  # the last steps of executions after which the loss was not finite
+
+    def on_train_batch_begin(self, batch, logs=None):
+        super().on_train_batch_begin(batch, logs)
+        self._agree()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not math.isfinite(logs["loss"]):
+            self._not_finite.append(self.step_after(batch + 1))
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self._agree()
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self._check_numbers()
+
+    def _agree(self):
+        if self._rundir.strategy.any(self._preemption.requested or self._diverged()):
+            self._check_numbers()
+            raise Preempted
+
+    def _diverged(self):
+        return bool(self._not_finite or self._checkpoints.diverged)
+
+    def _check_numbers(self):
+        if not self._rundir.strategy.any(self._diverged()):
+            return
+        self._checkpoints.wait()  # the checkpoint that is being written may be the last good one
+        if self._checkpoints.diverged and not self._not_finite:
+            raise self._checkpoints.diverged
+        what = "The loss or the weights of another worker are not finite."
+        if self._not_finite:
+            last, steps = min(self._not_finite), self.model.steps_per_execution
+            what = f"The loss is not finite {f'at step {last}' if steps == 1 else f'within the {steps} steps up to {last}'}."
+        raise Diverged(what, self._rundir.last_checkpoint())

@@ -1,0 +1,110 @@
+"""Runs `model.fit` from any step to the last one of a run, and keeps the run directory up to date."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from absl import logging
+
+from keras_vit.optim.wrapper import averaging
+from keras_vit.runs.loop.callbacks import MetricsLog, TensorBoard
+from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Preempted, Preemption
+from keras_vit.runs.saving.checkpointing import Checkpoints
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.training.averages import EvaluateAverage
+
+
+def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
+    """The calls of fit that cover the steps from `start` to `total` in epochs of `every` steps.
+
+    A single call is enough unless the run starts or ends within an epoch.
+
+    Returns:
+        A list of (first step, last step, steps per epoch).
+    """
+    calls = []
+    while start < total:
+        inside = start % every
+        if inside or total - start < every:
+            stop = min(start - inside + every, total)
+            calls.append((start, stop, stop - start))
+        else:
+            stop = total // every * every
+            calls.append((start, stop, every))
+        start = stop
+    return calls
+
+
+def _in_order(checkpoints, stop, callbacks, rundir, batch_size, start):
+    """All callbacks but EvaluateAverage, in the order in which they must run.
+
+    Checkpoints comes before CoordinatedStop: it must know the step at which the latter ends the run. The caller's callbacks come
+    before the logs, which include what they add.
+    """
+    return [checkpoints, stop, *callbacks, MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
+
+
+def _fit(model, batches, evaluation, callbacks, start, total, every, verbose):
+    for first, last, steps in fit_calls(start, total, every):
+        model.fit(
+            batches(first),
+            validation_data=evaluation,
+            initial_epoch=first // every,
+            epochs=-(-last // every),
+            steps_per_epoch=steps,
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=verbose,
+        )
+
+
+def train(
+    model: keras.Model,
+    batches: Callable[[int], Any],
+    rundir: RunDirectory,
+    total: int,
+    every: int,
+    batch_size: int,
+    evaluation: Any = None,
+    checkpoint_every: int = 1000,
+    keep: int = 2,
+    start: int = 0,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> None:
+    """Trains a compiled model to step `total` and leaves its state in the run directory.
+
+    With several workers, each calls this; all stop after the same execution.
+
+    Args:
+        model: a compiled model in the state of step `start`.
+        batches: step -> the training dataset from that step on.
+        rundir: the run's directory.
+        total: the last step.
+        every: the number of steps between two evaluations, which is Keras' epoch.
+        batch_size: the global batch, for the images per second in the log.
+        evaluation: a dataset of (images, labels, weights), or None.
+        checkpoint_every, keep: see checkpointing.Checkpoints.
+        start: the step at which the model is.
+        callbacks: further Keras callbacks.
+
+    Raises:
+        Preempted: SystemExit with code 75, after SIGTERM: the state is saved; an interrupted evaluation is not in the log.
+        Diverged: as soon as the loss or the weights are not finite; all checkpoints are from before.
+        NotSaved: if the last state cannot be written, at the end or after SIGTERM.
+    """
+    verbose = (1 if sys.stdout.isatty() else 2) if rundir.strategy.chief else 0
+    with Preemption() as preemption, Checkpoints(rundir, checkpoint_every, keep, start) as checkpoints:
+        stop, averages = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage()
+        all_callbacks = _in_order(checkpoints, stop, callbacks, rundir, batch_size, start)
+        all_callbacks += [averages] if averaging(model.optimizer) else []
+        try:
+            _fit(model, batches, evaluation, all_callbacks, start, total, every, verbose)
+        except Preempted:
+            averages.undo()
+            checkpoints.save()
+            logging.warning("Step %d is saved. Exit code %d: run the same command again.", checkpoints.step, RESTART)
+            raise
+        finally:
+            rundir.flush_metrics()
+        checkpoints.save()

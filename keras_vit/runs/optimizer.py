@@ -1,0 +1,46 @@
+"""The optimizer and the learning-rate schedule of a resolved config."""
+
+from keras_vit.optim import AdamW, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
+
+# name: (class, the keys of a config's optimizer that are arguments of this class)
+OPTIMIZERS = {
+    "adamw": (AdamW, ("beta_2",)),
+    "radam": (RectifiedAdam, ("beta_2",)),
+    "momentum": (Momentum, ("momentum",)),
+}
+
+
+def make_schedule(resolved):
+    """The learning rate as a function of the step."""
+    o, s = resolved["optimizer"], resolved["schedule"]
+    return WarmupSchedule(o["learning_rate"], resolved["total"], s["warmup"], s["decay"], cooldown=s["cooldown"])
+
+
+def make_optimizer(resolved):
+    """The optimizer with its wrappers.
+
+    Raises:
+        ValueError: for an unknown name, for two kinds of averages, or for an average that begins after the end of the run.
+    """
+    o, total = resolved["optimizer"], resolved["total"]
+    if o["name"] not in OPTIMIZERS:
+        raise ValueError(f'Unknown optimizer "{o["name"]}". Valid: {", ".join(OPTIMIZERS)}.')
+    if o["ema"] and o["swa"] is not None:
+        raise ValueError(
+            f"optimizer.ema={o['ema']} and optimizer.swa={o['swa']}: a run has only one kind of averaged weights. Set one of them to None."
+        )
+    if o["swa"] is not None and o["swa"] >= total:
+        raise ValueError(f"optimizer.swa begins at step {o['swa']} of {total}: choose an earlier one, such as 75%.")
+    averages = {"use_ema": bool(o["ema"]), "ema_momentum": o["ema"] or 0.99}
+    optimizer_class, keys = OPTIMIZERS[o["name"]]
+    optimizer = optimizer_class(
+        make_schedule(resolved),
+        decay=o["weight_decay"],
+        layer_decay=o["layer_decay"] or None,
+        global_clipnorm=o["clip_norm"] or None,
+        **{key: o[key] for key in keys},
+        **({} if o["lookahead"] else averages),
+    )
+    if o["lookahead"]:
+        optimizer = Lookahead(optimizer, o["lookahead"], o["lookahead_rate"], **averages)
+    return optimizer if o["swa"] is None else StochasticWeightAveraging(optimizer, o["swa"])

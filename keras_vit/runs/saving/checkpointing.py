@@ -1,0 +1,112 @@
+"""Checkpoints during training: a thread writes them while the next steps run, and a full disk does not end the run."""
+
+import concurrent.futures
+
+from absl import logging
+
+from keras_vit.runs.loop.callbacks import StepCounter
+from keras_vit.runs.saving import state
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.runs.saving.state import Diverged
+
+
+class NotSaved(OSError):
+    """The state at the end of training could not be written."""
+
+
+class Checkpoints(StepCounter):
+    """Saves to the run directory whenever training passes a multiple of `every` steps; call `save` after fit. A context manager.
+
+    The state is copied to the host between two executions and written in a thread, one write at a time. Training waits up to
+    `patience` seconds for a write. A run whose writes are faster than that never repeats more than `every` steps; otherwise it also
+    repeats those taken during a write. If a write fails, a warning is logged and the next multiple tries again. The end of the
+    context waits for the last write.
+
+    Args:
+        rundir: the run's directory.
+        every: the number of steps between two checkpoints.
+        keep: how many of the newest checkpoints to keep.
+        start: the step at which fit begins; if it is not 0, its state is on disk already.
+        patience: in seconds.
+
+    Attributes:
+        diverged: the Diverged error of a state that was not written because it is not finite, or None.
+    """
+
+    def __init__(self, rundir: RunDirectory, every: int, keep: int = 2, start: int = 0, patience: float = 1.0):
+        super().__init__(start)
+        self._rundir, self._every, self._keep, self._patience = rundir, every, keep, patience
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
+        self._write = None  # (step, future) of the write in progress
+        self._requested = self._saved = start
+        self.diverged: Diverged | None = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.wait()
+        self._thread.shutdown()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        super().on_train_batch_begin(batch, logs)
+        self.wait(0)  # reports a failed write soon
+        if self.step // self._every > self._requested // self._every:
+            self._requested = self.step
+            if self._rundir.strategy.chief:
+                self.wait()
+                arrays = state.collect(self.model)
+                self._write = self.step, self._thread.submit(self._rundir.save, self.step, arrays, self._keep)
+                self.wait(self._patience)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Waits for the write in progress, if there is one; at most `seconds`, or without limit for None."""
+        if self._write is None:
+            return
+        step, future = self._write
+        if not concurrent.futures.wait([future], seconds).done:
+            return
+        self._write = None
+        try:
+            future.result()
+            self._saved = step
+        except Diverged as error:
+            self.diverged = error
+        except OSError as error:
+            logging.warning(
+                "%s could not be written: %s. %s Training continues, and tries again in %d steps.",
+                self._rundir.checkpoint(step),
+                error,
+                self._rundir.last_checkpoint(),
+                self._every,
+            )
+
+    def save(self) -> None:
+        """Writes the state at the current step, and returns when it is on disk. To be called in every worker.
+
+        Raises:
+            NotSaved: in every worker, if it could not be written.
+            Diverged: in every worker, if it is not finite.
+        """
+        error = self._save_now() if self._rundir.strategy.chief else None
+        diverged = self._rundir.strategy.any(isinstance(error, Diverged))
+        if not self._rundir.strategy.any(error is not None):
+            return
+        if diverged:
+            raise error or Diverged(f"The state at step {self.step} is not finite.", self._rundir.last_checkpoint())
+        raise NotSaved(
+            f"{self._rundir.checkpoint(self.step)} could not be written: {error or 'see the error of the first worker'}. "
+            f"{self._rundir.last_checkpoint()} Free some space and run the same command again."
+        ) from error
+
+    def _save_now(self):
+        """Returns the error that prevented the write, or None."""
+        self.wait()
+        if self._saved == self.step or self.diverged:
+            return self.diverged
+        try:
+            self._rundir.save(self.step, state.collect(self.model), self._keep)
+            self._saved = self.step
+        except (OSError, Diverged) as error:
+            return error
+        return None

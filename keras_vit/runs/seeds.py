@@ -1,0 +1,112 @@
+"""Several runs in one process: a run that has finished is not repeated, and a config is run with several seeds.
+
+`run` is always a function (config, workdir) -> measures. A finished run leaves finished.json with its config and measures, and is not
+repeated as long as the config is the same. Keras' state is cleared between runs, so that memory does not grow.
+"""
+
+import json
+import math
+import statistics
+
+import keras
+from absl import logging
+from etils import epath
+
+from keras_vit.inspection import figures
+from keras_vit.io.atomic import write_bytes
+
+
+def write_json(path, content, strategy):
+    """Writes JSON, in the chief process only."""
+    if strategy.chief:
+        write_bytes(path, (json.dumps(content, indent=2, default=str) + "\n").encode())
+
+
+def write_picture(path, draw, strategy):
+    """Writes the PNG bytes that `draw()` returns; without matplotlib a warning says what is missing."""
+    if not strategy.chief:
+        return
+    try:
+        write_bytes(path, draw())
+    except ImportError as error:
+        logging.warning("No %s: %s", path, error)
+
+
+def numbers(measures):
+    """The measures that are single numbers."""
+    return {name: value for name, value in measures.items() if isinstance(value, (int, float))}
+
+
+def run_once(config, workdir, run, strategy):
+    """The measures of `run`; if the same config has already finished in `workdir`, those that it left there."""
+    path = epath.Path(workdir) / "finished.json"
+    now = json.loads(config.to_json_best_effort())
+    before = json.loads(path.read_text()) if path.exists() else {}
+    # All processes take the same branch, even if they see different files.
+    if not strategy.any(before.get("config") != now):
+        logging.info("%s has already finished.", workdir)
+        return before["measures"]
+    keras.backend.clear_session()
+    measures = numbers(run(config, workdir))
+    write_json(path, {"measures": measures, "config": now}, strategy)
+    return measures
+
+
+def _curves(folder, seeds, metric):
+    """{"seed 0": (steps, values)} of a metric in the runs' metrics.jsonl."""
+    curves = {}
+    for seed in seeds:
+        path = folder / f"seed_{seed}" / "metrics.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        points = [(record["step"], record[metric]) for record in records if metric in record]
+        if points:
+            curves[f"seed {seed}"] = tuple(zip(*points))
+    return curves
+
+
+def mean_and_deviation(runs):
+    """{"top1": mean, "top1_std": sample standard deviation...} of the measures that all runs have and that are finite."""
+    result = {}
+    for name in runs[0]:
+        values = [measures[name] for measures in runs if name in measures and math.isfinite(measures[name])]
+        if len(values) == len(runs):
+            result[name] = statistics.fmean(values)
+            if name != "examples":
+                result[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
+    return result
+
+
+def run_seeds(config, workdir, run, strategy, score, count):
+    """Runs `config` with seeds config.seed to config.seed + count - 1, in workdir/seed_N; returns means and standard deviations.
+
+    Also writes runs.json and, if matplotlib is installed, runs.png with the curves, and prints a line.
+
+    Args:
+        config: a ConfigDict.
+        workdir: gets a directory for each seed; with one seed it is the run directory itself.
+        run: (config, workdir) -> measures.
+        strategy: a keras_vit.strategy.
+        score: the task's Score.
+        count: the number of seeds.
+
+    Raises:
+        ValueError: if count is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"--runs must be 1 or more, got {count}.")
+    if count == 1:
+        return run_once(config, workdir, run, strategy)
+    folder, runs = epath.Path(workdir), {}
+    for seed in range(config.seed, config.seed + count):
+        seeded = config.copy_and_resolve_references()
+        seeded.seed = seed
+        runs[seed] = run_once(seeded, folder / f"seed_{seed}", run, strategy)
+    means = mean_and_deviation(list(runs.values()))
+    write_json(folder / "runs.json", {"mean": means, "seeds": runs}, strategy)
+    curves = _curves(folder, runs, score.curve) if strategy.chief else {}
+    if curves:
+        write_picture(folder / "runs.png", lambda: figures.lines(curves, "step", score.curve.removeprefix("val_")), strategy)
+    if strategy.chief:
+        each = ", ".join(score.text(measures) for measures in runs.values())
+        print(f"{workdir}: {score.title} {score.text(means)}{score.unit} over {count} seeds ({each})")
+    return means

@@ -1,0 +1,267 @@
+"""--sweep: a grid of config values. Each point is a run in a directory of its own; a table at the end compares them.
+
+A grid is text: "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1". Commas inside brackets belong to a value.
+"""
+
+import ast
+import dataclasses
+import itertools
+import re
+
+from absl import logging
+from etils import epath
+from ml_collections import ConfigDict
+
+from keras_vit.inspection import figures
+from keras_vit.io.atomic import write_bytes
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.runs.seeds import run_seeds, write_json, write_picture
+
+OWN = "own"  # --sweep without a grid: the config's own grid
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The points of a sweep.
+
+    Attributes:
+        values: {config key: values}.
+    """
+
+    values: dict
+
+    def points(self):
+        """Each point as {key: value}, the last key varying fastest."""
+        return [dict(zip(self.values, point)) for point in itertools.product(*self.values.values())]
+
+    def name(self, point):
+        """A directory's name: "learning_rate=0.001,dropout=0.1"."""
+        lasts = [key.split(".")[-1] for key in self.values]
+        short = {key: last if lasts.count(last) == 1 else key for key, last in zip(self.values, lasts)}
+        return re.sub(r"[^\w.,=+-]+", "-", ",".join(f"{short[key]}={value}" for key, value in point.items()))
+
+
+def _split(text, separator):
+    """`text` split at the separators outside brackets."""
+    depth, parts = 0, [""]
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if character == separator and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+# The fields of a model's spec: keys of config.model, whether the config sets them or not.
+_SPEC_TYPES = {field.name: field.type for spec in (BiTSpec, ViTSpec) for field in dataclasses.fields(spec)}
+
+
+def _place(config, key):
+    """(the ConfigDict that has the last part of `key`, that part, the type of its values); None if the ConfigDict is to be created.
+
+    Raises:
+        ValueError: if the config has no such key, naming the nearest one.
+    """
+    *folders, last = key.split(".")
+    # As on the command line, evaluators and models of the user's own check their keys when they are made.
+    parts, any_key = [], folders and (folders[0] == "evals" or folders == ["model"] and config.task != "classification")
+    for part in (*folders, last):
+        parts.append(part)
+        valid = list(config.keys()) if hasattr(config, "keys") else []
+        if parts[:-1] == ["model"]:
+            valid = [*valid, *(name for name in _SPEC_TYPES if name not in valid)]
+        if part not in valid and any_key and len(parts) > 1:
+            return None, last, object
+        if part not in valid:
+            hint = did_you_mean(part, valid)
+            raise ValueError(f'The sweep\'s {key}: the config has no "{part}" there.{hint} Valid: {", ".join(valid)}.')
+        if parts != [*folders, last]:
+            config = config[part]
+    value_type = (
+        config.get_type(last) if last in config and config.get_type(last) is not object else _SPEC_TYPES.get(last, object)
+    )
+    return config, last, value_type
+
+
+def _literal(text):
+    """The value of a Python literal, or the text itself if it is not one."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _value(text, key, value_type):
+    """`text` as a value of the type; None for "None".
+
+    Raises:
+        ValueError: naming the type.
+    """
+    if text == "None":
+        return None
+    try:
+        if value_type is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if value_type in (int, float, str):
+            return value_type(text)
+        return _literal(text) if value_type is object else ast.literal_eval(text)
+    except (KeyError, ValueError, SyntaxError):
+        name = getattr(value_type, "__name__", str(value_type))
+        raise ValueError(f'The sweep\'s {key}="{text}": expected a value of type {name}.') from None
+
+
+def parse_grid(text, config):
+    """The Grid that `text` describes, with values of the types that the config has.
+
+    Raises:
+        ValueError: for text that is not a grid, a key that the config does not have, a value of another type, or points with the same name.
+    """
+    values = {}
+    for part in _split(text, ";"):
+        key, equals, tail = part.partition("=")
+        key = key.strip()
+        if not equals or not _split(tail, ","):
+            raise ValueError(
+                f'"{part}" is not a line of a sweep. Write for example "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
+            )
+        *_, value_type = _place(config, key)
+        values[key] = [_value(value, key, value_type) for value in _split(tail, ",")]
+    grid = Grid(values)
+    names = [grid.name(point) for point in grid.points()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not values or twice:
+        raise ValueError(f'The sweep "{text}" ' + (f"has {', '.join(twice)} twice." if twice else "is empty."))
+    return grid
+
+
+def _set(config, parts, value):
+    """Sets a value, creating sections and keys as needed; the config may be locked."""
+    *folders, last = parts
+    with config.unlocked(), config.ignore_type():
+        for part in folders:
+            if part not in config:
+                config[part] = ConfigDict()
+            config = config[part]
+        config[last] = value
+
+
+def at(config, point):
+    """A copy of the config with the point's values."""
+    config = config.copy_and_resolve_references()
+    for key, value in point.items():
+        _place(config, key)  # refuses a key that the config does not have
+        _set(config, key.split("."), value)
+    return config
+
+
+def _on_held_out(config):
+    """A copy of the config that trains and evaluates on its development splits, if it has them."""
+    config = config.copy_and_resolve_references()
+    data = config.data
+    if data.dev_train and data.dev_evaluation:
+        data.train, data.evaluation = data.dev_train, data.dev_evaluation
+    else:
+        logging.warning(
+            "The sweep compares on %s itself, so the score of the best point is optimistic: set data.dev_train and "
+            "data.dev_evaluation, such as train[:98%%] and train[98%%:].",
+            data.evaluation,
+        )
+    return config
+
+
+def table(grid, rows, best, split, score):
+    """The sweep as a Markdown table; the best point is marked."""
+    keys = list(grid.values)
+    unit = f", {score.unit}" if score.unit else ""
+    extra = [] if score.name == "loss" else ["loss"]
+    lines = [
+        "| " + " | ".join([*keys, f"{score.title} on {split}{unit}", *extra, ""]).rstrip() + " |",
+        "|-" * (len(keys) + 2 + len(extra)) + "|",
+    ]
+    for i, row in enumerate(rows):
+        cells = [str(row["point"][key]) for key in keys] + [score.text(row)]
+        if extra:
+            cells.append(f"{row['loss']:.4f}" if row.get("loss") is not None else "-")
+        note = "best" if i == best else row.get("diverged", "")
+        lines.append(f"| {' | '.join(cells)} | {note} |")
+    return "\n".join(lines)
+
+
+def _picture(grid, rows, score):
+    """The score as a curve over the values of a single numeric key, else as bars."""
+    good = [row for row in rows if score.name in row]
+    keys = list(grid.values)
+    numeric = all(isinstance(row["point"][keys[0]], (int, float)) for row in good)
+    if len(keys) > 1 or not numeric:
+        return figures.bars({grid.name(row["point"]): score.scaled(row[score.name]) for row in good}, score.label)
+    points = sorted((row["point"][keys[0]], score.scaled(row[score.name])) for row in good)
+    log = points[0][0] > 0 and points[-1][0] >= 4 * points[0][0]
+    return figures.lines({score.title: tuple(zip(*points))}, keys[0], score.label, log)
+
+
+def _run_points(config, grid, folder, run_point, score):
+    """(a row for each point with its values and measures, or a note that it diverged; the index of the best row)."""
+    rows = []
+    for i, point in enumerate(grid.points()):
+        logging.info("Sweep, point %d of %d: %s", i + 1, len(grid.points()), grid.name(point))
+        try:
+            rows.append({"point": point, **run_point(at(config, point), folder / grid.name(point))})
+        except FloatingPointError as error:
+            logging.warning("%s diverged: %s", grid.name(point), error)
+            rows.append({"point": point, "diverged": "diverged"})
+    good = [i for i, row in enumerate(rows) if score.name in row]
+    if not good:
+        raise ValueError(f"All {len(rows)} points of the sweep diverged. Sweep over lower learning rates.")
+    return rows, max(good, key=lambda i: score.rank(rows[i]))
+
+
+def run_sweep(config, text, workdir, run, strategy, score, seeds=1):
+    """Runs a sweep in `workdir` and prints its table; points that have finished before are not run again.
+
+    The config's own sweep runs each point once, on the development splits, and then, as in the paper, the best one on the whole training
+    split, with `seeds` seeds, in workdir/final. A grid from the command line runs each point with `seeds` seeds, without a final run.
+
+    Args:
+        config: a ConfigDict; the points are trained on its data.dev_train and compared on its data.dev_evaluation.
+        text: a grid, or "own" for the config's.
+        workdir: gets a directory for each point, sweep.json, sweep.md and sweep.png.
+        run: (config, workdir) -> measures.
+        strategy: a keras_vit.strategy.
+        score: the task's Score, which ranks the points.
+        seeds: the number of seeds.
+
+    Returns:
+        The measures of the final run, or of the best point.
+
+    Raises:
+        ValueError: for text that is not a grid, a config without a sweep of its own, or if every point diverges.
+    """
+    own_grid = text == OWN
+    if own_grid and not config.sweep:
+        raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
+    grid, folder, held_out = parse_grid(config.sweep if own_grid else text, config), epath.Path(workdir), _on_held_out(config)
+
+    def run_point(config, place):
+        return run_seeds(config, place, run, strategy, score, 1 if own_grid else seeds)
+
+    rows, best = _run_points(held_out, grid, folder, run_point, score)
+    result = {"evaluation": held_out.data.evaluation, "best": rows[best], "points": rows}
+    text = table(grid, rows, best, held_out.data.evaluation, score)
+    if strategy.chief:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / "sweep.md", (text + "\n").encode())
+        print(f"\n{text}\n", flush=True)
+    write_picture(folder / "sweep.png", lambda: _picture(grid, rows, score), strategy)
+    write_json(folder / "sweep.json", result, strategy)
+    if not own_grid:
+        return rows[best]
+    final = run_seeds(at(config, rows[best]["point"]), folder / "final", run, strategy, score, seeds)
+    write_json(folder / "sweep.json", {**result, "final": final}, strategy)
+    if strategy.chief:
+        print(
+            f"final, {grid.name(rows[best]['point'])} on {config.data.train}: {score.title} {score.text(final)}{score.unit} of "
+            f"{config.data.evaluation}"
+        )
+    return final

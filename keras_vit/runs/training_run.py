@@ -1,0 +1,219 @@
+"""A training run from a config, from its first step or from where it was stopped."""
+
+import contextlib
+import functools
+import math
+import platform
+
+import keras
+from absl import logging
+
+from keras_vit.checkpoints.save import save_model
+from keras_vit.data import ExampleErrors, evaluation_batches, open_source, training_batches
+from keras_vit.data.sources.selection import read_names, without
+from keras_vit.distribution import Strategy
+from keras_vit.evaluation import Setting
+from keras_vit.io.atomic import write_bytes
+from keras_vit.optim.wrapper import averaging
+from keras_vit.runs import evals
+from keras_vit.runs.config import check_same_run, resolve
+from keras_vit.runs.loop.determinism import fix_order_of_sums
+from keras_vit.runs.loop.train import train
+from keras_vit.runs.optimizer import make_optimizer
+from keras_vit.runs.report import write_report
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.tasks import find_task
+from keras_vit.training import Model
+from keras_vit.training.averages import swap_averages
+
+_ONE_DEVICE = Strategy()
+
+
+def open_data(config, data_dir):
+    """The training and evaluation sources of the config.
+
+    Raises:
+        ValueError: if there are no training examples.
+    """
+    data = config.data
+    source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
+    if data.exclude:
+        source = without(source, read_names(data.exclude))
+    held_out = open_source(data.source, data.evaluation, data_dir)
+    if source.size < 1:
+        raise ValueError(f"{data.source}, {data.train}, has no examples.")
+    if data.cache:
+        source, held_out = source.cached(), held_out.cached()
+    return source, held_out
+
+
+def make_model(config, task, source, resolved, strategy):
+    """The compiled model, created in the scope of the strategy; the seeds make it the same in every process."""
+    with strategy.scope():
+        keras.utils.set_random_seed(config.seed)
+        model = task.model(source)
+        if not isinstance(model, Model):
+            raise ValueError(
+                f"{type(task).__name__}.build returned a {type(model).__name__}, not a keras_vit.Model: return keras_vit.Model(inputs, outputs)."
+            )
+        model.mixing = task.mixing(model)
+        model.micro_batches = resolved["micro_batches"]
+        model.compile(
+            make_optimizer(resolved),
+            task.loss(source),
+            weighted_metrics=task.metrics(model),
+            jit_compile=resolved["jit_compile"],
+            steps_per_execution=resolved["steps_per_execution"],
+        )
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _agree(strategy, number):
+    """Whether `number` is the same in all processes; bit by bit, because `strategy.any` combines only booleans."""
+    return not any(strategy.any(number >> i & 1) and strategy.any(not number >> i & 1) for i in range(40))
+
+
+def resume(rundir, model, strategy):
+    """Restores the newest intact checkpoint in every process; returns its step.
+
+    Raises:
+        ValueError: if the processes see different checkpoints.
+    """
+    start = rundir.resume(model)
+    if not _agree(strategy, start):
+        raise ValueError(
+            f"{rundir.path}: the processes do not see the same newest checkpoint (here step {start}). All of them need the same directory: "
+            "a shared file system or a bucket."
+        )
+    return start
+
+
+def check_length(rundir, start, total):
+    """Refuses a run that is already past its end.
+
+    Raises:
+        ValueError: naming both steps.
+    """
+    if start > total:
+        raise ValueError(
+            f"{rundir.path} holds a run at step {start:,}, beyond the {total:,} steps that --config.total asks for. Give a longer total, "
+            "or use a new --workdir."
+        )
+
+
+def _count(number, noun):
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _announce(model, resolved, source, held_out, start):
+    logging.info(
+        "%s: %s parameters, %s trained. %s and %s. %s with batches of %d, starting at step %d.",
+        model.name,
+        f"{model.count_params():,}",
+        f"{sum(math.prod(v.shape) for v in model.trainable_variables):,}",
+        _count(source.size, "training example"),
+        _count(held_out.size, "evaluation example"),
+        _count(resolved["total"], "step"),
+        resolved["batch_size"],
+        start,
+    )
+
+
+@contextlib.contextmanager
+def _counting_errors(config, rundir):
+    """A context that collects failed examples; afterwards a warning counts them, and broken_examples.txt names them."""
+    errors = ExampleErrors(config.data.broken_limit)
+    try:
+        with errors.raised():
+            yield errors
+    finally:
+        if errors.names and rundir.strategy.chief:
+            path = rundir.path / "broken_examples.txt"
+            write_bytes(path, errors.report().encode())
+            logging.warning("%d examples could not be used and were left out: %s", len(errors.names), path)
+
+
+def _batches(config, task, source, held_out, strategy, data_service, errors):
+    """(a function: step -> the training dataset that begins at that step, the evaluation dataset)."""
+    data = config.data
+    options = {"service": data_service, "errors": errors, "deterministic": data.deterministic, "select": task.select}
+
+    def training(step):
+        batches = functools.partial(training_batches, source, data.train_preprocess, config.batch_size, config.seed, step)
+        return strategy.distribute(lambda shard, replicas: batches(shard, replicas, **options))
+
+    def evaluation(shard, replicas):
+        return evaluation_batches(held_out, data.eval_preprocess, config.batch_size, shard, replicas, errors, select=task.select)
+
+    return training, strategy.distribute(evaluation)
+
+
+def finish(config, task, model, held_out, rundir, errors):
+    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns the measures."""
+    strategy = rundir.strategy
+    setting = Setting(model, strategy, config.batch_size, None, held_out, config.data.eval_preprocess, task.select, errors)
+    evaluation = task.evaluator().prepare(setting)()
+    if strategy.chief:
+        about = {"split": config.data.evaluation, "classes": held_out.class_names}
+        rundir.write_json("evaluation.json", {**about, **evaluation.measures, **evaluation.details})
+        # A copy on one device: the report looks inside the model, in this process only.
+        model = model if strategy.engine is None else model.clone()
+        title = f"{config.data.source} {config.data.evaluation}"
+        write_report(rundir.path, title, task, model, setting, evaluation, rundir.metrics())
+        save_model(model, rundir.model)
+    strategy.any(False)  # no process leaves while the chief writes
+    return evaluation.measures
+
+
+def run(config, workdir, data_dir=None, strategy=_ONE_DEVICE, data_service=None):
+    """Trains as `config` says, resuming the run in `workdir` if there is one; returns (model, measures).
+
+    Args:
+        config: a ConfigDict like configs/lib/common.base().
+        workdir: the run's directory.
+        data_dir: the folder of tensorflow-datasets' prepared data, and the base of relative paths.
+        strategy: a keras_vit.strategy.
+        data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
+
+    Raises:
+        ValueError: for a config, data or a run directory that do not fit together.
+    """
+    strategy.check_batch(config.batch_size)
+    fix_order_of_sums()
+    task = find_task(config.task)(config)
+    task.check_config()
+    source, held_out = open_data(config, data_dir)
+    task.check_data(source, held_out)
+    resolved = resolve(config, source.size)
+    model = make_model(config, task, source, resolved, strategy)
+    rundir = RunDirectory(workdir, strategy)
+    check_same_run(rundir, resolved)
+    start = resume(rundir, model, strategy)
+    check_length(rundir, start, resolved["total"])
+    versions = {"keras": keras.__version__, "backend": keras.backend.backend(), "python": platform.python_version()}
+    used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
+    rundir.write_json("config.json", {**resolved, "model_spec": model.get_config(), "versions": versions, "strategy": used})
+    _announce(model, resolved, source, held_out, start)
+
+    with _counting_errors(config, rundir) as errors:
+        training, evaluation = _batches(config, task, source, held_out, strategy, data_service, errors)
+        own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select}
+        train(
+            model,
+            training,
+            rundir,
+            total=resolved["total"],
+            every=resolved["evaluate"],
+            batch_size=config.batch_size,
+            evaluation=evaluation,
+            checkpoint_every=resolved["checkpoint"],
+            keep=config.keep,
+            start=start,
+            callbacks=evals.callbacks(resolved, model, rundir, data_dir, start, **own_data),
+        )
+        if averaging(model.optimizer):
+            swap_averages(model)
+        measures = finish(config, task, model, held_out, rundir, errors)
+    logging.info("%s: %s. Model: %s", config.data.evaluation, task.summary(measures), rundir.model)
+    return model, measures

@@ -1,0 +1,57 @@
+"""Tasks: what a model learns, one file per task. base.py defines what a task is."""
+
+import importlib
+import importlib.util
+import os
+import sys
+
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.tasks.base import Score, Task
+from keras_vit.tasks.classification import Classification
+
+TASKS = {"classification": Classification}
+
+__all__ = ["TASKS", "Classification", "Score", "Task", "find_task"]
+
+
+def _imported(place: str):
+    """The module of a dotted name, or of a path to a Python file."""
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise ValueError(f'The task\'s module "{place}" cannot be imported: {error}.') from error
+    path = os.path.abspath(os.path.expanduser(place))
+    if not os.path.isfile(path):
+        raise ValueError(f'The task\'s file "{place}" does not exist.')
+    name = "keras_vit_task_" + os.path.splitext(os.path.basename(path))[0]
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == path:  # once per process, so that what it registers is registered once
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def find_task(name: str) -> type[Task]:
+    """The Task class with that name.
+
+    Args:
+        name: a key of TASKS, or a class of your own: "package.module:Class", "path/to/file.py:Class".
+
+    Raises:
+        ValueError: for an unknown name, a module or class that does not exist, or a class that is not a Task.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        if name not in TASKS:
+            raise ValueError(
+                f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own, as "package.module:Class" or '
+                '"path/to/file.py:Class".'
+            )
+        return TASKS[name]
+    task = getattr(_imported(place), attribute, None)
+    if not isinstance(task, type) or not issubclass(task, Task):
+        raise ValueError(f'"{name}" is not a task: {attribute} should be a subclass of keras_vit.tasks.Task in {place}.')
+    return task

@@ -1,0 +1,197 @@
+"""What a task is: everything in a run that depends on what the model learns.
+
+Runs, sweeps, seeds, strategies, resuming, export and the binaries ask the task; they know nothing about classes or accuracy. A new task is a
+subclass of Task in one file, and a config that names it: `config.task = "classification"`, or "package.module:Class" or
+"path/to/file.py:Class" for a task of your own.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
+from keras_vit.evaluation.registry import Evaluation, Evaluator
+from keras_vit.inspection import report
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """The measure that ranks runs.
+
+    Attributes:
+        name: of a measure in the task's evaluation, such as "top1".
+        title: its name in tables and pictures.
+        higher_is_better: whether larger values are better.
+        percent: whether it is shown as a percentage.
+        curve: its name in metrics.jsonl, for learning curves.
+    """
+
+    name: str
+    title: str = ""
+    higher_is_better: bool = True
+    percent: bool = False
+    curve: str = "val_loss"
+
+    def __post_init__(self):
+        object.__setattr__(self, "title", self.title or self.name)
+
+    @property
+    def unit(self) -> str:
+        return "%" if self.percent else ""
+
+    @property
+    def label(self) -> str:
+        """The title with its unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    def scaled(self, value: float) -> float:
+        """The value as it is shown."""
+        return 100 * value if self.percent else value
+
+    def text(self, measures: dict[str, float]) -> str:
+        """The score among `measures`, with its standard deviation if there is one; "-" if there is no score."""
+        if measures.get(self.name) is None:
+            return "-"
+        deviation = measures.get(f"{self.name}_std")
+        digits = ".2f" if self.percent else ".4g"
+        return f"{self.scaled(measures[self.name]):{digits}}" + (
+            f" +- {self.scaled(deviation):{digits}}" if deviation is not None else ""
+        )
+
+    def rank(self, measures: dict[str, float]) -> tuple[float, float]:
+        """A key that is larger for a better run; a smaller loss decides between equal scores.
+
+        Raises:
+            ValueError: if the measures do not have the score.
+        """
+        if self.name not in measures:
+            raise ValueError(
+                f'The evaluation has no measure "{self.name}", which is the task\'s score. It has: {", ".join(measures)}.'
+            )
+        loss = measures.get("loss", math.inf)
+        value = measures[self.name] if self.higher_is_better else -measures[self.name]
+        return value, -loss if math.isfinite(loss) else -math.inf
+
+
+# Keys of a config that only some tasks read, with the values at which they change nothing.
+OPTIONS = {
+    "mixup": (None, 0),
+    "cutmix": (None, 0),
+    "loss.name": ("softmax",),
+    "loss.label_smoothing": (0,),
+    "loss.class_weights": (None, ""),
+    "freeze": (None, ()),
+    "linear_probe": (False,),
+}
+
+
+class Task:
+    """What a model learns. A subclass defines `select`, `build` and `loss`, and overrides the other defaults that do not fit.
+
+    Attributes:
+        score: the measure that ranks runs.
+        reads: which keys of OPTIONS the task reads; a config that sets another one is refused.
+        config: the run's config, a ConfigDict.
+    """
+
+    score = Score("loss", higher_is_better=False)
+    reads: tuple[str, ...] = ()
+
+    def __init__(self, config):
+        self.config = config
+
+    def check_config(self) -> None:
+        """Refuses options that the task would ignore.
+
+        Raises:
+            ValueError: naming them.
+        """
+        ignored = []
+        for key, neutral in OPTIONS.items():
+            value = functools.reduce(lambda place, part: place[part], key.split("."), self.config)
+            if key not in self.reads and value not in neutral:
+                ignored.append(f"--config.{key}={neutral[0]} (it is {value!r})")
+        if ignored:
+            raise ValueError(f"The task {type(self).__name__} does not use some options of the config. Set {', '.join(ignored)}.")
+
+    # Data
+
+    def check_data(self, train, held_out) -> None:
+        """Refuses sources that the task cannot learn from.
+
+        Raises:
+            ValueError: saying why.
+        """
+
+    def select(self, example: dict[str, Any]) -> tuple:
+        """A preprocessed example as (x, y) or (x, y, weight); runs in a graph. x is what the model takes, y what the loss takes."""
+        raise NotImplementedError
+
+    # Model
+
+    def build(self, source) -> keras.Model:
+        """A new model with random weights for the training source."""
+        raise NotImplementedError
+
+    def load(self, source) -> keras.Model:
+        """The model that `config.init` names, adapted to the training source.
+
+        Raises:
+            ValueError: if the task cannot start from a checkpoint.
+        """
+        raise ValueError(
+            f'The task {type(self).__name__} starts from random weights; it cannot start from config.init="{self.config.init}".'
+        )
+
+    def model(self, source) -> keras.Model:
+        """The model that a run starts from: that of `config.init`, or one with random weights."""
+        return self.load(source) if self.config.init else self.build(source)
+
+    def check_model(self, model, source) -> None:
+        """Refuses data that the model cannot be evaluated on.
+
+        Raises:
+            ValueError: saying what does not fit.
+        """
+
+    # Training
+
+    def loss(self, source) -> keras.losses.Loss:
+        """The loss, for `compile`."""
+        raise NotImplementedError
+
+    def metrics(self, model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
+        """Metrics for training and evaluation, which weight examples; with several outputs, a list for each name."""
+        return []
+
+    def mixing(self, model):
+        """What mixes the examples of a training batch on the device, such as training.Mixup, or None."""
+        return None
+
+    # Evaluation
+
+    def evaluator(self) -> Evaluator:
+        """The evaluator of a finished run, on its evaluation split. By default it uses the task's own loss and metrics."""
+        return LossAndMetrics(self.loss, self.metrics)
+
+    def summary(self, measures: dict[str, float]) -> str:
+        """The measures in one line."""
+        return f"{self.score.title} {self.score.text(measures)}{self.score.unit}, {measures['examples']:,} examples"
+
+    def report(self, model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]) -> list[str]:
+        """The sections of the run's report, as HTML.
+
+        Args:
+            model: the trained model.
+            evaluation: the result of `evaluator`.
+            samples: (x, y) of the first evaluated examples, as arrays.
+            records: the records of metrics.jsonl.
+        """
+        return [
+            report.table([*evaluation.measures.items(), ("parameters", f"{model.count_params():,}")]),
+            report.learning_curves(records, self.score.curve.removeprefix("val_")),
+        ]

@@ -1,0 +1,153 @@
+"""Classification of images: the paper's task, and the default of every config."""
+
+import numpy as np
+from absl import logging
+
+from keras_vit.checkpoints import load
+from keras_vit.data import image_and_label
+from keras_vit.evaluation import Classification as ClassificationEvaluator
+from keras_vit.evaluation.classification import check_class_count
+from keras_vit.inspection import report
+from keras_vit.models import build, freeze, freeze_all_but_head
+from keras_vit.tasks.base import OPTIONS, Score, Task
+from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix
+from keras_vit.training.losses import LOSSES, balanced_class_weights
+
+_BATCH = 64  # images per prediction of a report
+
+
+def spec_overrides(config):
+    """The fields of ViTSpec or BiTSpec that the config sets."""
+    arguments = ("variant", "image_size", "channels", "remat")
+    return {name: value for name, value in config.model.items() if name not in arguments and value is not None}
+
+
+def class_weights(text, source):
+    """One weight per class, from "balanced" or text such as "1,2.5,1"; None without text.
+
+    Raises:
+        ValueError: for other text, or if there is not one weight per class.
+    """
+    if not text:
+        return None
+    if text == "balanced":
+        return balanced_class_weights(source.class_counts())
+    try:
+        weights = [float(number) for number in text.split(",")]
+    except ValueError:
+        weights = []
+    if len(weights) != len(source.class_names):
+        raise ValueError(f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one per class.')
+    return weights
+
+
+class Classification(Task):
+    """One class per image, or several with the sigmoid loss and label rows: a ViT, hybrid or BiT with a linear head."""
+
+    score = Score("top1", title="top-1", percent=True, curve="val_accuracy")
+    reads = tuple(OPTIONS)
+
+    def check_data(self, train, held_out):
+        data = self.config.data
+        if not train.class_names:
+            raise ValueError(f"{data.source}, {data.train}, has no class labels, which classification needs.")
+        if train.class_names != held_out.class_names:
+            raise ValueError(
+                f"The classes of {data.train} and {data.evaluation} differ: {train.class_names}, {held_out.class_names}."
+            )
+
+    def select(self, example):
+        return image_and_label(example)
+
+    def build(self, source):
+        config = self.config
+        model = build(
+            config.model.variant,
+            image_size=config.model.image_size,
+            channels=config.model.channels,
+            classes=len(source.class_names),
+            class_names=source.class_names,
+            preprocessing=config.data.eval_preprocess,
+            remat=config.model.remat,
+            dtype=config.dtype,
+            **spec_overrides(config),
+        )
+        return self._frozen(model)
+
+    def load(self, source):
+        config = self.config
+        reset = config.head == "reset"
+        model = load(
+            config.init,
+            image_size=config.model.image_size,
+            classes=len(source.class_names) if reset else None,
+            class_names=source.class_names if reset else None,
+            head=config.head,
+            channels=config.model.channels,
+            resample=config.resample or None,
+            preprocessing=config.data.eval_preprocess,
+            remat=config.model.remat,
+            dtype=config.dtype,
+            **spec_overrides(config),
+        )
+        if model.classes != len(source.class_names):
+            raise ValueError(
+                f"The model has {model.classes} classes, the data {len(source.class_names)}: use --config.head=reset."
+            )
+        return self._frozen(model)
+
+    def check_model(self, model, source):
+        check_class_count(model.classes, source)
+        if model.class_names is not None and tuple(source.class_names) != model.class_names:
+            raise ValueError(f"The model's classes are {model.class_names[:10]}, the data's {tuple(source.class_names)[:10]}.")
+
+    def _frozen(self, model):
+        """The model, after freezing the layers that the config names."""
+        if self.config.linear_probe:
+            freeze_all_but_head(model)
+        elif self.config.freeze:
+            logging.info("Frozen: %s", ", ".join(freeze(model, self.config.freeze)))
+        return model
+
+    def loss(self, source):
+        options = self.config.loss
+        if options.name not in LOSSES:
+            raise ValueError(f'Unknown loss "{options.name}". Valid: {", ".join(LOSSES)}.')
+        weights = class_weights(options.class_weights, source)
+        return LOSSES[options.name](label_smoothing=options.label_smoothing, class_weights=weights)
+
+    def metrics(self, model):
+        return [Accuracy()] + ([Accuracy(k=5, name="top5")] if model.classes > 5 else [])
+
+    def mixing(self, model):
+        """Mixup or cutmix; if both are on, one of them for each batch."""
+        mixup, cutmix, classes, seed = self.config.mixup, self.config.cutmix, model.classes, self.config.seed
+        if mixup and cutmix:
+            return MixupOrCutmix(mixup, cutmix, classes, seed)
+        if cutmix:
+            return Cutmix(cutmix, classes, seed)
+        return Mixup(mixup, classes, seed) if mixup else None
+
+    def evaluator(self):
+        return ClassificationEvaluator()
+
+    def report(self, model, evaluation, samples, records):
+        images, labels = samples
+        parts = [model.predict_on_batch(images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)]
+        logits = np.concatenate(parts, dtype="float32")
+        names = np.array(model.class_names or [str(i) for i in range(model.classes)])
+        shown, measures = report.examples_to_show(logits, labels), evaluation.measures
+        facts = [
+            ("examples", measures["examples"]),
+            ("top-1", f"{measures['top1']:.2%}"),
+            ("loss", f"{measures['loss']:.4f}"),
+            ("parameters", f"{model.count_params():,}"),
+            ("image size", "x".join(map(str, model.image_size))),
+        ]
+        sections = [report.table(facts), report.learning_curves(records)]
+        if "confusion" in evaluation.details:
+            sections.append(report.confusion(evaluation.details["confusion"], names))
+        sections.append(report.predictions(images[shown], labels[shown], logits[shown], names))
+        if hasattr(model.spec, "heads"):  # a BiT has no attention
+            sections.append(report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
+        return sections

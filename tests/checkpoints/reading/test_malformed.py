@@ -1,0 +1,179 @@
+"""Malformed checkpoints: each is refused quickly, with a ValueError that helps; nothing is executed, written or left over.
+
+The cases are in malformed.py (bytes), malformed_models.py (arrays and metadata) and malformed_folders.py (configs, folders, .keras).
+"""
+
+import importlib
+import io
+import pickle
+import re
+import resource
+import signal
+import sys
+import zipfile
+import zlib
+
+import malformed_folders  # noqa: F401, adds its cases
+import numpy as np
+import pytest
+from golden_files import golden_arrays
+from malformed import CASES, FORMS, damaged, good, put
+from malformed_models import written
+
+import keras_vit
+from keras_vit.checkpoints.reading import keras_file
+
+# Python's own messages, which show that a value was used unchecked.
+INTERNALS = re.compile(
+    r"NoneType|unhashable|has no attribute|object is not|not subscriptable|unexpected keyword|positional argument|out of range"
+    r"|KeyError|IndexError|TypeError|AttributeError|invalid literal|could not convert|not supported between"
+)
+
+
+@pytest.fixture
+def limits():
+    """20 seconds and 500 MB."""
+
+    def stop(*_):
+        raise TimeoutError("load hangs")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(20)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+    kilobytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / (1024 if sys.platform == "darwin" else 1)
+    assert kilobytes < 500_000
+
+
+@pytest.fixture(scope="module")
+def models():
+    """{constructor and arguments: model}: the same few models are built for hundreds of files."""
+    return {}
+
+
+@pytest.fixture
+def built_once(models, monkeypatch):
+    """`load` builds each model once; a refused file never returns it."""
+
+    def once(constructor):
+        def build(**arguments):
+            key = (constructor, repr(sorted(arguments.items())))
+            if key not in models:
+                models[key] = constructor(**arguments)
+            return models[key]
+
+        return build
+
+    load = importlib.import_module("keras_vit.checkpoints.load")
+    for name in ("ViT", "BiT"):
+        monkeypatch.setattr(load, name, once(getattr(load, name)))
+    for name, (constructor, make) in keras_file._CLASSES.items():
+        monkeypatch.setitem(keras_file._CLASSES, name, (once(constructor), make))
+
+
+def tree(folder):
+    return sorted((str(path), path.lstat().st_size) for path in folder.rglob("*"))
+
+
+def same_models(one, other):
+    return one.spec == other.spec and all(
+        np.array_equal(a, b) for a, b in zip(one.get_weights(), other.get_weights(), strict=True)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_is_refused(name, tmp_path, monkeypatch, limits, built_once):
+    monkeypatch.chdir(tmp_path)  # a payload with a relative path would show here
+    path = CASES[name](tmp_path, np.random.default_rng(zlib.crc32(name.encode())))
+    before = tree(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        keras_vit.load(path)
+    assert type(caught.value) is ValueError
+    message = str(caught.value)
+    assert str(tmp_path) in message and len(message.replace(str(tmp_path), "")) > 30
+    assert not INTERNALS.search(message), message
+    assert tree(tmp_path) == before
+
+
+def test_there_are_cases_of_every_sort():
+    assert len(CASES) >= 100
+    sorts = {name.split()[0] for name in CASES}
+    assert {
+        "truncated",
+        "zip_bomb",
+        "object_array",
+        "shape",
+        "metadata_config",
+        "setting",
+        "index",
+        "keras_call",
+        "no_file",
+    } <= sorts
+
+
+@pytest.mark.parametrize("form", [*FORMS, "bit", "bit keras"])
+def test_the_files_are_good_before_they_are_damaged(form, tmp_path):
+    """So a refusal is due to the damage: the intact files load, before and after."""
+    first = keras_vit.load(put(tmp_path, good(form)))
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
+        keras_vit.load(damaged(form, tmp_path, lambda data: data[:-100]))
+    assert same_models(first, keras_vit.load(put(tmp_path, good(form))))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_random_damage_is_refused_or_harmless(form, tmp_path):
+    """Some bytes of an archive do not matter to us (dates, permissions); every other change is noticed."""
+    rng = np.random.default_rng(0)
+    whole = keras_vit.load(put(tmp_path, good(form)))
+    refused = 0
+    for _ in range(40):
+
+        def damage(data):
+            offset = rng.integers(len(data) - 8)
+            return data[:offset] + rng.bytes(rng.integers(1, 8)) + data[offset + 8 :]
+
+        try:
+            assert same_models(whole, keras_vit.load(damaged(form, tmp_path, damage)))
+        except ValueError as error:
+            assert type(error) is ValueError and str(tmp_path) in str(error)
+            refused += 1
+    assert refused >= 30
+
+
+@pytest.mark.parametrize("name", ["vit_token", "timm_vit", "hf_vit", "lucidrains"])
+def test_double_precision_is_not_damage(name, tmp_path):
+    arrays = golden_arrays(name)
+    (tmp_path / "double").mkdir()
+    single = keras_vit.load(written(name, tmp_path, arrays))
+    assert same_models(
+        single, keras_vit.load(written(name, tmp_path / "double", {n: a.astype("float64") for n, a in arrays.items()}))
+    )
+
+
+@pytest.mark.parametrize("files", [{}, {"config.json": {}}, {"weights.bin": b"1"}])
+def test_a_folder_without_weights(files, tmp_path):
+    folder = tmp_path / "model.npz"
+    folder.mkdir()
+    for name, content in files.items():
+        put(folder, {name: content})
+    with pytest.raises(FileNotFoundError, match="model.safetensors") as caught:
+        keras_vit.load(folder)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_torch_file_without_torch(archive, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    path = tmp_path / "model.pth"
+    data = pickle.dumps({"weights": 1}, 2)
+    if archive:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as out:
+            out.writestr("archive/data.pkl", data)
+        data = file.getvalue()
+    path.write_bytes(data)
+    with pytest.raises(ImportError, match=r"model\.pth.*pip install torch"):
+        keras_vit.load(path)

@@ -1,0 +1,181 @@
+"""Examples that cannot be used: skipped, named once, counted, and an error above the limit, with everything else in its place."""
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data import ExampleErrors, evaluation_batches, from_arrays, open_source, training_batches
+from keras_vit.data.errors import TooManyErrors, replaced
+from keras_vit.data.sources.base import Records
+
+TEXT = "decode(1)|resize(4, 4)"
+
+
+def encoded(number):
+    return tf.io.encode_png(np.full((4, 4, 1), number, "uint8")).numpy()
+
+
+def with_failing(n, failing):
+    """A source of n PNGs whose every pixel is their number and label; the numbers in `failing` are damaged."""
+    return from_arrays([b"damaged" if i in failing else encoded(i) for i in range(n)], np.arange(n))
+
+
+def collect(dataset, count=None):
+    return list((dataset if count is None else dataset.take(count)).as_numpy_iterator())
+
+
+@pytest.fixture
+def warnings(caplog):
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        yield caplog
+
+
+def test_each_failed_row_is_replaced_by_the_nearest_good_one():
+    """All ways in which rows of six can fail."""
+    values = {"x": tf.range(6), "y": tf.range(6) * 10}
+    replace = tf.function(lambda good: replaced(values, good, ExampleErrors()))
+    for good in itertools.product([False, True], repeat=6):
+        if any(good):
+            kept = [i for i in range(6) if good[i]]
+            nearest = [min(kept, key=lambda j: (abs(i - j), j)) for i in range(6)]
+            result = replace(tf.constant(good))
+            assert result["x"].numpy().tolist() == nearest and (result["y"] == result["x"] * 10).numpy().all()
+
+
+@pytest.mark.parametrize(("rows", "failing"), [(8, {0, 1, 9, 20, 21}), (6, {5, 6, 7, 8, 9, 10})])
+def test_the_rows_of_failed_examples_are_replaced_and_the_others_stay(rows, failing):
+    source, errors = with_failing(24, failing), ExampleErrors()
+    expected = np.reshape([key for _, key in collect(source.shuffled_keys(1), 12 * rows)], (12, rows))
+    for (images, labels), numbers in zip(collect(training_batches(source, TEXT, rows, 1, errors=errors), 12), expected):
+        good = [i for i, number in enumerate(numbers) if number not in failing]
+        nearest = [min(good, key=lambda j: (abs(i - j), j)) for i in range(rows)]
+        np.testing.assert_array_equal(labels, numbers[nearest])
+        assert (images == labels[:, None, None, None]).all()
+    assert set(errors.names) == {f"arrays, example {i}" for i in failing}
+
+
+def test_runs_resume_exactly_with_failed_examples():
+    whole = collect(training_batches(with_failing(21, {2, 3, 11}), TEXT, 8, seed=3), 9)
+    resumed = collect(training_batches(with_failing(21, {2, 3, 11}), TEXT, 8, seed=3, start_step=4), 5)
+    for a, b in zip(resumed, whole[4:]):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b))
+
+
+@pytest.mark.parametrize("failing", [{0, 6, 7, 8, 20}, {16, 17, 18, 19, 20}])
+def test_evaluation_gives_failed_examples_weight_0(failing):
+    batches = collect(evaluation_batches(with_failing(21, failing), TEXT, 8))
+    images, labels, weights = (np.concatenate(part) for part in zip(*batches))
+    expected = [float(i < 21 and i not in failing) for i in range(24)]
+    np.testing.assert_array_equal(weights, expected)
+    np.testing.assert_array_equal(labels, np.arange(24) * weights)
+    np.testing.assert_array_equal(images[:, 0, 0, 0], np.arange(24) * weights)
+
+
+def test_files_are_named_with_the_reason_once(tmp_path, warnings):
+    for i in range(8):
+        (tmp_path / f"c{i % 2}").mkdir(exist_ok=True)
+        (tmp_path / f"c{i % 2}" / f"{i}.png").write_bytes(encoded(i))
+    source = open_source(f"folder:{tmp_path}", "train")
+    (tmp_path / "c0" / "0.png").unlink()  # vanished since
+    (tmp_path / "c1" / "1.png").write_bytes(b"")
+    (tmp_path / "c0" / "2.png").write_text("no image")
+    (tmp_path / "c1" / "3.png").write_bytes(encoded(3)[:-20])
+    errors = ExampleErrors()
+    collect(training_batches(source, TEXT, 8, errors=errors), 5)
+    reasons = {name[len(str(tmp_path)) + 1 :]: reason for name, reason in errors.names.items()}
+    assert sorted(reasons) == ["c0/0.png", "c0/2.png", "c1/1.png", "c1/3.png"]
+    assert "No such file" in reasons["c0/0.png"] and reasons["c1/1.png"].startswith("Input is empty")
+    assert reasons["c0/2.png"].startswith("Unknown image file format") and reasons["c1/3.png"].startswith("Invalid PNG data")
+    assert sum("2.png" in record.message for record in warnings.records) == 1
+    assert errors.report().count("\n") == 4 and f"{tmp_path}/c0/2.png\tUnknown image" in errors.report()
+
+
+def test_the_first_twenty_are_named(warnings):
+    errors = ExampleErrors()
+    collect(training_batches(with_failing(60, set(range(30))), TEXT, 60, errors=errors), 3)
+    assert len(errors.names) == 30
+    assert sum("Skipping" in record.message for record in warnings.records) == 20
+
+
+@pytest.mark.parametrize("make", [training_batches, evaluation_batches])
+def test_too_many_are_an_error_that_says_what_to_do(make):
+    errors = ExampleErrors(limit=2)
+    batches = make(with_failing(16, {1, 2, 3, 9}), TEXT, 8, errors=errors)
+    with pytest.raises(
+        TooManyErrors, match=r"^More than 2 examples cannot be used, arrays, example \d+ among them: Unknown .*broken_limit"
+    ):
+        with errors.raised():
+            collect(batches, 4)
+    with pytest.raises(ValueError, match="limit of 0 or more"):
+        ExampleErrors(limit=-1)
+
+
+def test_other_errors_are_left_as_they_are():
+    with pytest.raises(tf.errors.OutOfRangeError), ExampleErrors().raised():
+        raise tf.errors.OutOfRangeError(None, None, "the end")
+
+
+def test_a_batch_without_any_good_example_is_a_clear_error():
+    errors = ExampleErrors()
+    with pytest.raises(ValueError, match="^None of the 4 examples of a batch"), errors.raised():
+        collect(training_batches(with_failing(8, set(range(8))), TEXT, 4, errors=errors), 1)
+
+
+def test_a_damaged_file_of_records_loses_its_records_by_name(tmp_path):
+    """Of the second file the third record is damaged: TensorFlow cannot find those after it."""
+    files = []
+    for name, numbers in (("a", range(5)), ("b", range(5, 10))):
+        path = str(tmp_path / name)
+        with tf.io.TFRecordWriter(path) as writer:
+            for number in numbers:
+                writer.write(encoded(number))
+        files.append((path, 0, 5))
+    path = tmp_path / "b"
+    data = bytearray(path.read_bytes())
+    data[2 * (len(data) // 5) + 40] ^= 255
+    path.write_bytes(data)
+    parse = lambda r: {"image": r, "label": tf.cast(tf.io.decode_png(r)[0, 0, 0], tf.int64)}  # noqa: E731
+    source = Records("records", tuple("0123456789"), tuple(files), parse)
+    errors = ExampleErrors()
+    batches = collect(evaluation_batches(source, TEXT, 5, errors=errors))
+    np.testing.assert_array_equal(np.concatenate([w for *_, w in batches]), [1] * 7 + [0] * 3)
+    assert list(errors.names) == [f"{path}, record {i}" for i in (2, 3, 4)]
+    seen = {int(label) for _, labels in collect(training_batches(source, TEXT, 5), 8) for label in labels}
+    assert seen == set(range(7))
+
+
+def test_the_data_service_reports_them_too():
+    dispatcher = tf.data.experimental.service.DispatchServer()
+    address = dispatcher.target.split("://")[1]
+    worker = tf.data.experimental.service.WorkerServer(tf.data.experimental.service.WorkerConfig(dispatcher_address=address))
+    errors = ExampleErrors()
+    batches = training_batches(with_failing(16, {5, 6}), TEXT, 8, service=dispatcher.target, errors=errors)
+    assert {int(i) for _, labels in collect(batches, 6) for i in labels} == set(range(16)) - {5, 6}
+    assert set(errors.names) == {"arrays, example 5", "arrays, example 6"}
+    del worker
+
+
+def test_cached_sources_give_the_same_stream(tmp_path):
+    for i in range(9):
+        (tmp_path / f"c{i % 2}").mkdir(exist_ok=True)
+        (tmp_path / f"c{i % 2}" / f"{i}.png").write_bytes(encoded(i))
+    (tmp_path / "c1" / "9.png").write_bytes(b"damaged")
+    folder = open_source(f"folder:{tmp_path}", "train")
+    path = str(tmp_path / "r")
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(9):
+            writer.write(encoded(number))
+    files = ((path, 0, 4), (path, 4, 5))
+    parse = lambda record: {"image": record, "label": tf.constant(1, tf.int64)}  # noqa: E731
+    records = Records("records", tuple("012345678"), files, parse, buffer=3)
+    for source in (folder, records):
+        expected = collect(source.shuffled(2), 24)
+        cached = source.cached()
+        if source is folder:
+            (tmp_path / "c0" / "0.png").unlink()
+        assert collect(cached.shuffled(2), 24) == expected
+    assert from_arrays(np.zeros((2, 4, 4, 1)), [0, 1]).cached().size == 2

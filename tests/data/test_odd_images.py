@@ -1,0 +1,225 @@
+"""Sixty odd images through training, evaluation and a SavedModel: what other software shows upright is read, the rest is skipped.
+
+The table in docs/data.md lists the same by kind. The expected pixels are Pillow's, of `ImageOps.exif_transpose(image).convert("RGB")`.
+"""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data import ExampleErrors, evaluation_batches, open_source, parse, training_batches
+from keras_vit.data.sources.selection import example_names
+
+pil = pytest.importorskip("PIL.Image")
+SKIPPED, SHOWN = "skipped", "shown"  # the latter without a comparison of pixels
+RESIZED = "decode|resize(8, 12)"
+
+_RANDOM = np.random.default_rng(0)
+_PHOTO = pil.fromarray(_RANDOM.integers(0, 256, (6, 8, 3), dtype="uint8")).resize((40, 30), pil.Resampling.BICUBIC)
+_GREY = _PHOTO.convert("L")
+_PALETTE = _PHOTO.convert("P", palette=pil.Palette.ADAPTIVE)
+_CLEAR = _PHOTO.copy()
+_CLEAR.putalpha(pil.fromarray(_RANDOM.integers(0, 256, (30, 40), dtype="uint8")))
+
+
+def _save(image, kind, **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def _exif(orientation, order):
+    """A JPEG whose EXIF data has that orientation; None for EXIF data without one."""
+    exif = pil.Exif()
+    exif.endian = order
+    exif[0x010F] = "maker"
+    if orientation is not None:
+        exif[0x0112] = orientation
+    return _save(_PHOTO, "JPEG", exif=exif)
+
+
+def _bombs():
+    """Small files whose headers claim more pixels than are read."""
+    jpeg = bytearray(_save(_PHOTO, "JPEG"))
+    start = jpeg.index(b"\xff\xc0") + 5
+    jpeg[start : start + 4] = struct.pack(">HH", 60000, 60000)
+    png = bytearray(_save(pil.fromarray(_RANDOM.integers(0, 256, (100, 100), dtype="uint8")), "PNG")) + b"\0" * 10000
+    png[16:24] = struct.pack(">II", 40000, 40000)
+    gif, bmp = bytearray(_save(_PALETTE, "GIF")), bytearray(_save(_PHOTO, "BMP"))
+    gif[6:10] = struct.pack("<HH", 60000, 60000)
+    bmp[18:26] = struct.pack("<ii", 60000, -60000)
+    return {"bomb.jpg": jpeg, "bomb.png": png, "bomb.gif": gif, "bomb.bmp": bmp}
+
+
+def _good():
+    """{file name: bytes} of what decodes."""
+    jpeg, png = _save(_PHOTO, "JPEG"), _save(_PHOTO, "PNG")
+    turned = {f"turned{i}{order}.jpg": _exif(i, order) for i in range(1, 9) for order in "<>"}
+    small = {
+        f"{w}x{h}.{kind}": _save(_PHOTO.resize((w, h)), kind) for w, h in ((1, 1), (1, 40), (3, 2)) for kind in ("jpeg", "png")
+    }
+    line = _PHOTO.resize((20000, 100))
+    return {
+        **turned,
+        **small,
+        "line.jpg": _save(line, "JPEG"),
+        "plain.jpg": jpeg,
+        "grey.jpg": _save(_GREY, "JPEG"),
+        "cmyk.jpg": _save(_PHOTO.convert("CMYK"), "JPEG"),
+        "progressive.jpg": _save(_PHOTO, "JPEG", progressive=True),
+        "profile.jpg": _save(_PHOTO, "JPEG", icc_profile=b"p" * 3000),
+        "poor.jpg": _save(_PHOTO, "JPEG", quality=1),
+        "full_colour.jpg": _save(_PHOTO, "JPEG", subsampling=0),
+        "no_orientation.jpg": _exif(None, "<"),
+        "orientation_of_9.jpg": _exif(9, "<"),
+        "garbage_after_end.jpg": jpeg + b"garbage" * 100,
+        "png_inside.jpg": png,
+        "jpeg_inside.png": jpeg,
+        "grey.png": _save(_GREY, "PNG"),
+        "grey_alpha.png": _save(_CLEAR.convert("LA"), "PNG"),
+        "alpha.png": _save(_CLEAR, "PNG"),
+        "palette.png": _save(_PALETTE, "PNG"),
+        "palette_clear.png": _save(_PALETTE, "PNG", transparency=3),
+        "palette_4bit.png": _save(_PHOTO.convert("P", palette=pil.Palette.ADAPTIVE, colors=7), "PNG", bits=4),
+        "1bit.png": _save(_PHOTO.convert("1"), "PNG"),
+        "plain.bmp": _save(_PHOTO, "BMP"),
+        "alpha.bmp": _save(_CLEAR, "BMP"),
+        "grey.bmp": _save(_GREY, "BMP"),
+        "palette.bmp": _save(_PALETTE, "BMP"),
+        "plain.gif": _save(_PALETTE, "GIF"),
+        "animated.gif": _save(_PALETTE, "GIF", save_all=True, append_images=[_PALETTE.rotate(90)]),
+        "lossless.webp": _save(_PHOTO, "WEBP", lossless=True),
+        "lossy.webp": _save(_PHOTO, "WEBP"),
+        "alpha.webp": _save(_CLEAR, "WEBP", lossless=True, exact=True),
+    }
+
+
+def _odd():
+    """{file name: (bytes, SHOWN or SKIPPED or pixels)} of images that Pillow shows differently, or that nobody shows."""
+    jpeg, png, gif, webp = (_save(_PHOTO, kind) for kind in ("JPEG", "PNG", "GIF", "WEBP"))
+    damaged = bytearray(png)
+    damaged[60] ^= 255
+    broken_exif = _exif(6, "<").replace(b"II*\0", b"II*\0\xff\xff\xff\x7f", 1)
+    skipped = {
+        "empty.jpg": b"",
+        "text.jpg": b"this is no image",
+        "start_only.jpg": b"\xff\xd8\xff",
+        "noise_after_start.jpg": b"\xff\xd8\xff\xe0" + _RANDOM.bytes(500),
+        "half.jpg": jpeg[: len(jpeg) // 2],
+        "half.png": png[: len(png) // 2],
+        "half.gif": gif[: len(gif) // 2],
+        "half.webp": webp[: len(webp) // 2],
+        "damaged.png": bytes(damaged),
+        "tiff_inside.jpg": _save(_PHOTO, "TIFF"),
+        "1bit.bmp": _save(_PHOTO.convert("1"), "BMP"),
+        "animated.webp": _save(_PHOTO, "WEBP", save_all=True, append_images=[_PHOTO.rotate(90)]),
+        **_bombs(),
+    }
+    deep = np.asarray(_GREY).astype("uint16") * 257
+    return {
+        **{name: (bytes(data), SKIPPED) for name, data in skipped.items()},
+        "16bit.png": (_save(pil.fromarray(deep), "PNG"), np.repeat(np.asarray(_GREY)[..., None], 3, -1)),
+        "clear.gif": (_save(_PALETTE, "GIF", transparency=3), SHOWN),
+        "broken_exif.jpg": (broken_exif, SHOWN),
+        "large.jpg": (_save(_GREY.resize((8000, 6000)), "JPEG"), SHOWN),
+    }
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    """(folder, {path: expected outcome}): the images in two class folders."""
+    from PIL import ImageOps
+
+    upright = lambda data: np.asarray(ImageOps.exif_transpose(pil.open(io.BytesIO(data))).convert("RGB"))  # noqa: E731
+    animals = {**{name: (data, upright(data)) for name, data in _good().items()}, **_odd()}
+    root, expected = tmp_path_factory.mktemp("zoo"), {}
+    for i, (name, (data, outcome)) in enumerate(sorted(animals.items())):
+        path = root / f"class{i % 2}" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        expected[str(path)] = outcome
+    return root, expected
+
+
+def _is(outcome, kind):
+    return isinstance(outcome, str) and outcome == kind
+
+
+def test_pixels_are_what_pillow_shows(zoo):
+    _, expected = zoo
+    assert len(expected) >= 60
+    decode = tf.function(parse("decode").image, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    for path, outcome in expected.items():
+        data = tf.io.read_file(path)
+        if _is(outcome, SKIPPED):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                decode(data)
+        elif _is(outcome, SHOWN):
+            assert decode(data).shape[-1] == 3, path
+        else:
+            np.testing.assert_array_equal(decode(data), outcome, err_msg=path)
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction(zoo):
+    """8000 x 6000 at half its sides: 36 MB instead of 144; means over 2 x 2 pixels of the picture."""
+    (path,) = (path for path in zoo[1] if path.endswith("large.jpg"))
+    image = parse("decode(1)").image(tf.io.read_file(path))
+    assert image.shape == (3000, 4000, 1)
+    shown = np.asarray(_GREY.resize((4000, 3000))).astype(int)
+    assert np.abs(image[..., 0].numpy() - shown).mean() < 2
+
+
+@pytest.fixture(scope="module")
+def skipped(zoo):
+    """The paths of the images that nobody can show."""
+    return {path for path, outcome in zoo[1].items() if _is(outcome, SKIPPED)}
+
+
+@pytest.fixture(scope="module")
+def evaluated(zoo):
+    """(ExampleErrors, images, weights) of one pass of evaluation over the zoo."""
+    errors = ExampleErrors()
+    batches = evaluation_batches(open_source(f"folder:{zoo[0]}", "train"), RESIZED, 16, errors=errors)
+    images, _, weights = (np.concatenate(part) for part in zip(*batches.as_numpy_iterator()))
+    return errors, images, weights
+
+
+def test_training_takes_the_zoo_and_says_what_it_skips(zoo, skipped):
+    source, errors = open_source(f"folder:{zoo[0]}", "train"), ExampleErrors()
+    assert source.size == len(zoo[1])
+    batches = training_batches(source, "decode|random_resized_crop(8, 12)|random_flip", 16, errors=errors)
+    shapes = {images.shape for images, _ in batches.take(-(-source.size // 16)).as_numpy_iterator()}
+    assert shapes == {(16, 8, 12, 3)} and set(errors.names) == skipped
+    reasons = {path.rsplit("/")[-1]: reason for path, reason in errors.names.items()}
+    assert reasons["text.jpg"].startswith("Unknown image file format") and "animated WebP" in reasons["animated.webp"]
+    assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
+
+
+def test_evaluation_counts_every_image_that_decodes(zoo, skipped, evaluated):
+    errors, _, weights = evaluated
+    assert set(errors.names) == skipped and weights.sum() == len(zoo[1]) - len(skipped)
+
+
+def test_a_saved_model_does_the_same(zoo, skipped, evaluated, tmp_path):
+    """As serving/export.py saves the preprocessing; tests/serving exports whole models."""
+    errors, images, weights = evaluated
+    preprocess = parse(RESIZED)
+
+    class Preprocessing(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string)])
+        def __call__(self, encoded):
+            return tf.map_fn(preprocess.image, encoded, fn_output_signature=tf.TensorSpec((8, 12, 3), tf.uint8))
+
+    tf.saved_model.save(Preprocessing(), tmp_path / "saved")
+    serve = tf.saved_model.load(tmp_path / "saved")
+    names = example_names(open_source(f"folder:{zoo[0]}", "train"))
+    good = [name for name in names if name not in skipped]
+    served = serve(tf.constant([open(path, "rb").read() for path in good]))
+    np.testing.assert_array_equal(served, images[weights > 0])
+    for path in skipped:
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            serve(tf.constant([open(path, "rb").read()]))
+        assert errors.names[path][:40] in str(error.value)

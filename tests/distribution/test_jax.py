@@ -1,0 +1,173 @@
+"""The JAX backend: training as on TensorFlow, on one device and sharded over several. One process on JAX runs all of it."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from as_one_device import hold
+from interpreters import Interpreter
+from small_models import data, dense_on_rows, rows
+
+import keras_vit
+from keras_vit.data import evaluation_batches, from_arrays
+from keras_vit.distribution import strategy
+from keras_vit.runs.saving import state
+from keras_vit.training import (
+    Accuracy,
+    AdamW,
+    Lookahead,
+    RectifiedAdam,
+    SoftmaxCrossEntropy,
+    StochasticWeightAveraging,
+    WarmupSchedule,
+)
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def jax():
+    """A process on the JAX backend with four devices."""
+    with Interpreter("jax", devices=4) as interpreter:
+        yield interpreter
+
+
+def test_this_process_is_on_tensorflow_and_the_other_on_jax(jax):
+    assert keras.backend.backend() == "tensorflow" and jax.run(backend_of_other) == "jax"
+
+
+def backend_of_other():
+    return keras.backend.backend()
+
+
+def train_and_evaluate(path, weights):
+    """Four steps from a saved model, whose weights are saved to a file; returns its metrics. Runs on either backend."""
+    x, y = data(10)
+    model = keras_vit.load(path)
+    model.compile(AdamW(1e-3, epsilon=1e-3, decay=0.1, global_clipnorm=1.0), SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()])
+    if keras.backend.backend() == "tensorflow":
+        model.jit_compile = False
+    model.fit(x, y, batch_size=5, epochs=2, shuffle=False, verbose=0)
+    np.savez(weights, *[np.asarray(w) for w in model.get_weights()])
+    measures = model.evaluate(evaluation_batches(from_arrays(x, y), "decode", 4), verbose=0, return_dict=True)
+    return {name: float(value) for name, value in measures.items()}
+
+
+def test_fit_and_evaluate_give_tensorflows_numbers(jax, tiny, tmp_path):
+    model = str(tmp_path / "m.keras")
+    tiny(depth=1).save(model)
+    theirs = jax.run(train_and_evaluate, model, str(tmp_path / "jax.npz"))
+    assert theirs == pytest.approx(train_and_evaluate(model, tmp_path / "tensorflow.npz"), rel=1e-4)
+    with np.load(tmp_path / "jax.npz") as jax_weights, np.load(tmp_path / "tensorflow.npz") as weights:
+        assert len(jax_weights) == len(weights) > 10
+        for name in weights:
+            np.testing.assert_allclose(jax_weights[name], weights[name], atol=1e-5)
+
+
+def averaged():
+    """RectifiedAdam inside Lookahead inside weight averaging."""
+    inner = RectifiedAdam(WarmupSchedule(1e-3, 6, warmup=2), epsilon=1e-4, global_clipnorm=0.1, decay=0.1)
+    return StochasticWeightAveraging(Lookahead(inner, k=2), start=2)
+
+
+def state_after_an_epoch(file):
+    model = dense_on_rows(averaged())
+    model.fit(*rows(48), batch_size=8, shuffle=False, verbose=0)
+    np.savez(file, *state.collect(model).values())
+
+
+def scaled_steps():
+    """The steps counted by wrappers in a LossScaleOptimizer, in micro-batches."""
+    scaled = keras.optimizers.LossScaleOptimizer(averaged(), initial_scale=128.0)
+    model = dense_on_rows(scaled, "mixed_float16")
+    model.micro_batches = 2
+    model.fit(*rows(48), batch_size=8, verbose=0)
+    return int(scaled.inner_optimizer.iterations.numpy())
+
+
+def test_lookahead_and_averages_end_where_they_do_on_tensorflow(jax, tmp_path):
+    jax.run(state_after_an_epoch, str(tmp_path / "jax.npz"))
+    state_after_an_epoch(tmp_path / "tensorflow.npz")
+    with np.load(tmp_path / "jax.npz") as theirs, np.load(tmp_path / "tensorflow.npz") as ours:
+        assert len(theirs) == len(ours) > 10
+        for name in ours:
+            np.testing.assert_allclose(theirs[name], ours[name], atol=1e-5, rtol=1e-3)
+    assert jax.run(scaled_steps) == 6
+
+
+def run_in_parts(workdir):
+    """A run of six steps at once, and one of three that continues to six, with dropout, rematerialisation, mixup and averages."""
+    from keras_vit.runs import training_run
+    from trainers import config_files
+
+    def weights(name, total):
+        config = config_files.load_config("digits_pretrain")
+        config.model.update(depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1, drop_path=0.1, remat=True)
+        config.data.update(train="train[:100]", evaluation="test[:20]")
+        config.update(total=f"{total} steps", evaluate="3 steps", checkpoint="3 steps", batch_size=8)
+        config.schedule.update(warmup="2 steps", decay="constant")  # so that it does not depend on the total
+        config.optimizer.ema = 0.9
+        model, _ = training_run.run(config, f"{workdir}/{name}")
+        return model.get_weights()
+
+    whole = weights("whole", 6)
+    half, parts = weights("parts", 3), weights("parts", 6)
+    for a, b in zip(whole, parts):
+        np.testing.assert_array_equal(a, b)
+    assert any((np.asarray(a) != b).any() for a, b in zip(half, parts))
+
+
+def test_a_run_with_everything_on_resumes_bit_for_bit(jax, tmp_path):
+    jax.run(run_in_parts, str(tmp_path))
+
+
+def shards():
+    hold(strategy("one"), strategy("data"), strategy("model", model_parallel=2))
+
+
+def test_sharded_data_and_matrices_end_where_one_device_does(jax):
+    """On four devices: the batch in four shards; or in two, with every matrix in two."""
+    jax.run(shards)
+
+
+def inputs():
+    import tensorflow as tf
+
+    x, y = rows(45)
+    with strategy("data").scope():
+        model = dense_on_rows("sgd", weighted_metrics=["accuracy"])
+    one = dense_on_rows("sgd", weighted_metrics=["accuracy"])
+    ragged = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    for arguments in ((x, y), (ragged,)):
+        a, b = (m.evaluate(*arguments, verbose=0, return_dict=True) for m in (model, one))
+        np.testing.assert_allclose([a["loss"], a["accuracy"]], [b["loss"], b["accuracy"]], rtol=1e-5)
+    with pytest.raises(ValueError, match="45 examples do not fill batches of 8"):
+        model.fit(x, y, batch_size=8)
+    model.fit(x[:40], y[:40], batch_size=8, validation_data=(x, y), verbose=0)
+    with pytest.raises(ValueError, match="validation_split works on one device only"):
+        model.fit(x[:40], y[:40], batch_size=8, validation_split=0.2)
+
+
+def refusals():
+    import tensorflow as tf
+
+    x, y = rows(45)
+    ragged = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    with strategy("data").scope():
+        model = dense_on_rows("sgd", metrics=["accuracy"], steps_per_execution=4)
+    for arguments in ((x, y), (ragged,)):
+        with pytest.raises(ValueError, match=r"rows of weight 0.*compile\(weighted_metrics"):
+            model.evaluate(*arguments)
+    with pytest.raises(ValueError, match="steps_per_epoch=5 is not a multiple of steps_per_execution=4"):
+        model.fit(ragged.repeat(), steps_per_epoch=5)
+    with pytest.raises(ValueError, match="model_parallel=3 does not divide the 4 devices"):
+        strategy("model", model_parallel=3)
+    make = functools.partial(keras_vit.ViT, "Ti/4", image_size=8, depth=1, width=16, heads=3, head_dim=2, mlp_dim=16, classes=5)
+    with pytest.raises(ValueError, match=r"query/kernel \(16, 6\) cannot be split over 4 devices"), strategy("model").scope():
+        make()
+
+
+def test_ragged_data_are_evaluated_and_what_cannot_be_trained_is_refused(jax):
+    jax.run(inputs)
+    jax.run(refusals)

@@ -1,0 +1,360 @@
+"""Two replicas, and two workers, train, evaluate and predict as one device does. One process with two devices runs all tests of replicas."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+from as_one_device import CASES, DEPTH, assert_as_one_device, hold
+from interpreters import Interpreter
+from small_models import data, dense, distance, reordered, rows, small, trained
+
+import keras_vit
+from benchmarks.strategies import limit, measure
+from keras_vit.distribution import strategy
+from keras_vit.layers import Dropout
+from keras_vit.runs.saving import state
+from keras_vit.training import AdamW, Lookahead, RectifiedAdam, SoftmaxCrossEntropy, StochasticWeightAveraging, WarmupSchedule
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def replicas():
+    """A process with two devices."""
+    with Interpreter(devices=2) as interpreter:
+        yield interpreter
+
+
+@functools.cache
+def two():
+    """MirroredStrategy on two devices. A process can have only one."""
+    chosen = strategy("mirrored")
+    assert chosen.replicas == 2
+    return chosen
+
+
+def two_as_one(file):
+    return hold(strategy("one"), two(), file=file)
+
+
+def test_two_replicas_and_two_workers_end_where_one_device_does(replicas, tmp_path):
+    file = tmp_path / "one.npz"
+    rounding = replicas.run(two_as_one, str(file))
+    with np.load(file) as one:
+        assert_as_one_device(dict(one), measure("multiworker2", tmp_path, cases=",".join(CASES), depth=DEPTH), rounding)
+
+
+def adam():
+    return AdamW(1e-3, epsilon=1e-4, global_clipnorm=1.0)
+
+
+class GlobalSGD(keras_vit.training.GlobalGradient, keras.optimizers.SGD):
+    """The mixin with one of Keras' optimizers."""
+
+
+OPTIMIZERS = {
+    "SGD clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02),
+    "SGD clipnorm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.1),
+    "Adam global_clipnorm": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1),
+    "AdamW ema": lambda: keras.optimizers.AdamW(1e-3, epsilon=1e-4, use_ema=True, ema_momentum=0.9),
+    "Adam scaled": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1, loss_scale_factor=8.0),
+    "mixin": lambda: GlobalSGD(0.1, global_clipnorm=0.1),
+}
+
+
+def stock_optimizers():
+    """{optimizer: (distance of two replicas, distance of one device with each batch's rows in another order)}."""
+    one, (x, y) = strategy("one"), rows(48)
+    distances = {}
+    for name, make in OPTIMIZERS.items():
+        alone = trained(one, make, x, y, make=dense)
+        rounding = distance(alone, trained(one, make, reordered(x), reordered(y), make=dense))
+        distances[name] = distance(alone, trained(two(), make, x, y, make=dense)), rounding
+    return distances
+
+
+def test_keras_own_optimizers_are_right_on_two_replicas(replicas):
+    distances = replicas.run(stock_optimizers)
+    assert len(distances) == len(OPTIMIZERS)
+    assert all(value <= limit(rounding) for value, rounding in distances.values()), distances
+
+
+def ragged_and_compiled():
+    """The last batch has 5 examples: 3 and 2 per replica, and micro-batches of 2 and 1. And XLA."""
+    one, (x, y) = strategy("one"), data(45)
+    a, b = trained(one, adam, x, y), trained(two(), adam, x, y, micro_batches=2)
+    np.testing.assert_allclose(b[2]["loss"], a[2]["loss"], rtol=1e-5)
+    assert a[2]["accuracy"] == b[2]["accuracy"]
+    rounding = distance(a, trained(one, adam, reordered(x), reordered(y)))
+    x, y = x[:40], y[:40]
+    compiled = distance(trained(one, adam, x, y, jit_compile=True), trained(two(), adam, x, y, jit_compile=True))
+    return {"ragged": distance(a, b), "XLA": compiled}, rounding
+
+
+def test_ragged_batches_and_xla_are_right_on_two_replicas(replicas):
+    distances, rounding = replicas.run(ragged_and_compiled)
+    assert max(distances.values()) <= limit(rounding), (distances, rounding)
+
+
+def a_convolutional_stem():
+    """Its batch statistics are those of the global batch, also with XLA (which then does not compile the sums over replicas)."""
+    x, y = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype="uint8"), np.arange(32) % 5
+
+    def train(chosen, images, labels, jit_compile=False):
+        keras.utils.set_random_seed(0)
+        with chosen.scope():
+            model = keras_vit.ViT(
+                "Ti/1", image_size=16, classes=5, conv_stem=(8, 16), depth=1, width=16, heads=2, mlp_dim=16, pool="gap"
+            )
+            model.compile(AdamW(1e-3, epsilon=1e-4), SoftmaxCrossEntropy(), jit_compile=jit_compile)
+        kept = [v for v in model.weights if not v.path.endswith("key/bias")]
+        before = [v.numpy() for v in kept]
+        model.fit(images, labels, batch_size=8, shuffle=False, verbose=0)
+        return before, [v.numpy() for v in kept]
+
+    one = train(strategy("one"), x, y)
+    rounding = distance(one, train(strategy("one"), reordered(x), reordered(y)))
+    return [distance(one, train(two(), x, y, jit_compile)) for jit_compile in (False, True)], rounding
+
+
+def test_a_convolutional_stem_is_right_on_two_replicas(replicas):
+    distances, rounding = replicas.run(a_convolutional_stem)
+    assert max(distances) <= limit(rounding), (distances, rounding)
+
+
+class Always(Dropout):
+    """Dropout in predict, too."""
+
+    def call(self, x):
+        return super().call(x, training=True)
+
+
+def masks_of(model, n=64):
+    """(n, 400) of 0 and 1: the elements that Dropout kept; the rows of the first replica, then those of the second."""
+    return (np.asarray(model.predict(np.ones((n, 400), "float32"), batch_size=n, verbose=0)) > 0).astype(int)
+
+
+def dropout_masks():
+    with two().scope():
+        inputs = keras.Input((400,))
+        model = keras_vit.Model(inputs, Always(0.25, seed=1)(inputs))
+        model.compile("sgd", "mse")
+    first = masks_of(model)
+    saved = state.collect(model)
+    second = masks_of(model)
+    state.restore(model, saved)
+    np.testing.assert_array_equal(masks_of(model), second)  # the same after resuming
+    assert abs(first.mean() - 0.75) < 0.01  # 25600 values: 3.7 standard deviations
+    for a, b in ((first[:32], first[32:]), (first, second)):  # replicas, and steps: as different as independent masks
+        assert abs((a != b).mean() - 2 * 0.25 * 0.75) < 0.02
+
+
+def test_dropout_has_other_masks_in_each_replica_and_resumes(replicas):
+    replicas.run(dropout_masks)
+
+
+def many_steps():
+    x, y = rows(80)
+    model = dense(two(), keras.optimizers.SGD, steps_per_execution=4)
+    seen = []
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(int(model.optimizer.iterations.numpy()))
+    )
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[count], validation_data=(x[:30], y[:30]))
+    assert seen == [4, 8, 10, 14, 18, 20], seen  # 10 steps per epoch, not 12
+    assert np.isfinite(model.train_on_batch(x[:8], y[:8])) and np.isfinite(model.test_on_batch(x[:8], y[:8]))
+    assert int(model.optimizer.iterations.numpy()) == 21
+    assert model.predict_on_batch(x[:8]).shape == (8, 5)
+    np.testing.assert_allclose(model.predict_on_batch(x[:8]), model.predict(x[:8], verbose=0), rtol=1e-5, atol=1e-6)
+    eager = dense(two(), keras.optimizers.SGD, steps_per_execution=4, run_eagerly=True)
+    eager.fit(x[:48], y[:48], batch_size=8, verbose=0)
+    assert int(eager.optimizer.iterations.numpy()) == 6
+
+
+def test_an_epoch_runs_its_steps_and_no_more(replicas):
+    replicas.run(many_steps)
+
+
+def inner():
+    return RectifiedAdam(WarmupSchedule(1e-3, 6, warmup=2), epsilon=1e-4, global_clipnorm=0.1, decay=0.1)
+
+
+WRAPPED = {
+    "all wrappers": lambda: StochasticWeightAveraging(Lookahead(inner(), k=2), start=2),
+    "keras' own clips": lambda: Lookahead(keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1), k=3, use_ema=True),
+}
+
+
+def states(strategy, make, x, y, **compiled):
+    """The arrays of weights, averages and slow weights after an epoch."""
+    model = dense(strategy, make, **compiled)
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    return list(state.collect(model).values())
+
+
+def wrapped_optimizers():
+    one, (x, y) = strategy("one"), rows(48)
+    for name, make in WRAPPED.items():
+        a, b = states(one, make, x, y), states(two(), make, x, y, steps_per_execution=3)
+        other = states(one, make, reordered(x), reordered(y))
+        assert len(a) == len(b)
+        for i, (expected, value, rounded) in enumerate(zip(a, b, other)):
+            atol = max(1e-5, 10 * np.abs(np.subtract(expected, rounded, dtype="float64")).max())
+            np.testing.assert_allclose(value, expected, atol=min(atol, 1e-3), rtol=1e-4, err_msg=f"{name}: {i}")
+    keras.config.set_dtype_policy("mixed_float16")  # compile then adds a LossScaleOptimizer
+    for name, make in WRAPPED.items():
+        model = dense(two(), make, dtype="mixed_float16")
+        if name == "all wrappers":
+            model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+            assert model.optimizer.inner_optimizer.iterations.numpy() == 6
+        else:
+            with pytest.raises(ValueError, match="Adam with clipping and loss scaling"):
+                model.fit(x, y, batch_size=8, verbose=0)
+
+
+def test_lookahead_and_averages_on_two_replicas_end_where_one_device_does(replicas):
+    replicas.run(wrapped_optimizers)
+
+
+def features():
+    """The features for few-shot under MirroredStrategy against one device's: their shape, the largest, the largest difference."""
+    from keras_vit.data import from_arrays
+    from keras_vit.evaluation import Embedder
+
+    x, y = data(10)
+    arrays = {}
+    for name, chosen in (("one", strategy("one")), ("two", two())):
+        model = small(chosen, AdamW)
+        with chosen.scope():
+            embedder = Embedder(model, "decode", 4)
+        arrays[name], labels = embedder(from_arrays(x, y))
+        assert (labels == y).all()
+    return list(arrays["two"].shape), float(abs(arrays["one"]).max()), float(abs(arrays["one"] - arrays["two"]).max())
+
+
+def test_two_replicas_give_the_features_of_one_device(replicas):
+    shape, largest, difference = replicas.run(features)
+    assert shape == [10, 16] and largest > 1 and difference < 1e-5 * largest
+
+
+def evaluators():
+    """Every evaluator's measures under MirroredStrategy and on one device, of the digits' 360 test images in batches of 64."""
+    import keras_vit
+    from keras_vit.data import open_source
+    from keras_vit.evaluation import Setting, make_evaluator
+
+    options = {
+        "classification": {},
+        "few_shot": {"source": "digits", "shots": (1, 5)},
+        "knn": {"source": "digits", "train": "train[:300]"},
+        "logistic": {"source": "digits", "train": "train[:300]", "strengths": (0.1, 1.0)},
+        "ridge": {"source": "digits", "train": "train[:300]"},
+    }
+    source, result = open_source("digits", "test"), {}
+    for name, chosen in (("one", strategy("one")), ("two", two())):
+        keras.utils.set_random_seed(0)
+        with chosen.scope():
+            model = keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=10, depth=1, width=16, heads=2, mlp_dim=16)
+            model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 10)))
+        setting = Setting(model, chosen, 64, source=source, preprocess="decode(1)")
+        evaluations = {key: make_evaluator(key, given).prepare(setting)() for key, given in options.items()}
+        result[name] = {key: evaluation.measures for key, evaluation in evaluations.items()}
+        result[f"{name} confusion"] = evaluations["classification"].details["confusion"]
+    return result
+
+
+def test_every_evaluator_gives_the_measures_of_one_device_on_two_replicas(replicas):
+    result = replicas.run(evaluators)
+    for name, measures in result["one"].items():
+        assert measures.keys() == result["two"][name].keys()
+        for key, value in measures.items():
+            assert abs(result["two"][name][key] - value) <= 1e-6 * max(1, abs(value)), (name, key)
+    assert result["one"]["classification"]["examples"] == 360
+    assert result["one confusion"] == result["two confusion"]
+
+
+def refusals():
+    import tensorflow as tf
+
+    x, y = rows(48)
+    for make, message in (
+        (
+            lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
+            "gradient_accumulation_steps does not work.*micro_batches",
+        ),
+        (lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=2), "ema_overwrite_frequency does not work"),
+        (lambda: keras.optimizers.ScheduleFreeAdamW(), "ScheduleFreeAdamW.*Use keras_vit.training.AdamW"),
+        (
+            lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(clipnorm=1.0)),
+            "would clip each replica's gradient.*mixed_bfloat16",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dense(two(), make).fit(x, y, verbose=0)
+    model = dense(two(), keras.optimizers.Adam)
+    with pytest.raises(ValueError, match="batch of 7 cannot be shared evenly by 2 replicas: use a batch size of 6 or 8"):
+        model.fit(x, y, batch_size=7)
+    model.micro_batches = 3
+    with pytest.raises(ValueError, match="batch of 4 cannot be split into 3 micro-batches"):
+        model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True))
+    outside = dense(strategy("one"), keras.optimizers.Adam)
+    with two().scope(), pytest.raises(ValueError, match="made outside this strategy's scope"):
+        outside.fit(x, y)
+    with two().scope():
+        inputs = keras.Input((6,))
+        late = keras_vit.Model(inputs, keras.layers.Dense(5)(inputs))
+    late.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy")
+    with pytest.raises(ValueError, match="optimizer was made outside the strategy's scope"):
+        late.fit(x, y, verbose=0)
+    ok = dense(two(), keras.optimizers.Adam, steps_per_execution=2)
+    with pytest.raises(ValueError, match="number of batches must be known: pass steps_per_epoch"):
+        ok.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8).filter(lambda *_: True), verbose=0)
+
+
+def test_what_would_silently_be_wrong_is_refused(replicas):
+    replicas.run(refusals)
+
+
+def a_run(workdir):
+    """The same config on one device, on two replicas (and in micro-batches, several steps per execution), and fed by a tf.data service."""
+    import tensorflow as tf
+
+    from keras_vit.runs import training_run
+    from trainers import config_files
+
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1]))
+    measures = {}
+    runs = {
+        "one": ({}, strategy("one"), None),
+        "two": ({"micro_batches": 2, "steps_per_execution": 4}, two(), None),
+        "served": ({"total": "2 steps", "evaluate": "2 steps"}, two(), dispatcher.target),
+    }
+    for name, (options, chosen, address) in runs.items():
+        config = config_files.load_config("digits_pretrain")
+        config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
+        config.data.update(train="train[:100]", evaluation="test[:30]")
+        config.update(total="10 steps", evaluate="5 steps", checkpoint="5 steps", batch_size=16, jit_compile=False)
+        config.update(options)
+        config.optimizer.ema = 0.9
+        _, measures[name] = training_run.run(config, f"{workdir}/{name}", None, chosen, address)
+    assert abs(measures["two"]["loss"] - measures["one"]["loss"]) < 1e-4
+    for name in ("top1", "top5", "examples"):
+        assert measures["two"][name] == measures["one"][name]
+    one, other = (json.load(open(f"{workdir}/{name}/evaluation.json")) for name in ("one", "two"))
+    assert one["confusion"] == other["confusion"]
+    assert np.isfinite(measures["served"]["loss"]) and worker
+    logs = [[json.loads(line) for line in open(f"{workdir}/{name}/metrics.jsonl")] for name in ("one", "two")]
+    for a, b in zip(*logs):
+        assert a["step"] == b["step"] and abs(a["loss"] - b["loss"]) < 1e-4 and abs(a["val_loss"] - b["val_loss"]) < 1e-4
+    config.batch_size = 15
+    with pytest.raises(ValueError, match="global batch of 15 cannot be shared evenly by 2 replicas"):
+        training_run.run(config, f"{workdir}/odd", None, two())
+
+
+def test_a_run_on_two_replicas_is_the_run_on_one(replicas, tmp_path):
+    """The last test of this file: a run changes the order of sums in its process."""
+    replicas.run(a_run, str(tmp_path))

@@ -1,0 +1,94 @@
+"""Evaluators by name: packaged ones and one of a test's own, in a config and from text."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.data import from_arrays
+from keras_vit.evaluation import EVALUATORS, Evaluation, Evaluator, Setting, make_evaluator, parse_evaluators, register
+from keras_vit.runs import RunDirectory, run
+from trainers import config_files
+
+
+@pytest.fixture
+def brightness():
+    """An evaluator of this test's own: the mean logit on images of one grey."""
+
+    @register("brightness")
+    @dataclasses.dataclass(frozen=True)
+    class Brightness(Evaluator):
+        grey: int = 128
+
+        def prepare(self, setting):
+            shape = setting.model.input_shape[1:]
+
+            def evaluate():
+                logits = setting.model.predict_on_batch(np.full((2, *shape), self.grey, "uint8"))
+                return Evaluation({"mean": float(np.mean(logits))}, {"grey": self.grey})
+
+            return evaluate
+
+    yield Brightness
+    del EVALUATORS["brightness"]
+
+
+def test_an_evaluator_of_ones_own_runs_at_its_own_interval(brightness, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.runs.training_run.write_report", lambda *_: None)
+    config = config_files.load_config("digits_pretrain")
+    config.update(total="3 steps", evaluate="1 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)
+    config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
+    config.data.update(train="train[:64]", evaluation="test[:16]")
+    config.evals.brightness = {"every": "2 steps"}
+    config.evals.black = {"evaluator": "brightness", "grey": 0}
+    run(config, tmp_path)
+    records = RunDirectory(tmp_path).metrics()
+    seen = [(record["step"], sorted(key for key in record if "/" in key)) for record in records]
+    assert seen == [(1, []), (2, ["brightness/mean"]), (3, ["black/mean", "brightness/mean"])]
+    last = json.loads((tmp_path / "black.json").read_text())
+    assert last == {"step": 3, "mean": records[2]["black/mean"], "grey": 0}
+
+
+def test_text_names_evaluators_with_literal_options(brightness):
+    evaluators = parse_evaluators("classification | few_shot(source='digits', shots=(1, 5)) | brightness(grey=3)")
+    assert list(evaluators) == ["classification", "few_shot", "brightness"]
+    assert evaluators["few_shot"].shots == (1, 5) and evaluators["brightness"].grey == 3
+    text = "few_shot(source='digits', preprocess='decode(1)|resize(8)') |\n knn"
+    assert parse_evaluators(text)["few_shot"].preprocess == "decode(1)|resize(8)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clasification", 'Unknown evaluator "clasification". Did you mean "classification"'),
+        ("few_shot(shot=1)", 'has no option "shot". Did you mean "shots"'),
+        ("few_shot(shots='1,x')", "shots='1,x': expected whole numbers above 0"),
+        ("knn(k=__import__('os'))", "Cannot read the evaluator"),
+        ("knn|few_shot(source=digits)", "Cannot read the evaluator .few_shot.*text needs quotes: source='digits'"),
+        ("few_shot(source=folder:x)", "text needs quotes"),
+        ("knn(5)", "Cannot read the evaluator"),
+        ("knn|knn", "named twice"),
+        ("|", "names no evaluator"),
+    ],
+)
+def test_wrong_text_is_a_clear_error(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_evaluators(text)
+
+
+def test_a_name_is_registered_once(brightness):
+    with pytest.raises(ValueError, match='"few_shot" is already registered, as FewShot'):
+        register("few_shot")(brightness)
+
+
+def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pixels):
+    source = from_arrays(pixels, [0, 1, 2, 3])
+    with pytest.raises(ValueError, match="needs data to fit on: give its source"):
+        make_evaluator("knn", {}).prepare(Setting(tiny()))
+    with pytest.raises(ValueError, match="needs data: give its source"):
+        make_evaluator("classification", {}).prepare(Setting(tiny()))
+    with pytest.raises(ValueError, match="has 5 classes, the data 4[.] If some have no examples"):
+        make_evaluator("classification", {}).prepare(Setting(tiny(), source=source, preprocess="decode"))
+    with pytest.raises(ValueError, match="gives images of .9, 9, 3., the model takes .8, 12, 3."):
+        make_evaluator("classification", {}).prepare(Setting(tiny(classes=4), source=source, preprocess="decode|resize(9, 9)"))

@@ -1,0 +1,91 @@
+"""Files, paths, the cache, checksums and hints."""
+
+import os
+
+import numpy as np
+import pytest
+from absl import logging
+
+from keras_vit.io.atomic import replacing, write_bytes
+from keras_vit.io.cache import cache_folder, cached_answer
+from keras_vit.io.checksum import checksum
+from keras_vit.io.logs import quiet
+from keras_vit.io.paths import in_threads, locate, read_text, split_options
+from keras_vit.io.suggest import did_you_mean, nearest
+
+
+def test_an_error_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "sub" / "a.txt"
+    write_bytes(path, b"old")
+    with pytest.raises(OSError, match="disk"), replacing(path) as temporary:
+        assert os.path.dirname(temporary) == str(path.parent) and os.path.basename(temporary).startswith(".tmp-")
+        with open(temporary, "wb") as file:
+            file.write(b"half")
+        raise OSError("disk")
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"] and path.read_bytes() == b"old"
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_folder_replaces_a_folder(tmp_path):
+    path = tmp_path / "model"
+    for name in ("one", "two"):
+        with replacing(path) as temporary:
+            os.mkdir(temporary)
+            open(os.path.join(temporary, name), "w").close()
+    assert os.listdir(path) == ["two"] and os.listdir(tmp_path) == ["model"]
+
+
+def test_options_follow_a_path():
+    assert split_options("a/b.csv", x="1") == ("a/b.csv", {"x": "1"})
+    assert split_options("a?.csv?x=2&y=f(3)", x="1", y="") == ("a?.csv", {"x": "2", "y": "f(3)"})
+    assert split_options("a?text=t", text="") == ("a", {"text": "t"})
+    with pytest.raises(ValueError, match='"a[?]z=1" has the option "z=1". Valid: x=, y='):
+        split_options("a?z=1", x="", y="")
+
+
+def test_relative_paths_are_below_the_data_folder():
+    assert locate("a/b", "/data") == "/data/a/b" and locate("/a", "/data") == "/a" and locate("gs://a/b", "/data") == "gs://a/b"
+    assert locate("~/a") == os.path.expanduser("~/a") and locate("a") == "a"
+
+
+def test_text_is_utf8_with_or_without_a_mark(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffhé".encode())
+    assert read_text(path) == "hé"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is not UTF-8 text: .* Save it as UTF-8"):
+        read_text(path)
+    with pytest.raises(FileNotFoundError, match="Cannot read"):
+        read_text(tmp_path / "none")
+    assert in_threads(lambda n: n * n, range(40)) == [n * n for n in range(40)]
+
+
+def test_an_answer_is_kept_until_a_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    assert cache_folder() == tmp_path / "cache" and cache_folder(tmp_path) == tmp_path
+    path, asked = tmp_path / "a", []
+    path.write_text("1")
+    ask = lambda question: cached_answer(question, [str(path)], lambda: asked.append(question) or len(asked))  # noqa: E731
+    assert [ask("x"), ask("x"), ask("y"), ask("x")] == [1, 1, 2, 1]
+    path.write_text("12")
+    assert ask("x") == 3 and asked == ["x", "y", "x"]
+
+
+def test_a_checksum_is_of_names_and_values():
+    a, b = np.arange(3.0), np.ones((2, 2), "float32")
+    assert checksum({"a": a, "b": b}) == checksum({"b": b, "a": a}) and len(checksum({})) == 8
+    others = [{"a": a}, {"b": a, "a": b}, {"a": a + 1, "b": b}]
+    assert len({checksum(arrays) for arrays in others} | {checksum({"a": a, "b": b})}) == 4
+
+
+def test_hints_name_what_is_near():
+    assert did_you_mean("resise", ["resize", "crop"]) == ' Did you mean "resize"?' and did_you_mean("x", ["resize"]) == ""
+    assert nearest("B/17", ["B/16", "L/16", "S/16"], 2)[0] == "B/16"
+
+
+def test_quiet_ends_with_its_context():
+    before = logging.get_verbosity()
+    with quiet():
+        assert logging.get_verbosity() == logging.WARNING
+    assert logging.get_verbosity() == before

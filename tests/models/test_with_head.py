@@ -1,0 +1,384 @@
+"""Models built on a ViT: another head, a functional model on its features, a classifier nested in one. All stay first class."""
+
+import io
+import json
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.inspection import attention_maps, attention_weights
+from keras_vit.models import features
+
+PREPROCESSING = "decode(3)|resize(8, 12)"
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Projection(keras.layers.Layer):
+    """A head of the user's own: a matrix, and dropout inside."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), name="kernel")
+
+    def call(self, x, training=False):
+        return keras.ops.matmul(self.dropout(x, training=training), self.kernel)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+def small_vit(**options):
+    keras.utils.set_random_seed(0)
+    size = {"image_size": (8, 12), "depth": 2, "width": 16, "heads": 2, "mlp_dim": 32, "classes": 5, **options}
+    model = keras_vit.ViT("Ti/4", preprocessing=PREPROCESSING, class_names=list("abcde"), **size)
+    model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 5)))
+    return model
+
+
+def nested(vit):
+    image = keras.Input((8, 12, 3))
+    return keras_vit.Model(image, keras.layers.Dense(2)(vit(image)))
+
+
+def shifted(vit):
+    """Nested, on an input of another size, and with an operation of keras.ops; its outputs are the classifier's own."""
+    image = keras.Input((10, 14, 3))
+    return keras_vit.Model(image, vit(255.0 - keras.layers.Cropping2D(1)(image)))
+
+
+MAKERS = {
+    "dense": lambda vit: vit.with_head(keras.layers.Dense(3, name="mine"), class_names=["x", "y", "z"]),
+    "custom": lambda vit: vit.with_head(Projection(2)),
+    "sequential": lambda vit: vit.with_head(
+        keras.Sequential([keras.layers.Dense(4, activation="gelu"), Projection(2), keras.layers.Softmax()])
+    ),
+    "tokens": lambda vit: vit.with_head(keras.layers.GRU(2), on="tokens"),
+    "feature_map": lambda vit: vit.with_head(keras.layers.Conv2DTranspose(3, 4, 4), on="feature_map"),
+    "functional": lambda vit: keras_vit.Model(vit.input, Projection(2)(vit.features)),
+    "nested": nested,
+    "shifted": shifted,
+}
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return small_vit()
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def model(request, vit):
+    return MAKERS[request.param](vit)
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "model.keras"
+    model.save(path)
+    return path
+
+
+def images(model, count=3):
+    shape = (count, *model.image_size, model.channels)
+    return np.random.default_rng(1).integers(0, 256, shape).astype("float32")
+
+
+@pytest.mark.parametrize("load", [keras.saving.load_model, keras_vit.load], ids=["keras", "keras_vit"])
+def test_a_file_comes_back_as_the_same_model(model, saved, load, vit):
+    copy, x = load(saved), images(model)
+    assert type(copy) is keras_vit.Model and copy.get_config().keys() == model.get_config().keys()
+    np.testing.assert_array_equal(copy(x), model(x))
+    assert copy.spec == model.spec == vit.spec
+    for name in ("image_size", "channels", "preprocessing", "classes", "class_names"):
+        assert getattr(copy, name) == getattr(model, name), name
+    np.testing.assert_array_equal(attention_weights(copy, x)[1], attention_weights(model, x)[1])
+    again = keras_vit.Model(copy.input, keras.layers.Flatten()(copy.output))
+    assert again.spec == vit.spec
+
+
+def test_a_clone_is_equal_and_independent(model):
+    x = images(model)
+    expected = np.asarray(model(x))
+    assert model.clone().spec == model.spec and model.clone().class_names == model.class_names
+    for copy in (model.clone(), keras.models.clone_model(model)):
+        assert type(copy) is keras_vit.Model
+        copy.set_weights(model.get_weights())
+        np.testing.assert_array_equal(copy(x), expected)
+        copy.set_weights([np.zeros_like(w) for w in copy.get_weights()])
+        np.testing.assert_array_equal(model(x), expected)
+
+
+def test_attention_is_that_of_the_vit(model, vit):
+    x = images(model)
+    seen = x if model.image_size == vit.image_size else 255.0 - x[:, 1:-1, 1:-1]
+    theirs, ours = attention_weights(vit, seen), attention_weights(model, x)
+    for block in (0, 1):
+        np.testing.assert_array_equal(ours[block], theirs[block])
+    if any(layer.name == "pool" for layer in model.layers) or model.get_layer(index=-1) is vit:
+        np.testing.assert_array_equal(attention_maps(model, x), attention_maps(vit, seen))
+    assert attention_maps(model, x).shape == (3, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["dense", "custom", "functional", "nested", "shifted", "feature_map"])
+def test_an_export_gives_the_models_outputs(name, tmp_path):
+    model = MAKERS[name](small_vit(depth=1))
+    keras_vit.export(model, tmp_path / "saved")
+    signatures, x = tf.saved_model.load(tmp_path / "saved").signatures, images(model)
+    expected = np.asarray(model(x))
+    np.testing.assert_allclose(signatures["pixels"](tf.constant(x))["outputs"], expected, atol=1e-5)
+    png = [tf.io.encode_png(image.astype("uint8")).numpy() for image in x]  # what the exported preprocessing leaves as they are
+    served = signatures["serving_default"](tf.constant(png))
+    if model.classes is None:
+        np.testing.assert_allclose(served["outputs"], expected, atol=1e-5)
+    else:
+        names = np.array(model.class_names)
+        np.testing.assert_array_equal(served["classes"].numpy().astype(str)[:, 0], names[expected.argmax(-1)])
+        np.testing.assert_allclose(signatures["pixels"](tf.constant(x))["logits"], expected, atol=1e-5)
+    assert ("features" in signatures) == ("features_training" in signatures) == (name != "feature_map")
+    if name != "feature_map":
+        np.testing.assert_allclose(
+            signatures["features"](tf.constant(x))["features"], keras.Model(model.input, features(model))(x), atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("name", ["functional", "nested"])
+def test_fit_and_evaluate_check_the_images(name, vit):
+    model = MAKERS[name](vit)
+    labels = np.zeros((3, *model.output_shape[1:]), "float32")
+    copy = model.clone()
+    copy.compile("sgd", "mse", jit_compile=False)
+    with pytest.raises(ValueError, match="look normalised"):
+        copy.fit(images(model) / 127.5 - 1, labels, verbose=0)
+    with pytest.raises(ValueError, match="look normalised"):
+        copy.evaluate(images(model) / 127.5 - 1, labels, verbose=0)
+    before = copy.get_weights()
+    copy.fit(images(model), labels, verbose=0)
+    assert any((a != b).any() for a, b in zip(before, copy.get_weights()))
+
+
+def test_what_a_model_knows_of_the_one_it_was_built_on(vit):
+    dense, inner, outer = (MAKERS[name](vit) for name in ("dense", "nested", "shifted"))
+    assert dense.class_names == ("x", "y", "z") and dense.classes == 3 and dense.name == vit.name
+    assert dense.preprocessing == inner.preprocessing == PREPROCESSING
+    assert outer.preprocessing is None and outer.image_size == (10, 14)
+    assert outer.class_names == vit.class_names and inner.class_names is None
+    second = small_vit(name="second")
+    image = keras.Input((8, 12, 3))
+    ensemble = keras_vit.Model(image, keras.layers.Average()([vit(image), second(image)]))
+    assert ensemble.spec is None and ensemble.classes is None
+    with pytest.raises(ValueError, match="contains 2 such calls"):
+        attention_weights(ensemble, images(ensemble))
+    both = keras_vit.Model([image, keras.Input((4,))], vit(image))
+    assert both.image_size is None
+    with pytest.raises(ValueError, match="one input of images"):
+        keras_vit.export(both, "unused")
+
+
+def test_with_head_shares_the_weights_and_trains_them(vit):
+    model = vit.with_head(keras.layers.Dense(2))
+    assert model.get_layer("block_00") is vit.get_layer("block_00")
+    assert not [layer for layer in model.layers if layer.name == "head"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((lambda x: x,), "expected a Keras layer other than Lambda"),
+        ((keras.layers.Lambda(lambda x: x),), "expected a Keras layer other than Lambda"),
+        ((keras.Sequential([keras.Sequential([keras.layers.Lambda(lambda x: x)])]),), "and without one inside"),
+        ((keras.layers.TimeDistributed(keras.layers.Lambda(lambda x: x)), "tokens"), "and without one inside"),
+        ((keras.layers.Dense(2, name="features"),), 'cannot have the name "features"'),
+        ((keras.layers.Dense(2, name="block_head"),), 'cannot have the name "block_head"'),
+        ((keras.layers.Dense(2, name="patch_encoder"),), 'cannot have the name "patch_encoder"'),
+        ((keras.layers.Dense(2), "logits"), "unknown on='logits'. Valid: features, tokens, feature_map"),
+        ((keras.layers.Dense(2), "features", ["a"]), r"1 names for outputs of shape \(None, 2\)"),
+    ],
+)
+def test_mistakes_are_clear_errors(vit, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vit.with_head(*arguments)
+
+
+def functional_softmax():
+    x = keras.Input((16,))
+    return keras.Model(x, keras.ops.softmax(keras.layers.Dense(2)(x)))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda: keras.layers.Dense(2, activation="softmax"),
+        lambda: keras.layers.Dense(2, activation="sigmoid"),
+        lambda: keras.Sequential([keras.layers.Dense(2), keras.layers.Softmax()]),
+        lambda: keras.Sequential([keras.Sequential([keras.layers.Dense(2), keras.layers.Activation("softmax")])]),
+        functional_softmax,
+    ],
+)
+def test_probabilities_are_not_taken_for_logits(vit, head, tmp_path):
+    with pytest.raises(ValueError, match="class_names are for a head that returns logits"):
+        vit.with_head(head(), class_names=["a", "b"])
+    model = vit.with_head(head())
+    model.classes = 2
+    with pytest.raises(ValueError, match="apply the softmax twice"):
+        keras_vit.export(model, tmp_path / "x")
+
+
+def test_other_formats_and_changes_are_refused(vit, tmp_path):
+    model = MAKERS["dense"](vit)
+    with pytest.raises(ValueError, match="holds a ViT or BiT, got a Model built on one"):
+        keras_vit.save(model, tmp_path / "m.npz")
+    with pytest.raises(ValueError, match="takes a ViT or BiT, got a Model"):
+        keras_vit.checkpoints.transfer(model, classes=2, head="reset")
+    keras_vit.save(model, tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="loaded only as it is"):
+        keras_vit.load(tmp_path / "m.keras", image_size=16)
+
+
+def test_a_class_of_the_users_own_is_loaded_too(vit, tmp_path):
+    @keras.saving.register_keras_serializable(package="tests")
+    class Mine(keras_vit.Model):
+        """A subclass with the functional constructor."""
+
+    model = Mine(vit.input, keras.layers.Dense(2)(vit.features))
+    model.save(tmp_path / "m.keras")
+    copy = keras_vit.load(tmp_path / "m.keras")
+    assert type(copy) is Mine and copy.spec == vit.spec
+    np.testing.assert_array_equal(copy(images(model)), model(images(model)))
+
+
+def altered(path, change):
+    """The .keras file at `path` with `change` applied to its config, as another file."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "config.json":
+                config = json.loads(data)
+                change(config)
+                data = json.dumps(config).encode()
+            new.writestr(name, data)
+    return out.getvalue()
+
+
+def layer_of(config, name):
+    return next(layer for layer in config["config"]["layers"] if layer["name"] == name)
+
+
+def lambda_layer(config):
+    layer_of(config, "mine").update(module="keras.layers", class_name="Lambda", registered_name=None)
+
+
+def python_lambda(config):
+    layer_of(config, "mine")["config"]["activation"] = {"class_name": "__lambda__", "config": {"value": "4wAA"}}
+
+
+def a_function(config):
+    function = {"module": "keras.utils", "class_name": "function", "config": "get_file", "registered_name": "get_file"}
+    layer_of(config, "mine")["config"]["activation"] = function
+
+
+def unregistered(config):
+    layer_of(config, "mine").update(module="os", class_name="system", registered_name="nobodys>Layer")
+
+
+def saved_model(config):
+    layer_of(config, "mine").update(class_name="TFSMLayer", config={"filepath": "/tmp", "name": "mine"})
+
+
+def without_module(config):
+    del layer_of(config, "mine")["module"]
+
+
+def a_callback(config):
+    layer_of(config, "mine")["config"]["kernel_initializer"] = {
+        "module": "keras.callbacks",
+        "class_name": "BackupAndRestore",
+        "config": {"backup_dir": "/tmp"},
+        "registered_name": None,
+    }
+
+
+@pytest.fixture(scope="module")
+def dense_file(vit, tmp_path_factory):
+    path = tmp_path_factory.mktemp("dense") / "m.keras"
+    MAKERS["dense"](vit).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["functional", "nested"])
+def test_files_of_version_0_3_load(vit, tmp_path, name):
+    """They do not say what the model was built on: a nested ViT says it itself."""
+
+    def older(config):
+        for key in ("spec", "preprocessing", "classes", "class_names"):
+            del config["config"][key]
+
+    model = MAKERS[name](vit)
+    model.save(tmp_path / "new.keras")
+    (tmp_path / "old.keras").write_bytes(altered(tmp_path / "new.keras", older))
+    for load in (keras_vit.load, keras.saving.load_model):
+        copy = load(tmp_path / "old.keras")
+        assert copy.spec == (vit.spec if name == "nested" else None)
+        np.testing.assert_array_equal(copy(images(model)), model(images(model)))
+        np.testing.assert_array_equal(attention_maps(copy, images(model)), attention_maps(model, images(model)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda_layer, python_lambda, a_function, unregistered, saved_model, without_module, a_callback],
+    ids=lambda f: f.__name__,
+)
+def test_a_file_cannot_name_code(dense_file, tmp_path, change):
+    path = tmp_path / "m.keras"
+    path.write_bytes(altered(dense_file, change))
+    with pytest.raises(ValueError, match="which is not built from a file"):
+        keras_vit.load(path)
+
+
+def test_altered_sizes_are_refused(dense_file, vit, tmp_path):
+    path = tmp_path / "m.keras"
+    path.write_bytes(altered(dense_file, lambda config: config["config"]["spec"]["config"].update(depth=-1)))
+    with pytest.raises(ValueError, match="depth should be positive"):
+        keras_vit.load(path)
+    path.write_bytes(altered(dense_file, lambda config: layer_of(config, "mine")["config"].update(units=4)))
+    with pytest.raises(ValueError, match="are not those of the model in its config"):
+        keras_vit.load(path)
+    nested(vit).save(tmp_path / "nested.keras")
+    huge = altered(tmp_path / "nested.keras", lambda config: layer_of(config, "vit")["config"]["variant"].update(depth=10**6))
+    path.write_bytes(huge)
+    with pytest.raises(ValueError, match="describes a model of 1,000,000 blocks"):
+        keras_vit.load(path)
+
+
+def test_a_compiled_model_loads_without_its_optimizer(vit, tmp_path):
+    """Also where the nested classifier was compiled: its optimizer's arrays are in the file."""
+    inner = small_vit()
+    model = nested(inner)
+    for compiled in (inner, model):
+        compiled.compile("adam", "mse", jit_compile=False)
+        compiled.optimizer.build(compiled.trainable_variables)
+    model.save(tmp_path / "m.keras")
+    copy = keras_vit.load(tmp_path / "m.keras")
+    assert not copy.compiled
+    np.testing.assert_array_equal(copy(images(model)), model(images(model)))
+
+
+def test_two_nested_models_are_saved_and_loaded(tmp_path):
+    """The paths of their weights are the same."""
+    image = keras.Input((8, 12, 3))
+    model = keras_vit.Model(image, keras.layers.Average()([small_vit(depth=1, name=name)(image) for name in "ab"]))
+    model.set_weights([np.full_like(weight, i) for i, weight in enumerate(model.get_weights())])
+    keras_vit.save(model, tmp_path / "m.keras")
+    for found, expected in zip(keras_vit.load(tmp_path / "m.keras").get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    model.weights[-1].assign(np.full(model.weights[-1].shape, np.nan))
+    keras_vit.save(model, tmp_path / "nan.keras")
+    with pytest.raises(ValueError, match="head/bias .1. are not finite"):
+        keras_vit.load(tmp_path / "nan.keras")

@@ -1,0 +1,166 @@
+"""The plan of a config: the paper's parameters and FLOPs, resolved steps, clear errors; no data, no weights."""
+
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit.planning import dry_run, text
+from keras_vit.training import AdamW, Momentum
+from trainers import config_files
+
+DATASETS = config_files.packaged("lib.datasets").DATASETS
+
+
+def plan(name, **arguments):
+    return dry_run.plan(config_files.load_config(name), DATASETS, **arguments)
+
+
+def test_the_plan_of_h14_is_the_papers_and_takes_no_memory():
+    """Table 6 of arXiv 2010.11929 has 4262 exaFLOPs for all 303M images; 50,000 are held out here."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    text = plan("jft_pretrain:H/14")
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+    assert grown < 0.5, "GiB; the weights alone would be 2.4"
+    # 632,045,800 with 1000 classes; 18,291 classes and the hidden layer of the head come on top.
+    parameters = 632_045_800 + (18_291 - 1000) * 1281 + 1280 * 1281
+    assert f"H/14 224 x 224 px, 257 tokens: {parameters:,} parameters, all trained" in text
+    assert "335 GFLOP per image forward; 4,257 EFLOP in all" in text
+    assert "jft300m train[50000:] (302,950,000 examples, 18,291 classes), evaluated on train[:50000] (50,000)" in text
+    assert "1,035,474 of 4,096 images = 14 epochs of 73,963 steps" in text
+    assert "linear, 10,000 steps of warm-up" in text and "0.0003 at 10,000" in text
+    assert "expected" in text and "88.55%" in text
+
+
+@pytest.mark.parametrize(("row", "exaflops"), [("B/16", 224), ("L/16-7ep", 783), ("B/32", 55), ("L/32", 196)])
+def test_pre_training_costs_what_table_6_says(row, exaflops):
+    config = config_files.load_config(f"jft_pretrain:{row}")
+    planned = dry_run.planned_run(config, DATASETS)
+    flops = 3 * dry_run.forward_flops(planned.model.spec, 224) * planned.resolved["total"] * planned.resolved["batch_size"]
+    assert flops / 1e18 == pytest.approx(exaflops, rel=0.02)
+
+
+def test_weights_get_no_values():
+    model = dry_run.planned_run(config_files.load_config("digits_pretrain"), DATASETS).model
+    assert all(weight._value is None for weight in model.weights)
+
+
+def test_a_linear_probe_trains_its_head_alone():
+    text = plan("linear_probe:B/16,cifar10")
+    assert "85,806,346 parameters, 7,690 trained" in text  # 768 x 10 + 10
+    assert "5 points: optimizer.learning_rate=0.01,0.03,0.1,0.3,1 (with --sweep)" in text
+
+
+def test_sweep_and_seeds_are_told():
+    text = plan("digits_pretrain", sweep="mixup=0,0.2;batch_size=8,16,32", runs=3)
+    assert "6 points: mixup=0,0.2;batch_size=8,16,32" in text and "3 seeds" in text
+    with pytest.raises(ValueError, match='no "mixip" there'):
+        plan("digits_pretrain", sweep="mixip=0")
+
+
+def test_the_picture_is_of_the_schedule(tmp_path):
+    assert f"picture        {tmp_path / 'run' / 'learning_rate.png'}" in plan("digits_pretrain", workdir=tmp_path / "run")
+    assert (tmp_path / "run" / "learning_rate.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):
+    import keras_vit
+
+    model = keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=10, depth=2, width=32, heads=2, mlp_dim=64, pre_logits=16)
+    (tmp_path / "config.json").write_text(json.dumps({"model_spec": model.get_config()}))
+    config = config_files.load_config("digits_finetune")
+    config.init, config.head = str(tmp_path), "reset"
+    # 2x2 tokens become 4x4, and the hidden layer of the head, 32 x 16 + 16 and a narrower head, goes.
+    expected = model.count_params() + 12 * 32 - (32 * 16 + 16) + (32 - 16) * 10
+    assert f"16 x 16 px, 17 tokens: {expected:,} parameters, all trained, as {tmp_path}" in " ".join(
+        dry_run.plan(config, DATASETS).split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "examples"),
+    [
+        ("train", 1_020),
+        ("train+validation", 2_040),
+        ("train[:90%]+validation[:90%]", 1_836),
+        ("test[100:300]", 200),
+        ("test[-49:]", 49),
+    ],
+)
+def test_sizes_of_splits(split, examples):
+    """Against the counts of Oxford Flowers that its catalogue tells."""
+    assert dry_run.split_size("flowers", split, {"train": 1_020, "validation": 1_020, "test": 6_149}) == examples
+
+
+def test_sizes_are_those_of_prepared_data(shared_data):
+    import tensorflow_datasets as tfds
+
+    splits = tfds.builder("cifar10", data_dir=shared_data / "tensorflow_datasets").info.splits
+    known = DATASETS["cifar10"][1]
+    for split in ("train", "test", "train[:98%]", "train[33%:]", "train[:1234]", "train[:98%]+test[5%:]"):
+        assert dry_run.split_size("cifar10", split, known) == splits[split].num_examples
+
+
+def test_unknown_data_asks_for_what_is_missing():
+    with pytest.raises(ValueError, match='The size of "folder:PATH" is not known.*give --examples=N.*--classes=N.$'):
+        plan("folder_finetune")
+    with pytest.raises(ValueError, match="give --examples=N"):
+        plan("folder_finetune", examples=100)
+    text = plan("folder_finetune", examples=1000, classes=7)
+    assert "(1,000 examples, 7 classes)" in text and "500 of 16 images = 8 epochs of 63 steps" in text
+    config = config_files.load_config("cifar10_scratch")
+    config.data.train = "training"
+    with pytest.raises(ValueError, match='"cifar10" has no split "training"; its splits: train, test'):
+        dry_run.plan(config, DATASETS)
+
+
+def test_versions_of_a_dataset_are_known_by_its_name():
+    config = config_files.load_config("cifar10_scratch")
+    config.data.source = "cifar10:3.0.2"
+    assert dry_run.planned_data(config.data, DATASETS)[0].size == 50_000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"loss.name": "hinge"}, 'Unknown loss "hinge". Valid: softmax, sigmoid'),
+        ({"loss.class_weights": "1,2"}, 'class_weights="1,2": expected "balanced" or 10 numbers'),
+        ({"evals": {"few_shot": {"shots": (1,)}}}, "needs data to fit on: give its source"),
+        ({"total": 0}, "The run has no steps: --config.total"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused(change, message):
+    config = config_files.load_config("digits_pretrain")
+    config.update_from_flattened_dict(change)
+    with pytest.raises(ValueError, match=message):
+        dry_run.plan(config, DATASETS)
+
+
+def test_preprocessing_that_does_not_fit_the_model_is_an_error():
+    config = config_files.load_config("cifar10_scratch")
+    config.data.eval_preprocess = "decode|resize(40, 40)"
+    with pytest.raises(ValueError, match=r"gives images of \(40, 40, 3\), the model takes \(32, 32, 3\)"):
+        dry_run.plan(config, DATASETS)
+
+
+def test_what_an_optimizer_keeps_a_weight():
+    assert dry_run.copies(AdamW(1e-3)) == 2 and dry_run.copies(Momentum(1e-3)) == 1
+    assert dry_run.copies(Momentum(1e-3, use_ema=True)) == 2
+
+
+def test_numbers_and_curves_as_text():
+    assert [text.short(n, "B") for n in (17, 1500, 3.52e10, 4.257e21)] == ["17 B", "1.5 kB", "35.2 GB", "4,257 EB"]
+    assert text.sparkline([0, 1, 2, 4]) == "▁▃▅█" and text.sparkline([0, 0]) == "▁▁"
+    told = text.rows([("name", "a " * 10), ("x", "b")], width=12)
+    assert told.splitlines() == ["name  a a a", *["      a a a"] * 2, "      a", "x     b"]
+
+
+@pytest.mark.processes
+def test_the_binary_plans_without_a_workdir():
+    command = [sys.executable, "-m", "trainers.pretrain", "--config=digits_pretrain", "--dry_run"]
+    root = pathlib.Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
+    assert "digits train (1,437 examples, 10 classes), evaluated on test (360)" in done.stdout

@@ -1,0 +1,265 @@
+"""Every shipped config trains a step, resumes and ends with finite measures; every row of every config builds and resolves."""
+
+import functools
+import itertools
+import json
+import math
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.data import from_arrays, parse
+from keras_vit.evaluation import features
+from keras_vit.models import make_bit_spec, make_spec
+from keras_vit.planning import dry_run
+from keras_vit.runs import training_run
+from keras_vit.runs.config import resolve
+from keras_vit.runs.optimizer import make_optimizer
+from keras_vit.tasks.classification import spec_overrides
+from trainers import config_files
+
+SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+NAMES = config_files.config_names()
+DATASETS = config_files.packaged("lib.datasets").DATASETS
+
+
+def rows(name):
+    """What may stand behind the colon of a config: every combination of its choices."""
+    return [",".join(words) for words in itertools.product(*getattr(config_files.packaged(name), "CHOICES", {}).values())]
+
+
+def spec_of(config):
+    """The whole spec of a config's model."""
+    make = make_spec if "/" in config.model.variant else make_bit_spec
+    return make(config.model.variant, **spec_overrides(config))
+
+
+def shrunk_text(text, factor):
+    """A preprocessing text with the sizes of its crops and resizes scaled."""
+    sizes = r"((?:random_resized_crop|random_crop|central_crop|resize)\()(\d+)((?:, )\d+)?"
+
+    def scaled(match):
+        numbers = [
+            max(1, math.ceil(int(number) * factor)) for number in re.findall(r"\d+", match.group(2) + (match.group(3) or ""))
+        ]
+        return match.group(1) + ", ".join(map(str, numbers))
+
+    return re.sub(sizes, scaled, text)
+
+
+def shrink(name, **data):
+    """A shipped config made to take a few steps of a tiny model on tiny images."""
+    config = config_files.load_config(name)
+    config.update(evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
+    config.schedule.update(warmup="1 steps", cooldown="0 steps")
+    config.data.update(shuffle_buffer=20, **data)
+    spec, whole = spec_of(config), config.model.image_size
+    if hasattr(spec, "units"):
+        config.model.update(units=(1, 1), width_factor=0.5)
+        size = 32
+    else:
+        config.model.update(SMALL, **({"pre_logits": 16} if spec.pre_logits else {}))
+        size = min(whole, 2 * spec.stride[0])
+    config.model.image_size = size
+    for part in (config.data, *config.evals.values()):
+        for key in (key for key in part if key.endswith("preprocess")):
+            part[key] = shrunk_text(part[key], size / whole)
+    return config
+
+
+def arrays(*_):
+    """In the place of any dataset: 36 images of 6 classes."""
+    images = np.random.default_rng(0).integers(0, 256, (36, 36, 40, 3), dtype="uint8")
+    return from_arrays(images, np.arange(36) % 6, class_names=tuple("abcdef"))
+
+
+def prepared(name, tmp_path, request):
+    """(config, data_dir) of a shipped config on data that is here."""
+    own = config_files.load_config(name).data.source
+    if name in ("cifar10_scratch", "cifar10_stem", "cifar10_finetune"):  # as prepared by tensorflow-datasets
+        data_dir = str(request.getfixturevalue("shared_data") / "tensorflow_datasets")
+        config = shrink(name, train="train[:100]", evaluation="test[:20]")
+    elif own.startswith("folder:"):
+        config, data_dir = shrink(name, source=f"folder:{request.getfixturevalue('photos')}"), None
+    else:
+        config, data_dir = shrink(name), None
+        if own != "digits":
+            patch = request.getfixturevalue("monkeypatch")
+            patch.setattr(training_run, "open_source", arrays)
+            patch.setattr(features, "open_source", arrays)
+    if name == "cifar10_finetune":  # from a checkpoint of another library's, as its docstring says
+        keras_vit.save(keras_vit.ViT("Ti/16", image_size=32, **SMALL), tmp_path / "theirs", "timm")
+        config.init = str(tmp_path / "theirs" / "model.safetensors")
+    elif name == "digits_finetune":
+        first = shrink("digits_pretrain")
+        first.total = "2 steps"
+        training_run.run(first, tmp_path / "first")
+        config = config_files.load_config(name)
+        config.update(init=str(tmp_path / "first"), evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
+    return config, data_dir
+
+
+# This one runs as users' runs do: compiled, evaluated, reported. The others run eagerly, for tracing is most of what a tiny run takes, and
+# end with their last step.
+WHOLE = ("folder_finetune",)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_trains_resumes_and_ends_finite(name, tmp_path, request, monkeypatch, eagerly):
+    config, data_dir = prepared(name, tmp_path, request)
+    run, files = tmp_path / "run", ["config.json", "metrics.jsonl", "checkpoints", "tensorboard"]
+    eagerly(name not in WHOLE)
+    for total in (2, 3):
+        config.total = f"{total} steps"
+        with monkeypatch.context() as patch:
+            if total == 2 or name not in WHOLE:
+                patch.setattr(training_run, "finish", lambda *arguments: {"top1": 0.0, "examples": 20})
+            _, measures = training_run.run(config, run, data_dir)
+    if name in WHOLE:
+        files += ["model.keras", "evaluation.json", "report.html"]
+        assert math.isfinite(measures["loss"]) and 0 <= measures["top1"] <= 1
+    assert {path.name for path in run.iterdir()} >= set(files)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records] == [2, 3] and all(math.isfinite(r["loss"] + r["val_loss"]) for r in records)
+    resolved = json.loads((run / "config.json").read_text())
+    assert resolved["total"] == 3 and isinstance(resolved["schedule"]["warmup"], int)
+
+
+@functools.cache
+def image_shape(text, encoded):
+    """(whether a preprocessing is random, the shape of its images): traced only."""
+    example, ops = tf.constant("") if encoded else tf.zeros((8, 8, 1), tf.uint8), parse(text)
+    images = tf.data.Dataset.from_tensors(example).map(
+        lambda image: ops.image(image, tf.constant([0, 0], tf.int64) if ops.random else None)
+    )
+    return ops.random, tuple(images.element_spec.shape)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_of_every_config_resolves_and_fits_its_model(name):
+    """The durations lie within the run, the optimizer is there, and both preprocessings give the images that the model takes."""
+    for row in rows(name):
+        config = config_files.load_config(f"{name}:{row}" if row else name)
+        known = {} if config.data.source in DATASETS else {"examples": 1000, "classes": 7}
+        train, _ = dry_run.planned_data(config.data, DATASETS, **known)
+        resolved = resolve(config, train.size)
+        assert 0 <= resolved["schedule"]["warmup"] <= resolved["total"], row
+        assert make_optimizer(resolved) is not None
+        spec, size = spec_of(config), config.model.image_size
+        assert hasattr(spec, "units") or size % spec.stride[0] == 0, row
+        for key, may_be_random in (("train_preprocess", True), ("eval_preprocess", False)):
+            parse(config.data[key])
+            text = re.sub(r"\|rand_augment\(2, \d+\)", "", config.data[key])  # tracing it takes a while, and the size stays
+            random, shape = image_shape(text, encoded=config.data.source != "digits")
+            assert shape == (size, size, config.model.channels) and random <= may_be_random, (row, key)
+
+
+def test_choices_are_refused_with_what_is_valid():
+    with pytest.raises(
+        ValueError, match='augreg: "mediun1" is not a choice.*strength: none, light1.*variant: B/16.*data: imagenet'
+    ):
+        config_files.load_config("augreg:mediun1")
+    with pytest.raises(ValueError, match='"none" and "light1" are both of strength'):
+        config_files.load_config("augreg:none,light1")
+    with pytest.raises(ValueError, match='"digits_pretrain" takes no argument, got "B/16"'):
+        config_files.load_config("digits_pretrain:B/16")
+    with pytest.raises(ValueError, match='no config "augre". Did you mean "augreg"'):
+        config_files.load_config("augre:none")
+
+
+def test_a_path_takes_an_argument_too(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from keras_vit.configs.lib import common\n\ndef get_config(size):\n    c = common.base()\n    c.seed = int(size)\n    return c\n"
+    )
+    assert config_files.load_config(f"{own}:7").seed == 7
+
+
+def test_words_stand_in_any_order_and_the_first_is_the_default():
+    one, other = (config_files.load_config(f"augreg:{text}") for text in ("imagenet21k,S/32,strong2", "strong2,S/32,imagenet21k"))
+    assert one.to_dict() == other.to_dict() and one.model.variant == "S/32" and one.mixup == 0.8
+    default = config_files.load_config("augreg")
+    assert (default.model.variant, default.mixup, default.data.source) == ("B/16", None, "imagenet2012")
+
+
+def test_table_4_holds_out_what_the_paper_holds_out():
+    """Section D.1.1: 10% of Pets and Flowers, 2% of CIFAR, 1% of ImageNet."""
+    for task, train, held_out in (
+        ("imagenet", 1_268_355, 12_812),
+        ("cifar100", 49_000, 1_000),
+        ("pets", 3_312, 368),
+        ("flowers", 2 * 918, 2 * 102),
+    ):
+        data = config_files.load_config(f"paper_finetune:{task}").data
+        counts = DATASETS[data.source][1]
+        sizes = [dry_run.split_size(data.source, split, counts) for split in (data.dev_train, data.dev_evaluation)]
+        assert sizes == [train, held_out], task
+
+
+def test_polyak_averaging_is_for_imagenet_at_the_higher_resolution():
+    averaged = {row for row in rows("paper_finetune") if config_files.load_config(f"paper_finetune:{row}").optimizer.ema}
+    assert averaged == {f"{variant},imagenet,high" for variant in ("B/16", "B/32", "L/16", "L/32", "H/14")}
+    sizes = {v: config_files.load_config(f"paper_finetune:{v},high").model.image_size for v in ("L/16", "H/14")}
+    assert sizes == {"L/16": 512, "H/14": 518}
+
+
+@pytest.mark.parametrize(
+    ("examples", "side", "rule"),
+    [
+        (50_000, 32, (10_000, 500, 0.1, 160, 128)),
+        (1_281_167, 300, (20_000, 500, 0.1, 512, 480)),
+        (3_680, 300, (500, 100, 0.0, 512, 480)),
+        (19_999, 95, (500, 100, 0.0, 160, 128)),
+        (20_000, 96, (10_000, 500, 0.1, 512, 480)),
+        (500_000, 96, (20_000, 500, 0.1, 512, 480)),
+    ],
+)
+def test_the_bit_hyperrule(examples, side, rule):
+    """Figures of arXiv 1912.11370, section 3.3, and of its published code."""
+    assert tuple(config_files.packaged("bit_hyperrule").hyperrule(examples, side, side).values()) == rule
+
+
+def test_the_staircase_falls_at_30_60_and_90_percent():
+    """The published rule's rates for CIFAR-10: .003 from step 500, a tenth behind steps 3000, 6000 and 9000."""
+    from keras_vit.runs.optimizer import make_schedule
+
+    config = config_files.load_config("bit_hyperrule:cifar10")
+    schedule = make_schedule(resolve(config, 50_000))
+    rates = [float(schedule(step)) for step in (250, 500, 3000, 3001, 6000, 6001, 9000, 9001, 9999)]
+    np.testing.assert_allclose(rates, [0.0015, 0.003, 0.003, 3e-4, 3e-4, 3e-5, 3e-5, 3e-6, 3e-6], rtol=1e-5)
+
+
+def test_vtab_has_800_examples_to_train_on_and_200_to_choose_by():
+    vtab, datasets = config_files.packaged("lib.vtab"), DATASETS
+    assert len(vtab.TASKS) == 19
+    groups = [group for group, *_ in vtab.TASKS.values()]
+    assert [groups.count(group) for group in ("natural", "specialized", "structured")] == [7, 4, 8]
+    for task in vtab.TASKS:
+        data = config_files.load_config(f"vtab_finetune:{task}").data
+        sizes = [
+            dry_run.split_size(task, split, datasets[data.source][1])
+            for split in (data.dev_train, data.dev_evaluation, data.train)
+        ]
+        assert sizes == [800, 200, 1000], task
+        assert dry_run.split_size(task, data.evaluation, datasets[data.source][1]) >= 711
+
+
+def test_the_docstrings_name_every_row():
+    for name in NAMES:
+        text = config_files.packaged(name).__doc__
+        for words in getattr(config_files.packaged(name), "CHOICES", {}).values():
+            missing = [word for word in words if word not in text]
+            assert not missing or "configs/lib/" in text, (name, missing)
+
+
+def test_the_recipes_page_has_every_config_and_what_it_shows_loads():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text()
+    assert [name for name in NAMES if f"`{name}" not in page] == []
+    shown = [text for text in re.findall(r"`(?:--config=)?([\w]+:[^`=]+)`", page) if text.partition(":")[0] in NAMES]
+    assert len(shown) > 10
+    for text in shown:
+        config_files.load_config(text)

@@ -1,0 +1,285 @@
+"""What ends a run early and what does not: SIGTERM, numbers that are not finite, a full disk, a slow one, other workers.
+
+In this process; runs in processes of their own are in test_kills.py.
+"""
+
+import dataclasses
+import itertools
+import logging
+import os
+import resource
+import signal
+import threading
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import dense_on_images
+
+from keras_vit.distribution.strategy import Strategy
+from keras_vit.runs import Checkpoints
+from keras_vit.runs.loop.faults import Preempted, Preemption
+from keras_vit.runs.loop.train import train
+from keras_vit.runs.saving import state
+from keras_vit.runs.saving.checkpointing import NotSaved
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.runs.saving.state import Diverged
+from keras_vit.training import AdamW, SoftmaxCrossEntropy
+from trainers import flags
+
+
+@pytest.fixture
+def trained(pixels):
+    """trained(rundir, steps_per_execution=1, **options): resumes the run up to step 12, with averages; returns the model's state."""
+    data = tf.data.Dataset.from_tensor_slices((pixels, np.arange(4))).batch(4)
+
+    def go(rundir, steps_per_execution=1, **options):
+        model = dense_on_images(dropout=0.1)
+        optimizer = AdamW(1e-3, use_ema=True, ema_momentum=0.9)
+        eager = steps_per_execution == 1  # tracing takes longer than so few steps
+        model.compile(
+            optimizer, SoftmaxCrossEntropy(), steps_per_execution=steps_per_execution, run_eagerly=eager, jit_compile=False
+        )
+        model.optimizer.build(model.trainable_variables)
+        evaluation, start = data.map(lambda x, y: (x, y, tf.ones(4))), rundir.resume(model)
+        options = {"total": 12, "every": 6, "checkpoint_every": 4, "batch_size": 4, **options}
+        train(model, lambda step: data.repeat(), rundir, evaluation=evaluation, start=start, **options)
+        return state.collect(model)
+
+    return go
+
+
+@pytest.fixture
+def warnings(caplog):
+    """The text of the warnings so far: warnings()."""
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        yield lambda: caplog.text
+
+
+def when(moment, do, count=None):
+    """A callback that calls do(model) at Keras' `moment`, such as "on_train_batch_begin": at the count-th one, or at each."""
+    callback, counter = keras.callbacks.Callback(), itertools.count(1)
+
+    def hook(*_, **__):
+        if count in (None, next(counter)):
+            do(callback.model)
+
+    setattr(callback, moment, hook)
+    return callback
+
+
+def terminate(model):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def saved(rundir, step):
+    path = rundir.checkpoints()[step]
+    return state.from_bytes(path.read_bytes(), path)
+
+
+def assert_equal(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("steps_per_execution", "execution", "checkpoints"), [(1, 9, [8, 9]), (4, 3, [4, 10])])
+def test_sigterm_saves_after_the_execution_in_which_it_comes(trained, tmp_path, steps_per_execution, execution, checkpoints):
+    """Epochs are of 6 steps: with 4 steps per execution, the third is steps 7 to 10. The resumed run ends like an undisturbed one."""
+    handler = signal.getsignal(signal.SIGTERM)
+    rundir = RunDirectory(tmp_path / "run")
+    with pytest.raises(Preempted) as left:
+        trained(rundir, steps_per_execution, callbacks=[when("on_train_batch_begin", terminate, execution)])
+    assert left.value.code == 75 and list(rundir.checkpoints()) == checkpoints
+    assert signal.getsignal(signal.SIGTERM) == handler
+    resumed = trained(RunDirectory(tmp_path / "run"), steps_per_execution)
+    assert_equal(resumed, trained(RunDirectory(tmp_path / "whole"), steps_per_execution))
+    assert [record["step"] for record in rundir.metrics()] == [6, 12]
+
+
+def test_sigterm_in_an_evaluation_saves_the_weights_and_not_their_averages(trained, tmp_path):
+    rundir, states = RunDirectory(tmp_path), []
+    watch = when("on_train_batch_end", lambda model: states.append(state.collect(model)))
+    with pytest.raises(Preempted):
+        trained(rundir, callbacks=[watch, when("on_test_begin", terminate)])
+    assert len(states) == 6 and rundir.metrics() == []
+    assert_equal(saved(rundir, 6), states[-1])
+
+
+def test_preemption_outside_the_main_thread_leaves_signals_alone():
+    handler, seen = signal.getsignal(signal.SIGTERM), []
+
+    def enter():
+        with Preemption() as preemption:
+            seen.append((preemption.requested, signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [(False, handler)]
+
+
+def test_a_request_to_leave_that_nothing_acted_on_is_raised_at_the_end():
+    with pytest.raises(Preempted), Preemption():
+        terminate(None)
+
+
+def break_weights(model):
+    model.trainable_variables[0].assign(model.trainable_variables[0] * np.nan)
+
+
+def break_averages(model):
+    """The loss does not show it."""
+    average = model.optimizer._model_variables_moving_average[0]
+    average.assign(average * np.nan)
+
+
+@pytest.mark.parametrize(
+    ("steps_per_execution", "execution", "what", "good"),
+    [(1, 9, "The loss is not finite at step 9", 8), (1, 6, "at step 6", 4), (4, 3, "within the 4 steps up to 10", 4)],
+)
+def test_a_loss_that_is_not_finite_ends_the_run(trained, tmp_path, steps_per_execution, execution, what, good):
+    rundir = RunDirectory(tmp_path)
+    with pytest.raises(Diverged, match=rf"{what}\. The last good checkpoint is .*step_0*{good}\.saf.*new --workdir with a lower"):
+        trained(rundir, steps_per_execution, callbacks=[when("on_train_batch_begin", break_weights, execution)])
+    assert max(rundir.checkpoints()) == good and not state.not_finite(saved(rundir, good))
+    assert all(np.isfinite(record["loss"]) for record in rundir.metrics())
+
+
+@pytest.mark.parametrize(
+    ("execution", "step", "last"), [(3, 4, "There is no checkpoint yet"), (10, 12, "The last good .*step_00000008")]
+)
+def test_a_state_that_is_not_finite_is_not_written(trained, tmp_path, execution, step, last):
+    rundir = RunDirectory(tmp_path)
+    with pytest.raises(Diverged, match=f"At step {step}, 1 of .* arrays are not finite, including optimizer/.*average.* {last}"):
+        trained(rundir, callbacks=[when("on_train_batch_begin", break_averages, execution)])
+    assert step not in rundir.checkpoints()
+
+
+@pytest.fixture
+def disk(capsys):
+    """disk(10): files may have no more than 10 bytes (the limit is the system's own; Python ignores its signal); disk(-1): any.
+
+    `capsys`, so that what is printed goes to no file.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size < 0 else size, before[1]))
+
+    yield limit
+    limit(-1)
+
+
+def test_a_full_disk_loses_nothing(trained, tmp_path, disk, warnings):
+    """It is full from step 4 to step 10: neither a checkpoint nor a metric nor TensorBoard's events fit."""
+    rundir = RunDirectory(tmp_path / "run")
+    fill, free = (when("on_train_batch_begin", lambda _, size=size: disk(size), n) for n, size in ((6, 10), (11, -1)))
+    state_at_end = trained(rundir, callbacks=[fill, free])
+    assert list(rundir.checkpoints()) == [4, 12] and [record["step"] for record in rundir.metrics()] == [6, 12]
+    assert not list(tmp_path.rglob(".tmp-*"))
+    text = warnings()
+    assert "step_00000008.safetensors could not be written: [Errno 27] File too large" in text and "step_00000004" in text
+    assert "metrics.jsonl could not be written" in text and "TensorBoard's train metrics of step 6 could not" in text
+    assert_equal(saved(rundir, 12), state_at_end)
+    assert_equal(state_at_end, trained(RunDirectory(tmp_path / "whole")))
+
+
+@pytest.mark.parametrize("ask", [False, True], ids=["at the end", "after SIGTERM"])
+def test_a_last_state_that_cannot_be_written_is_an_error(trained, tmp_path, disk, ask):
+    rundir = RunDirectory(tmp_path)
+    fill = when("on_train_batch_begin", lambda _: disk(10), 6)
+    leave = [when("on_train_batch_begin", terminate, 10)] * ask
+    message = f"step_{10 if ask else 12:08d}.safetensors could not be written: .*last good .*step_00000004.* Free some space and run the same"
+    with pytest.raises(NotSaved, match=message):
+        trained(rundir, callbacks=[fill, *leave])
+    disk(-1)  # pytest's own output may go to a file
+    assert list(rundir.checkpoints()) == [4] and not list(tmp_path.rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize("error", [Diverged("The loss is not finite.", "There is no checkpoint yet."), NotSaved("No space.")])
+def test_a_binary_reports_them_without_a_traceback(monkeypatch, error):
+    def main():
+        raise error
+
+    monkeypatch.setattr(flags, "flags", types.SimpleNamespace(FLAGS=types.SimpleNamespace(debug=False)))
+    with pytest.raises(SystemExit) as end:
+        flags._report_errors(main, [])
+    assert end.value.code == f"Error: {error}"  # Python prints it, and the exit code is 1
+
+
+def fit(model, pixels, checkpoints, *callbacks):
+    model.compile("sgd", SoftmaxCrossEntropy(), run_eagerly=True)
+    model.optimizer.build(model.trainable_variables)
+    model.fit(np.repeat(pixels, 6, 0), np.zeros(24), batch_size=4, shuffle=False, verbose=0, callbacks=[checkpoints, *callbacks])
+
+
+def test_training_goes_on_during_a_slow_write(pixels, tmp_path, monkeypatch):
+    """The write of step 2 lasts until step 3 has begun. It holds the state of step 2."""
+    rundir, states, slow, original = RunDirectory(tmp_path), [], threading.Event(), RunDirectory.save
+    monkeypatch.setattr(RunDirectory, "save", lambda *args: slow.wait(600) and original(*args))
+    with Checkpoints(rundir, 2, keep=3, patience=0) as checkpoints:
+        release = when("on_train_batch_begin", lambda _: (states.append(dict(rundir.checkpoints())), slow.set()), 4)
+        watch = when("on_train_batch_begin", lambda model: states.append(state.collect(model)), 3)
+        fit(dense_on_images(), pixels, checkpoints, watch, release)
+    assert states[1] == {} and list(rundir.checkpoints()) == [2, 4]
+    assert_equal(saved(rundir, 2), states[0])
+
+
+def test_an_error_in_the_writing_thread_is_not_lost(pixels, tmp_path, monkeypatch):
+    def fail(*_):
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(RunDirectory, "save", fail)
+    with pytest.raises(KeyError, match="a mistake"), Checkpoints(RunDirectory(tmp_path), 2) as checkpoints:
+        fit(dense_on_images(), pixels, checkpoints)
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoWorkers(Strategy):
+    """One of two workers; the other one votes yes in the calls of `any` with these numbers."""
+
+    yes: tuple = ()
+    votes: list = dataclasses.field(default_factory=list)
+
+    def any(self, flag):
+        self.votes.append(flag)
+        return bool(flag) or len(self.votes) in self.yes
+
+
+def test_a_worker_that_is_not_the_chief_writes_nothing(trained, tmp_path):
+    rundir = RunDirectory(tmp_path / "run", TwoWorkers(host=1))
+    rundir.write_json("config.json", {})
+    trained(rundir)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".tmp-1-config.json").touch()
+    RunDirectory(tmp_path / "run", TwoWorkers(host=1))
+    assert os.listdir(tmp_path / "run") == [".tmp-1-config.json"]
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_all_workers_leave_after_the_same_execution(trained, tmp_path, host):
+    """The other worker, which has had SIGTERM, reports it after step 9. An epoch has eight votes: before each of six executions and the
+    evaluation, and at its end."""
+    rundir = RunDirectory(tmp_path, TwoWorkers(host=host, yes=(8 + 4,)))
+    with pytest.raises(Preempted):
+        trained(rundir)
+    assert list(rundir.checkpoints()) == ([] if host else [8, 9])
+
+
+def test_all_workers_end_when_one_diverges(trained, tmp_path):
+    with pytest.raises(Diverged, match="of another worker"):
+        trained(RunDirectory(tmp_path, TwoWorkers(yes=(3, 4))))
+
+
+def test_all_workers_end_when_the_chief_cannot_save(trained, tmp_path):
+    """The other's last vote."""
+    rundir = RunDirectory(tmp_path, TwoWorkers(host=1))
+    trained(rundir)
+    last = len(rundir.strategy.votes)
+    with pytest.raises(NotSaved, match="see the error of the first worker"):
+        trained(RunDirectory(tmp_path, TwoWorkers(host=1, yes=(last,))))

@@ -1,0 +1,84 @@
+"""Periodic measures within a run: when they are taken, of which weights, where they are logged, and that training is unaffected."""
+
+import numpy as np
+import pytest
+from small_models import dense_on_images
+
+from keras_vit.data import from_arrays, training_batches
+from keras_vit.runs.loop.periodic import Periodic
+from keras_vit.runs.loop.train import train
+from keras_vit.runs.saving import state
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.training import AdamW, SoftmaxCrossEntropy
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A function: trains with an evaluation every 2 steps and measures every 4; returns (model, records of metrics.jsonl)."""
+    source = from_arrays(np.random.default_rng(1).integers(0, 256, (20, 8, 12, 3), dtype="uint8"), np.arange(20) % 5)
+
+    def run(name, total=7, measure=lambda model, step: {"few_shot/5": step / 8}, ema=False, steps_per_execution=1):
+        model = dense_on_images(dropout=0.1)
+        optimizer = AdamW(0.01, use_ema=ema, ema_momentum=0.5)
+        model.compile(optimizer, SoftmaxCrossEntropy(), jit_compile=False, steps_per_execution=steps_per_execution)
+        model.optimizer.build(model.trainable_variables)
+        rundir = RunDirectory(tmp_path / name)
+        start = rundir.resume(model)
+
+        def batches(step):
+            return training_batches(source, "decode", 4, seed=0, start_step=step)
+
+        callbacks = [Periodic(lambda step: measure(model, step), 4, 7, start)] if measure else []
+        train(model, batches, rundir, total, 2, 4, checkpoint_every=100, start=start, callbacks=callbacks)
+        return model, rundir.metrics()
+
+    return run
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3])
+def test_measures_are_in_the_records_of_their_steps(trained, tmp_path, steps_per_execution):
+    """Evaluations are at 2, 4, 6 and 7."""
+    _, records = trained("run", steps_per_execution=steps_per_execution)
+    assert [(r["step"], r.get("few_shot/5")) for r in records] == [(2, None), (4, 0.5), (6, None), (7, 0.875)]
+    assert events(tmp_path / "run" / "tensorboard" / "train") == {4: 0.5, 7: 0.875}
+
+
+def events(folder):
+    """{step: value} of the tag few_shot/5 in TensorBoard's files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    read = EventAccumulator(str(folder))
+    read.Reload()
+    return {event.step: float(make_ndarray(event.tensor_proto)) for event in read.Tensors("few_shot/5")}
+
+
+def test_a_run_that_resumes_measures_at_the_same_steps(trained):
+    seen = []
+
+    def note(model, step):
+        seen.append(step)
+        return {"few_shot/5": 0.0}
+
+    trained("run", total=3, measure=note)
+    assert seen == []
+    trained("run", measure=note)
+    assert seen == [4, 7]
+
+
+def test_the_averages_are_measured_and_training_is_the_same_bit_for_bit(trained):
+    seen = {}
+
+    def note(model, step):
+        model.predict_on_batch(np.zeros((4, 8, 12, 3), "uint8"))
+        seen[step] = [v.numpy() for v in model.trainable_variables]
+        return {}
+
+    alone, _ = trained("alone", measure=None, ema=True)
+    measured, _ = trained("measured", measure=note, ema=True)
+    arrays = state.collect(alone)
+    for name, value in state.collect(measured).items():
+        np.testing.assert_array_equal(value, arrays[name], err_msg=name)
+    for value, average in zip(seen[7], measured.optimizer._model_variables_moving_average):
+        np.testing.assert_array_equal(value, average.numpy())
+    assert any((weight.numpy() != average).any() for weight, average in zip(measured.trainable_variables, seen[7]))

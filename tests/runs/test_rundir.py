@@ -1,0 +1,135 @@
+"""Run directories: damaged checkpoints, metrics, atomic files. What ends a run is in test_faults.py."""
+
+import importlib
+import os
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints.save import save_model
+from keras_vit.io.atomic import replacing, write_bytes
+from keras_vit.runs.loop.train import fit_calls
+from keras_vit.runs.saving import state
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.training import AdamW, SoftmaxCrossEntropy
+
+
+def compiled(tiny):
+    model = tiny(dropout=0.1)
+    model.compile(AdamW(0.1, use_ema=True), SoftmaxCrossEntropy())
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def test_state_holds_weights_seeds_optimizer_and_averages(tiny):
+    arrays = state.collect(compiled(tiny))
+    for part in ("head/kernel", "seed_generator_state", "iteration", "velocity", "average"):
+        assert any(part in name for name in arrays), part
+    assert not any("loss" in name for name in arrays)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tiny, tmp_path, damage, caplog):
+    import logging
+
+    model, rundir = compiled(tiny), RunDirectory(tmp_path)
+    rundir.save(10, state.collect(model), keep=2)
+    expected = model.get_weights()
+    model.set_weights([w + 1 for w in expected])
+    rundir.save(20, state.collect(model), keep=2)
+    path = rundir.checkpoints()[20]
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes({"truncate": bytes(data[:-100]), "flip": bytes(data), "empty": b""}[damage])
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        assert rundir.resume(model) == 10
+    assert "step_00000020.safetensors is damaged" in caplog.text
+    for a, b in zip(model.get_weights(), expected):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_another_configuration_in_the_same_directory_is_an_error(tiny, tmp_path):
+    rundir = RunDirectory(tmp_path)
+    rundir.save(10, state.collect(compiled(tiny)), keep=1)
+    other = tiny(depth=1, width=32)
+    other.compile(AdamW(0.1, use_ema=True), SoftmaxCrossEntropy())
+    other.optimizer.build(other.trainable_variables)
+    with pytest.raises(ValueError, match="belongs to a different model or optimizer.*Use a new --workdir"):
+        rundir.resume(other)
+
+
+def test_only_the_newest_checkpoints_are_kept(tiny, tmp_path):
+    model, rundir = compiled(tiny), RunDirectory(tmp_path)
+    for step in (1, 2, 3):
+        rundir.save(step, state.collect(model), keep=2)
+    assert list(rundir.checkpoints()) == [2, 3]
+
+
+def test_a_damaged_checkpoint_is_not_kept_instead_of_an_intact_one(tiny, tmp_path):
+    model, rundir = compiled(tiny), RunDirectory(tmp_path)
+    for step in (10, 20):
+        rundir.save(step, state.collect(model), keep=2)
+    rundir.checkpoints()[20].write_bytes(b"")
+    assert rundir.resume(model) == 10
+    assert "step_00000010" in rundir.last_checkpoint()
+    rundir.save(15, state.collect(model), keep=1)
+    assert list(rundir.checkpoints()) == [15]
+
+
+def test_metrics_of_repeated_steps_are_dropped_and_a_torn_line_is_skipped(tiny, tmp_path):
+    rundir = RunDirectory(tmp_path)
+    rundir.save(10, state.collect(compiled(tiny)), keep=1)
+    for step in (5, 10, 15):
+        rundir.append_metrics({"step": step})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2')
+    rundir.resume(compiled(tiny))
+    assert [r["step"] for r in rundir.metrics()] == [5, 10]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    write_bytes(tmp_path / "a", b"old")
+    with pytest.raises(OSError, match="disk full"), replacing(tmp_path / "a") as temporary:
+        with open(temporary, "wb") as file:
+            file.write(b"half")
+        raise OSError("disk full")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_folders_are_replaced_whole(tmp_path):
+    for content in ("old", "new"):
+        with replacing(tmp_path / "folder") as temporary:
+            os.mkdir(temporary)
+            with open(os.path.join(temporary, content), "w") as file:
+                file.write(content)
+    assert os.listdir(tmp_path) == ["folder"] and os.listdir(tmp_path / "folder") == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("start", "total", "every", "expected"),
+    [
+        (0, 30, 10, [(0, 30, 10)]),
+        (0, 34, 10, [(0, 30, 10), (30, 34, 4)]),
+        (12, 34, 10, [(12, 20, 8), (20, 30, 10), (30, 34, 4)]),
+        (31, 34, 10, [(31, 34, 3)]),
+        (0, 5, 10, [(0, 5, 5)]),
+        (30, 30, 10, []),
+    ],
+)
+def test_calls_of_fit_cover_the_run_in_whole_epochs(start, total, every, expected):
+    assert fit_calls(start, total, every) == expected
+
+
+def test_a_model_goes_to_a_bucket_whole(tiny, tmp_path, monkeypatch):
+    """gs:// is a folder here."""
+    save = importlib.import_module("keras_vit.checkpoints.save")  # the module; the package has a function of its name
+    monkeypatch.setattr(save.epath, "Path", lambda p: pathlib.Path(str(p).replace("gs://", f"{tmp_path}/")))
+    (tmp_path / "bucket").mkdir()
+    model = tiny()
+    save_model(model, "gs://bucket/model.keras")
+    again = keras.saving.load_model(tmp_path / "bucket" / "model.keras")
+    np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+    assert [p.name for p in (tmp_path / "bucket").iterdir()] == ["model.keras"]

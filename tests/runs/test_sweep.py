@@ -1,0 +1,233 @@
+"""Sweeps: grids from text, points in directories of their own that are not run twice, the best named, the final run."""
+
+import json
+import weakref
+
+import pytest
+
+from keras_vit.distribution.strategy import Strategy
+from keras_vit.runs import training_run
+from keras_vit.runs.seeds import run_once
+from keras_vit.runs.sweep import at, parse_grid, run_sweep
+from keras_vit.tasks import Classification
+from trainers import config_files, train
+
+ONE = Strategy()
+SCORE = Classification.score
+RATES = "optimizer.learning_rate=1e-3,3e-3,1e-2"
+
+
+@pytest.fixture
+def config():
+    config = config_files.load_config("digits_pretrain")
+    config.data.update(dev_train="train[:80%]", dev_evaluation="train[80%:]")
+    return config
+
+
+class Stub:
+    """In the place of a run: top-1 falls with the distance of the learning rate from .003; `seen` are the configs and places."""
+
+    def __init__(self, diverges=()):
+        self.seen, self.diverges = [], diverges
+
+    def __call__(self, config, workdir):
+        rate = config.optimizer.learning_rate
+        self.seen.append((rate, config.seed, config.data.train, config.data.evaluation, str(workdir)))
+        if rate in self.diverges:
+            raise FloatingPointError("At step 3, the loss is nan.")
+        top1 = 0.9 - abs(rate - 3e-3) * 10 + config.seed / 100
+        return {"top1": top1, "loss": 1 - top1, "examples": 72, "confusion": [[1]]}
+
+
+def test_a_grid_has_the_types_of_the_config(config):
+    grid = parse_grid(
+        "optimizer.learning_rate=1e-3, 3e-3;model.dropout=0,0.1;batch_size=8;jit_compile=true;model.pool=gap,map", config
+    )
+    assert grid.values == {
+        "optimizer.learning_rate": [1e-3, 3e-3],
+        "model.dropout": [0.0, 0.1],
+        "batch_size": [8],
+        "jit_compile": [True],
+        "model.pool": ["gap", "map"],
+    }
+    assert len(grid.points()) == 8
+    assert grid.name(grid.points()[1]) == "learning_rate=0.001,dropout=0.0,batch_size=8,jit_compile=True,pool=map"
+
+
+def test_commas_inside_brackets_belong_to_the_value(config):
+    texts = ["decode|random_crop(8, padding=2)", "decode|resize(8, 8)"]
+    assert parse_grid(f"data.train_preprocess={','.join(texts)}", config).values == {"data.train_preprocess": texts}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("model.dropout=0.1", "model.dropout", 0.1),
+        ("evals.few_shot.source=digits", "evals.few_shot.source", "digits"),
+        ("total=6,10 steps", "total", 6),
+    ],
+)
+def test_a_point_sets_keys_of_open_sections_in_a_locked_config(text, key, value, config):
+    config.lock()
+    point = parse_grid(text, config).points()[0]
+    found = at(config, point)
+    for part in key.split("."):
+        found = found[part]
+    assert found == value and config.is_locked
+
+
+def test_names_of_points_are_names_of_directories(config):
+    grid = parse_grid("model.variant=B/16,L/16;optimizer.name=adamw;loss.name=softmax", config)
+    assert [grid.name(p) for p in grid.points()] == [f"variant={v}-16,optimizer.name=adamw,loss.name=softmax" for v in "BL"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optimizer.learning_rat=1", 'no "learning_rat" there. Did you mean "learning_rate"'),
+        ("optimizer.learning_rate=low", 'optimizer.learning_rate="low": expected a value of type float'),
+        ("model.dropot=0.1", 'no "dropot" there. Did you mean "dropout"'),
+        ("eval.few_shot.shots=1", 'no "eval" there. Did you mean "evals"'),
+        ("jit_compile=1", 'jit_compile="1": expected a value of type bool'),
+        ("optimizer.learning_rate", "not a line of a sweep"),
+        ("optimizer.learning_rate=", "not a line of a sweep"),
+        ("batch_size=8,8", "has batch_size=8 twice"),
+        (";", "is empty"),
+    ],
+)
+def test_wrong_grids_are_clear_errors(text, message, config):
+    with pytest.raises(ValueError, match=message):
+        parse_grid(text, config)
+
+
+def test_the_own_sweep_chooses_on_held_out_data_and_then_trains_on_everything(config, tmp_path, capsys):
+    config.sweep = RATES
+    run = Stub()
+    measures = run_sweep(config, "own", tmp_path, run, ONE, SCORE, seeds=2)
+    assert [s[:4] for s in run.seen] == [
+        (1e-3, 0, "train[:80%]", "train[80%:]"),
+        (3e-3, 0, "train[:80%]", "train[80%:]"),
+        (1e-2, 0, "train[:80%]", "train[80%:]"),
+        (3e-3, 0, "train", "test"),
+        (3e-3, 1, "train", "test"),
+    ]
+    assert measures["top1"] == pytest.approx(0.905)
+    found = json.loads((tmp_path / "sweep.json").read_text())
+    assert found["best"]["point"] == {"optimizer.learning_rate": 3e-3} and found["evaluation"] == "train[80%:]"
+    assert found["final"]["top1"] == pytest.approx(0.905) and len(found["points"]) == 3
+    told = capsys.readouterr().out
+    assert "| 0.003 | 90.00 | 0.1000 | best |" in told and "| 0.001 | 88.00 | 0.1200 |  |" in told
+    assert "final, learning_rate=0.003 on train: top-1 90.50 +- 0.71% of test" in told
+    assert (tmp_path / "sweep.md").read_text().strip() in told
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_finished_points_are_not_run_again_and_a_larger_grid_goes_on(config, tmp_path):
+    first = Stub()
+    run_sweep(config, RATES, tmp_path, first, ONE, SCORE)
+    again = Stub()
+    run_sweep(config, RATES + ",3e-2", tmp_path, again, ONE, SCORE)
+    assert len(first.seen) == 3 and [s[0] for s in again.seen] == [3e-2]
+    config.batch_size = 32
+    other = Stub()
+    run_sweep(config, RATES, tmp_path, other, ONE, SCORE)
+    assert len(other.seen) == 3  # another config: the directories' own check decides
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(config, tmp_path):
+    run = Stub()
+
+    def stopped(config, workdir):
+        if len(run.seen) == 2:
+            raise SystemExit(75)
+        return run(config, workdir)
+
+    with pytest.raises(SystemExit):
+        run_sweep(config, RATES, tmp_path, stopped, ONE, SCORE)
+    run_sweep(config, RATES, tmp_path, run, ONE, SCORE)
+    assert [s[0] for s in run.seen] == [1e-3, 3e-3, 1e-2]
+
+
+def test_a_grid_with_seeds_compares_means(config, tmp_path, capsys):
+    run = Stub()
+    best = run_sweep(config, RATES, tmp_path, run, ONE, SCORE, seeds=3)
+    assert [s[:2] for s in run.seen] == [(rate, seed) for rate in (1e-3, 3e-3, 1e-2) for seed in (0, 1, 2)]
+    assert best["top1"] == pytest.approx(0.91) and best["top1_std"] == pytest.approx(0.01)
+    assert "| 0.003 | 91.00 +- 1.00 | 0.0900 | best |" in capsys.readouterr().out
+
+
+def test_a_point_that_diverges_does_not_end_the_sweep(config, tmp_path, capsys):
+    best = run_sweep(config, RATES, tmp_path, Stub(diverges=(1e-2,)), ONE, SCORE)
+    assert best["point"] == {"optimizer.learning_rate": 3e-3}
+    assert "| 0.01 | - | - | diverged |" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="All 3 points of the sweep diverged"):
+        run_sweep(config, RATES, tmp_path / "all", Stub(diverges=(1e-3, 3e-3, 1e-2)), ONE, SCORE)
+
+
+def test_a_tie_goes_to_the_lower_loss(config, tmp_path):
+    losses = {0.0: 0.5, 0.1: 0.4}
+    best = run_sweep(
+        config, "model.dropout=0,0.1", tmp_path, lambda c, _: {"top1": 0.9, "loss": losses[c.model.dropout]}, ONE, SCORE
+    )
+    assert best["point"] == {"model.dropout": 0.1}
+
+
+def test_without_held_out_splits_it_says_that_the_figure_flatters(tmp_path, caplog, monkeypatch):
+    import logging
+
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+    run_sweep(config_files.load_config("cifar10_scratch"), RATES, tmp_path, Stub(), ONE, SCORE)
+    assert "compares on test itself" in caplog.text
+
+
+def test_a_config_without_a_sweep_says_how_to_write_one(tmp_path):
+    with pytest.raises(ValueError, match='no sweep of its own. Write one: --sweep="optimizer'):
+        run_sweep(config_files.load_config("cifar10_scratch"), "own", tmp_path, Stub(), ONE, SCORE)
+
+
+def test_processes_that_see_different_files_run_the_point_all_the_same(config, tmp_path):
+    """The chief's file may not be there yet for another: then all of them run it, or a collective would wait for ever."""
+
+    class Others(Strategy):
+        def any(self, flag):
+            return True  # some process lacks the file
+
+    run = Stub()
+    for _ in range(2):
+        run_once(config, tmp_path, run, Others())
+    assert len(run.seen) == 2
+
+
+def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch):
+    """The binary's own way: two learning rates of a tiny ViT on the digits, resumed; each model is gone when the next is made."""
+    config = config_files.load_config("digits_pretrain")
+    config.update(total="4 steps", evaluate="4 steps", checkpoint="4 steps", batch_size=8, jit_compile=False)
+    config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
+    config.data.update(train="train[:80]", evaluation="test[:16]", dev_train="train[:64]", dev_evaluation="train[64:80]")
+    config.sweep = "optimizer.learning_rate=1e-4,1e-2"
+    monkeypatch.setattr(training_run, "write_report", lambda *arguments: None)
+    alive, made = [], training_run.make_model
+
+    def make(*arguments):
+        assert not [model for model in alive if model() is not None]
+        model = made(*arguments)
+        alive.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(training_run, "make_model", make)
+    given = {"config": config, "workdir": str(tmp_path), "sweep": "own", "runs": 1, "data_dir": None, "data_service": None}
+    for _ in range(2):
+        train.train(type("Values", (), given), ONE)
+    assert len(alive) == 3  # the second time nothing is run
+    assert {p.name for p in tmp_path.iterdir()} >= {
+        "learning_rate=0.0001",
+        "learning_rate=0.01",
+        "final",
+        "sweep.json",
+        "sweep.md",
+    }
+    rows = json.loads((tmp_path / "sweep.json").read_text())["points"]
+    for row, folder in zip(rows, ("learning_rate=0.0001", "learning_rate=0.01")):
+        evaluated = json.loads((tmp_path / folder / "evaluation.json").read_text())
+        assert evaluated["split"] == "train[64:80]" and evaluated["top1"] == row["top1"]
+    assert capsys.readouterr().out.count("final, ") == 2

@@ -1,0 +1,81 @@
+"""Small models, their data and trainings: a tiny ViT, and models of dense layers, which take no time to compile."""
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.training import SoftmaxCrossEntropy
+
+
+def data(n=48):
+    """(images (n, 8, 12, 3), labels (n,)) of 5 classes."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (n, 8, 12, 3), dtype="uint8"), rng.integers(0, 5, n)
+
+
+def small(strategy, optimizer, seed=0, **compiled):
+    """A tiny ViT for `data`, made and compiled in the scope of the strategy; `optimizer` makes its optimizer."""
+    keras.utils.set_random_seed(seed)
+    with strategy.scope():
+        model = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5)
+        compiled = {"jit_compile": False, **compiled}
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer(), loss, weighted_metrics=["accuracy"], **compiled)
+    return model
+
+
+def dense_on_images(dropout=0.0):
+    """A keras_vit.Model of one dense layer for `data`, the same at each call."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 12, 3))
+    x = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(inputs))
+    return keras_vit.Model(inputs, keras.layers.Dense(5, name="head")(keras_vit.layers.Dropout(dropout)(x)))
+
+
+def rows(n):
+    """(vectors (n, 6), labels (n,)) of 5 classes."""
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (n, 6)).astype("float32"), rng.integers(0, 5, n)
+
+
+def dense_on_rows(optimizer, dtype="float32", **compiled):
+    """A compiled keras_vit.Model of two dense layers for `rows`, with the same weights on either backend."""
+    inputs = keras.Input((6,))
+    x = keras.layers.Rescaling(1 / 255, dtype=dtype)(inputs)
+    for i, units in enumerate((4, 5)):
+        x = keras.layers.Dense(units, name=f"block_{i:02d}", dtype=dtype)(x)
+    model = keras_vit.Model(inputs, x)
+    rng = np.random.default_rng(1)
+    model.set_weights([rng.normal(size=w.shape) / 2 for w in model.get_weights()])
+    model.compile(optimizer, SoftmaxCrossEntropy(), **{"jit_compile": False, **compiled})
+    return model
+
+
+def dense(strategy, optimizer, **compiled):
+    """dense_on_rows in the scope of a strategy; `optimizer` makes its optimizer."""
+    with strategy.scope():
+        return dense_on_rows(optimizer(), **compiled)
+
+
+def reordered(x, batch_size=8):
+    """The rows of each batch in reverse order."""
+    return np.concatenate([x[i : i + batch_size][::-1] for i in range(0, len(x), batch_size)])
+
+
+def trained(strategy, optimizer, x, y, batch_size=8, micro_batches=1, make=small, **compiled):
+    """(weights before, weights after, losses) of an epoch; attention key biases left out."""
+    model = make(strategy, optimizer, **compiled)
+    model.micro_batches = micro_batches
+    kept = [v for v in model.trainable_variables if not v.path.endswith("key/bias")]
+    before = [v.numpy() for v in kept]
+    history = model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0).history
+    return before, [v.numpy() for v in kept], history
+
+
+def squared_distance(a, b):
+    return sum(np.square(i.astype("float64") - j).sum() for i, j in zip(a, b))
+
+
+def distance(a, b):
+    """||b - a|| over ||a's movement||, for two results of `trained`."""
+    return float((squared_distance(a[1], b[1]) / squared_distance(a[0], a[1])) ** 0.5)

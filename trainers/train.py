@@ -1,0 +1,53 @@
+"""What pretrain and finetune do: a run, several seeds, a sweep, or with --dry_run only a plan."""
+
+import dataclasses
+
+from absl import logging
+
+from keras_vit.distribution import strategy as find_strategy
+from keras_vit.planning import dry_run
+from keras_vit.runs import RunDirectory, run, run_seeds, run_sweep
+from keras_vit.runs.loop.faults import RESTART, LostWorker, is_lost_worker
+from keras_vit.tasks import find_task
+
+from . import config_files
+
+
+def train(values, strategy):
+    """One run, several seeds or a sweep, one after another in the same processes."""
+    score = find_task(values.config.task).score
+
+    def run_one(config, workdir):
+        return run(config, workdir, values.data_dir, strategy, values.data_service)[1]
+
+    if values.sweep:
+        run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
+    else:
+        run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
+
+
+def main(values):
+    """Trains, or prints a plan, as the flags say."""
+    if values.dry_run:
+        datasets = config_files.packaged("lib.datasets").DATASETS
+        options = {"examples": values.examples, "classes": values.classes, "sweep": values.sweep, "runs": values.runs}
+        print(dry_run.plan(values.config, datasets, values.workdir, **options))
+        return
+    # Before anything else touches the devices: the workers of a cluster meet here.
+    strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
+    if not strategy.chief:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        train(values, strategy)
+    except Exception as error:
+        if strategy.hosts == 1 or not is_lost_worker(error):
+            raise
+        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
+        reader = dataclasses.replace(strategy, host=1)  # which writes nothing
+        logging.error(
+            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there. Exit code %d.",
+            reason,
+            RunDirectory(values.workdir, reader).last_checkpoint(),
+            RESTART,
+        )
+        raise LostWorker from None
