@@ -155,5 +155,5 @@ def transfer(
         raise ValueError(
             f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."
         )
-    config = {**model.get_config(), "variant": model.spec}
+    config = {**model.arguments(), "variant": model.spec}
     return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, **changes)

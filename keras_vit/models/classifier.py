@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.models import taps
+from keras_vit.training import state
 from keras_vit.training.model import Model, describe_input
 
 
@@ -120,7 +121,8 @@ class Classifier(Model):
         self.check_head()
         return super().predict_on_batch(x)
 
-    def get_config(self):
+    def arguments(self) -> dict:
+        """The constructor's arguments, as JSON, that make an equal model with other weights."""
         return {
             "variant": dataclasses.asdict(self.spec),
             "image_size": self.image_size,
@@ -133,6 +135,13 @@ class Classifier(Model):
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
 
+    def get_config(self):
+        return {**self.arguments(), **state.to_config(self)}
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**{**config, "dtype": keras.dtype_policies.deserialize(config["dtype"])})
+        config = {**config, "dtype": keras.dtype_policies.deserialize(config["dtype"])}
+        training = config.pop(state.KEY, None)
+        model = cls(**config)
+        state.restore(model, training)
+        return model

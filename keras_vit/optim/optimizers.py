@@ -61,7 +61,15 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     slots = ()
 
     def __init__(self, learning_rate, decay: float, layer_decay: float | None, name: str, **kwargs):
-        # Keras' own `weight_decay` stays None: the decay is part of the step here.
+        if kwargs.pop("weight_decay", None) is not None:
+            raise ValueError(
+                f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=, which is for kernels only."
+            )
+        if decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
+            raise ValueError(
+                f"{type(self).__name__} expects decay >= 0, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
+                f"layer_decay={layer_decay}."
+            )
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.decay = decay
         self.layer_decay = layer_decay
@@ -83,16 +91,19 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
             step = step + self.decay * variable
         self.assign_sub(variable, lr * step)
 
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Refused: Keras' list does not apply here.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"{type(self).__name__} decays kernels only, whatever this list says. To decay none, write decay=0.")
+
     def finalize_variable_values(self, var_list):
         """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "decay": self.decay, "layer_decay": self.layer_decay}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config.pop("weight_decay", None)
-        return super().from_config(config, custom_objects=custom_objects)
 
 
 @serializable

@@ -193,7 +193,7 @@ def run(config, workdir, data_dir=None, strategy=_ONE_DEVICE, data_service=None)
     check_length(rundir, start, resolved["total"])
     versions = {"keras": keras.__version__, "backend": keras.backend.backend(), "python": platform.python_version()}
     used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
-    rundir.write_json("config.json", {**resolved, "model_spec": model.get_config(), "versions": versions, "strategy": used})
+    rundir.write_json("config.json", {**resolved, "model_spec": model.arguments(), "versions": versions, "strategy": used})
     _announce(model, resolved, source, held_out, start)
 
     with _counting_errors(config, rundir) as errors:

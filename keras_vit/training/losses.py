@@ -10,30 +10,55 @@ import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
+from keras_vit.training.labels import check_labels, concrete, label_rows
+
+ONE_LOGIT = (
+    "With one class, {}. Use the loss keras_vit.training.SigmoidCrossEntropy() with labels 0 and 1, and the metric "
+    "keras.metrics.BinaryAccuracy(threshold=0.0); or two classes."
+)
 
 
-def label_rows(labels, classes: int, smoothing: float = 0.0):
-    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share that is spread evenly over all classes."""
-    rows = labels
-    if len(labels.shape) == 1 or labels.shape[-1] == 1 and classes != 1:
-        rows = ops.one_hot(ops.cast(ops.reshape(labels, (-1,)), "int32"), classes)
-    rows = ops.cast(rows, "float32")
-    return rows * (1.0 - smoothing) + smoothing / classes
+def _class_weights(weights):
+    """One factor per class as a tuple of numbers.
+
+    Raises:
+        ValueError: for anything but a sequence of numbers that are not negative.
+    """
+    if weights is None:
+        return None
+    if isinstance(weights, (str, dict)) or not all(w >= 0 for w in weights):
+        raise ValueError(f"class_weights should be one number per class, in their order, and none below 0; got {weights!r}.")
+    return tuple(float(w) for w in weights)
 
 
-class _FromLogits(keras.losses.Loss):
-    """What both losses share; a subclass defines `per_example(rows, logits)`: two arrays (b, classes) -> (b,)."""
+class FromLogits(keras.losses.Loss):
+    """What both losses share; a subclass defines `per_example(rows, logits)`: two arrays (b, classes) -> (b,).
+
+    Labels outside the classes raise a ValueError where their values are known, and give a loss of NaN inside compiled functions
+    (keras_vit.Model checks them before). Those of examples of weight 0 may be anything.
+    """
 
     def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, name: str = "loss", **kwargs):
         super().__init__(name=name, **kwargs)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}.")
         self.label_smoothing = label_smoothing
-        self.class_weights = None if class_weights is None else tuple(float(w) for w in class_weights)
+        self.class_weights = _class_weights(class_weights)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None:
+            y_true, sample_weight = (ops.convert_to_tensor(value, self.dtype) for value in (y_true, sample_weight))
+            if len(y_true.shape) in (1, 2) and len(sample_weight.shape) == 1:
+                counts = ops.reshape(sample_weight != 0, (-1, *[1] * (len(y_true.shape) - 1)))  # (b,) -> (b,) or (b, 1)
+                y_true = ops.where(counts, y_true, 0.0)
+        return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
         logits = ops.cast(y_pred, "float32")
         classes = logits.shape[-1]
+        values = concrete(y_true)
+        if values is not None:
+            check_labels(values, classes)
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} values for {classes} classes.")
         loss = self.per_example(label_rows(y_true, classes, self.label_smoothing), logits)
@@ -50,7 +75,7 @@ class _FromLogits(keras.losses.Loss):
 
 
 @serializable
-class SoftmaxCrossEntropy(_FromLogits):
+class SoftmaxCrossEntropy(FromLogits):
     """-sum(rows * log softmax(logits)): one class per image.
 
     Args:
@@ -59,11 +84,13 @@ class SoftmaxCrossEntropy(_FromLogits):
     """
 
     def per_example(self, rows, logits):
+        if logits.shape[-1] == 1:
+            raise ValueError(ONE_LOGIT.format("SoftmaxCrossEntropy is always 0"))
         return -ops.sum(rows * ops.log_softmax(logits, axis=-1), axis=-1)
 
 
 @serializable
-class SigmoidCrossEntropy(_FromLogits):
+class SigmoidCrossEntropy(FromLogits):
     """Binary cross-entropy of every class, summed over classes: AugReg's loss, and the loss for several labels per image.
 
     The arguments are those of SoftmaxCrossEntropy.
@@ -89,6 +116,8 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         super().__init__(self._hits, name=name, dtype=dtype)
 
     def _hits(self, y_true, y_pred):
+        if y_pred.shape[-1] == 1:
+            raise ValueError(ONE_LOGIT.format("the largest of one logit is always the first"))
         labels = y_true
         if len(y_true.shape) == 2 and y_true.shape[-1] != 1:
             labels = ops.argmax(y_true, axis=-1)

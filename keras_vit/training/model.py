@@ -6,16 +6,19 @@ scale are refused before training; unknown arguments are errors; batches can be 
 """
 
 import contextlib
+import types
+import warnings
 import weakref
 
 import keras
-from keras import ops
 
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
+from keras_vit.training import state
+from keras_vit.training.compile_checks import check_compiled
+from keras_vit.training.input_checks import InputChecks, plain_errors
 from keras_vit.training.inputs import feed, scope_of, topology_of
-from keras_vit.training.pixel_range import check_pixel_range
-from keras_vit.training.weights import per_value, sums_over_batch, with_mean_one
+from keras_vit.training.weights import RunningLoss, divides_by_weights, per_counted, per_value, sums_over_batch
 
 
 def _tensorflow():
@@ -23,17 +26,6 @@ def _tensorflow():
     from keras_vit.training import step_tensorflow
 
     return step_tensorflow
-
-
-class _WeightedLoss(keras.metrics.Mean):
-    """The running loss, averaged over examples rather than batches: `weights` are those of the current batch, set while tracing."""
-
-    weights = None
-
-    def update_state(self, values, sample_weight=None):
-        if self.weights is not None:
-            sample_weight = sum(ops.sum(ops.cast(w, self.dtype)) for w in keras.tree.flatten(self.weights) if w is not None)
-        return super().update_state(values, sample_weight=sample_weight)
 
 
 class _Remaining(keras.callbacks.Callback):
@@ -69,8 +61,9 @@ class Model(keras.Model):
     """A functional model, `Model(inputs, outputs)`, trained and evaluated as this package's models are.
 
     Build on a model of this package with it rather than with keras.Model: `keras_vit.Model(vit.input, my_head(vit.features))`, or with
-    `vit` called as a layer on an input of your own. Such a model trains, saves, loads, exports and is inspected as `vit` is. A custom
-    `train_step` must report through metrics.
+    `vit` called as a layer on an input of your own. Such a model trains, saves, loads, exports and is inspected as `vit` is.
+
+    A `train_step`, `test_step` or `compute_metrics` of your own works as in Keras; with several replicas, what it returns is averaged over them.
 
     Attributes:
         spec: the ViTSpec or BiTSpec of the model it was built on; None where there is none, or where there are several.
@@ -83,10 +76,14 @@ class Model(keras.Model):
         micro_batches: the number of parts that a step splits its batch into and processes one after the other (each replica splits
             its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
             whole batch.
+        check_pixels: whether floating-point images on another scale than the model's normalisation are refused.
+
+    A `.keras` file keeps mixing, micro_batches, and which layers are frozen.
     """
 
     mixing = None
     micro_batches = 1
+    check_pixels = True
     _remaining = None
 
     def __init__(self, inputs, outputs, name=None, *, trainable=True):
@@ -123,13 +120,14 @@ class Model(keras.Model):
             "classes": self.classes,
             "class_names": self.class_names,
         }
-        return {**config, **description}
+        return {**config, **description, **state.to_config(self)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         if "spec" not in config or "layers" not in config:  # a file of version 0.3, or a subclass that describes itself
             return super().from_config(config, custom_objects)
         config = dict(config)
+        training = config.pop(state.KEY, None)
         spec = keras.saving.deserialize_keras_object(config.pop("spec"))
         preprocessing, classes, names = (config.pop(name) for name in ("preprocessing", "classes", "class_names"))
         model = super().from_config(config, custom_objects)
@@ -138,6 +136,7 @@ class Model(keras.Model):
         nested = any(isinstance(layer, Model) for layer in model.layers)
         if spec is not None and not nested and isinstance(model.input, keras.KerasTensor):
             describe_input(model.input, spec, preprocessing)
+        state.restore(model, training)
         return model
 
     def clone(self):
@@ -146,13 +145,33 @@ class Model(keras.Model):
         copy.set_weights(self.get_weights())
         return copy
 
+    def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
+        """Keras' compile.
+
+        Raises:
+            ValueError: for a loss or metric on probabilities of a model that returns logits, the reverse, or a softmax over one class.
+        """
+        check_compiled(self, loss, [metrics, weighted_metrics])
+        super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
+
+    def compile_from_config(self, config):
+        """Keras' compile_from_config; a file whose loss or metrics `compile` refuses is loaded without them."""
+        if self.has_own("compile"):
+            return super().compile_from_config(config)  # which says what the class has to do
+        try:
+            self.compile(**keras.saving.deserialize_keras_object(config))
+        except ValueError as error:
+            warnings.warn(f'"{self.name}" is not compiled as it was when it was saved: {error}', stacklevel=2)
+        else:
+            if self.optimizer is not None:
+                self.optimizer.build(self.trainable_variables)
+
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
-        check_pixel_range(x)
-        with scope_of(self):
-            ready = feed(
-                self, x, y, kwargs.pop("sample_weight", None), batch_size, training=True, shuffle=kwargs.get("shuffle", True)
-            )
+        weights = kwargs.pop("sample_weight", None)
+        x = self._checked(x, y, weights)
+        with scope_of(self), plain_errors():
+            ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
             self._check_steps(kwargs["steps_per_epoch"])
             return super().fit(
@@ -170,16 +189,16 @@ class Model(keras.Model):
         """Keras' evaluate. Every example counts exactly once, whatever the batch size and the strategy."""
         if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has already prepared the data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
-        check_pixel_range(x)
-        with scope_of(self):
+        x = self._checked(x, y, sample_weight)
+        with scope_of(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
             steps, callbacks = steps or ready.steps, self._counted(callbacks)
             return super().evaluate(ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
-        check_pixel_range(x)
-        with scope_of(self):
+        x = InputChecks.of(self).any(x)
+        with scope_of(self), plain_errors():
             ready = feed(self, x, batch_size=batch_size)
             outputs = super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks)
             return keras.tree.map_structure(lambda t: t[: len(x)], outputs) if hasattr(x, "shape") else outputs
@@ -198,10 +217,39 @@ class Model(keras.Model):
                 raise ValueError("validation_split works on one device only. Pass validation_data=(x, y).")
             return options
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        x = self._checked(x, y, weights)
         ready = feed(self, x, y, weights, options.get("validation_batch_size") or batch_size)
         data = ready.x if ready.y is None else (ready.x, ready.y) if ready.weights is None else (ready.x, ready.y, ready.weights)
         steps = options.get("validation_steps") or ready.steps
         return {**options, "validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
+
+    def _checked(self, x, y, weights):
+        """What to train or evaluate on instead of `x`: arrays are checked, anything else is checked as it is read.
+
+        Raises:
+            ValueError: for arrays that are refused, or data without labels.
+        """
+        has_labels = y is not None
+        if hasattr(x, "element_spec"):
+            has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
+        elif isinstance(x, (types.GeneratorType, keras.utils.PyDataset)):
+            has_labels = True  # seen when it is read
+        own = self.has_own("compute_loss", "train_step", "test_step")
+        if not has_labels and getattr(self, "loss", None) is not None and not own:
+            raise ValueError(
+                "The data has no labels, which the loss needs: expected (x, y) or (x, y, weights). To get the model's outputs, use predict."
+            )
+        return InputChecks.of(self).any(x, y, weights)
+
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
+        """Keras' train_on_batch."""
+        InputChecks.of(self).arrays(x, y, sample_weight)
+        return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        """Keras' test_on_batch."""
+        InputChecks.of(self).arrays(x, y, sample_weight)
+        return super().test_on_batch(x, y, sample_weight, return_dict)
 
     def _check_steps(self, steps):
         """On JAX, Keras runs only whole executions: the steps of an epoch must be a multiple of steps_per_execution."""
@@ -224,25 +272,31 @@ class Model(keras.Model):
         """Builds metrics and optimizer from the shapes of the data; Keras would read a batch, which fails with several workers."""
         if self._distribute_strategy is not None:
             _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
-        if iterator is not None and self._distribute_strategy is not None:
+        several = len(self.outputs) > 1
+        if iterator is not None and (several or self._distribute_strategy is not None):
             data_batch = _tensorflow().local_spec(iterator.data_adapter.get_tf_dataset().element_spec)
-        super()._maybe_symbolic_build(data_batch=data_batch)
+        if several and data_batch is not None:
+            self._symbolic_build(data_batch=data_batch)  # makes the running loss of each output
+        else:
+            super()._maybe_symbolic_build(data_batch=data_batch)
 
     def make_train_function(self, force=False):
-        self._weigh_loss()
+        self._count_examples()
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)
         if self.train_function is None or force:
             _tensorflow().check_optimizer(self.optimizer, self.distribute_strategy)
-            self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining)
+            own = self.has_own("train_step", "compute_metrics")
+            self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
         return self.train_function
 
     def make_test_function(self, force=False):
-        self._weigh_loss()
+        self._count_examples()
         if keras.backend.backend() != "tensorflow":
             return super().make_test_function(force)
         if self.test_function is None or force:
-            self.test_function = _tensorflow().make_function(self, self.test_step, lambda: self._remaining)
+            own = self.has_own("test_step", "compute_metrics")
+            self.test_function = _tensorflow().make_function(self, self.test_step, lambda: self._remaining, own)
         return self.test_function
 
     def make_predict_function(self, force=False):
@@ -253,12 +307,21 @@ class Model(keras.Model):
             self.predict_function = _tensorflow().make_gathering_function(self, self.predict_step)
         return self.predict_function
 
-    def _weigh_loss(self):
-        if type(self._loss_tracker) is keras.metrics.Mean:
-            scope = contextlib.nullcontext() if keras.backend.backend() != "tensorflow" else self.distribute_strategy.scope()
-            with scope:
-                # Bypasses Keras' __setattr__, which would register the metric a second time.
-                object.__setattr__(self, "_loss_tracker", _WeightedLoss(name="loss"))
+    def has_own(self, *methods: str) -> bool:
+        """Whether the user's class overrides one of these methods of Model."""
+        return any(getattr(type(self), name) is not getattr(Model, name) for name in methods)
+
+    def _get_metrics_result_or_logs(self, logs):
+        """What an epoch reports. Keras would report its own running loss, 0, where a step of the user's own returns only "loss"."""
+        if self.has_own("train_step", "test_step", "compute_metrics"):
+            return logs
+        return super()._get_metrics_result_or_logs(logs)
+
+    def _count_examples(self):
+        """Has the running losses, of all outputs and of each, average over examples rather than batches."""
+        for tracker in self._running_losses():
+            if type(tracker) is keras.metrics.Mean:
+                tracker.__class__ = RunningLoss  # made and registered by Keras
 
     def train_step(self, *args):
         """The arguments are (batch,), and on the JAX backend (state, batch)."""
@@ -272,23 +335,45 @@ class Model(keras.Model):
             from keras_vit.training.step_jax import accumulated_step
 
             return accumulated_step(self, state, batch)
-        return super().train_step(state, batch)
+        with self.weighing(keras.utils.unpack_x_y_sample_weight(batch)[2], is_mean=False):
+            return super().train_step(state, batch)
 
     def test_step(self, *args):
         """The arguments are (batch,), and on the JAX backend (state, batch)."""
-        batch = args[-1]
-        weighted = len(batch) == 3 and not sums_over_batch(self.loss)
-        self._loss_tracker.weights = batch[2] if weighted else None
-        try:
+        _, _, weights = keras.utils.unpack_x_y_sample_weight(args[-1])
+        with self.weighing(weights, is_mean=True):
             return super().test_step(*args)
+
+    @contextlib.contextmanager
+    def weighing(self, weights, is_mean: bool):
+        """While a step is traced, tells the running losses the weights of its examples.
+
+        Args:
+            weights: one tensor, a structure with one per output, or None.
+            is_mean: see RunningLoss.
+        """
+        total, *outputs = self._running_losses()
+        each = [] if weights is None or sums_over_batch(self.loss) else keras.tree.flatten(weights)
+        total.weights = each[0] if each and (is_mean or len(each) == 1) else None
+        for i, tracker in enumerate(outputs):
+            tracker.weights = None if not each else each[i] if len(each) == len(outputs) else each[0]
+        for tracker in (total, *outputs):
+            tracker.is_mean, tracker.by_weight = is_mean, divides_by_weights(self.loss)
+        try:
+            yield
         finally:
-            self._loss_tracker.weights = None
+            for tracker in (total, *outputs):
+                tracker.weights = None
+
+    def _running_losses(self):
+        """The metrics that hold the running loss: of all, and, of a model with several outputs, of each."""
+        return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Keras' loss, with weights of examples for outputs of any rank. In evaluation it is the weighted mean of the batch."""
+        """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not counted."""
         weights = per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
-            weights = with_mean_one(weights)
+            weights = per_counted(weights)
         return super().compute_loss(x, y, y_pred, weights, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

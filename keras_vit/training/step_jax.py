@@ -30,14 +30,14 @@ def accumulated_step(model, state, batch):
             trainable, non_trainable, metrics, x, y, weights, training=True, optimizer_variables=optimizer_variables
         )
         loss, y_pred, non_trainable, metrics = aux
-        _, metrics = model._update_metrics_variables(metrics, loss, x, y, y_pred, weights)
+        with model.weighing(weights, is_mean=False):
+            logs, metrics = model._update_metrics_variables(metrics, loss, x, y, y_pred, weights)
         sums = [s + g / model.micro_batches for s, g in zip(sums, gradients)]
-        return (non_trainable, metrics, sums), None
+        return (non_trainable, metrics, sums), logs
 
     parts = _parts(keras.utils.unpack_x_y_sample_weight(batch), model.micro_batches)
     start = (non_trainable, metrics, [jax.numpy.zeros_like(v) for v in trainable])
-    (non_trainable, metrics, gradients), _ = jax.lax.scan(part, start, parts)
+    (non_trainable, metrics, gradients), logs = jax.lax.scan(part, start, parts)
     trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
-    with keras.StatelessScope(state_mapping=list(zip(model.metrics_variables, metrics))):
-        logs = model.get_metrics_result()
+    logs = jax.tree.map(lambda each: each[-1], logs)  # (parts, ...) -> (...)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)

@@ -24,19 +24,23 @@ def _rows(x):
 
 
 def _gradients(model, x, y, weights, share):
-    """Gradients of `share` x the loss of some examples; None for a variable that the loss does not depend on. Updates the metrics."""
-    with tf.GradientTape() as tape:
+    """(gradients of `share` x the loss of some examples, what a compute_metrics of the user's own returns). Updates the metrics.
+
+    A gradient is None for a variable that the loss does not depend on.
+    """
+    with tf.GradientTape() as tape, model.weighing(weights, is_mean=False):
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
         # Keras divides mean losses by the number of replicas.
         model._loss_tracker.update_state(loss * tf.cast(replicas(), loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
-    model.compute_metrics(x, y, y_pred, sample_weight=weights)
-    return [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, model.trainable_weights)]
+    logs = model.compute_metrics(x, y, y_pred, sample_weight=weights)
+    gradients = [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, model.trainable_weights)]
+    return gradients, logs if model.has_own("compute_metrics") else {}
 
 
 def _accumulated(model, batch, share_of):
-    """The sum of the gradients of `model.micro_batches` parts of a batch, only one of which is in memory at a time.
+    """As _gradients, with the sum of the gradients of `model.micro_batches` parts of a batch, one of which is in memory at a time.
 
     Part i has the rows i, i + parts, i + 2 parts...
     """
@@ -46,16 +50,18 @@ def _accumulated(model, batch, share_of):
         raise ValueError(f"A replica's batch of {n} cannot be split into {parts} micro-batches: choose a divisor of {n}.")
     connected = [True] * len(model.trainable_weights)
 
-    def body(i, *sums):
+    def body(i, sums, _):
         rows = i + parts * tf.range(n // parts) if static else tf.range(i, n, parts)
         x, y, weights = keras.tree.map_structure(lambda t: None if t is None else tf.gather(t, rows), batch, none_is_leaf=True)
-        gradients = _gradients(model, x, y, weights, share_of(_rows(x)))
+        gradients, logs = _gradients(model, x, y, weights, share_of(_rows(x)))
         connected[:] = [g is not None for g in gradients]
-        return i + 1, *(s if g is None else s + g for s, g in zip(sums, gradients))
+        return i + 1, [s if g is None else s + g for s, g in zip(sums, gradients)], logs
 
-    zeros = [tf.zeros(v.shape, v.dtype) for v in model.trainable_weights]
-    _, *sums = tf.while_loop(lambda i, *_: i < parts, body, [tf.constant(0), *zeros], parallel_iterations=1)
-    return [g if used else None for g, used in zip(sums, connected)]
+    state = (tf.constant(0), [tf.zeros(v.shape, v.dtype) for v in model.trainable_weights], {})
+    if model.has_own("compute_metrics"):
+        state = body(*state)  # outside the loop, whose variables must have the structure of the logs from the start
+    _, sums, logs = tf.while_loop(lambda i, *_: i < parts, body, state, parallel_iterations=1)
+    return [g if used else None for g, used in zip(sums, connected)], logs
 
 
 def _share(model, n):
@@ -84,8 +90,9 @@ def train_step(model, batch) -> dict:
 
     if _compiles_gradients_alone(model):
         gradients = tf.function(gradients, jit_compile=True)
-    _apply(model.optimizer, gradients(), model.trainable_weights)
-    return model.get_metrics_result()
+    summed, logs = gradients()
+    _apply(model.optimizer, summed, model.trainable_weights)
+    return logs if model.has_own("compute_metrics") else model.get_metrics_result()
 
 
 def _compiles_gradients_alone(model):
@@ -161,30 +168,47 @@ def check_made_inside(optimizer: keras.optimizers.Optimizer | None, strategy: tf
         )
 
 
-def make_function(model, step: Callable, remaining: Callable[[], int]) -> Callable:
+def _mean_over_replicas(strategy, logs):
+    """What a step returned in the replicas, as one structure."""
+    if strategy.num_replicas_in_sync == 1:
+        return {name: strategy.experimental_local_results(value)[0] for name, value in logs.items()}
+    return {name: strategy.reduce("MEAN", value, axis=None) for name, value in logs.items()}
+
+
+def make_function(model, step: Callable, remaining: Callable[[], int], own_logs: bool = False) -> Callable:
     """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution` steps.
 
     Args:
         model: a compiled model.
-        step: a function of a batch that runs in every replica; its result is not used.
+        step: a function of a batch that runs in every replica.
         remaining: returns the number of steps left in the epoch; called if steps_per_execution is above 1.
+        own_logs: whether to return what `step` returns, averaged over the replicas, instead of the model's metrics.
     """
     strategy = model.distribute_strategy
 
     def replica_step(batch):
         # Keras wraps a None in an element of a dataset as an Optional.
-        step(keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch))
+        logs = step(keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch))
+        if not own_logs:
+            return None
+        return {name: tf.cast(value, "float32") if replicas() > 1 else value for name, value in logs.items()}
 
     if model.jit_compile and not model.run_eagerly and strategy.num_replicas_in_sync == 1:
         replica_step = tf.function(replica_step, jit_compile=True, reduce_retracing=True)
 
     def on_batch(batch):
-        strategy.run(replica_step, args=(batch,))
-        return model.get_metrics_result()
+        logs = strategy.run(replica_step, args=(batch,))
+        return _mean_over_replicas(strategy, logs) if own_logs else model.get_metrics_result()
 
     def on_iterator(iterator, steps):
         if steps is None:
             return on_batch(iterator.get_next())
+
+        if own_logs:
+            first = (tf.constant(1), on_batch(iterator.get_next()))
+            return tf.while_loop(
+                lambda i, _: i < steps, lambda i, _: (i + 1, on_batch(iterator.get_next())), first, parallel_iterations=1
+            )[1]
 
         def body(i):
             strategy.run(replica_step, args=(iterator.get_next(),))

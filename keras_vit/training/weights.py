@@ -30,19 +30,55 @@ def per_value(weights, outputs):
     return keras.tree.pack_sequence_as(weights, [spread(weight, output) for weight, output in zip(each, flat)])
 
 
-def with_mean_one(weights):
-    """The weights of a batch, scaled so that a loss that Keras divides by their number is their weighted mean.
+def per_counted(weights):
+    """The weights of a batch, scaled so that a loss that Keras divides by their number is divided by those that are not 0.
 
-    Without it, a batch of which half is padding (weight 0) would report half its loss.
+    Rows of weight 0 are padding in evaluation: a batch of which half is padding would report half its loss.
     """
 
     def scaled(weight):
         if weight is None:
             return None
         weight = ops.cast(weight, "float32")
-        return weight * (ops.cast(ops.size(weight), "float32") / ops.maximum(ops.sum(weight), 1e-12))
+        return weight * (ops.cast(ops.size(weight), "float32") / ops.maximum(_counted(weight, "float32"), 1.0))
 
     return keras.tree.map_structure(scaled, weights, none_is_leaf=True)
+
+
+def _counted(weight, dtype):
+    """How many of the weights are not 0, a scalar."""
+    return ops.sum(ops.cast(weight != 0, dtype))
+
+
+class RunningLoss(keras.metrics.Mean):
+    """The loss of fit and evaluate: sum(weight * loss) over the number of examples whose weight is not 0, so far.
+
+    Attributes, set while a step is traced:
+        weights: of the batch's examples; None where all count, or the loss is a sum.
+        is_mean: whether the losses of the batch are already divided by the examples that count, or else by all of them.
+        by_weight: whether they are divided by the sum of the weights (reduction="mean_with_sample_weight").
+    """
+
+    weights = None
+    is_mean = True
+    by_weight = False
+
+    def update_state(self, values, sample_weight=None):
+        if self.weights is None:
+            return super().update_state(values, sample_weight=sample_weight)
+        weights = ops.cast(self.weights, self.dtype)
+        if self.by_weight:
+            return super().update_state(values, sample_weight=ops.sum(weights))
+        counted = _counted(weights, self.dtype)
+        if not self.is_mean:
+            values = values * ops.divide_no_nan(ops.cast(ops.size(weights), self.dtype), counted)
+        return super().update_state(values, sample_weight=counted)
+
+
+def divides_by_weights(loss) -> bool:
+    """Whether a compiled loss, or each of a structure of them, is divided by the sum of the weights."""
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    return bool(losses) and all(getattr(one, "reduction", None) == "mean_with_sample_weight" for one in losses)
 
 
 def sums_over_batch(loss) -> bool:

@@ -10,7 +10,6 @@ import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
 from keras_vit.distribution import strategy
 from keras_vit.training import Accuracy, Mixup, SoftmaxCrossEntropy
-from keras_vit.training.pixel_range import check_pixel_range
 
 
 def images(n, seed=0):
@@ -55,22 +54,6 @@ def test_validation_in_fit_counts_once_too_and_training_loss_is_keras_own(tiny):
     logits = np.asarray(ours(x))
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     assert histories[0]["val_loss"][-1] == pytest.approx(-log_p[np.arange(10), y].mean(), rel=1e-5)
-
-
-def test_normalised_pixels_are_refused(tiny):
-    model = tiny()
-    model.compile("sgd", SoftmaxCrossEntropy())
-    x = images(4).astype("float32") / 255
-    for call in (lambda: model.fit(x, np.zeros(4)), lambda: model.predict(x), lambda: model.evaluate(x, np.zeros(4))):
-        with pytest.raises(ValueError, match=r"look normalised.*are in \[.*expects pixels 0..255"):
-            call()
-    with pytest.raises(ValueError, match="look normalised"):
-        model.fit(tf.data.Dataset.from_tensor_slices((x, np.zeros(4))).batch(2))
-
-
-@pytest.mark.parametrize("x", [images(4), images(4) // 200, images(4).astype("float32"), np.zeros((4, 8, 12, 3), "float32")])
-def test_pixels_integers_and_constants_pass(x):
-    check_pixel_range(x)
 
 
 def test_a_users_model_on_ours_is_right_too_and_reloads(tiny, tmp_path):

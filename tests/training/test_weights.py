@@ -1,4 +1,4 @@
-"""Weights of examples in evaluation: every output counts each example once, whatever its rank and however its batch is padded."""
+"""Weights of examples: every output counts each example once, whatever its rank and however its batch is padded, in fit as in evaluate."""
 
 import keras
 import numpy as np
@@ -27,20 +27,25 @@ def _loss(**options):
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
 
 
+def _expected(losses, weights, reduction="sum_over_batch_size"):
+    """The sum of weight * loss over the number of values whose weight is not 0, or over the sum of the weights."""
+    count = weights.sum() if reduction == "mean_with_sample_weight" else np.count_nonzero(weights)
+    return (losses * weights).sum() / count
+
+
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 @pytest.mark.parametrize(
     "weights", [None, np.array([1, 0, 2, 1, 0.5]), RNG.uniform(0, 1, (5, 4, 4))], ids=["none", "image", "pixel"]
 )
-def test_a_dense_loss_is_the_weighted_mean_over_all_pixels(weights, reduction):
+def test_a_dense_loss_is_the_mean_over_all_pixels_that_count(weights, reduction):
     model = _dense_model()
     model.compile(
         "sgd", _loss(reduction=reduction), weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)]
     )
     measured = model.evaluate(X, DENSE, batch_size=2, sample_weight=weights, verbose=0)
     full = 1.0 if weights is None else weights.reshape(5, 1, 1) if weights.ndim == 1 else weights
-    np.testing.assert_allclose(
-        measured, [np.average(_cross_entropies(model), weights=np.broadcast_to(full, (5, 4, 4)))] * 2, rtol=1e-5
-    )
+    full, losses = np.broadcast_to(full, (5, 4, 4)), _cross_entropies(model)
+    np.testing.assert_allclose(measured, [_expected(losses, full, reduction), np.average(losses, weights=full)], rtol=1e-5)
 
 
 def test_a_penalty_counts_whole_in_a_padded_batch():
@@ -62,9 +67,35 @@ def test_several_outputs_are_weighted_each(structured):
     weights = np.array([1, 0, 2, 1, 1], "float32")
     given = {"dense": weights, "pooled": weights} if structured else weights
     errors = np.square(model.predict(X, verbose=0)["pooled"] - y["pooled"]).mean(-1)
-    per_example = _cross_entropies(keras_vit.Model(image, dense)).mean((1, 2)) + errors
-    loss = model.evaluate(X, y, batch_size=2, sample_weight=given, verbose=0)
-    assert np.ravel(loss)[0] == pytest.approx(np.average(per_example, weights=weights), rel=1e-5)
+    entropies = _cross_entropies(keras_vit.Model(image, dense)).mean((1, 2))
+    measured = model.evaluate(X, y, batch_size=2, sample_weight=given, verbose=0, return_dict=True)
+    assert measured["loss"] == pytest.approx(_expected(entropies + errors, weights), rel=1e-5)
+    assert measured["dense_loss"] == pytest.approx(_expected(entropies, weights), rel=1e-5)
+    assert measured["pooled_loss"] == pytest.approx(_expected(errors, weights), rel=1e-5)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("weights", [[1, 0, 2, 1, 0.5, 3], [0, 0, 1, 1, 2, 1], [1, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2]], ids=str)
+def test_the_losses_of_fit_and_evaluate_have_one_scale(weights, micro_batches):
+    """With a learning rate of 0 they are the same number."""
+    x = RNG.uniform(0, 255, (6, 4, 4, 3)).astype("float32")
+    y, weights = RNG.integers(0, 3, (6, 4, 4)), np.array(weights, "float32")
+    model = _dense_model()
+    model.compile(keras.optimizers.SGD(0.0), _loss())
+    model.micro_batches = micro_batches
+    history = model.fit(x, y, batch_size=2, sample_weight=weights, validation_data=(x, y, weights), verbose=0).history
+    assert history["loss"] == pytest.approx(history["val_loss"], rel=1e-5)
+    assert history["loss"] == [pytest.approx(model.evaluate(x, y, batch_size=6, sample_weight=weights, verbose=0), rel=1e-5)]
+
+
+def test_without_weights_of_0_the_loss_is_plain_keras_own():
+    weights = RNG.uniform(0.5, 3, (5, 4, 4)).astype("float32")
+    model = _dense_model()
+    plain = keras.Model(model.input, model.output)
+    for one in (model, plain):
+        one.compile("sgd", _loss())
+    measured, expected = (one.evaluate(X, DENSE, batch_size=5, sample_weight=weights, verbose=0) for one in (model, plain))
+    assert measured == pytest.approx(expected, rel=1e-5)
 
 
 def test_sums_and_means_together_are_refused():

@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
 from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
+from keras_vit.training import state
 
 _CLASSES = {"keras_vit>ViT": (ViT, make_spec), "keras_vit>BiT": (BiT, make_bit_spec)}
 _SPECS = {"keras_vit>ViTSpec": ViTSpec, "keras_vit>BiTSpec": BiTSpec}
@@ -110,6 +111,7 @@ def load(path):
         arguments = _arguments(config, shapes, path)
         try:
             model = _CLASSES[name][0](**arguments)
+            state.restore(model, config["config"].get(state.KEY))
         except ValueError as error:
             raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     elif _is_composed(config):
@@ -135,7 +137,9 @@ def _arguments(config, shapes, path):
         ValueError: for values that such a model cannot have, or a model larger than its file.
     """
     where = f'The config of "{path}"'
-    arguments = metadata.arguments(config.get("config"), where)
+    recorded = config.get("config")
+    recorded = {k: v for k, v in recorded.items() if k != state.KEY} if isinstance(recorded, dict) else recorded
+    arguments = metadata.arguments(recorded, where)
     make = _CLASSES[config["registered_name"]][1]
     try:
         metadata.check_size(make(arguments["variant"]), arguments, len(shapes), sum(map(math.prod, shapes)), path)

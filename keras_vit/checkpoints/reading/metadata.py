@@ -41,7 +41,7 @@ def write(model, arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
         arrays: {name: array} of the file, for the checksum.
         labels: whether to include the class names.
     """
-    config = {key: value for key, value in model.get_config().items() if key not in ("name", "dtype", "remat")}
+    config = {key: value for key, value in model.arguments().items() if key not in ("name", "dtype", "remat")}
     if not labels:
         config["class_names"] = None
     return json.dumps({"config": config, "crc32": _crc32(config, arrays)})

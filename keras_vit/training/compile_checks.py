@@ -1,0 +1,170 @@
+"""Refuses to compile a loss or metric for what the outputs are not: logits taken for probabilities, probabilities for logits, one logit
+where a softmax needs several. Training would run without an error, and learn nothing or report nonsense.
+"""
+
+import functools
+from typing import Any
+
+import keras
+
+from keras_vit.training.losses import ONE_LOGIT, Accuracy, FromLogits, SoftmaxCrossEntropy
+
+_BINARY = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+_CATEGORICAL = (
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+)
+# They have no form for logits.
+_PROBABILITIES_ONLY = (keras.losses.KLDivergence, keras.losses.Dice, keras.losses.Tversky)
+_FUNCTIONS = {
+    keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
+    keras.losses.binary_focal_crossentropy: keras.losses.BinaryFocalCrossentropy,
+    keras.losses.categorical_crossentropy: keras.losses.CategoricalCrossentropy,
+    keras.losses.sparse_categorical_crossentropy: keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.categorical_focal_crossentropy: keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.kl_divergence: keras.losses.KLDivergence,
+    keras.losses.dice: keras.losses.Dice,
+    keras.losses.tversky: keras.losses.Tversky,
+}
+# Metrics with thresholds between 0 and 1, by the argument that sets them; None where it cannot be set.
+_THRESHOLDS = {
+    keras.metrics.BinaryAccuracy: "threshold",
+    keras.metrics.BinaryIoU: "threshold",
+    keras.metrics.Precision: "thresholds",
+    keras.metrics.Recall: "thresholds",
+    keras.metrics.TruePositives: "thresholds",
+    keras.metrics.TrueNegatives: "thresholds",
+    keras.metrics.FalsePositives: "thresholds",
+    keras.metrics.FalseNegatives: "thresholds",
+    keras.metrics.PrecisionAtRecall: None,
+    keras.metrics.RecallAtPrecision: None,
+    keras.metrics.SensitivityAtSpecificity: None,
+    keras.metrics.SpecificityAtSensitivity: None,
+}
+_CATEGORICAL_ACCURACIES = (
+    Accuracy,
+    keras.metrics.CategoricalAccuracy,
+    keras.metrics.SparseCategoricalAccuracy,
+    keras.metrics.TopKCategoricalAccuracy,
+    keras.metrics.SparseTopKCategoricalAccuracy,
+)
+# Layers that change the places or the scale of values, not what they are.
+_NEUTRAL = ("Average", "Dropout", "Flatten", "Reshape", "Permute", "Identity", "Cast")
+_LINEAR = ("Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D")
+
+
+def what_is(output: Any) -> str | None:
+    """What a symbolic output holds, as far as its last layers tell: "logits", "probabilities", or None for anything else."""
+    operation, _, index = output._keras_history
+    if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
+        return what_is(operation.outputs[index])
+    kind = type(operation).__name__
+    activation = getattr(operation, "activation", None)
+    if kind in ("Softmax", "Sigmoid") or activation in (keras.activations.softmax, keras.activations.sigmoid):
+        return "probabilities"
+    if kind in _LINEAR and activation in (None, keras.activations.linear):
+        return "logits"
+    if kind in _NEUTRAL or kind == "Activation" and activation is keras.activations.linear:
+        return what_is(operation._inbound_nodes[-1].input_tensors[0])
+    return None
+
+
+def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
+    """Compares a loss and metrics with the outputs of a model.
+
+    Args:
+        model: with symbolic outputs.
+        loss, metrics: as in compile; metrics in any structure.
+
+    Raises:
+        ValueError: with the line to write instead.
+    """
+    outputs, losses = model.outputs, [one for one in keras.tree.flatten(loss) if one is not None]
+    kinds = {what_is(output) for output in outputs}
+    several = len(outputs) > 1
+    if len(losses) == len(outputs):
+        for one, output in zip(losses, outputs):
+            _check_loss(one, what_is(output), output.shape[-1])
+    if several and (len(kinds) > 1 or len({output.shape[-1] for output in outputs}) > 1):
+        return  # which metric belongs to which output is Keras' affair
+    for metric in keras.tree.flatten(metrics):
+        _check_metric(metric, next(iter(kinds)), outputs[0].shape[-1])
+
+
+def _loss_class(loss):
+    """(the class of a loss, whether it takes logits), of what compile accepts."""
+    loss, from_logits = keras.losses.get(loss), False
+    if isinstance(loss, functools.partial):
+        loss, from_logits = loss.func, loss.keywords.get("from_logits", False)
+    if isinstance(loss, keras.losses.Loss):
+        takes = isinstance(loss, FromLogits) or isinstance(loss, _BINARY + _CATEGORICAL) and loss.get_config()["from_logits"]
+        return type(loss), takes
+    return (_FUNCTIONS.get(loss) if callable(loss) and hasattr(loss, "__hash__") else None), from_logits
+
+
+def _check_loss(loss, kind, units):
+    form, from_logits = _loss_class(loss)
+    if form is None:
+        return
+    known = issubclass(form, (FromLogits, *_BINARY, *_CATEGORICAL, *_PROBABILITIES_ONLY))
+    if known and kind == "logits" and not from_logits:
+        mend = "loss=keras_vit.training.SoftmaxCrossEntropy()"
+        if issubclass(form, _BINARY + _CATEGORICAL):
+            mend = f"loss=keras.losses.{form.__name__}(from_logits=True)"
+        raise ValueError(
+            f"The model returns logits, and the loss {form.__name__} takes them for probabilities: from a zero head, no gradient would ever "
+            f"come back. Write {mend}."
+        )
+    if known and kind == "probabilities" and from_logits:
+        raise ValueError(
+            f"The model ends in a softmax or sigmoid, and the loss {form.__name__} applies another one. Leave the activation out of the "
+            "model, which is also more precise, or use a loss of Keras with from_logits=False."
+        )
+    if units == 1 and issubclass(form, (SoftmaxCrossEntropy, *_CATEGORICAL)):
+        raise ValueError(ONE_LOGIT.format(f"the loss {form.__name__} is always 0"))
+
+
+def _metric(metric):
+    """A metric as an instance where that is possible; "accuracy" and "crossentropy" stay text: Keras chooses by the shapes."""
+    if metric in ("accuracy", "acc", "crossentropy", "ce"):
+        return metric
+    if isinstance(metric, str):
+        try:
+            return keras.metrics.get(metric)
+        except ValueError:  # Keras says so itself
+            return None
+    return metric
+
+
+def _check_metric(metric, kind, units):
+    metric = _metric(metric)
+    if units == 1 and isinstance(metric, _CATEGORICAL_ACCURACIES):
+        raise ValueError(ONE_LOGIT.format(f"the metric {type(metric).__name__} means nothing"))
+    if kind != "logits":
+        return
+    if metric in ("crossentropy", "ce"):
+        form = "BinaryCrossentropy" if units == 1 else "SparseCategoricalCrossentropy"
+        _refuse_metric(f'"{metric}"', f"keras.metrics.{form}(from_logits=True)")
+    elif metric in ("accuracy", "acc") and units == 1:
+        _refuse_metric(f'"{metric}"', "keras.metrics.BinaryAccuracy(threshold=0.0)")
+    elif isinstance(metric, keras.metrics.Metric):
+        _check_instance(metric, type(metric).__name__)
+
+
+def _check_instance(metric, name):
+    config = metric.get_config() if type(metric).__module__.startswith("keras.") else {}
+    if config.get("from_logits") is False:
+        _refuse_metric(name, f"keras.metrics.{name}(from_logits=True)")
+    for form, argument in _THRESHOLDS.items():
+        if type(metric) is not form:
+            continue
+        if argument is None:
+            _refuse_metric(name, "a model that ends in a sigmoid")
+        thresholds = config.get(argument)
+        if thresholds in (None, 0.5, [0.5]) and config.get("top_k") is None:
+            _refuse_metric(name, f"keras.metrics.{name}({argument}={0.0 if argument == 'threshold' else [0.0]})")
+
+
+def _refuse_metric(name, mend):
+    raise ValueError(f"The model returns logits, and the metric {name} takes them for probabilities. Write {mend}.")

@@ -1,0 +1,70 @@
+"""What a model's config keeps of how it is trained: which layers are frozen, micro_batches and mixing."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import keras
+
+from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
+
+KEY = "training"  # of a model's config
+_MIXINGS = {cls.__name__: cls for cls in (Mixup, Cutmix, MixupOrCutmix)}
+
+
+def _frozen(layer, path=()):
+    """The paths, tuples of names, of the outermost frozen layers in a layer; the empty path is the layer itself."""
+    if not layer.trainable:
+        return [path]
+    children = layer._flatten_layers(include_self=False, recursive=False)
+    return [found for child in children for found in _frozen(child, (*path, child.name))]
+
+
+def _mixing(mixing):
+    if mixing is None or type(mixing) in _MIXINGS.values():
+        return None if mixing is None else {"name": type(mixing).__name__, **dataclasses.asdict(mixing)}
+    warnings.warn(f"The mixing {mixing!r} is not saved with the model: only those of keras_vit.training are.", stacklevel=2)
+    return None
+
+
+def to_config(model: keras.Model) -> dict[str, Any]:
+    """{KEY: the state of `model` as JSON}; {} for a model whose layers all train, in one part and without mixing."""
+    state = {
+        "frozen": ["/".join(path) for path in _frozen(model)],
+        "micro_batches": model.micro_batches if model.micro_batches != 1 else None,
+        "mixing": _mixing(model.mixing),
+    }
+    state = {name: value for name, value in state.items() if value not in (None, [])}
+    return {KEY: state} if state else {}
+
+
+def restore(model: keras.Model, state: Any) -> None:
+    """Sets what `to_config` returned under KEY, or None, on a model just made.
+
+    Raises:
+        ValueError: if the state is not what to_config returns for such a model.
+    """
+    if state is None:
+        return
+    try:
+        frozen, micro_batches, mixing = state.get("frozen", []), state.get("micro_batches", 1), state.get("mixing")
+        layers = [_find(model, path) for path in frozen]
+        if type(micro_batches) is not int or micro_batches < 1:
+            raise ValueError(f"micro_batches={micro_batches!r}")
+        if mixing is not None:
+            model.mixing = _MIXINGS[mixing["name"]](**{name: value for name, value in mixing.items() if name != "name"})
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
+        raise ValueError(f'The model\'s config has a "{KEY}" that this model cannot have: {error!r}.') from None
+    model.micro_batches = micro_batches
+    for layer in layers:
+        # A layer made from a config may be frozen already, but not the layers in it, and setting the same value again has no effect.
+        layer.trainable = True
+        layer.trainable = False
+
+
+def _find(model, path):
+    """The layer at a path such as "block_00/attention"; the model itself for ""."""
+    layer = model
+    for name in filter(None, path.split("/")):
+        layer = next(child for child in layer._flatten_layers(include_self=False, recursive=False) if child.name == name)
+    return layer

@@ -1,0 +1,228 @@
+"""What fit, evaluate and predict refuse to read: pixels on another scale, labels outside the classes, data without labels."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import data, dense_on_images
+
+import keras_vit
+from keras_vit.training import Mixup, SigmoidCrossEntropy, SoftmaxCrossEntropy
+
+X, Y = data(8)
+ONE_BASED = Y % 5 + 1
+CALLS = ("fit", "evaluate")
+
+
+class Sequence(keras.utils.PyDataset):
+    """Batches of four."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y, self.read = x, y, []
+
+    def __len__(self):
+        return len(self.x) // 4
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return self.x[4 * i : 4 * i + 4], self.y[4 * i : 4 * i + 4]
+
+
+def generator(x, y):
+    return (batch for batch in [(x[:4], y[:4]), (x[4:], y[4:])])
+
+
+def dataset(x, y):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+
+
+def classifier(loss=None):
+    model = dense_on_images()
+    model.compile("sgd", loss or SoftmaxCrossEntropy(), jit_compile=False)
+    return model
+
+
+def given(form, x, y):
+    """The arguments of fit for data in some form."""
+    return (x, y) if form is None else (form(x, y),)
+
+
+@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (ONE_BASED, r"whole numbers from 0 to 4, for 5 classes, and are from 1 to 5\. They seem to count from 1: subtract 1"),
+        (np.where(np.arange(8) == 6, -1, Y), r"are from -1 to"),
+        (np.where(np.arange(8) == 6, 255, Y)[:, None], "to 255"),
+        (Y + 0.5, "whole numbers from 0 to 4"),
+        (np.where(np.arange(8) == 6, np.nan, Y), "whole numbers"),
+        (2 * np.eye(5)[Y], "numbers from 0 to 1, and are from 0 to 2"),
+    ],
+    ids=["from 1", "-1", "255", "fractions", "nan", "rows"],
+)
+def test_labels_outside_the_classes_are_refused(form, labels, message):
+    with pytest.raises(ValueError, match=message):
+        classifier().fit(*given(form, X, labels), verbose=0)
+
+
+@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
+def test_evaluate_refuses_them_too(form):
+    with pytest.raises(ValueError, match="subtract 1"):
+        classifier().evaluate(*given(form, X, ONE_BASED), verbose=0)
+
+
+@pytest.mark.parametrize("call", ["train_on_batch", "test_on_batch"])
+def test_a_single_batch_is_checked(call):
+    with pytest.raises(ValueError, match="subtract 1"):
+        getattr(classifier(), call)(X, ONE_BASED)
+
+
+def test_validation_data_is_checked():
+    with pytest.raises(ValueError, match="subtract 1"):
+        classifier().fit(X, Y, validation_data=(X, ONE_BASED), verbose=0)
+    with pytest.raises(ValueError, match="subtract 1"):
+        classifier().fit(X, Y, validation_data=dataset(X, ONE_BASED), verbose=0)
+
+
+@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
+@pytest.mark.parametrize("labels", [Y, Y[:, None], Y.astype("uint8"), Y.astype("float32"), np.eye(5)[Y]])
+def test_right_labels_pass(form, labels):
+    history = classifier().fit(*given(form, X, labels), verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_text_as_labels_is_refused():
+    with pytest.raises(ValueError, match="should be numbers, got <U3 such as .*cat.*Number the classes from 0"):
+        classifier().fit(X, np.array(["cat"] * 8), verbose=0)
+
+
+def test_examples_of_weight_0_may_have_any_label():
+    weights = (np.arange(8) < 6).astype("float32")
+    labels = np.where(weights > 0, Y, -1)
+    model = classifier()
+    expected = model.evaluate(X[:6], Y[:6], verbose=0)
+    assert model.evaluate(X, labels, sample_weight=weights, verbose=0) == pytest.approx(expected, rel=1e-5)
+    batches = tf.data.Dataset.from_tensor_slices((X, labels, weights)).batch(4)
+    assert model.evaluate(batches, verbose=0) == pytest.approx(expected, rel=1e-5)
+
+
+def test_every_output_is_checked_by_its_own_loss():
+    inputs = keras.Input((8, 12, 3))
+    x = keras.layers.Flatten()(inputs)
+    model = keras_vit.Model(inputs, {"a": keras.layers.Dense(5)(x), "b": keras.layers.Dense(3)(x)})
+    model.compile("sgd", {"a": SoftmaxCrossEntropy(), "b": SoftmaxCrossEntropy()}, jit_compile=False)
+    model.fit(X, {"a": Y, "b": Y % 3}, verbose=0)
+    with pytest.raises(ValueError, match="for 3 classes, and are from 1 to 3"):
+        model.fit(X, {"a": Y, "b": Y % 3 + 1}, verbose=0)
+
+
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), SigmoidCrossEntropy()])
+def test_a_loss_called_by_itself_refuses_them_too(loss):
+    logits = np.zeros((2, 3), "float32")
+    for labels in ([0, 3], [-1, 0], [0.5, 1]):
+        with pytest.raises(ValueError, match="whole numbers from 0 to 2"):
+            loss(np.array(labels), logits)
+    with pytest.raises(ValueError, match=r"rows \(b, 3\) for 3 classes; got the shape \(2, 4\)"):
+        loss(np.zeros((2, 4)), logits)
+
+
+def test_in_a_compiled_function_the_loss_is_not_a_number():
+    """Where nothing on the host sees the labels, such as the batches of a distributed dataset."""
+    loss = tf.function(lambda labels: SoftmaxCrossEntropy()(labels, tf.zeros((2, 3))))
+    assert np.isnan(loss(tf.constant([0, 3]))) and np.isfinite(loss(tf.constant([0, 2])))
+    assert np.isnan(Mixup(1.0, 3)(tf.zeros((2, 4, 4, 3)), tf.constant([0, 3]), 0)[1]).any()
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("form", ["arrays", "dataset of images", "dataset of (images,)"])
+def test_data_without_labels_is_refused(call, form):
+    x = {"arrays": X, "dataset of images": tf.data.Dataset.from_tensor_slices(X).batch(3)}.get(form)
+    x = tf.data.Dataset.from_tensor_slices((X,)).batch(3) if x is None else x
+    with pytest.raises(ValueError, match="no labels, which the loss needs.*use predict"):
+        getattr(classifier(), call)(x, verbose=0)
+
+
+def test_a_model_whose_loss_needs_no_labels_is_evaluated_without():
+    inputs = keras.Input((8, 12, 3))
+    model = keras_vit.Model(inputs, keras.layers.ActivityRegularization(l1=1.0)(keras.layers.Rescaling(1 / 255)(inputs)))
+    model.compile("sgd")
+    images = tf.data.Dataset.from_tensor_slices(X[:6]).batch(3)  # a batch of three images is not (x, y, weights)
+    assert model.evaluate(images, verbose=0) == pytest.approx(X[:6].sum() / 255 / 3 / 2, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    """Its normalisation is for pixels 0..255."""
+    model = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5)
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+    return model
+
+
+@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
+def test_normalised_pixels_are_refused(vit, form):
+    for low, high in ((0, 1), (-1, 1)):
+        x = (X / 255 * (high - low) + low).astype("float32")
+        with pytest.raises(ValueError, match=r"look normalised.*are in \[.*expects pixels 0..255.*model.check_pixels = False"):
+            vit.fit(*given(form, x, Y), verbose=0)
+
+
+def test_predict_checks_pixels_too(vit):
+    with pytest.raises(ValueError, match="look normalised"):
+        vit.predict(X / 255.0, verbose=0)
+    with pytest.raises(ValueError, match="look normalised"):
+        vit.predict(tf.data.Dataset.from_tensor_slices(X / 255.0).batch(4), verbose=0)
+
+
+@pytest.mark.parametrize("x", [X, X // 200, X.astype("float32"), np.zeros((8, 8, 12, 3), "float32")])
+def test_pixels_integers_and_constants_pass(vit, x):
+    for form in (None, dataset):
+        vit.evaluate(*given(form, x, Y), verbose=0)
+
+
+def test_the_check_can_be_switched_off(vit):
+    model = vit.clone()
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+    model.check_pixels = False
+    model.evaluate(X / 255.0, Y, verbose=0)
+
+
+@pytest.mark.parametrize("mean, std", [(0.5, 0.5), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+def test_the_scale_is_that_of_the_models_own_mean_and_std(tiny, mean, std):
+    model = tiny(depth=1, mean=mean, std=std)
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+    model.evaluate(X / 255.0, Y, verbose=0)
+    for form in (None, dataset):
+        with pytest.raises(ValueError, match="look like pixels 0..255.*divide the images by 255"):
+            model.evaluate(*given(form, X.astype("float32"), Y), verbose=0)
+
+
+def test_a_model_that_scales_its_input_itself_is_left_alone(vit):
+    inputs = keras.Input((8, 12, 3))
+    for outputs in (vit(keras.layers.Rescaling(255.0)(inputs)), keras.layers.Flatten()(inputs)):
+        keras_vit.Model(inputs, outputs).predict(X / 255.0, verbose=0)
+
+
+def test_nothing_is_read_twice_and_a_generator_keeps_its_first_batch(vit):
+    read = []
+
+    def images():
+        for i in range(8):
+            read.append(i)
+            yield X[i].astype("float32"), Y[i]
+
+    spec = (tf.TensorSpec((8, 12, 3), tf.float32), tf.TensorSpec((), tf.int64))
+    vit.evaluate(tf.data.Dataset.from_generator(images, output_signature=spec).batch(4), steps=2, verbose=0)
+    assert read == list(range(8))
+    one_pass = generator(X.astype("float32"), Y)
+    logits = vit.predict(one_pass, verbose=0)
+    np.testing.assert_allclose(logits, vit.predict(X, verbose=0), rtol=1e-5)
+
+
+def test_the_number_of_batches_stays_known():
+    model = classifier()
+    history = model.fit(dataset(X, Y).repeat(), steps_per_epoch=3, verbose=0)
+    assert history.params["steps"] == 3
+    checked = keras_vit.training.input_checks.InputChecks.of(model).dataset(dataset(X, Y))
+    assert int(checked.cardinality()) == 2
+    assert int(keras_vit.training.input_checks.InputChecks.of(model).dataset(dataset(X, Y).repeat()).cardinality()) == -1

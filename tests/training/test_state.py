@@ -1,0 +1,123 @@
+"""What a .keras file, a clone and a model around keep of how a model is trained."""
+
+import keras
+import numpy as np
+import pytest
+from small_models import data
+
+import keras_vit
+from keras_vit.models import freeze, freeze_all_but_head
+from keras_vit.training import AdamW, Cutmix, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
+
+X, Y = data(8)
+
+
+def trainable(model):
+    return sorted(v.path.split("/", 1)[1] for v in model.trainable_variables)
+
+
+def reloaded(model, path):
+    """The model after each way of loading, {name: model}."""
+    model.save(path)
+    return {"load_model": keras.saving.load_model(path), "load": keras_vit.load(path), "clone": model.clone()}
+
+
+def freezers():
+    def nested(model):
+        model.get_layer("block_00").attention.trainable = False
+
+    def everything(model):
+        model.trainable = False
+
+    return {
+        "head only": freeze_all_but_head,
+        "by name": lambda model: freeze(model, ["block_0*"]),
+        "inside a block": nested,
+        "everything": everything,
+    }
+
+
+@pytest.mark.parametrize("name", freezers())
+def test_frozen_layers_stay_frozen(tiny, tmp_path, name):
+    model = tiny()
+    freezers()[name](model)
+    for way, copy in reloaded(model, tmp_path / "m.keras").items():
+        assert trainable(copy) == trainable(model), way
+        np.testing.assert_array_equal(copy(X), model(X))
+
+
+def test_frozen_layers_of_a_bit_and_of_a_model_with_another_head_stay_frozen(tiny, tmp_path):
+    bit = keras_vit.BiT(keras_vit.BiTSpec((1,), 0.5), image_size=32, classes=3)
+    headed = tiny().with_head(keras.layers.Dense(2, name="mine"))
+    for model in (bit, headed):
+        freeze_all_but_head(model)
+        assert len(model.trainable_variables) == 2
+        for way, copy in reloaded(model, tmp_path / "m.keras").items():
+            assert trainable(copy) == trainable(model), way
+
+
+@pytest.mark.parametrize("outer", [keras.Model, keras_vit.Model])
+def test_a_frozen_vit_inside_another_model_stays_frozen(tiny, tmp_path, outer):
+    vit = tiny(classes=None)
+    vit.trainable = False
+    inputs = keras.Input((8, 12, 3))
+    model = outer(inputs, keras.layers.Dense(2, name="mine")(vit(inputs)))
+    model.save(tmp_path / "m.keras")
+    assert len(keras.saving.load_model(tmp_path / "m.keras").trainable_variables) == len(model.trainable_variables) == 2
+
+
+def test_the_optimizer_goes_on_where_it_was(tiny, tmp_path):
+    def compiled(model):
+        model.compile(AdamW(0.01, decay=0.1), SoftmaxCrossEntropy(), jit_compile=False)
+        return model
+
+    model = tiny()
+    freeze_all_but_head(model)
+    compiled(model).fit(X, Y, shuffle=False, verbose=0)
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    for one in (model, again):
+        one.fit(X, Y, shuffle=False, verbose=0)
+    assert int(again.optimizer.iterations) == 2
+    for a, b in zip(model.get_weights(), again.get_weights()):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("mixing", [Mixup(0.2, 5), Cutmix(1.0, 5, seed=3), MixupOrCutmix(0.8, 1.0, 5)])
+def test_micro_batches_and_mixing_are_kept(tiny, tmp_path, mixing):
+    model = tiny()
+    for one in (model, model.with_head(keras.layers.Dense(5, name="mine"))):
+        one.mixing, one.micro_batches = mixing, 4
+        for way, copy in reloaded(one, tmp_path / "m.keras").items():
+            assert (copy.mixing, copy.micro_batches) == (mixing, 4), way
+
+
+def test_another_mixing_is_not_saved_and_says_so(tiny, tmp_path):
+    model = tiny()
+    model.mixing = lambda images, labels, step: (images, labels)
+    with pytest.warns(UserWarning, match="is not saved with the model"):
+        model.save(tmp_path / "m.keras")
+    assert keras.saving.load_model(tmp_path / "m.keras").mixing is None
+
+
+def test_a_new_model_from_a_frozen_one_trains_whole(tiny, tmp_path):
+    """load with changes makes another model, for another task."""
+    model = tiny()
+    freeze_all_but_head(model)
+    model.micro_batches = 2
+    keras_vit.save(model, tmp_path / "m.keras")
+    other = keras_vit.load(tmp_path / "m.keras", classes=3, head="reset")
+    assert len(other.trainable_variables) == len(other.weights) and other.micro_batches == 1
+
+
+@pytest.mark.parametrize("state", [3, {"frozen": ["block_77"]}, {"micro_batches": 0}, {"mixing": {"name": "os.system"}}])
+def test_a_state_that_the_model_cannot_have_is_refused(tiny, state):
+    with pytest.raises(ValueError, match='config has a "training" that this model cannot have'):
+        keras_vit.ViT.from_config({**tiny().get_config(), "training": state})
+
+
+def test_other_formats_do_not_carry_it(tiny, tmp_path):
+    model = tiny()
+    freeze_all_but_head(model)
+    keras_vit.save(model, tmp_path / "m.npz")
+    assert len(keras_vit.load(tmp_path / "m.npz").trainable_variables) == len(model.weights)
