@@ -171,3 +171,40 @@ def refusals():
 def test_ragged_data_are_evaluated_and_what_cannot_be_trained_is_refused(jax):
     jax.run(inputs)
     jax.run(refusals)
+
+
+def refusals_and_own_logs():
+    """{what: message or value} of what fit refuses, and of what steps of the user's own report. Runs on the JAX backend."""
+    from training.test_own_steps import OwnMetrics, OwnSteps, made
+
+    x, y = data(8)
+    found = {}
+    for name, labels, images in (("labels", y + 1, x), ("pixels", y, x / 255.0)):
+        model = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5)
+        model.compile("sgd", SoftmaxCrossEntropy())
+        for form in (lambda x, y: (x, y), lambda x, y: (iter_batches(x, y),)):
+            try:
+                model.fit(*form(images, labels), verbose=0)
+            except ValueError as error:
+                found.setdefault(name, []).append(str(error))
+    for parts in (1, 2):
+        model = made(OwnMetrics)
+        model.micro_batches = parts
+        history = model.fit(x, y, batch_size=4, shuffle=False, validation_data=(x, y), verbose=0).history
+        assert "largest" in history
+        found[f"own metrics {parts}"] = float(history["val_largest"][0] - model.predict(x[4:], verbose=0).max())
+    found["own steps"] = made(OwnSteps).fit(x, y, validation_data=(x, y), verbose=0).history["val_mine"]
+    return found
+
+
+def iter_batches(x, y):
+    yield x[:4], y[:4]
+    yield x[4:], y[4:]
+
+
+def test_refusals_and_own_logs_are_tensorflows(jax):
+    theirs, ours = jax.run(refusals_and_own_logs), refusals_and_own_logs()
+    assert len(ours["labels"]) == len(ours["pixels"]) == 2
+    assert theirs["labels"] == ours["labels"] and theirs["pixels"] == ours["pixels"]
+    for name in ("own metrics 1", "own metrics 2", "own steps"):
+        assert theirs[name] == pytest.approx(ours[name], abs=1e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from as_one_device import CASES, DEPTH, assert_as_one_device, hold
 from interpreters import Interpreter
-from small_models import data, dense, distance, reordered, rows, small, trained
+from small_models import data, dense, dense_on_images, distance, reordered, rows, small, trained
 
 import keras_vit
 from benchmarks.strategies import limit, measure
@@ -96,6 +96,39 @@ def ragged_and_compiled():
 def test_ragged_batches_and_xla_are_right_on_two_replicas(replicas):
     distances, rounding = replicas.run(ragged_and_compiled)
     assert max(distances.values()) <= limit(rounding), (distances, rounding)
+
+
+def own_logs_and_weights():
+    """What steps of the user's own report, and the losses under sample weights, {name: (one device, two replicas)}."""
+    from training.test_own_steps import OwnMetrics, OwnSteps, made
+
+    x, y = data(16)
+    weights = np.array([1, 0, 2, 0.5] * 4, "float32")
+    results = {}
+    for chosen in (strategy("one"), two()):
+        with chosen.scope():
+            steps, metrics, plain = made(OwnSteps, steps_per_execution=2), made(OwnMetrics), made(keras_vit.Model)
+        given = {"batch_size": 8, "shuffle": False, "verbose": 0}
+        found = {
+            "steps": steps.fit(x, y, validation_data=(x, y), **given).history["val_mine"],
+            "metrics": metrics.fit(x, y, **given).history["loss"],
+            "weights": plain.fit(x, y, sample_weight=weights, validation_data=(x, y, weights), **given).history["val_loss"],
+            "weighted loss": plain.history.history["loss"],
+        }
+        for name, value in found.items():
+            results.setdefault(name, []).append(float(value[0]))
+    with two().scope():
+        refusing = dense_on_images()
+        refusing.compile("sgd", SoftmaxCrossEntropy())
+    with pytest.raises(ValueError, match="subtract 1"):
+        refusing.fit(x, np.arange(16) % 5 + 1, batch_size=8, verbose=0)
+    return results
+
+
+def test_own_steps_weights_and_refusals_are_those_of_one_device(replicas):
+    results = replicas.run(own_logs_and_weights)
+    for name, (one, both) in results.items():
+        assert both == pytest.approx(one, rel=1e-5), name
 
 
 def a_convolutional_stem():
