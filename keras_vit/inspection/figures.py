@@ -79,6 +79,7 @@ def curves(series, x_label: str, name: str) -> str:
             alone = len(xs) == 1
             axes.plot(xs, ys, "o--" if i else "o" if alone else "-", label=label, markersize=4)
         axes.set(xlabel=x_label)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         if len(series) > 1:
             axes.legend()
         return _svg(figure, name)
@@ -150,7 +151,8 @@ def lines(series: dict, x_label: str, y_label: str, label_each: bool = False) ->
 
     Args:
         series, x_label, y_label: what is drawn, and the names of the axes.
-        label_each: whether the xs are few chosen values, each to be labelled, on a logarithmic axis if they span a factor of 4.
+        label_each: whether the xs are few chosen values, to be labelled each, on a logarithmic axis if they span a factor of 4;
+            otherwise they are whole numbers, such as steps.
     """
     figure, axes = _new(6, 3.6)
     for name, (xs, ys) in series.items():
@@ -158,8 +160,10 @@ def lines(series: dict, x_label: str, y_label: str, label_each: bool = False) ->
     axes.set(xlabel=x_label, ylabel=y_label)
     if label_each:
         _label_each(axes, x_label, [x for xs, _ in series.values() for x in xs])
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if len(series) > 1:
-        axes.legend(ncols=1 + (len(series) - 1) // 8, fontsize=9)
+        figure.legend(loc="outside right upper", fontsize=9)
     return _png(figure)
 
 
