@@ -95,6 +95,15 @@ def _cell(value, text=None):
 # Sections
 
 
+def _series(records, key, scale):
+    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric; what the records do not have is left out."""
+    series = {}
+    for line, name in (("training", key), ("evaluation", f"val_{key}")):
+        points = [(record["step"], scale * record[name]) for record in records if record.get(name) is not None]
+        series |= {line: points} if points else {}
+    return series
+
+
 def learning_curves(records, metric: str = "accuracy", title: str = "", percent: bool = False, note: str = "") -> str:
     """The loss and a metric against steps; "" without records.
 
@@ -106,15 +115,11 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
         note: text below the pictures.
     """
     titles, scales = {"loss": "loss", metric: title or metric}, {"loss": 1, metric: 100 if percent else 1}
-    series = {}
-    for key in titles:
-        lines = {"training": key, "evaluation": f"val_{key}"}
-        points = {line: [(r["step"], scales[key] * r[name]) for r in records if name in r] for line, name in lines.items()}
-        series[key] = {line: found for line, found in points.items() if found}
+    series = {name: _series(records, key, scales[key]) for key, name in titles.items()}
     if len(records) == 1:
-        rows = [(f"{titles[key]}, {line}", points[0][1]) for key, found in series.items() for line, points in found.items()]
+        rows = [(f"{name}, {line}", points[0][1]) for name, lines in series.items() for line, points in lines.items()]
         return section(f"After step {records[0]['step']:,}", table(rows), note) if rows else ""
-    drawn = {titles[key]: figures.curves(found, "step", f"curve{i}") for i, (key, found) in enumerate(series.items()) if found}
+    drawn = {name: figures.curves(lines, "step", f"curve{i}") for i, (name, lines) in enumerate(series.items()) if lines}
     return section("Learning curves", _pictures(drawn), note) if drawn else ""
 
 

@@ -109,11 +109,19 @@ def _against_truth(model, samples):
     return [report.against_truth(y.reshape(-1), predict(model, x).reshape(-1))]
 
 
+def _is_random(preprocess):
+    """Whether a preprocessing text is random; an op that this process does not know, one of the run's own, is taken to be."""
+    try:
+        return parse(preprocess).random
+    except ValueError:
+        return True
+
+
 def _training_note(config):
     """What sets the curves of training apart from those of evaluation, as a sentence; "" if nothing does, or it is not known."""
     if not config or "data" not in config:
         return ""
-    augmented = "augmented " if parse(config.data.train_preprocess).random else ""
+    augmented = "augmented " if _is_random(config.data.train_preprocess) else ""
     mixed = " or ".join(name for name in ("mixup", "cutmix") if config.get(name))
     if not augmented and not mixed:
         return ""

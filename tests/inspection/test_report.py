@@ -108,7 +108,7 @@ def test_the_table_of_classes_sorts_and_reads_without_a_script(written):
     assert "1 of 5 classes have no examples here" in page.text
 
 
-@pytest.mark.parametrize("records", [[], [{"step": 3, "learning_rate": 0.1}]])
+@pytest.mark.parametrize("records", [[], [{"step": 3, "learning_rate": 0.1, "loss": None}]])
 def test_nothing_trained_means_no_curves(written, records):
     page = written(records).page
     assert "Learning curves" not in page.headings and not [h for h in page.headings if h.startswith("After")]
@@ -129,6 +129,8 @@ def test_training_and_its_note_say_what_was_done_to_the_images(written):
     assert augmented in written(RECORDS, config=config).page.text
     config.mixup = 0.2
     assert "on augmented images, mixed by mixup; evaluation" in written(RECORDS, config=config).page.text
+    config.mixup, config.data.train_preprocess = None, "decode(1)|an_op_of_the_run_s_own"
+    assert augmented in written(RECORDS, config=config).page.text
     config.mixup, config.data.train_preprocess = None, config.data.eval_preprocess
     page = written(RECORDS, config=config).page
     assert "Training is measured" not in page.text and "mixup" in page.text  # as a key of the configuration
