@@ -193,12 +193,11 @@ def _picture(grid, rows, score):
     """The score as a curve over the values of a single numeric key, else as bars."""
     good = [row for row in rows if score.name in row]
     keys = list(grid.values)
-    numeric = all(isinstance(row["point"][keys[0]], (int, float)) for row in good)
+    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in grid.values[keys[0]])
     if len(keys) > 1 or not numeric:
         return figures.bars({grid.name(row["point"]): score.scaled(row[score.name]) for row in good}, score.label)
     points = sorted((row["point"][keys[0]], score.scaled(row[score.name])) for row in good)
-    log = points[0][0] > 0 and points[-1][0] >= 4 * points[0][0]
-    return figures.lines({score.title: tuple(zip(*points))}, keys[0], score.label, log)
+    return figures.lines({score.title: tuple(zip(*points))}, keys[0], score.label, label_each=True)
 
 
 def _run_points(config, grid, folder, run_point, score):

@@ -1,5 +1,6 @@
 """Files, paths, the cache, checksums and hints."""
 
+import json
 import os
 
 import numpy as np
@@ -9,6 +10,7 @@ from absl import logging
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.cache import cache_folder, cached_answer
 from keras_vit.io.checksum import checksum
+from keras_vit.io.json_text import json_text
 from keras_vit.io.logs import quiet
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.suggest import did_you_mean, nearest
@@ -89,3 +91,12 @@ def test_quiet_ends_with_its_context():
     with quiet():
         assert logging.get_verbosity() == logging.WARNING
     assert logging.get_verbosity() == before
+
+
+def test_json_text_is_json_with_lists_on_one_line():
+    content = {"a [ \n b": {"c": [1, 2.5, None, "x"], 5: {}}, "matrix": ((1, 2), (3, 4)), "none": [], "dicts": [{"d": True}]}
+    text = json_text(content)
+    assert json.loads(text) == json.loads(json.dumps(content))
+    assert text.split("\n")[2:4] == ['    "c": [1, 2.5, null, "x"],', '    "5": {}']
+    assert "  [1, 2],\n" in text and '"none": []' in text
+    assert json_text({"path": os}) == json.dumps({"path": str(os)}, indent=2)
