@@ -89,3 +89,13 @@ def test_quiet_ends_with_its_context():
     with quiet():
         assert logging.get_verbosity() == logging.WARNING
     assert logging.get_verbosity() == before
+
+
+def test_what_other_libraries_call_it_comes_before_what_is_spelled_alike():
+    valid = ("heads", "head", "classes", "image_size", "path", "patch_size", "class_names")
+    assert did_you_mean("weights", valid) == ' Did you mean "path"?'
+    assert did_you_mean("num_classes", valid) == ' Did you mean "classes"?'
+    assert nearest("imagesize", valid) == nearest("img_size", valid) == ["image_size"]
+    assert nearest("include_top", valid) == ["head"] and nearest("include_top", ("classes", "width")) == ["classes"]
+    assert nearest("weights", ("classes", "width")) == []
+    assert nearest("num_classes", valid, 3)[0] == "classes"
