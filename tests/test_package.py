@@ -20,7 +20,7 @@ ALLOWED = {
     "optim": {"io", "layers", "distribution"},
     "training": {"io", "layers", "optim", "distribution"},
     "models": {"io", "layers", "training"},
-    "checkpoints": {"io", "layers", "models"},
+    "checkpoints": {"io", "layers", "models", "training"},
     "inspection": {"io", "layers", "models"},
     "serving": {"io", "data", "models"},
     "evaluation": {"io", "data", "distribution", "models", "training"},

@@ -6,7 +6,9 @@ scale are refused before training; unknown arguments are errors; batches can be 
 """
 
 import contextlib
+import os
 import weakref
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -15,6 +17,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
 from keras_vit.training.inputs import feed, scope_of, topology_of
 from keras_vit.training.pixel_range import check_pixel_range
+from keras_vit.training.presets import load_preset
 from keras_vit.training.weights import per_value, sums_over_batch, with_mean_one
 
 
@@ -139,6 +142,15 @@ class Model(keras.Model):
         if spec is not None and not nested and isinstance(model.input, keras.KerasTensor):
             describe_input(model.input, spec, preprocessing)
         return model
+
+    @classmethod
+    def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:
+        """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the catalogue.
+
+        Raises:
+            ValueError: if it is not of this class (a BiT for ViT.from_preset), or as in `keras_vit.load`.
+        """
+        return load_preset(cls, preset, arguments)
 
     def clone(self):
         """A copy with the same class, config and weights, independent of this model (keras.models.clone_model returns a keras.Functional)."""
