@@ -245,3 +245,74 @@ def test_torch_files_need_torch_and_say_so(tmp_path):
     (tmp_path / "m.pth").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(ImportError, match="pip install torch, or convert the file to safetensors"):
         keras_vit.load(tmp_path / "m.pth")
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant", "hint"),
+    [
+        ("weights", "path", "the first argument"),
+        ("pretrained", "path", "the first argument"),
+        ("include_top", "head", 'head="drop"'),
+        ("num_classes", "classes", ""),
+        ("num_labels", "classes", ""),
+        ("input_shape", "image_size", ""),
+        ("imagesize", "image_size", ""),
+        ("img_size", "image_size", ""),
+        ("in_chans", "channels", ""),
+        ("embed_dim", "width", ""),
+        ("num_heads", "heads", ""),
+        ("drop_path_rate", "drop_path", ""),
+        ("layer_norm_eps", "epsilon", ""),
+        ("clas_names", "class_names", ""),
+    ],
+)
+def test_words_of_other_libraries_are_known(argument, meant, hint, tmp_path):
+    """Before anything is read or downloaded: there is no such file."""
+    with pytest.raises(
+        ValueError, match=f'load has no argument "{argument}". Did you mean "{meant}".*{hint}.*Valid: path, image_size'
+    ):
+        keras_vit.load(tmp_path / "none.keras", **{argument: 1})
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["B_16.npz"], keras_vit.ViT])
+def test_something_other_than_a_path_is_refused(wrong):
+    with pytest.raises(ValueError, match="load expected a path, an address or a name of keras_vit.list_models"):
+        keras_vit.load(wrong)
+
+
+def test_paths_of_bytes_are_paths(tiny, tmp_path):
+    tiny().save(tmp_path / "m.keras")
+    assert keras_vit.load(str(tmp_path / "m.keras").encode()).spec == tiny().spec
+
+
+def test_what_the_weights_determine_cannot_change_on_loading(tmp_path):
+    _, path, arguments = write("timm_vit", tmp_path)
+    with pytest.raises(
+        ValueError, match="depth=3 cannot be had by loading: the weights fix depth=2. What can change: image_size, head,"
+    ):
+        keras_vit.load(path, **arguments, depth=3)
+
+
+def test_from_preset_loads_what_load_takes(tiny, pixels, tmp_path):
+    model = tiny()
+    model.save(tmp_path / "m.keras")
+    np.testing.assert_array_equal(keras_vit.ViT.from_preset(tmp_path / "m.keras")(pixels), model(pixels))
+    assert keras_vit.ViT.from_preset(str(tmp_path / "m.keras"), classes=3, head="reset").classes == 3
+    assert isinstance(keras_vit.Model.from_preset(tmp_path / "m.keras", dropout=0.1), keras_vit.ViT)
+    with pytest.raises(ValueError, match="holds a ViT, not a BiT: use keras_vit.ViT.from_preset, or keras_vit.load"):
+        keras_vit.BiT.from_preset(tmp_path / "m.keras")
+    with pytest.raises(FileNotFoundError, match='Did you mean "deit/tiny"'):
+        keras_vit.ViT.from_preset("deit/tinny")
+
+
+def test_from_preset_of_the_other_classes(tiny, tmp_path):
+    bit = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
+    keras_vit.save(bit, tmp_path / "bit.npz")
+    assert keras_vit.BiT.from_preset(tmp_path / "bit.npz").spec == bit.spec
+    with pytest.raises(ValueError, match="holds a BiT, not a ViT"):
+        keras_vit.ViT.from_preset(tmp_path / "bit.npz")
+    vit = tiny()
+    keras_vit.Model(vit.input, vit.output).save(tmp_path / "model.keras")
+    assert type(keras_vit.Model.from_preset(tmp_path)) is keras_vit.Model
+    with pytest.raises(ValueError, match="holds a Model, not a ViT"):
+        keras_vit.ViT.from_preset(tmp_path)
