@@ -61,6 +61,8 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
     if text in CATALOGUE:
         entry = CATALOGUE[text]
         text, options, sha256 = entry.url, dict(entry.options), entry.sha256
+    elif any(entry.url == text and entry.labels for entry in CATALOGUE.values()):
+        options = {"class_names": "imagenet"}
     if text.startswith("hf://"):
         from keras_vit.checkpoints.fetch.hub import download_repository
 

@@ -22,7 +22,7 @@ _ELSEWHERE = {
     ("layer_scale",): "init_values layer_scale_init_value layerscale_value",
     ("mean",): "image_mean",
     ("mlp_dim",): "dim_feedforward intermediate_size mlp_size",
-    ("path",): "weights pretrained checkpoint ckpt filename model_name preset",
+    ("path",): "weights load_weights pretrained checkpoint ckpt filename model_name preset",
     ("pool",): "global_pool pooling",
     ("registers",): "num_register_tokens reg_tokens",
     ("remat",): "gradient_checkpointing",

@@ -393,7 +393,10 @@ def _assumed(options, files):
     assumed = [text for name, text in parts.items() if options.get(name) is None]
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
         assumed.append('all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head")')
-    if "norm.weight" in files and options.get("pool", "token" if "cls_token" in files else "gap") == "gap":
+    pool = options.get("pool", "token" if "cls_token" in files else "gap")
+    if pool == "gap" and "cls_token" in files:
+        assumed.append("a mean of the patches alone, without the class token")
+    if pool == "gap" and "norm.weight" in files:
         assumed.append('the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")')
     return [f"The file does not say, and is assumed to have: {'; '.join(assumed)}."] if assumed else []
 

@@ -120,6 +120,11 @@ def test_published_imagenet_models_know_their_classes(served, published):
     assert keras_vit.load("deit/tiny", **published, class_names=[str(i) for i in range(1000)]).class_names[7] == "7"
 
 
+def test_so_do_those_loaded_by_their_address(served, published):
+    served(index(NAMES))
+    assert keras_vit.load("https://example.org/x.safetensors", **published).class_names == tuple(NAMES)
+
+
 def test_the_names_are_saved_with_the_model(served, published, tmp_path):
     served(index(NAMES))
     keras_vit.load("deit/tiny", **published).save(tmp_path / "m.keras")

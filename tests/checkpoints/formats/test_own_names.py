@@ -53,9 +53,8 @@ def test_nothing_is_assumed_where_everything_is_told(tmp_path, caplog):
 
 
 def test_what_the_order_of_fused_weights_and_of_the_last_normalisation_is_assumed_to_be_is_said(tmp_path, caplog):
-    rename = [(r"qkv_per_head", "qkv"), (r"head_norm", "norm")]
     _, path, arguments = write("own_sequential", tmp_path)
-    arguments["names"] = [*arguments["names"], rename[0]]
+    arguments["names"] = [*arguments["names"], ("qkv_per_head", "qkv")]
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         keras_vit.load(path, **arguments)
     assert "qkv_per_head" in caplog.text
@@ -64,6 +63,12 @@ def test_what_the_order_of_fused_weights_and_of_the_last_normalisation_is_assume
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         model = keras_vit.load(path, **{**arguments, "names": [*arguments["names"], (r"mlp_head\.0", "norm")]})
     assert "fc_norm" in caplog.text and not model.spec.fc_norm
+    assert "without the class token" not in caplog.text
+    (tmp_path / "both").mkdir()
+    _, path, arguments = write("own_sequential", tmp_path / "both")
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        model = keras_vit.load(path, **arguments, pool="gap")
+    assert "without the class token" in caplog.text and model.spec.fc_norm and model.spec.class_token
 
 
 def test_the_normalisation_of_a_head_comes_after_the_mean(tmp_path):
