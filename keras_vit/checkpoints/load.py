@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,13 @@ _HINTS = {
 }
 
 
+def _published_like(text, catalogue):
+    """The first published models of an architecture such as "B/16" or "vit_b16", as a hint; empty if it is none."""
+    plain = lambda name: re.sub(r"[^a-z0-9+]", "", name.lower()).removeprefix("vit")  # noqa: E731
+    like = [name for name in catalogue if plain(text) in map(plain, re.split("[/-]", name))]
+    return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
+
+
 def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
     """(local path, options of `load`) for a path, an address or a name in the catalogue; downloads into the cache if necessary.
 
@@ -72,7 +80,7 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
 
         return download(text, sha256=sha256), options
     raise FileNotFoundError(
-        f'"{text}" does not exist, and is not a name in the catalogue.{did_you_mean(text, list(CATALOGUE))} '
+        f'"{text}" does not exist, and is not a name in the catalogue.{did_you_mean(text, list(CATALOGUE)) or _published_like(text, CATALOGUE)} '
         "keras_vit.list_models() lists all names."
     )
 

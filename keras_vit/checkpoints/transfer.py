@@ -86,15 +86,17 @@ def _check_fixed(spec, changes):
     Raises:
         ValueError: naming each, and what can change.
     """
-    fixed = _FIXED_BIT if isinstance(spec, BiTSpec) else _FIXED
-    wanted = {name: tuple(v) if isinstance(v := changes[name], list) else v for name in fixed if name in changes}
-    wrong = [name for name, value in wanted.items() if _differs(name, value, getattr(spec, name))]
-    if wrong:
-        own = ", ".join(f"{name}={getattr(spec, name)!r}" for name in wrong)
+    is_bit = isinstance(spec, BiTSpec)
+    given = {name: changes[name] for name in (_FIXED_BIT if is_bit else _FIXED) if name in changes}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    wanted = [(name, value) for name, value in given.items() if _differs(name, value, getattr(spec, name))]
+    actual = [(name, getattr(spec, name)) for name, _ in wanted]
+    if wanted:
+        asked, own = (", ".join(f"{name}={value!r}" for name, value in values) for values in (wanted, actual))
         raise ValueError(
-            f"{', '.join(f'{name}={wanted[name]!r}' for name in wrong)} cannot be had by loading: the weights fix {own}. What can change: "
-            f"{', '.join(_CHANGEABLE_BIT if isinstance(spec, BiTSpec) else _CHANGEABLE)}. For another architecture make a new model, "
-            f"keras_vit.{'BiT' if isinstance(spec, BiTSpec) else 'ViT'}(...)."
+            f"{asked}: the weights fix {own}, which loading cannot change. What can change: "
+            f"{', '.join(_CHANGEABLE_BIT if is_bit else _CHANGEABLE)}. For another architecture make a new model, "
+            f"keras_vit.{'BiT' if is_bit else 'ViT'}(...)."
         )
 
 
@@ -211,6 +213,8 @@ def transfer(
     Raises:
         ValueError: for a change of what the weights determine; if a weight of the new model has no value, a value no weight, or shapes differ; the message lists them.
     """
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file.")
     if not isinstance(model, Classifier):
         raise ValueError(
             f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."

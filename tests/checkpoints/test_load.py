@@ -307,6 +307,14 @@ def test_something_other_than_a_path_is_refused(wrong):
         keras_vit.load(wrong)
 
 
+@pytest.mark.parametrize("name", ["B/16", "vit_b16", "ViT-B-16", "b/16", "B_16"])
+def test_the_name_of_an_architecture_leads_to_published_models_of_it(name):
+    with pytest.raises(
+        FileNotFoundError, match="not a name in the catalogue. Published models of that kind: imagenet21k/B_16, imagenet2012/"
+    ):
+        keras_vit.load(name)
+
+
 def test_paths_of_bytes_are_paths(tiny, tmp_path):
     tiny().save(tmp_path / "m.keras")
     assert keras_vit.load(str(tmp_path / "m.keras").encode()).spec == tiny().spec
@@ -315,7 +323,7 @@ def test_paths_of_bytes_are_paths(tiny, tmp_path):
 def test_what_the_weights_determine_cannot_change_on_loading(tmp_path):
     _, path, arguments = write("timm_vit", tmp_path)
     with pytest.raises(
-        ValueError, match="depth=3 cannot be had by loading: the weights fix depth=2. What can change: image_size, head,"
+        ValueError, match="depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, head,"
     ):
         keras_vit.load(path, **arguments, depth=3)
 

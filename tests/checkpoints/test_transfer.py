@@ -58,8 +58,8 @@ def test_load_reads_files_and_run_directories(tiny, pixels, tmp_path):
         ({"head": "new"}, "Valid: keep, reset, drop"),
         ({"head": "reset"}, "needs classes"),
         ({"classes": 3}, 'cannot have 3 classes: the model has 5. Use head="reset"'),
-        ({"depth": 3}, "depth=3 cannot be had by loading: the weights fix depth=2. What can change: image_size, .*, dropout"),
-        ({"width": 32, "mlp_dim": 8}, "width=32, mlp_dim=8 cannot be had by loading: the weights fix width=16, mlp_dim=32"),
+        ({"depth": 3}, "depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, .*, dropout"),
+        ({"width": 32, "mlp_dim": 8}, "width=32, mlp_dim=8: the weights fix width=16, mlp_dim=32"),
         ({"image_size": 9}, "not divisible"),
         ({"resample": "nearest", "image_size": 16}, "Valid: google"),
     ],
@@ -95,7 +95,7 @@ def test_what_the_weights_determine_cannot_change(tiny, change):
     """heads=4 would have computed something else with the same weights; the others listed every array."""
     [name] = change
     for head in ({}, {"head": "reset", "classes": 3}, {"head": "drop"}):
-        with pytest.raises(ValueError, match=f"{name}=.* cannot be had by loading: the weights fix {name}="):
+        with pytest.raises(ValueError, match=f"{name}=.*: the weights fix {name}="):
             transfer(tiny(), **head, **change)
 
 
@@ -107,7 +107,7 @@ def test_the_same_values_are_no_change(tiny, pixels):
 
 def test_a_bit_is_fixed_as_well():
     model = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
-    with pytest.raises(ValueError, match=r"units=\(1, 2\) cannot be had by loading: the weights fix units=\(1, 1\)"):
+    with pytest.raises(ValueError, match=r"units=\(1, 2\): the weights fix units=\(1, 1\)"):
         transfer(model, units=[1, 2])
 
 
@@ -117,6 +117,11 @@ def test_another_pooling_keeps_the_tokens(tiny, pixels):
     new = transfer(model, pool="gap", classes=3, head="reset")
     assert new.spec.pool == "gap" and new.spec.class_token
     np.testing.assert_array_equal(new.get_layer("class_token").tokens, model.get_layer("class_token").tokens)
+
+
+def test_a_path_is_for_load():
+    with pytest.raises(ValueError, match="transfer takes a ViT or BiT, got a str. keras_vit.load loads and transfers a file"):
+        transfer("model.keras")
 
 
 def test_load_errors(tmp_path):

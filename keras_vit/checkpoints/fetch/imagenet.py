@@ -19,7 +19,10 @@ def imagenet_names() -> tuple[str, ...]:
     try:
         path = download(URL, sha256=SHA256, progress=False, tries=1, timeout=10)
     except (OSError, ValueError) as error:
-        raise ConnectionError(f"The names of ImageNet's classes could not be downloaded: {error}") from error
+        raise ConnectionError(
+            f"The names of ImageNet's classes could not be downloaded from {URL}: {error.__cause__ or error}. Without a network pass a list, "
+            "class_names=[...]."
+        ) from error
     index = json.loads(path.read_text(encoding="utf-8"))  # {"0": ["n01440764", "tench"], ...}
     rows = [index[str(i)] for i in range(CLASSES)]
     counts = collections.Counter(name for _, name in rows)

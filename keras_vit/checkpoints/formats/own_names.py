@@ -19,6 +19,7 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 
 # What nn.LayerNorm and nn.GELU compute by default.
 _EPSILON, _GELU = 1e-5, "erf"
+_LONGEST_NAME = 500  # characters: a file could make the patterns below search for hours
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder: no other format has these names.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
 _PARAMETER = re.compile(r"(.*)\.(weight|bias)$")
@@ -42,7 +43,7 @@ _TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_token|class_token|cls_embedding|class_
 _TABLE = re.compile(r"(?:.*\.)?(?:pos|position|positional)_(?:emb|embed|embedding|embeddings|encoding)(?:\.weight)?")
 _NORM = re.compile(r"(?:.*\.)?(?:norm|ln|layer_?norm|(?:final|last|encoder|post)_(?:layer_?)?norm|(?:norm|ln)_(?:f|final|post))")
 _HEAD = re.compile(r"(?:.*\.)?(?:\w*head|heads|classifier|fc)")
-# The names to rewrite to: timm's, and those of arrays in another order, which `_converted` puts into timm's.
+# The names to rewrite to: timm's, and those of arrays in another order, which `_attention` and `_patches` put into timm's.
 _VOCABULARY = re.compile(
     r"cls_token|reg_token|dist_token|pos_embed"
     r"|patch_embed\.(?:proj|proj_chw|proj_hwc)\.(?:weight|bias)"
@@ -54,7 +55,12 @@ _FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(_per_head)?\.(weight|bia
 
 
 def matches(names: Iterable[str], config: dict) -> bool:
-    return any(map(_TORCH_ATTENTION.search, names))
+    return any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= _LONGEST_NAME)
+
+
+def _is_rule(rule):
+    is_pair = isinstance(rule, (list, tuple)) and len(rule) == 2
+    return is_pair and isinstance(rule[0], str) and isinstance(rule[1], str | None)
 
 
 def _checked_rules(rules):
@@ -63,13 +69,8 @@ def _checked_rules(rules):
     Raises:
         ValueError: if they are not pairs of a regular expression and its replacement, or None.
     """
-    example = r'names=[(r"^encoder\.(\d+)\.", r"blocks.\1."), (r"^decoder\.", None)]'
-    pairs = rules if isinstance(rules, (list, tuple)) else ()
-    valid = all(
-        isinstance(rule, (list, tuple)) and len(rule) == 2 and isinstance(rule[0], str) and isinstance(rule[1], str | None)
-        for rule in pairs
-    )
-    if not isinstance(rules, (list, tuple)) or not valid:
+    if not isinstance(rules, (list, tuple)) or not all(map(_is_rule, rules)):
+        example = r'names=[(r"^encoder\.(\d+)\.", r"blocks.\1."), (r"^decoder\.", None)]'
         raise ValueError(
             f"names should be a list of pairs (pattern, replacement; None leaves arrays out), such as {example}, got {rules!r}."
         )
@@ -412,6 +413,9 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     Raises:
         ValueError: if a rule matches nothing, names collide, are missing or left over, or something must be told.
     """
+    longest = max(contents.arrays, key=len)
+    if len(longest) > _LONGEST_NAME:
+        raise ValueError(f'The name "{longest[:50]}..." has {len(longest):,} characters, more than {_LONGEST_NAME}.')
     _check_told(options, contents.config)
     translated, dropped = _translated(contents.arrays, options.get("names") or ())
     translated = _place_norm(translated, options)

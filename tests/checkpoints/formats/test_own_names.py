@@ -300,6 +300,13 @@ def test_heads_with_two_layers_and_two_normalisations_are_refused(tmp_path):
     refused('two normalisations before the head, "final_norm.weight" and "mlp_head.0.weight"', path, arguments)
 
 
+def test_names_without_end_are_refused_at_once(tmp_path):
+    """A pattern on a name of a million characters would search for hours."""
+    change = lambda arrays: {**arrays, "a" + ".1" * 500_000 + ".in_proj_weight": np.ones(3, "float32")}  # noqa: E731
+    path, arguments = rewritten("own_encoder", tmp_path, change)
+    refused("has 1,000,016 characters, more than 500", path, arguments)
+
+
 def test_names_are_for_files_with_names_of_their_own(tiny, tmp_path):
     model = tiny()
     keras_vit.save(model, tmp_path / "m.keras")
