@@ -40,10 +40,14 @@ _HINTS = {
 }
 
 
+def _letters(name):
+    """A name without case and punctuation, and without "vit": "ViT-B/16" and "vit_b16" are "b16"."""
+    return re.sub(r"[^a-z0-9+]", "", name.lower()).removeprefix("vit")
+
+
 def _published_like(text, catalogue):
     """The first published models of an architecture such as "B/16" or "vit_b16", as a hint; empty if it is none."""
-    plain = lambda name: re.sub(r"[^a-z0-9+]", "", name.lower()).removeprefix("vit")  # noqa: E731
-    like = [name for name in catalogue if plain(text) in map(plain, re.split("[/-]", name))]
+    like = [name for name in catalogue if _letters(text) in map(_letters, re.split("[/-]", name))]
     return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
 
 
@@ -79,9 +83,9 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
         from keras_vit.checkpoints.fetch.download import download
 
         return download(text, sha256=sha256), options
+    hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
-        f'"{text}" does not exist, and is not a name in the catalogue.{did_you_mean(text, list(CATALOGUE)) or _published_like(text, CATALOGUE)} '
-        "keras_vit.list_models() lists all names."
+        f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
     )
 
 
