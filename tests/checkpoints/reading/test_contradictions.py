@@ -183,19 +183,24 @@ def test_what_is_told_is_not_assumed_with_a_warning(tmp_path, caplog):
         "one_hot(10**9)",
     ],
 )
-def test_a_preprocessing_without_bounds_is_refused(text, tiny, tmp_path):
-    tiny().save(tmp_path / "good.keras")
-    (tmp_path / "other").mkdir()
-    keras_vit.Model(*(lambda vit: (vit.input, vit.output))(tiny())).save(tmp_path / "other" / "good.keras")
-    for folder in (tmp_path, tmp_path / "other"):
-        with zipfile.ZipFile(folder / "good.keras") as archive:
+def test_a_preprocessing_without_bounds_is_refused(text):
+    with pytest.raises(ValueError, match="here: preprocessing should be ops such as .* with numbers up to 4096, got"):
+        metadata.check_preprocessing(text, (224, 224, 1000), "here")
+
+
+def test_so_is_a_keras_file_that_carries_one(tiny, tmp_path):
+    """Of a ViT, and of a model that is built on one."""
+    vit = tiny()
+    for model in (vit, keras_vit.Model(vit.input, vit.output)):
+        model.save(tmp_path / "good.keras")
+        with zipfile.ZipFile(tmp_path / "good.keras") as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
-        members["config.json"] = json.dumps(changed(json.loads(members["config.json"]), "config.preprocessing", text)).encode()
-        with zipfile.ZipFile(folder / "bad.keras", "w") as archive:
-            for name, data in members.items():
+        config = changed(json.loads(members["config.json"]), "config.preprocessing", "decode|resize(100000, 100000)")
+        with zipfile.ZipFile(tmp_path / "bad.keras", "w") as archive:
+            for name, data in {**members, "config.json": json.dumps(config)}.items():
                 archive.writestr(name, data)
-        with pytest.raises(ValueError, match="preprocessing should be ops such as"):
-            keras_vit.load(folder / "bad.keras")
+        with pytest.raises(ValueError, match=r"preprocessing should be ops such as .* got 'decode\|resize"):
+            keras_vit.load(tmp_path / "bad.keras")
 
 
 @pytest.mark.parametrize(
