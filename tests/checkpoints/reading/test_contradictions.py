@@ -199,7 +199,7 @@ def test_so_is_a_keras_file_that_carries_one(tiny, tmp_path):
         with zipfile.ZipFile(tmp_path / "bad.keras", "w") as archive:
             for name, data in {**members, "config.json": json.dumps(config)}.items():
                 archive.writestr(name, data)
-        with pytest.raises(ValueError, match=r"preprocessing should be ops such as .* got 'decode\|resize"):
+        with pytest.raises(ValueError, match=r"preprocessing should be ops such as .* got 'decode"):
             keras_vit.load(tmp_path / "bad.keras")
 
 
