@@ -1,12 +1,53 @@
-"""Hints for mistyped names."""
+"""Hints for mistyped names, and for names that other libraries use."""
 
 import difflib
 from collections.abc import Iterable
 
+# What other libraries call our arguments, by our name. Of several of ours, the first that is valid is meant.
+_ELSEWHERE = {
+    ("attention_dropout",): "attn_drop attn_drop_rate attention_probs_dropout_prob",
+    ("channels",): "in_chans in_channels input_channels num_channels",
+    ("class_names",): "label_names labels id2label",
+    ("classes",): "num_classes n_classes nb_classes num_labels",
+    ("depth",): "layers n_layers num_layers num_hidden_layers num_blocks",
+    ("distillation_token",): "distilled",
+    ("drop_path",): "drop_path_rate stochastic_depth stochastic_depth_prob",
+    ("dropout",): "drop_rate dropout_rate hidden_dropout_prob",
+    ("dtype",): "torch_dtype dtype_policy precision",
+    ("epsilon",): "eps layer_norm_eps layernorm_eps norm_eps",
+    ("gelu",): "act act_layer activation hidden_act",
+    ("head", "classes"): "include_top top",
+    ("heads",): "n_heads nhead num_heads num_attention_heads",
+    ("image_size",): "img_size imgsz image_shape input_shape input_size resolution",
+    ("layer_scale",): "init_values layer_scale_init_value layerscale_value",
+    ("mean",): "image_mean",
+    ("mlp_dim",): "dim_feedforward intermediate_size mlp_size",
+    ("path",): "weights load_weights pretrained checkpoint ckpt filename model_name preset",
+    ("pool",): "global_pool pooling",
+    ("registers",): "num_register_tokens reg_tokens",
+    ("remat",): "gradient_checkpointing",
+    ("std",): "image_std",
+    ("width",): "d_model dim embed_dim embedding_dim hidden_dim hidden_size",
+}
+
+
+def _plain(name):
+    return str(name).lower().replace("_", "").replace("-", "")
+
+
+_OURS = {_plain(theirs): ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
+
 
 def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
-    """The valid names nearest to a mistyped one, best first; [] if none is near."""
-    return difflib.get_close_matches(str(name), list(valid), n=count)
+    """The valid names nearest to a mistyped one, best first; [] if none is near.
+
+    What other libraries call an argument of ours comes before what is spelled alike: "num_classes" is "classes".
+    """
+    valid = list(valid)
+    meant = [ours for ours in _OURS.get(_plain(name), ()) if ours in valid]
+    meant += [ours for ours in valid if _plain(ours) == _plain(name)]
+    alike = difflib.get_close_matches(str(name), valid, n=count)
+    return list(dict.fromkeys([*meant, *alike]))[:count]
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -24,6 +24,8 @@ class Classifier(Model):
     refuses_zero_head = False
 
     def __init__(self, image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy):
+        if isinstance(class_names, str):
+            raise ValueError(f'class_names should be a list with one name per class, got "{class_names}".')
         if class_names is not None and len(class_names) != classes:
             raise ValueError(f"class_names has {len(class_names)} names for {classes} classes.")
         super().__init__(image, outputs, name=name)

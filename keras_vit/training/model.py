@@ -6,9 +6,11 @@ scale are refused before training; unknown arguments are errors; batches can be 
 """
 
 import contextlib
+import os
 import types
 import warnings
 import weakref
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -19,6 +21,7 @@ from keras_vit.training import state
 from keras_vit.training.compile_checks import check_compiled
 from keras_vit.training.input_checks import InputChecks, plain_errors
 from keras_vit.training.inputs import feed, scope_of, topology_of
+from keras_vit.training.presets import load_preset
 from keras_vit.training.weights import RunningLoss, check_unweighted, divides_by_weights, per_counted, per_value, sums_over_batch
 
 
@@ -139,6 +142,15 @@ class Model(keras.Model):
             describe_input(model.input, spec, preprocessing)
         state.restore(model, training)
         return model
+
+    @classmethod
+    def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:
+        """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the catalogue.
+
+        Raises:
+            ValueError: if it is not of this class (a BiT for ViT.from_preset), or as in `keras_vit.load`.
+        """
+        return load_preset(cls, preset, arguments)
 
     def clone(self):
         """A copy with the same class, config and weights, independent of this model (keras.models.clone_model returns a keras.Functional)."""

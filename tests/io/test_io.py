@@ -100,3 +100,13 @@ def test_json_text_is_json_with_lists_on_one_line():
     assert text.split("\n")[2:4] == ['    "c": [1, 2.5, null, "x"],', '    "5": {}']
     assert "  [1, 2],\n" in text and '"none": []' in text
     assert json_text({"path": os}) == json.dumps({"path": str(os)}, indent=2)
+
+
+def test_what_other_libraries_call_it_comes_before_what_is_spelled_alike():
+    valid = ("heads", "head", "classes", "image_size", "path", "patch_size", "class_names")
+    assert did_you_mean("weights", valid) == ' Did you mean "path"?'
+    assert did_you_mean("num_classes", valid) == ' Did you mean "classes"?'
+    assert nearest("imagesize", valid) == nearest("img_size", valid) == ["image_size"]
+    assert nearest("include_top", valid) == ["head"] and nearest("include_top", ("classes", "width")) == ["classes"]
+    assert nearest("weights", ("classes", "width")) == []
+    assert nearest("num_classes", valid, 3)[0] == "classes"
