@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from absl import logging
@@ -17,6 +17,7 @@ from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, transfer
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models.arguments import Changes
 
 # Tried in this order: the first format that recognises the array names parses the file.
 FORMATS = (bit, google, vit_pytorch, huggingface, timm)
@@ -198,7 +199,7 @@ def load(
     class_names: Sequence[str] | None = None,
     head: str = "keep",
     resample: str | None = None,
-    **changes: Any,
+    **changes: Unpack[Changes],
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
@@ -225,19 +226,19 @@ def load(
         options.pop("preprocessing", None)  # it is for the native size
     image_size, resample = image_size or trained, resample or options.pop("resample", None)
     options.pop("resample", None)
-    changes = {**options, **changes}
+    arguments = {**options, **changes}
     contents = read(place)
     if contents.kind == "keras":
         model = keras_file.load(contents.path)
-        if not (image_size is None and classes is None and class_names is None and head == "keep" and not changes):
+        if not (image_size is None and classes is None and class_names is None and head == "keep" and not arguments):
             if not isinstance(model, Classifier):
                 raise ValueError(
                     f'"{contents.path}" holds a keras_vit.Model built on a ViT or BiT, which is loaded only as it is: without image_size, '
                     "classes, head or other changes. Load the ViT or BiT with these changes, then build the model again."
                 )
-            model = transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
+            model = transfer(model, image_size, classes, class_names, head, resample or "google", **arguments)
     else:
-        model = _from_arrays(contents, image_size, classes, class_names, head, resample, changes)
+        model = _from_arrays(contents, image_size, classes, class_names, head, resample, arguments)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
         model.refuses_zero_head = True
         logging.warning(

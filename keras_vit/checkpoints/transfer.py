@@ -1,7 +1,7 @@
 """Adapting a trained model to another task: another resolution, another head, other channels."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_n
 from keras_vit.checkpoints.resample import check_method, resample_patches, resample_positions
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models.arguments import Changes
 
 HEADS = ("keep", "reset", "drop")
 _PATCHES = "patch_encoder/kernel"
@@ -134,7 +135,7 @@ def transfer(
     class_names: Sequence[str] | None = None,
     head: str = "keep",
     resample: str = "google",
-    **changes: Any,
+    **changes: Unpack[Changes],
 ) -> Classifier:
     """A new model with the weights of `model`.
 

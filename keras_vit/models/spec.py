@@ -7,12 +7,15 @@ Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.mlp import check_gelu, check_mlp
 from keras_vit.layers.patches import pair
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
+from keras_vit.models.arguments import ViTOverrides
 
 ROWS = {
     "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
@@ -170,7 +173,7 @@ class ViTSpec:
     @property
     def positioned(self) -> int:
         """Number of tokens before the patches that have a position embedding: class and distillation token."""
-        return int(self.class_token) + int(self.distillation_token)
+        return int(bool(self.class_token)) + int(self.distillation_token)
 
     @property
     def prefix(self) -> int:
@@ -213,7 +216,7 @@ def _parse(variant):
     return {**STEMS[stem, int(patch)], **ROWS[row]}
 
 
-def make_spec(variant, **overrides) -> ViTSpec:
+def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
     """The ViTSpec of `variant` with `overrides` applied.
 
     Args:

@@ -115,7 +115,9 @@ def _features_or_none(model):
         return None
 
 
-def export(model, path, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False):
+def export(
+    model: keras.Model, path: str | os.PathLike, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False
+) -> None:
     """Writes `model` to the folder `path` as a SavedModel that runs without this package.
 
     Signatures:

@@ -7,6 +7,7 @@ scale are refused before training; unknown arguments are errors; batches can be 
 
 import contextlib
 import weakref
+from typing import Any
 
 import keras
 from keras import ops
@@ -85,11 +86,17 @@ class Model(keras.Model):
             whole batch.
     """
 
-    mixing = None
-    micro_batches = 1
+    spec: Any
+    image_size: tuple[int, int] | None
+    channels: int | None
+    preprocessing: str | None
+    classes: int | None
+    class_names: tuple[str, ...] | None
+    mixing: Any = None
+    micro_batches: int = 1
     _remaining = None
 
-    def __init__(self, inputs, outputs, name=None, *, trainable=True):
+    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         super().__init__(inputs, outputs, name=name, trainable=trainable)
         self._distribution = keras.distribution.distribution()
         shape = self.input_shape
@@ -140,7 +147,7 @@ class Model(keras.Model):
             describe_input(model.input, spec, preprocessing)
         return model
 
-    def clone(self):
+    def clone(self) -> "Model":
         """A copy with the same class, config and weights, independent of this model (keras.models.clone_model returns a keras.Functional)."""
         copy = type(self).from_config(self.get_config())
         copy.set_weights(self.get_weights())

@@ -1,0 +1,76 @@
+"""The keyword arguments that ViT, BiT, `load` and `transfer` hand on, for type checkers: the fields of the specs, each of them optional.
+
+What each means is in ViTSpec and BiTSpec.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import keras
+
+
+class ViTOverrides(TypedDict, total=False):
+    """Any field of ViTSpec."""
+
+    patch_size: int | Sequence[int]
+    depth: int
+    width: int
+    mlp_dim: int
+    heads: int
+    head_dim: int | None
+    class_token: bool | None
+    registers: int
+    positions: str
+    position_std: float
+    pool: str
+    pre_logits: int | None
+    qkv_bias: bool
+    qk_norm: bool
+    gelu: str
+    epsilon: float
+    layer_scale: float | None
+    dropout: float
+    attention_dropout: float
+    drop_path: float
+    head_bias: float
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    patch_form: str
+    patch_norm: bool
+    distillation_token: bool
+    fc_norm: bool
+    mlp_form: str
+    stem: Sequence[int] | None
+    stem_width: int
+    conv_stem: Sequence[int]
+    conv_strides: Sequence[int]
+
+
+class BiTOverrides(TypedDict, total=False):
+    """Any field of BiTSpec."""
+
+    units: Sequence[int]
+    width_factor: float
+    head_bias: float
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+
+
+class Changes(ViTOverrides, total=False):
+    """What `load` and `transfer` may change: any field of ViTSpec or BiTSpec, and the other arguments of ViT and BiT."""
+
+    units: Sequence[int]
+    width_factor: float
+    channels: int
+    preprocessing: str | None
+    remat: bool | Sequence[int]
+    name: str
+    dtype: str | keras.DTypePolicy | None
+
+
+class Arguments(Changes, total=False):
+    """All arguments of ViT and BiT but the variant."""
+
+    image_size: int | tuple[int, int]
+    classes: int | None
+    class_names: Sequence[str] | None
