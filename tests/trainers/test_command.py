@@ -1,6 +1,7 @@
 """The command: its verbs, what help costs and says, mistyped words, completion, and which configs there are."""
 
 import ast
+import configparser
 import os
 import pathlib
 import re
@@ -51,6 +52,14 @@ def ran(*commands, **environment):
 def test_every_binary_is_a_verb():
     binaries = {path.stem for path in (ROOT / "trainers").glob("*.py") if "\ndef run():" in path.read_text()}
     assert binaries == set(command.VERBS)
+
+
+def test_every_script_is_the_command():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    scripts = dict(line.split(" = ") for line in setup["options.entry_points"]["console_scripts"].strip().splitlines())
+    assert "keras-vit" in scripts and set(scripts.values()) == {"keras_vit_command:main"}
+    assert {name.removeprefix("keras-vit-") for name in scripts} - {"keras-vit"} < set(command.VERBS)
 
 
 def test_help_lists_the_verbs_with_what_they_do_and_an_example(monkeypatch, capsys):
@@ -206,14 +215,13 @@ def test_a_value_may_be_an_argument_of_its_own():
     assert config.mixup is None and config.model.depth == 3
 
 
-def test_the_sweep_in_help_works():
-    text = (ROOT / "trainers" / "flags.py").read_text()
-    grids = re.findall(r'--sweep=\\?"([^"\\]+)\\?"', text)
-    assert grids
-    for grid in grids:
-        config = config_files.load_config("digits_pretrain")
-        parsed = parse_grid(grid, config)
-        assert {at(config, point).mixup for point in parsed.points()} == {None, 0.2}
+def test_the_sweeps_in_help_and_in_the_docs_work():
+    pages = [ROOT / "trainers" / "flags.py", *(ROOT / "docs").glob("*.md")]
+    config = config_files.load_config("digits_pretrain")
+    grids = {grid: parse_grid(grid, config) for page in pages for grid in re.findall(r'--sweep="([^"]+)"', page.read_text())}
+    assert len(grids) > 1
+    [shown] = [grid for text, grid in grids.items() if "mixup" in text]
+    assert {at(config, point).mixup for point in shown.points()} == {None, 0.2}
 
 
 def test_a_sweep_says_what_is_off_and_where_a_key_is():
