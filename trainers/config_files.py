@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from .light import did_you_mean, light, module_at
 
@@ -115,7 +115,7 @@ def _check_key(key, config):
             hint = suggest.did_you_mean_key(name, valid, config)
             here = f" Valid: {', '.join(valid)}." if valid else ""
             raise ValueError(f'--config.{key}: the config has no "{name}" there.{hint}{here}')
-        place = place[name] if place.get_ref(name).get() is not None else None
+        place = place[name]
     if isinstance(place, ConfigDict):
         raise ValueError(f"--config.{key} is a section. Set its keys: {', '.join(f'--config.{key}.{name}' for name in place)}.")
 
@@ -126,6 +126,15 @@ def _type(config, parts):
     for part in folders:
         config = config.get(part) if isinstance(config, ConfigDict) else None
     return config.get_type(last) if isinstance(config, ConfigDict) and last in config else object
+
+
+def _may_be_none(config, parts):
+    """Whether a key of the config is made to be off, as a placeholder or another reference is, or is in an open section."""
+    *folders, last = parts
+    for part in folders:
+        config = config.get(part) if isinstance(config, ConfigDict) else None
+    stored = dict(config.items(preserve_field_references=True)).get(last) if isinstance(config, ConfigDict) else None
+    return parts[0] in keys.OPEN or stored is None or isinstance(stored, FieldReference)
 
 
 def _has(config, parts):
@@ -181,6 +190,8 @@ def apply_overrides(argv, config):
                 raise ValueError(f"--config.{key} has no value. Write --config.{key}=VALUE.")
             text = arguments.popleft()
         keys.check_not_off(f"--config.{key}", text, value_type)
+        if text == "None" and not new and not _may_be_none(config, parts):
+            raise ValueError(f"--config.{key}=None: this cannot be off. It is {values_of(config)[key]!r}.")
         if new or text == "None":
             keys.set_key(config, parts, keys.literal(text))
         else:

@@ -78,7 +78,9 @@ def _parse(argv):
         hint = did_you_mean(same[0], same) if same else did_you_mean(name, valid)
         raise SystemExit(f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them.") from None
     except flags.Error as error:
-        raise SystemExit(f"{program}: {error} --help explains the flags.") from None
+        # What a validator says comes after all of the flags that it looked at.
+        said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
+        raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 
 
 @contextlib.contextmanager
@@ -167,9 +169,9 @@ def string(name, default, help_text, required=False):
     _OURS[name] = required
 
 
-def integer(name, default, help_text):
-    """Defines an integer flag."""
-    flags.DEFINE_integer(name, default, help_text)
+def integer(name, default, help_text, lowest=None, highest=None):
+    """Defines an integer flag, from `lowest` to `highest`."""
+    flags.DEFINE_integer(name, default, help_text, lower_bound=lowest, upper_bound=highest)
     _OURS[name] = False
 
 
@@ -185,6 +187,16 @@ def enum(name, default, valid, help_text):
     _OURS[name] = False
 
 
+def only_with(name, other, holds, words):
+    """Refuses a value for the flag `name` that would be ignored: unless holds(the value of the flag `other`), which `words` describe."""
+    default = flags.FLAGS[name].default
+    flags.register_multi_flags_validator(
+        [name, other],
+        lambda given: given[name] == default or holds(given[other]),
+        f"--{name} is for {words}, and would be ignored.",
+    )
+
+
 def define_data_dir():
     string("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
 
@@ -194,10 +206,14 @@ def define_run():
     string("workdir", None, "The run's directory; a run that is already there resumes. Required, but not for --dry_run.")
     define_data_dir()
     string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=None,0.2".')
-    integer("runs", 1, "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.")
+    integer(
+        "runs", 1, "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.", lowest=1
+    )
     boolean("dry_run", False, "Only print what the run would do; needs no data.")
-    integer("examples", None, "For --dry_run: the number of training examples, if the dataset is not a well-known one.")
-    integer("classes", None, "For --dry_run: the number of classes, if the dataset is not a well-known one.")
+    integer("examples", None, "For --dry_run: the number of training examples, if the dataset is not a well-known one.", lowest=1)
+    integer("classes", None, "For --dry_run: the number of classes, if the dataset is not a well-known one.", lowest=1)
+    only_with("examples", "dry_run", bool, "--dry_run")
+    only_with("classes", "dry_run", bool, "--dry_run")
     flags.register_multi_flags_validator(
         ["workdir", "dry_run"], lambda given: given["workdir"] or given["dry_run"], "Flag --workdir must have a value."
     )
@@ -216,7 +232,10 @@ def define_strategy():
         "model_parallel",
         None,
         "For --strategy=model: the number of devices over which a matrix is split; by default all of this machine's.",
+        lowest=1,
     )
+    only_with("tpu", "strategy", lambda strategy: strategy == "tpu", "--strategy=tpu")
+    only_with("model_parallel", "strategy", lambda strategy: strategy == "model", "--strategy=model")
 
 
 boolean("debug", False, "Show the traceback of an error.")

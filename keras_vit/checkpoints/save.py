@@ -16,6 +16,7 @@ from keras_vit.checkpoints.formats import bit, config_json, google, huggingface,
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import model_weights
 from keras_vit.io.atomic import replacing
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier
 
 FORMATS = ("keras", "google", "timm", "huggingface")
@@ -137,7 +138,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
     ending = os.path.splitext(path)[1]
     format = format or endings.get(ending)
     if format not in FORMATS:
-        raise ValueError(f'Unknown format "{format}" for "{path}". Valid: {", ".join(FORMATS)}.')
+        raise ValueError(f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.')
     if endings.get(ending, format) != format or (format in endings.values() and ending not in endings):
         expected = {"keras": "a file that ends in .keras", "google": "a file that ends in .npz"}.get(format, "a folder")
         raise ValueError(f'The format "{format}" is {expected}, got "{path}".')

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
     """The valid names nearest to a mistyped one, best first; [] if none is near."""
-    return difflib.get_close_matches(str(name), list(valid), n=count)
+    close = difflib.get_close_matches(str(name), list(valid), n=max(count, 3))
+    return sorted(close, key=lambda word: not word.startswith(str(name)))[:count]  # "adam" is "adamw" rather than "radam"
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -145,7 +145,11 @@ class ViTSpec:
             self._replace("head_dim", None)  # equal models, equal specs
         for name, valid in (("pool", POOLS), ("positions", tuple(KINDS))):
             if getattr(self, name) not in valid:
-                raise ValueError(f"Unknown {name} {getattr(self, name)!r}. Valid: {', '.join(valid)}.")
+                hint = did_you_mean(getattr(self, name), valid)
+                raise ValueError(f"Unknown {name} {getattr(self, name)!r}.{hint} Valid: {', '.join(valid)}.")
+        for name in ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm"):
+            if getattr(self, name) not in (True, False):  # text would count as True
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         check_gelu(self.gelu, "ViTSpec")
         check_mlp(self.mlp_form, "ViTSpec")
         if self.pool in ("token", "token_gap") and not self.class_token:

@@ -5,6 +5,7 @@ import os
 import keras
 
 from keras_vit.io.atomic import replacing
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
 from keras_vit.models.taps import ends_in_probabilities
 
@@ -85,7 +86,7 @@ def _bytes_endpoint(model, top_k):
 def _check(model, path, format):
     if format not in FORMATS:
         raise ValueError(
-            f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
+            f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(

@@ -139,6 +139,30 @@ def test_the_commands_answers_without_an_engine():
 
 
 @pytest.mark.processes
+def test_flags_that_cannot_be_or_would_be_ignored_are_refused():
+    train = ("keras-vit", "pretrain", "--config=digits_pretrain", "--workdir=x")
+    answers = {
+        (*train, "--runs=0"): "flag --runs=0: 0 is not a positive integer",
+        (*train, "--examples=100"): "keras-vit pretrain: --examples is for --dry_run, and would be ignored.",
+        (*train, "--tpu=name"): "--tpu is for --strategy=tpu, and would be ignored.",
+        ("keras-vit", "evaluate", "--model=x", "--model_parallel=2"): "--model_parallel is for --strategy=model",
+        (
+            "keras-vit",
+            "export",
+            "--model=x",
+            "--output=y",
+            "--format=timm",
+            "--top_k=3",
+        ): "--top_k is for --format=tf_saved_model",
+        ("keras-vit", "probe", "--model=x", "--methods=knn", "--shots=1"): "--shots is for --methods=few_shot",
+        ("keras-vit", "prepare", "--source=x", "--output=y", "--quality=50"): "--quality is for --resize",
+        ("keras-vit", "prepare", "--source=x", "--output=y", "--shards=0"): "--shards=0",
+    }
+    for (words, expected), (printed, code) in zip(answers.items(), ran(*answers), strict=True):
+        assert code == 1 and expected in printed and "Traceback" not in printed and "heavy: []" in printed, (words, printed)
+
+
+@pytest.mark.processes
 def test_a_backend_that_is_not_ours_is_one_sentence():
     for backend in ("torch", "numpy", "openvino", "tensorflo"):
         [(printed, code)] = ran(("keras-vit", "evaluate", "--model=x"), KERAS_BACKEND=backend)
@@ -195,6 +219,8 @@ def test_bash_completes(tmp_path):
         ("--config.init=none", "Write --config.init=None."),
         ("--config.total=off", "Write --config.total=None."),
         ("--config.model.head_dim=off", "Write --config.model.head_dim=None."),
+        ("--config.batch_size=None", "--config.batch_size=None: this cannot be off. It is 64."),
+        ("--config.data.source=None", "this cannot be off. It is 'digits'."),
     ],
 )
 def test_a_key_or_value_in_a_wrong_place_is_told_the_right_one(argument, message):
