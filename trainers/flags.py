@@ -33,7 +33,7 @@ def _take_config(argv):
 
 
 def _default(name):
-    """ " (required)" or " (default: 64)"; nothing if the help text says what the default is."""
+    """What follows a flag's help text: that it is required, or its default if the text does not say it."""
     flag = flags.FLAGS[name]
     if _OURS[name]:
         return " (required)"
@@ -75,7 +75,7 @@ def _parse(argv):
         name, valid = f"--{error.flagname}", [f"--{name}" for name in sorted(_OURS)]
         keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
         same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == error.flagname]
-        hint = did_you_mean(same[0], same) if same else did_you_mean(name, valid)
+        hint = f' Did you mean "{same[0]}"?' if same else did_you_mean(name, valid)
         raise SystemExit(f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them.") from None
     except flags.Error as error:
         # What a validator says comes after all of the flags that it looked at.
@@ -109,7 +109,10 @@ def _take_overrides(wants_help):
         if not name and not wants_help:
             names = ", ".join(config_names())
             raise ValueError(f"Give --config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file.")
-        loaded = load_config(name) if name else ConfigDict()
+        if not name:  # for help, which needs no overrides
+            sys.argv = sys.argv[:1]
+            return ConfigDict()
+        loaded = load_config(name)
         sys.argv = apply_overrides(sys.argv, loaded)
     except ValueError as error:
         raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None

@@ -109,6 +109,7 @@ def test_the_commands_answers_without_an_engine():
     answers = {
         ("/bin/keras-vit-finetune", "--help"): "    keras-vit-finetune --config=digits_finetune",
         ("keras-vit", "finetune", "--config=digits_finetune", "--help"): "--config.optimizer.learning_rate=",
+        ("keras-vit", "finetune", "--config.seed=1", "--help"): "--workdir: The run's directory",
         ("keras-vit", "probe", "--help"): "--batch_size: Images per batch. (default: 64)",
         ("keras-vit", "probe", "--version"): f"keras_vit {__version__}",
         ("keras-vit", "finetune", "--config=digits_finetune", "--workdr=x"): 'no flag --workdr. Did you mean "--workdir"?',
