@@ -149,14 +149,16 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
         "keras_vit/trainers/pretrain.py",
         "keras_vit/configs/digits_pretrain.py",
         "keras_vit/configs/lib/common.py",
+        "keras_vit/py.typed",
+        "keras_vit_command.py",
     ):
         assert name in names
     assert not [n for n in names if n.startswith(("trainers/", "configs/", "tests/"))]
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     script = (
         "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
-        "import keras_vit.trainers.pretrain as p; assert 'site' in p.__file__\n"
-        "p.run()\n"
+        "import keras_vit_command, sys; sys.argv[0] = 'keras-vit-pretrain'\n"
+        "keras_vit_command.main(); assert 'site' in sys.modules['keras_vit'].__file__\n"
     )
     arguments = ["--config=digits_pretrain", f"--workdir={tmp_path / 'run'}", "--config.total=2 steps", "--config.batch_size=8"]
     arguments += ["--config.model.depth=1", "--config.jit_compile=False"]

@@ -5,10 +5,10 @@ python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 
 import sys
 
-import tensorflow as tf
-
 
 def _read(path):
+    import tensorflow as tf
+
     try:
         return tf.io.read_file(path).numpy()
     except tf.errors.OpError as error:
@@ -17,6 +17,8 @@ def _read(path):
 
 def _broken(predict, paths, images):
     """The path of the first image that the model does not take by itself, or None."""
+    import tensorflow as tf
+
     for path, image in zip(paths, images):
         try:
             predict(tf.constant([image]))
@@ -25,12 +27,15 @@ def _broken(predict, paths, images):
     return None
 
 
-def main():
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    folder, *paths = sys.argv[1:]
+def _classify(folder, paths):
+    """Prints the three most probable classes of each image."""
+    import tensorflow as tf
+
     images = [_read(path) for path in paths]
-    model = tf.saved_model.load(folder)
+    try:
+        model = tf.saved_model.load(folder)
+    except OSError as error:
+        sys.exit(f"{folder}: not a SavedModel: {error}")
     predict = model.signatures["serving_default"]
     try:
         answer = predict(tf.constant(images))
@@ -44,5 +49,17 @@ def main():
         print(f"{path}: {guesses}")
 
 
+def run():
+    program = sys.argv[0] if sys.argv[0].endswith("classify") else f"python {sys.argv[0]}"
+    text = __doc__.replace("python trainers/classify.py", program)
+    flags = [arg for arg in sys.argv[1:] if arg.startswith("-")]
+    if {"--help", "-h"} & set(flags):
+        print(text)
+    elif flags or len(sys.argv) < 3:
+        sys.exit(f"There is no flag {flags[0]}.\n\n{text}" if flags else text)
+    else:
+        _classify(sys.argv[1], sys.argv[2:])
+
+
 if __name__ == "__main__":
-    main()
+    run()

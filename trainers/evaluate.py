@@ -63,7 +63,7 @@ def run():
         None,
         "A folder for report.html and evaluation.json, or with --evals NAME.json; by default the measures are only printed.",
     )
-    flags.integer("batch_size", 64, "Images per batch, over all devices.")
+    flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     flags.define_data_dir()
     flags.define_strategy()
     flags.launch(main)

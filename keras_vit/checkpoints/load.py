@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -20,6 +20,7 @@ from keras_vit.checkpoints.transfer import adapt, transfer
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.patches import pair
 from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models.arguments import Changes
 from keras_vit.models.bit import BIT_FIELDS
 from keras_vit.models.spec import FIELDS
 from keras_vit.training.presets import register_loader
@@ -283,7 +284,7 @@ def load(
     head: str = "keep",
     resample: str | None = None,
     names: Sequence[tuple[str, str | None]] | None = None,
-    **changes: Any,
+    **changes: Unpack[Changes],
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
@@ -315,13 +316,12 @@ def load(
         options.pop("preprocessing", None)  # it is for the native size
     image_size, resample = image_size or trained, resample or options.pop("resample", None)
     options.pop("resample", None)
-    changes = {**options, **changes}
-    changes = {name: value.item() if isinstance(value, np.generic) else value for name, value in changes.items()}
+    arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in {**options, **changes}.items()}
     contents = read(place)
     if contents.kind == "keras":
-        model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, changes)
+        model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, arguments)
     else:
-        model = _from_arrays(contents, image_size, classes, class_names, head, resample, names, changes)
+        model = _from_arrays(contents, image_size, classes, class_names, head, resample, names, arguments)
     if published and class_names is None and head == "keep":
         _name_imagenet_classes(model, contents.path)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():

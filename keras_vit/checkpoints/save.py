@@ -18,7 +18,7 @@ from keras_vit.checkpoints.transfer import model_weights
 from keras_vit.io.atomic import replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier
-from keras_vit.models.arguments import check_model_and_path
+from keras_vit.models.model_and_path import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
@@ -114,7 +114,7 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier
     with replacing(path) as temporary:
         os.makedirs(temporary)
         header = {"format": "pt", "keras_vit": metadata.write(model, arrays)}
-        safetensors.numpy.save_file(arrays, os.path.join(temporary, "model.safetensors"), header)
+        safetensors.numpy.save_file(dict(arrays), os.path.join(temporary, "model.safetensors"), header)
         for name, content in configs.items():
             with open(os.path.join(temporary, name), "w") as file:
                 json.dump(content, file, indent=2)

@@ -2,15 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
 from keras_vit.checkpoints.resample import check_method, resample_patches, resample_positions
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models.arguments import Changes
 
 HEADS = ("keep", "reset", "drop")
 # The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other than "map", and
@@ -57,7 +59,7 @@ def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[
 
 def _check_head(head, classes, old):
     if head not in HEADS:
-        raise ValueError(f'Unknown head "{head}". Valid: {", ".join(HEADS)}.')
+        raise ValueError(f'Unknown head "{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
     if head != "reset" and classes is not None and classes != old:
         raise ValueError(f'head="{head}" cannot have {classes} classes: the model has {old}. Use head="reset".')
     if head == "reset" and classes is None:
@@ -195,7 +197,7 @@ def transfer(
     class_names: Sequence[str] | str | None = None,
     head: str = "keep",
     resample: str = "google",
-    **changes: Any,
+    **changes: Unpack[Changes],
 ) -> Classifier:
     """A new model with the weights of `model`.
 

@@ -1,7 +1,7 @@
 """Hints for mistyped names, and for names that other libraries use."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 # What other libraries call our arguments, by our name. Of several of ours, the first that is valid is meant.
 _ELSEWHERE = {
@@ -46,7 +46,8 @@ def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
     valid = list(valid)
     meant = [ours for ours in _OURS.get(_plain(name), ()) if ours in valid]
     meant += [ours for ours in valid if _plain(ours) == _plain(name)]
-    alike = difflib.get_close_matches(str(name), valid, n=count)
+    alike = difflib.get_close_matches(str(name), valid, n=max(count, 3))
+    alike.sort(key=lambda word: not word.startswith(str(name)))  # "adam" is "adamw" rather than "radam"
     return list(dict.fromkeys([*meant, *alike]))[:count]
 
 
@@ -54,3 +55,27 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """' Did you mean "..."?' with the nearest valid name, or an empty string."""
     close = nearest(name, valid)
     return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _paths(tree, above: str = "") -> Iterator[str]:
+    """ "a", "a.b"... of the keys of nested mappings."""
+    for name in tree:
+        yield f"{above}{name}"
+        if hasattr(tree[name], "keys"):
+            yield from _paths(tree[name], f"{above}{name}.")
+
+
+def did_you_mean_key(name: str, valid: Iterable[str], tree: Mapping) -> str:
+    """A hint like did_you_mean's for a key of nested mappings that is not where it was looked for.
+
+    Args:
+        name: the key, without the sections above it.
+        valid: the keys that are there.
+        tree: all of the mappings. The same key in another section is named first, then the nearest one of `valid`, then the nearest anywhere.
+    """
+    paths = list(_paths(tree))
+    named = {path: path.rpartition(".")[2] for path in paths}
+    near = nearest(name, set(named.values()))
+    found = [path for path in paths if named[path] == name] or nearest(name, valid) or [p for p in paths if named[p] in near]
+    quoted = [f'"{path}"' for path in found]
+    return f" Did you mean {' or '.join(quoted)}?" if quoted else ""

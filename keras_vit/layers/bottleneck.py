@@ -4,6 +4,8 @@ One unit in two orders: normalisation after each convolution (the hybrids' stems
 ResNet v2).
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -32,7 +34,7 @@ class BottleneckUnit(keras.layers.Layer):
     Input (b, h, w, c); output (b, h', w', 4F). Where channels or strides change, the shortcut is a convolution, "proj".
     """
 
-    def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs):
+    def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
         if filters % GROUPS:
             raise ValueError(f"BottleneckUnit: filters must be a multiple of {GROUPS} for group normalisation, got {filters}.")

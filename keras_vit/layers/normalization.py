@@ -1,5 +1,7 @@
 """The normalisation of pixels 0..255, inside the model."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -17,7 +19,7 @@ class PixelNormalization(keras.layers.Layer):
     policy. Autocast is off because bfloat16 would round the pixels first.
     """
 
-    def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs):
+    def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs: Any):
         super().__init__(autocast=False, **{k: v for k, v in kwargs.items() if k != "autocast"})
         self.mean = tuple(mean) if isinstance(mean, (list, tuple)) else float(mean)
         self.std = tuple(std) if isinstance(std, (list, tuple)) else float(std)

@@ -1,5 +1,7 @@
 """From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return (b, d)."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -12,7 +14,7 @@ from keras_vit.layers.registration import serializable
 class TokenPooling(keras.layers.Layer):
     """Takes one token: number 0, the class token (as in the paper), or 1, DeiT's distillation token."""
 
-    def __init__(self, index: int = 0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.index = index
 
@@ -30,7 +32,7 @@ class TokenPooling(keras.layers.Layer):
 class MeanPooling(keras.layers.Layer):
     """Averages the patch tokens (GAP), leaving out the first `prefix` tokens: class token, distillation token, registers."""
 
-    def __init__(self, prefix: int = 0, **kwargs):
+    def __init__(self, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.prefix = prefix
 
@@ -54,7 +56,7 @@ class AttentionPooling(keras.layers.Layer):
         epsilon: of its layer normalisation.
     """
 
-    def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs):
+    def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
         check_gelu(gelu, "AttentionPooling")
         self.heads = heads

@@ -1,39 +1,76 @@
-"""What `save` and `export` say when they are given something else than a model and a path."""
+"""The keyword arguments that ViT, BiT, `load` and `transfer` hand on, for type checkers: the fields of the specs, each of them optional.
 
-import os
-from typing import Any
+What each means is in ViTSpec and BiTSpec.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
 
 import keras
 
-from keras_vit.training.model import Model
+
+class ViTOverrides(TypedDict, total=False):
+    """Any field of ViTSpec."""
+
+    patch_size: int | Sequence[int]
+    depth: int
+    width: int
+    mlp_dim: int
+    heads: int
+    head_dim: int | None
+    class_token: bool | None
+    registers: int
+    positions: str
+    position_std: float
+    pool: str
+    pre_logits: int | None
+    qkv_bias: bool
+    qk_norm: bool
+    gelu: str
+    epsilon: float
+    layer_scale: float | None
+    dropout: float
+    attention_dropout: float
+    drop_path: float
+    head_bias: float
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    patch_form: str
+    patch_norm: bool
+    distillation_token: bool
+    fc_norm: bool
+    mlp_form: str
+    stem: Sequence[int] | None
+    stem_width: int
+    conv_stem: Sequence[int]
+    conv_strides: Sequence[int]
 
 
-def _described(value):
-    """A value for a message, briefly."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}, not a model made of it"
-    if isinstance(value, keras.Model):
-        return f'"{value.name}", a plain {type(value).__module__.split(".")[0]} {type(value).__name__}'
-    return f"{value!r}" if isinstance(value, (str, os.PathLike)) or value is None else f"a {type(value).__name__}"
+class BiTOverrides(TypedDict, total=False):
+    """Any field of BiTSpec."""
+
+    units: Sequence[int]
+    width_factor: float
+    head_bias: float
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
 
 
-def check_model_and_path(function: str, model: Any, path: Any) -> str:
-    """`path` as text, after checking what `function`, "save" or "export", was given.
+class Changes(ViTOverrides, total=False):
+    """What `load` and `transfer` may change: any field of ViTSpec or BiTSpec, and the other arguments of ViT and BiT."""
 
-    Raises:
-        ValueError: if `model` is not one of this package, or `path` not a path; the message says how to mend it.
-    """
-    if isinstance(model, (str, os.PathLike)) and isinstance(path, keras.Model):
-        raise ValueError(f"{function} takes the model first: {function}(model, {os.fspath(model)!r}).")
-    if not isinstance(model, Model):
-        mend = "Make it with keras_vit.ViT, keras_vit.BiT, keras_vit.load or keras_vit.Model(inputs, outputs)."
-        if isinstance(model, type):
-            mend = f'Make a model first, such as keras_vit.ViT("B/16"), then {function} that.'
-        elif isinstance(model, (list, tuple, dict)):
-            mend = f"{function} takes one model: call it once for each."
-        elif isinstance(model, keras.Model):
-            mend = f"Build it as keras_vit.Model(inputs, outputs){', or use model.save(path)' if function == 'save' else ''}."
-        raise ValueError(f"{function} expected a model of keras_vit, got {_described(model)}. {mend}")
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise ValueError(f"{function} expected a path, got {path!r}: {function}(model, path).")
-    return os.fsdecode(path)
+    units: Sequence[int]
+    width_factor: float
+    channels: int
+    preprocessing: str | None
+    remat: bool | Sequence[int]
+    name: str
+    dtype: str | keras.DTypePolicy | None
+
+
+class Arguments(Changes, total=False):
+    """All arguments of ViT and BiT but the variant."""
+
+    image_size: int | tuple[int, int]
+    classes: int | None
+    class_names: Sequence[str] | None

@@ -3,6 +3,8 @@
 `encode(embed(image, spec), spec)` is a ViT without its head. The layers carry the names that checkpoints and taps rely on.
 """
 
+from collections.abc import Sequence
+
 import keras
 
 from keras_vit import layers
@@ -11,7 +13,9 @@ from keras_vit.models.spec import ViTSpec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
 
-def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
+def embed(
+    image: keras.KerasTensor, spec: ViTSpec, remat: bool = False, dtype: str | keras.DTypePolicy | None = None
+) -> keras.KerasTensor:
     """Equation 1 of the paper: z_0 = [x_class; x_p E] + E_pos.
 
     Args:
@@ -54,7 +58,9 @@ def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
     return layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
 
 
-def encode(tokens, spec: ViTSpec, remat=False, dtype=None):
+def encode(
+    tokens: keras.KerasTensor, spec: ViTSpec, remat: bool | Sequence[int] = False, dtype: str | keras.DTypePolicy | None = None
+) -> keras.KerasTensor:
     """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
 
     Args:

@@ -1,14 +1,18 @@
 """The Vision Transformer (arXiv 2010.11929) as a functional Keras model: pixels 0..255 in, logits out."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
 import keras
 
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
+from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.heads.classify import classify
-from keras_vit.models.spec import make_spec
+from keras_vit.models.spec import ViTSpec, make_spec
 
 
 @serializable
@@ -34,18 +38,21 @@ class ViT(Classifier):
         ValueError: for an unknown variant or argument, or an image that is not a whole number of patches.
     """
 
+    spec: ViTSpec
+    image_size: tuple[int, int]
+
     def __init__(
         self,
-        variant,
-        image_size=224,
+        variant: str | ViTSpec | Mapping[str, Any],
+        image_size: int | tuple[int, int] = 224,
         classes: int | None = 1000,
         channels: int = 3,
-        class_names=None,
+        class_names: Sequence[str] | None = None,
         preprocessing: str | None = None,
-        remat=False,
+        remat: bool | Sequence[int] = False,
         name: str = "vit",
-        dtype=None,
-        **overrides,
+        dtype: str | keras.DTypePolicy | None = None,
+        **overrides: Unpack[ViTOverrides],
     ):
         spec = make_spec(variant, **overrides)
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
@@ -60,6 +67,6 @@ class ViT(Classifier):
         return grid_size(self.image_size, self.spec.stride)
 
     @property
-    def tokens(self):
+    def tokens(self) -> keras.KerasTensor:
         """The encoder's output, symbolic (b, n, d): the last block's, normalised unless the spec has fc_norm."""
         return taps.tokens(self)

@@ -131,18 +131,18 @@ class Momentum(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate=0.01,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
         momentum: float = 0.9,
         decay: float = 0.0,
         layer_decay: float | None = None,
         name: str = "momentum",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
         self._check_rates(momentum=momentum)
         self.momentum = momentum
 
-    def step(self, gradient, velocity):
+    def step(self, gradient: Any, velocity: Any) -> Any:
         new = self.momentum * velocity + gradient
         self.assign(velocity, new)
         return new
@@ -167,14 +167,14 @@ class AdamW(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate=0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
         decay: float = 0.0,
         layer_decay: float | None = None,
         name: str = "adamw",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
         self._check_rates(beta_1=beta_1, beta_2=beta_2)
@@ -184,7 +184,7 @@ class AdamW(DecoupledWeightDecay):
         self.beta_2 = beta_2
         self.epsilon = epsilon
 
-    def step(self, gradient, m, v):
+    def step(self, gradient: Any, m: Any, v: Any) -> Any:
         t = ops.cast(self.iterations + 1, gradient.dtype)
         correct_1 = 1.0 - ops.power(ops.cast(self.beta_1, gradient.dtype), t)
         root_2 = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, gradient.dtype), t))

@@ -6,15 +6,21 @@ repeated as long as the config is the same. Keras' state is cleared between runs
 
 import json
 import math
+import os
 import statistics
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from absl import logging
 from etils import epath
+from ml_collections import ConfigDict
 
+from keras_vit.distribution import Strategy
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_text import json_text
+from keras_vit.tasks import Score
 
 
 def write_json(path, content, strategy):
@@ -77,7 +83,14 @@ def mean_and_deviation(runs):
     return result
 
 
-def run_seeds(config, workdir, run, strategy, score, count):
+def run_seeds(
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    run: Callable[[ConfigDict, Any], dict[str, Any]],
+    strategy: Strategy,
+    score: Score,
+    count: int,
+) -> dict[str, Any]:
     """Runs `config` with seeds config.seed to config.seed + count - 1, in workdir/seed_N; returns means and standard deviations.
 
     Also writes runs.json and, if matplotlib is installed, runs.png with the curves, and prints a line.

@@ -5,8 +5,9 @@ import os
 import keras
 
 from keras_vit.io.atomic import replacing
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
-from keras_vit.models.arguments import check_model_and_path
+from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 
 FORMATS = ("tf_saved_model",)
@@ -87,7 +88,7 @@ def _check(model, path, format):
     path = check_model_and_path("export", model, path)
     if format not in FORMATS:
         raise ValueError(
-            f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
+            f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -116,7 +117,9 @@ def _features_or_none(model):
         return None
 
 
-def export(model, path, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False):
+def export(
+    model: keras.Model, path: str | os.PathLike, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False
+) -> None:
     """Writes `model` to the folder `path` as a SavedModel that runs without this package.
 
     Signatures:

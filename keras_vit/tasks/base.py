@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from ml_collections import ConfigDict
 
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
@@ -141,7 +142,7 @@ class Task:
     score = Score("loss", higher_is_better=False)
     reads: tuple[str, ...] = ()
 
-    def __init__(self, config):
+    def __init__(self, config: ConfigDict):
         self.config = config
 
     def check_config(self) -> None:
@@ -160,7 +161,7 @@ class Task:
 
     # Data
 
-    def check_data(self, train, held_out) -> None:
+    def check_data(self, train: Any, held_out: Any) -> None:
         """Refuses sources that the task cannot learn from.
 
         Raises:
@@ -173,11 +174,11 @@ class Task:
 
     # Model
 
-    def build(self, source) -> keras.Model:
+    def build(self, source: Any) -> keras.Model:
         """A new model with random weights for the training source."""
         raise NotImplementedError
 
-    def load(self, source) -> keras.Model:
+    def load(self, source: Any) -> keras.Model:
         """The model that `config.init` names, adapted to the training source.
 
         Raises:
@@ -187,11 +188,11 @@ class Task:
             f'The task {type(self).__name__} starts from random weights; it cannot start from config.init="{self.config.init}".'
         )
 
-    def model(self, source) -> keras.Model:
+    def model(self, source: Any) -> keras.Model:
         """The model that a run starts from: that of `config.init`, or one with random weights."""
         return self.load(source) if self.config.init else self.build(source)
 
-    def check_model(self, model, source) -> None:
+    def check_model(self, model: keras.Model, source: Any) -> None:
         """Refuses data that the model cannot be evaluated on.
 
         Raises:
@@ -200,15 +201,15 @@ class Task:
 
     # Training
 
-    def loss(self, source) -> keras.losses.Loss:
+    def loss(self, source: Any) -> keras.losses.Loss:
         """The loss, for `compile`."""
         raise NotImplementedError
 
-    def metrics(self, model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
+    def metrics(self, model: keras.Model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
         """Metrics for training and evaluation, which weight examples; with several outputs, a list for each name."""
         return []
 
-    def mixing(self, model):
+    def mixing(self, model: keras.Model) -> Any:
         """What mixes the examples of a training batch on the device, such as training.Mixup, or None."""
         return None
 
@@ -222,7 +223,9 @@ class Task:
         """The measures in one line."""
         return f"{self.score.title} {self.score.text(measures)}{self.score.unit}, {measures['examples']:,} examples"
 
-    def report(self, model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]) -> list[str]:
+    def report(
+        self, model: keras.Model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]
+    ) -> list[str]:
         """The sections of the run's report, as HTML.
 
         Args:

@@ -3,14 +3,18 @@
 from absl import logging
 
 from keras_vit.checkpoints import load
+from keras_vit.checkpoints.resample import check_method
 from keras_vit.data import image_and_label
 from keras_vit.evaluation import Classification as ClassificationEvaluator
 from keras_vit.evaluation.classification import check_class_count, confused_pairs
 from keras_vit.inspection import report
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import build, freeze, freeze_all_but_head
 from keras_vit.tasks.base import OPTIONS, Score, Task, predict
 from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.losses import LOSSES, balanced_class_weights
+
+HEADS = ("reset", "keep")  # config.head: of a model that was trained before
 
 
 def spec_overrides(config):
@@ -43,6 +47,14 @@ class Classification(Task):
 
     score = Score("top1", title="top-1", percent=True, curve="val_accuracy")
     reads = tuple(OPTIONS)
+
+    def check_config(self):
+        super().check_config()
+        head, resample = self.config.head, self.config.resample
+        if head not in HEADS:
+            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+        if resample:
+            check_method(resample)
 
     def check_data(self, train, held_out):
         data = self.config.data
@@ -109,7 +121,8 @@ class Classification(Task):
     def loss(self, source):
         options = self.config.loss
         if options.name not in LOSSES:
-            raise ValueError(f'Unknown loss "{options.name}". Valid: {", ".join(LOSSES)}.')
+            hint = did_you_mean(options.name, LOSSES)
+            raise ValueError(f'Unknown loss "{options.name}".{hint} Valid: {", ".join(LOSSES)}.')
         weights = class_weights(options.class_weights, source)
         return LOSSES[options.name](label_smoothing=options.label_smoothing, class_weights=weights)
 

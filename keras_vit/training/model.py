@@ -85,12 +85,18 @@ class Model(keras.Model):
     A `.keras` file keeps mixing, micro_batches, and which layers are frozen.
     """
 
-    mixing = None
-    micro_batches = 1
-    check_pixels = True
+    spec: Any
+    image_size: tuple[int, int] | None
+    channels: int | None
+    preprocessing: str | None
+    classes: int | None
+    class_names: tuple[str, ...] | None
+    mixing: Any = None
+    micro_batches: int = 1
+    check_pixels: bool = True
     _remaining = None
 
-    def __init__(self, inputs, outputs, name=None, *, trainable=True):
+    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         super().__init__(inputs, outputs, name=name, trainable=trainable)
         self._distribution = keras.distribution.distribution()
         shape = self.input_shape
@@ -152,7 +158,7 @@ class Model(keras.Model):
         """
         return load_preset(cls, preset, arguments)
 
-    def clone(self):
+    def clone(self) -> "Model":
         """A copy with the same class, config and weights, independent of this model (keras.models.clone_model returns a keras.Functional)."""
         copy = type(self).from_config(self.get_config())
         copy.set_weights(self.get_weights())

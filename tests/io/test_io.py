@@ -82,6 +82,7 @@ def test_a_checksum_is_of_names_and_values():
 
 
 def test_hints_name_what_is_near():
+    assert did_you_mean("adam", ["radam", "adamw"]) == ' Did you mean "adamw"?'
     assert did_you_mean("resise", ["resize", "crop"]) == ' Did you mean "resize"?' and did_you_mean("x", ["resize"]) == ""
     assert nearest("B/17", ["B/16", "L/16", "S/16"], 2)[0] == "B/16"
 
