@@ -153,10 +153,12 @@ class ShardWriter:
             write_description(self.folder, dataclasses.replace(self.description, splits=splits))
         for name in set(old) - set(self.names):
             tf.io.gfile.remove(os.path.join(self.folder, name))
+        sizes = {name: size for name, size in self.description.bytes.items() if name not in old}
         for name in self.names:
             tf.io.gfile.rename(os.path.join(self._partial, name), os.path.join(self.folder, name), overwrite=True)
+            sizes[name] = tf.io.gfile.stat(os.path.join(self.folder, name)).length
         splits[self.split] = dict(zip(self.names, self.counts))
-        write_description(self.folder, dataclasses.replace(self.description, splits=splits))
+        write_description(self.folder, dataclasses.replace(self.description, splits=splits, bytes=sizes))
 
     def __exit__(self, kind, error, trace):
         try:
