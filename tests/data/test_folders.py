@@ -22,7 +22,7 @@ pil = pytest.importorskip("PIL.Image")
 def told(caplog):
     """A function: the messages of at least that level since the last call."""
     logging.getLogger("absl").propagate = True
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
 
     def messages(level="INFO"):
         texts = [record.getMessage() for record in caplog.records if record.levelno >= getattr(logging, level)]

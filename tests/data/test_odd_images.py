@@ -76,6 +76,7 @@ def _good():
         "no_orientation.jpg": _exif(None, "<"),
         "orientation_of_9.jpg": _exif(9, "<"),
         "garbage_after_end.jpg": jpeg + b"garbage" * 100,
+        "video_after_end.jpg": jpeg + bytes(200_000),
         "png_inside.jpg": png,
         "jpeg_inside.png": jpeg,
         "grey.png": _save(_GREY, "PNG"),
@@ -200,6 +201,7 @@ def test_training_takes_the_zoo_and_says_what_it_skips(zoo, skipped):
     assert shapes == {(16, 8, 12, 3)} and set(errors.names) == skipped
     reasons = {path.rsplit("/")[-1]: reason for path, reason in errors.names.items()}
     assert reasons["text.jpg"].startswith("Unknown image file format") and "animated WebP" in reasons["animated.webp"]
+    assert reasons["half.jpg"] == "The JPEG is cut short: its end is missing."
     assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
 
 

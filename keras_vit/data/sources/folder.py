@@ -206,8 +206,7 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     with Progress(f"Reading the folder {root}", "files") as progress:
         trees, whole = _split_trees(root, progress)
         files = _each_once(trees)
-        full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
-        warnings = warnings_of(title, [image for images in full.values() for image in images])
+    full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
     asked = canonical(split_name(split))
     if asked not in trees:
         raise ValueError(
@@ -220,7 +219,8 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     class_names = sorted({_class_of(place) for place, _ in files["train"]})
     _check_classes(root, asked, files, class_names)
     _tell(title, files, class_names, _ignored(root, trees, whole))
-    for text in [*_doubts(title, files, class_names), *warnings]:
+    every = [image for images in full.values() for image in images]
+    for text in [*_doubts(title, files, class_names), *warnings_of(title, every)]:
         log_once(logging.WARNING, text)
 
     label_of = {name: i for i, name in enumerate(class_names)}
