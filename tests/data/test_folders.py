@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import re
 import shutil
 import unicodedata
 
@@ -14,6 +15,7 @@ from keras_vit.data import open_source
 from keras_vit.data.scan import scan
 from keras_vit.data.sources import image_files
 from keras_vit.data.sources.selection import example_names
+from keras_vit.io.progress import Stage
 
 pil = pytest.importorskip("PIL.Image")
 
@@ -26,6 +28,7 @@ def told(caplog):
 
     def messages(level="INFO"):
         texts = [record.getMessage() for record in caplog.records if record.levelno >= getattr(logging, level)]
+        texts = [text for text in texts if not text.startswith("Reading ")]
         caplog.clear()
         return texts
 
@@ -370,3 +373,14 @@ def test_folders_in_another_file_system(tmp_path):
         tf.io.write_file(f"ram://folders/{name}", encoded("PNG"))
     source = open_source("folder:ram://folders", "train")
     assert sorted(example_names(source)) == ["ram://folders/cat/a.png", "ram://folders/cat/without"]
+
+
+def test_reading_a_folder_says_how_far_it_is(tmp_path, caplog, monkeypatch):
+    write(tmp_path, "cat/a.png", "dog/b.png")
+    texts = []
+    monkeypatch.setattr(Stage, "end", lambda self, end=Stage.end: (texts.append(self.text()), end(self)))
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("INFO", logger="absl"):
+        names(tmp_path)
+    assert caplog.messages[0] == f"Reading the folder {tmp_path}."
+    assert re.fullmatch(rf"Reading the folder {tmp_path}: 2 files, \d+ s", texts[0])

@@ -10,7 +10,6 @@ from keras_vit.data.ops.decode import LARGE
 from keras_vit.data.sources.ignored import counted, listed
 from keras_vit.data.sources.image_files import format_of, opened
 from keras_vit.io.paths import in_threads
-from keras_vit.io.progress import Progress
 
 MOST = 50_000  # files that are examined; `trainers.deduplicate` takes any number
 _LARGEST = 100  # files, in bytes, whose size in pixels is looked up
@@ -44,16 +43,11 @@ def _digest(path):
         return None
 
 
-def _finer(groups, key, progress):
+def _finer(groups, key):
     """Groups of paths, divided by key(path); without paths whose key is None, and those that are then alone."""
-
-    def look(path):
-        progress.add()
-        return key(path)
-
     members = [(number, path) for number, group in enumerate(groups) for path in group]
     finer = collections.defaultdict(list)
-    for (number, path), value in zip(members, in_threads(look, [path for _, path in members])):
+    for (number, path), value in zip(members, in_threads(key, [path for _, path in members])):
         if value is not None:
             finer[number, value].append(path)
     return [group for group in finer.values() if len(group) > 1]
@@ -62,9 +56,8 @@ def _finer(groups, key, progress):
 def copies(paths: Sequence[str]) -> list[list[str]]:
     """Files with the same contents, in groups, in the order of `paths`. Empty files, files in buckets and more than MOST are not compared."""
     groups = [[path for path in paths if "://" not in path]] if len(paths) <= MOST else []
-    with Progress("Looking for files with the same contents", "read") as progress:
-        for key in (_bytes, _sample, _digest):
-            groups = _finer(groups, key, progress)
+    for key in (_bytes, _sample, _digest):
+        groups = _finer(groups, key)
     return groups
 
 

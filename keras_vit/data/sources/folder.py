@@ -23,7 +23,7 @@ from keras_vit.data.sources.tree import top, walk
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
-from keras_vit.io.progress import Progress
+from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 
 
@@ -48,7 +48,7 @@ def _check_folder(root):
     raise FileNotFoundError(f'There is no folder "{root}".{near}')
 
 
-def _split_trees(root, progress):
+def _split_trees(root, work):
     """({split: its Tree}, the Tree of the top alone), if `root` contains splits; else ({"train": the Tree of all}, None).
 
     A folder train, val or test that holds images and no class folders is a class among others, not a split.
@@ -56,11 +56,11 @@ def _split_trees(root, progress):
     Raises:
         ValueError: where it is not clear which folders are splits and which are classes.
     """
-    whole = top(root, progress)
+    whole = top(root, work)
     named = {name: canonical(name) for name in whole.folders[""] if canonical(name) in SPLITS}
-    trees = {name: walk(os.path.join(root, name), progress) for name in named}
+    trees = {name: walk(os.path.join(root, name), work) for name in named}
     if not any(_class_files(tree) for tree in trees.values()):
-        return {"train": walk(root, progress)}, None
+        return {"train": walk(root, work)}, None
     splits = {named[name]: tree for name, tree in trees.items()}
     if len(splits) < len(named):
         raise ValueError(f'The folder "{root}" has several folders for one split: {", ".join(named)}. Put them together.')
@@ -72,7 +72,7 @@ def _split_trees(root, progress):
         )
     if list(splits) == ["train"]:
         others = [name for name in whole.folders[""] if name not in named]
-        classes = [name for name in others if any(walk(os.path.join(root, name), progress).files())]
+        classes = [name for name in others if any(walk(os.path.join(root, name), work).files())]
         if classes:
             raise ValueError(
                 f'The folder "{root}" has train, which is the name of a split, and beside it other folders of images: {listed(classes)}. '
@@ -203,10 +203,11 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     """
     root, title = locate(path, data_dir), f"folder:{path}"
     _check_folder(root)
-    with Progress(f"Reading the folder {root}", "files") as progress:
-        trees, whole = _split_trees(root, progress)
+    with stage(f"Reading the folder {root}", unit="files") as work:
+        trees, whole = _split_trees(root, work)
         files = _each_once(trees)
-    full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
+        full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
+        warnings = warnings_of(title, [image for images in full.values() for image in images])
     asked = canonical(split_name(split))
     if asked not in trees:
         raise ValueError(
@@ -219,8 +220,7 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     class_names = sorted({_class_of(place) for place, _ in files["train"]})
     _check_classes(root, asked, files, class_names)
     _tell(title, files, class_names, _ignored(root, trees, whole))
-    every = [image for images in full.values() for image in images]
-    for text in [*_doubts(title, files, class_names), *warnings_of(title, every)]:
+    for text in [*_doubts(title, files, class_names), *warnings]:
         log_once(logging.WARNING, text)
 
     label_of = {name: i for i, name in enumerate(class_names)}

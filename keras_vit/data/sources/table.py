@@ -26,7 +26,7 @@ from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.splits import canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
-from keras_vit.io.progress import Progress
+from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
@@ -212,19 +212,19 @@ def _paths(folder, rows):
     return [row.image if "://" in row.image else os.path.join(folder, row.image) for row in rows]
 
 
-def _names_in(folder, progress):
+def _names_in(folder, work):
     """The names in a folder; none if there is no such folder."""
-    progress.add()
+    work.advance()
     try:
         return set(tf.io.gfile.listdir(folder or "."))
     except tf.errors.OpError:
         return set()
 
 
-def _missing(paths, progress):
+def _missing(paths, work):
     """{path of a missing file: a file in its folder whose name differs only in case, or ""}. Folders are listed, not each file asked for."""
     folders = sorted({os.path.dirname(path) for path in paths})
-    names = dict(zip(folders, in_threads(lambda folder: _names_in(folder, progress), folders)))
+    names = dict(zip(folders, in_threads(lambda folder: _names_in(folder, work), folders)))
     doubtful = [path for path in dict.fromkeys(paths) if os.path.basename(path) not in names[os.path.dirname(path)]]
     gone = [path for path, exists in zip(doubtful, in_threads(tf.io.gfile.exists, doubtful)) if not exists]
     other_case = {
@@ -233,13 +233,13 @@ def _missing(paths, progress):
     return {path: other_case[os.path.dirname(path)].get(os.path.basename(path).casefold(), "") for path in gone}
 
 
-def _without_missing(table, paths, rows, progress):
+def _without_missing(table, paths, rows, work):
     """The positions of the rows whose image is there; the others are told.
 
     Raises:
         FileNotFoundError: if none is there.
     """
-    gone = _missing(paths, progress)
+    gone = _missing(paths, work)
     lost = [i for i, path in enumerate(paths) if path in gone]
     if not lost:
         return range(len(rows))
@@ -310,11 +310,12 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     if name not in valid:
         raise ValueError(f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}.')
     order = [i for i, row in enumerate(rows) if row.split == name]
-    with Progress(f"Looking for the images of {path}", "folders") as progress:
-        there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], progress)
-    order = [order[i] for i in there]
+    with stage(f"Looking for the images of {path}", unit="folders") as work:
+        there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
+        order = [order[i] for i in there]
+        warnings = warnings_of(title, [paths[i] for i in order])
     log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')} of {counted(len(names), 'class')}.")
-    for warning in [*doubts(title, names), *warnings_of(title, [paths[i] for i in order])]:
+    for warning in [*doubts(title, names), *warnings]:
         log_once(logging.WARNING, warning)
     random.Random(0).shuffle(order)
     order = order[slice(*split_range(split, len(order)))]

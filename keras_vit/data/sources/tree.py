@@ -16,7 +16,7 @@ from keras_vit.data.sources import ignored as reasons
 from keras_vit.data.sources.ignored import Reason
 from keras_vit.data.sources.image_files import ENDINGS, NEEDS_HEIF, ending, format_of, is_readable
 from keras_vit.io.paths import in_threads
-from keras_vit.io.progress import Progress
+from keras_vit.io.progress import Stage
 
 # Hidden ones, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and those of Windows, macOS, Linux and file servers.
 _METADATA = re.compile(
@@ -89,7 +89,7 @@ def _why_no_image(path):
     return None if is_readable(name) else reasons.of_kind(ending(path) or f"in {name}", NEEDS_HEIF)
 
 
-def _entries(folder, progress):
+def _entries(folder, work):
     """[(name, kind or reason)] of what is in a folder, sorted by name; None if it cannot be read."""
     try:
         kinds = _kinds(folder)
@@ -101,8 +101,8 @@ def _entries(folder, progress):
             kind = reasons.METADATA_FOLDER if kind in (_FOLDER, _FOLDER_LINK) else reasons.METADATA_FILE
         elif kind in (_FILE, _FILE_LINK):
             kind = _why_no_image(os.path.join(folder, name)) or kind
+            work.advance()
         entries.append((name, kind))
-        progress.add()
     return entries
 
 
@@ -167,25 +167,25 @@ class _Walk:
         return folders
 
 
-def walk(root: str, progress: Progress) -> Tree:
+def walk(root: str, work: Stage) -> Tree:
     """Reads a folder and all folders in it; those of one depth at once.
 
     Args:
         root: a folder, on this machine or in a bucket.
-        progress: counts the files and folders.
+        work: counts the files.
     """
     state, level = _Walk(root), [""]
     while level or state.links:
         # Links come last: a folder is read where it really is, if it is in the tree.
         level = state.new(level or state.follow(state.links.pop(0)))
-        listed = in_threads(lambda place: _entries(os.path.join(root, place), progress), level)
+        listed = in_threads(lambda place: _entries(os.path.join(root, place), work), level)
         level = [name for place, entries in zip(level, listed) for name in state.enter(place, entries)]
     return state.tree
 
 
-def top(root: str, progress: Progress) -> Tree:
+def top(root: str, work: Stage) -> Tree:
     """What is in the folder itself; `folders[""]` names the folders in it, which are not read."""
     state = _Walk(root)
-    folders = state.enter("", _entries(root, progress))
+    folders = state.enter("", _entries(root, work))
     state.tree.folders[""] = sorted([*folders, *state.links])
     return state.tree
