@@ -71,8 +71,7 @@ def _pixels(path):
 
 
 def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """{path: (width, height)} of the images of more than LARGE pixels, which take seconds to decode, among the largest files. Of at most MOST files on
-    this machine."""
+    """{path: (width, height)} of the images of more than LARGE pixels, slow to decode. Looks at the largest of at most MOST files."""
     paths = [path for path in paths if "://" not in path]
     if len(paths) > MOST:
         return {}

@@ -83,7 +83,7 @@ def is_readable(name: str) -> bool:
 def _with_heif():
     """Teaches Pillow to read HEIC."""
     if not is_readable("HEIC"):
-        raise ValueError(f"HEIC is read by pillow-heif; {NEEDS_HEIF}.")
+        raise ValueError(f"pillow-heif is not installed; {NEEDS_HEIF}")
     import pillow_heif
 
     pillow_heif.register_heif_opener()
