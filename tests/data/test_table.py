@@ -226,6 +226,8 @@ def test_paths_of_windows(photos):
     ("rows", "message"),
     [
         (["image,label", "a, b.png,cat", "c.png,dog"], "line 2: 3 cells, and the header names 2"),
+        (["image,label", '"a.png,cat', "b.png,dog"], 'column "label" should hold the label, got None'),
+        (["image,label", "a\0.png,cat"], 'line 2: column "image" should hold the image, got \'a'),
         (["image,label,label", "a.png,cat,dog"], 'more than one column "label"'),
         (["a.png,cat", "b.png,dog"], r"columns \['a.png', 'cat'\].*The first line names the columns"),
         (

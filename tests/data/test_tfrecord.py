@@ -118,7 +118,7 @@ def test_damaged_files_are_clear_errors(tmp_path):
     with pytest.raises(ValueError, match='a.tfrecord" is not a complete TFRecord file: record 2 does not end'):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
     (tmp_path / "a.tfrecord").write_text("these are not records, but text")
-    with pytest.raises(ValueError, match="is not a TFRecord file of tf.train.Examples"):
+    with pytest.raises(ValueError, match="is not a TFRecord file of tf.train.Examples: corrupted record at 0"):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with pytest.raises(ValueError, match="has no records"):

@@ -66,7 +66,7 @@ def _first_record(path):
         for record in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
             return sorted(tf.train.Example.FromString(record).features.feature)
     except (tf.errors.OpError, DecodeError) as error:
-        raise ValueError(f'"{path}" is not a TFRecord file of tf.train.Examples: {error}') from None
+        raise ValueError(f'"{path}" is not a TFRecord file of tf.train.Examples: {reason(error)}') from None
     raise ValueError(f'"{path}" has no records.')
 
 

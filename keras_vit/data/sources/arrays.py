@@ -50,6 +50,8 @@ def _images(images, name):
         raise ValueError(
             f"{name}: expected images (b, h, w, c), got shape {images.shape} with the channels first: np.moveaxis(images, 1, -1)."
         )
+    if images.dtype.kind == "V":  # bfloat16, which numpy does not know as a number
+        images = images.astype("float32")
     if images.dtype != np.uint8:
         _check_pixels(images, name)
         images = np.clip(np.round(images), 0, 255).astype("uint8")

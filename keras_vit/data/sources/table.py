@@ -8,6 +8,7 @@ commas, semicolons, tabs or "|", whichever makes columns of the header line.
 import collections
 import csv
 import io
+import itertools
 import json
 import os
 import random
@@ -84,7 +85,7 @@ def _csv_rows(path, chosen):
                     "around a text that contains the delimiter."
                 )
             if any(cells):
-                yield reader.line_num, dict(zip(header, cells))
+                yield reader.line_num, dict(itertools.zip_longest(header, cells[: len(header)]))
     except csv.Error as error:
         raise ValueError(f'"{path}", line {reader.line_num}: {error}.') from None
 
@@ -122,7 +123,7 @@ def _read(kind, path, chosen):
     for line, row in rows:
         values = {which: _text(row.get(column)) for which, column in columns.items()}
         for which, text in values.items():
-            if not text:
+            if not text or "\0" in text:
                 expected = f'column "{columns[which]}" should hold the {which}, got {row.get(columns[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
         label = unicodedata.normalize("NFC", values["label"])
