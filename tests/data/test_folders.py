@@ -218,7 +218,7 @@ def test_without_pillow_heif_it_is_told_how_to_read_heic(tmp_path, told, monkeyp
     [line] = told("WARNING")
     assert 'ignored: 2 .heic (to read them: pip install "keras-vit[heic]"), 1 in HEIC (to read' in line
     with pytest.raises(ValueError, match=r'HEIC: pillow-heif is not installed; to read them: pip install "keras-vit\[heic\]"'):
-        image_files.to_png(heic)
+        image_files.to_known_format(heic)
 
 
 def test_what_is_beside_the_splits_is_told(tmp_path, told):

@@ -264,4 +264,4 @@ def test_images_of_all_kinds_in_a_table(photos):
     pil = pytest.importorskip("PIL.Image")
     pil.fromarray(np.full((4, 4, 3), 90, "uint8")).save(photos / "scan", "TIFF")
     source = open_source(write(photos / "t.csv", "image,label\nscan,cat\na.png,dog\n"), "train")
-    assert tf.io.decode_png(examples(source)["scan"][0]).numpy().max() == 90
+    assert tf.io.decode_image(examples(source)["scan"][0]).numpy().max() == 90
