@@ -20,7 +20,7 @@ from keras_vit.io.progress import Stage
 
 # Hidden ones, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and those of Windows, macOS, Linux and file servers.
 _METADATA = re.compile(
-    r"\..*|__macosx|__pycache__|@eadir|@recycle|@tmp|#recycle|#snapshot|\$recycle\.bin|recycler|system volume information|"
+    r"\..*|__macosx|__pycache__|@eadir|@recycle|@tmp|#recycle|#snapshot|\$recycle\.bin|system volume information|"
     r"lost\+found|network trash folder|temporary items|thumbs\.db|ehthumbs(_vista)?\.db|desktop\.ini|icon\r",
     re.IGNORECASE,
 )
