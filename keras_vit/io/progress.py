@@ -107,42 +107,50 @@ def stage(what: str, total: int | None = None, unit: str = "", show: bool = Fals
         work.end()
 
 
+_TRAINING, _EVALUATION = "the first training step", "the evaluation"
+
+
 class FirstStep(keras.callbacks.Callback):
     """Says within fit and evaluate that the first training step and the first evaluation are being compiled, until they are done.
 
     Keras' bar begins after them.
     """
 
-    async_safe = True
+    async_safe = True  # on JAX, Keras ends batches in threads
 
     def __init__(self):
         super().__init__()
-        self._stage: Stage | None = None
-        self._compiled = set()
+        self._begun = set()
+        self._under_way: dict[str, Stage] = {}
 
     def _begin(self, what):
-        if what not in self._compiled:
-            self._compiled.add(what)
-            self._stage = Stage(f"Compiling {what}, and waiting for its data")
-            self._stage.begin()
+        if what not in self._begun:
+            self._begun.add(what)
+            work = Stage(f"Compiling {what}, and waiting for its data")
+            work.begin()
+            self._under_way[what] = work
+
+    def _end(self, what):
+        work = self._under_way.pop(what, None)
+        if work is not None:
+            work.end()
 
     def end(self) -> None:
-        """Ends the stage, if one is under way; to be called when fit or evaluate was interrupted."""
-        if self._stage is not None:
-            self._stage.end()
-            self._stage = None
+        """Ends what is under way; to be called when fit or evaluate was interrupted."""
+        for what in list(self._under_way):
+            self._end(what)
 
     def on_train_batch_begin(self, batch, logs=None):
-        self._begin("the first training step")
+        self._begin(_TRAINING)
 
     def on_train_batch_end(self, batch, logs=None):
-        self.end()
+        self._end(_TRAINING)
 
     def on_test_batch_begin(self, batch, logs=None):
-        self._begin("the evaluation")
+        self._begin(_EVALUATION)
 
     def on_test_batch_end(self, batch, logs=None):
-        self.end()
+        self._end(_EVALUATION)
 
 
 # Libraries of other languages write to stderr directly, wherever the cursor is. Their lines go through a process of their own, which
