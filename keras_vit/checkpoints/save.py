@@ -112,7 +112,10 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier
     with replacing(path) as temporary:
         os.makedirs(temporary)
         header = {"format": "pt", "keras_vit": metadata.write(model, arrays)}
-        safetensors.numpy.save_file(arrays, os.path.join(temporary, "model.safetensors"), header)
+        with open(
+            os.path.join(temporary, "model.safetensors"), "wb"
+        ) as file:  # whose errors are an OSError, unlike safetensors' own
+            file.write(safetensors.numpy.save(arrays, header))
         for name, content in configs.items():
             with open(os.path.join(temporary, name), "w") as file:
                 json.dump(content, file, indent=2)
