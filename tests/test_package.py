@@ -50,7 +50,7 @@ def room_imports():
 def test_imports_go_one_way():
     for path, room, module in room_imports():
         assert module.split(".")[0] not in ("trainers", "benchmarks", "configs"), f"{path} imports {module}"
-        if room and module.startswith("keras_vit."):
+        if room and module.startswith("keras_vit.") and module != "keras_vit.version":  # which imports nothing
             assert module.split(".")[1] in ALLOWED[room] | {room}, f"{path} imports {module}"
         assert not room or module != "keras_vit", f"{path} imports the package as a whole"
 
