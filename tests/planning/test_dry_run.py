@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from keras_vit.models import freeze, freeze_all_but_head
 from keras_vit.planning import dry_run, text
 from keras_vit.training import AdamW, Momentum
 from trainers import config_files
@@ -164,3 +165,71 @@ def test_the_binary_plans_without_a_workdir():
     root = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     assert "digits train (1,437 examples, 10 classes), evaluated on test (360)" in done.stdout
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_a_local_folder_is_counted(photos):
+    config = config_files.load_config("folder_finetune")
+    config.update(batch_size=32)
+    config.data.source, config.loss.class_weights = f"folder:{photos}", "balanced"
+    config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
+    text = flat(dry_run.plan(config, DATASETS))
+    assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
+    assert "500 of 32 images = 1000 epochs of 1 steps" in text and "all trained" in text and "per device without" in text
+    assert "note --config.batch_size=32 is more than the 16 training examples" in text
+
+
+def test_local_data_are_counted_and_none_is_invented(photos, tmp_path):
+    data = config_files.load_config("folder_finetune").data
+    data.source = "folder:photos"
+    train, held_out = dry_run.planned_data(data, DATASETS, data_dir=photos.parent)
+    assert (train.size, held_out.size, train.class_names) == (16, 4, ("dark", "light"))
+    assert train.class_counts().sum() == 16
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(photos.rglob("*.jpg"))]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,label", *rows]))
+    data.source = f"csv:{tmp_path}/labels.csv"
+    assert [split.size for split in dry_run.planned_data(data, DATASETS)] == [16, 4]
+    assert dry_run.planned_data(data, DATASETS, examples=7, classes=3)[0].size == 7
+    data.source = "folder:none"
+    with pytest.raises(OSError, match="There is no folder"):
+        dry_run.planned_data(data, DATASETS)
+
+
+def test_only_what_trains_is_counted_backwards(tiny):
+    """The gradient of the activations goes down to the lowest layer that trains."""
+    model = tiny(depth=4)
+    forward = dry_run.forward_flops(model.spec, 8)
+    block = forward - dry_run.forward_flops(tiny(depth=3).spec, 8)
+    patches = forward - 4 * block
+
+    def step(*frozen):
+        freeze(model, frozen) if frozen else None
+        counted = dry_run.training_flops(model)
+        for layer in model.layers:
+            layer.trainable = True
+        return counted
+
+    assert step() == 3 * forward
+    assert step("patch_encoder", "class_token", "position_embedding") == 3 * forward - 2 * patches
+    assert step("patch_encoder", "class_token", "position_embedding", "block_00", "block_01") == forward + 4 * block
+    assert step("block_03") == 3 * forward - block
+    freeze_all_but_head(model)
+    assert dry_run.training_flops(model) == forward
+
+
+def test_a_linear_probe_costs_a_forward_pass_and_says_what_it_trains():
+    text = flat(plan("linear_probe:B/16,cifar10"))
+    assert "7,690 trained, in head" in text and "at once that: nothing below the head trains" in text
+
+
+def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    config = config_files.load_config("digits_finetune")
+    config.init = str(tmp_path)
+    assert "may hold a different model" in dry_run._as_initialised(config)[1]
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
+        dry_run.planned_run(config, DATASETS)
