@@ -101,7 +101,7 @@ class _Lock:
         """Whether the process that wrote `holder` still owns the folder."""
         if holder.get("machine") and holder["machine"] == self._content["machine"]:
             return started(holder.get("pid")) == holder.get("started")
-        if abs(time.time() - holder.get("renewed", 0.0)) > _SURELY_GONE:
+        if time.time() - holder.get("renewed", 0.0) > _SURELY_GONE:
             return False
         logging.warning(
             "%s was locked by process %s on %s: watching for up to %.0f s whether it still runs.",

@@ -84,8 +84,8 @@ def test_the_lock_of_another_machine_is_watched(tmp_path, impatient, monkeypatch
     monkeypatch.setattr(lock.time, "sleep", lambda _: (tmp_path / lock.FILE).unlink())
     with owned(tmp_path):
         assert owner(tmp_path) != "t"
-    put(tmp_path, machine="another")
-    monkeypatch.setattr(lock.time, "sleep", lambda _: put(tmp_path, machine="another", renewed=time.time() + 1))
+    put(tmp_path, machine="another", renewed=time.time() + 86_400)  # whose clock is wrong
+    monkeypatch.setattr(lock.time, "sleep", lambda _: put(tmp_path, machine="another"))
     with pytest.raises(InUse, match="on a .*Wait for it, stop it, or use another") as refused, owned(tmp_path):
         pass
     assert "kill" not in str(refused.value)
