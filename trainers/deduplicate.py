@@ -21,25 +21,23 @@ _SIDE = 128
 
 def collect(source, text):
     """(names, thumbnails (n, 32, 32) uint8, labels) of the examples of a source that decode; warns of the others."""
-    import keras
-
     from keras_vit.data.duplicates import SIDE, thumbnail
     from keras_vit.data.scan import scan
+    from keras_vit.io.progress import stage
 
     def work(example, pixels):
         return thumbnail(pixels), example["label"]
 
     names, thumbnails, labels = [], np.zeros((source.size, SIDE, SIDE), "uint8"), []
-    bar = keras.utils.Progbar(source.size, unit_name="image")
-    for i, (name, values, reason) in enumerate(scan(source, work), 1):
-        if reason:
-            logging.warning("Skipping %s: %s", name, reason)
-        else:
-            thumbnails[len(names)] = values[0]
-            labels.append(int(values[1]))
-            names.append(name)
-        if i % 100 == 0 or i == source.size:
-            bar.update(i)
+    with stage(f"Reading {source.name}", source.size, "images") as progress:
+        for name, values, reason in scan(source, work):
+            if reason:
+                logging.warning("Skipping %s: %s", name, reason)
+            else:
+                thumbnails[len(names)] = values[0]
+                labels.append(int(values[1]))
+                names.append(name)
+            progress.advance()
     if not names:
         raise ValueError(f"None of the {source.size} images of {text} decodes.")
     return names, thumbnails[: len(names)], labels
@@ -67,6 +65,8 @@ def write_pictures(path, pairs, train, test):
     """
     import matplotlib.figure
 
+    from keras_vit.io.atomic import replacing
+
     doubtful = sorted(pairs, key=lambda pair: pair["correlation"])[:_SHOWN]
     left = _pictures(test, {pair["test"] for pair in doubtful})
     right = _pictures(train, {pair["train"] for pair in doubtful})
@@ -78,7 +78,8 @@ def write_pictures(path, pairs, train, test):
             axes.imshow(np.concatenate([left[pair["test"]], right[pair["train"]]], 1))
             axes.set_title(f"{pair['correlation']:.3f}{', mirrored' if pair['flipped'] else ''}", fontsize=8)
     figure.tight_layout()
-    figure.savefig(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary)
 
 
 def deduplicate(train, test, output, threshold):
@@ -91,12 +92,14 @@ def deduplicate(train, test, output, threshold):
     """
     from keras_vit.data.duplicates import near_duplicates
     from keras_vit.io.atomic import write_bytes
+    from keras_vit.io.progress import stage
 
     (train_names, train_thumbnails, train_labels), (test_names, test_thumbnails, test_labels) = (
         collect(train, "--train"),
         collect(test, "--test"),
     )
-    duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
+    with stage("Comparing the images"):
+        duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
     pairs = [
         {"train": train_names[p.train], "test": test_names[p.test], "correlation": round(p.correlation, 4), "flipped": p.flipped}
         | {"same_label": train_labels[p.train] == test_labels[p.test]}
@@ -132,6 +135,9 @@ def _open(values, which):
 
 
 def main():
+    from keras_vit.io.atomic import check_folder
+    from keras_vit.io.progress import shown, stage
+
     values = flags.FLAGS
     try:
         threshold = float(values.threshold)
@@ -139,8 +145,16 @@ def main():
         threshold = 0.0
     if not 0.5 <= threshold < 1:
         raise ValueError(f"--threshold={values.threshold}: expected a number from 0.5 to below 1.")
-    train, test = _open(values, "train"), _open(values, "test")
-    report = deduplicate(train, test, os.path.expanduser(values.output), threshold)
+    output = os.path.expanduser(values.output)
+    if os.path.isdir(output):
+        raise ValueError(
+            f"--output={values.output} is a folder. Name a file in it, such as {os.path.join(values.output, 'excluded.txt')}."
+        )
+    check_folder(os.path.dirname(os.path.abspath(output)))
+    with shown():
+        with stage("Opening the data"):
+            train, test = _open(values, "train"), _open(values, "test")
+        report = deduplicate(train, test, output, threshold)
     print(
         f"{report['test']['duplicates']} of {report['test']['images']} test images have near-duplicates among the training images: "
         f"{report['train']['duplicates']} of {report['train']['images']}. Names: {values.output}; look at the .png next to it."

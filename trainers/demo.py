@@ -39,8 +39,17 @@ def _serve(exported, paths, labels):
 
 
 def main():
+    from keras_vit.io.progress import shown
+
+    with shown():
+        demonstrate()
+
+
+def demonstrate():
+    """Trains twice, exports and serves, and prints what came out."""
     import keras_vit
     from keras_vit.io.logs import quiet
+    from keras_vit.io.progress import stage
     from keras_vit.runs import run as train
 
     from .config_files import load_config
@@ -53,9 +62,10 @@ def main():
     config.seed = flags.FLAGS.seed
     config.init = str(root / "pretrain")
     _, second = train(config, root / "finetune")
-    with quiet():
+    with quiet(), stage("Exporting"):
         keras_vit.export(keras_vit.load(root / "finetune"), root / "exported")
-    right, count = _serve(root / "exported", *_write_scans(root / "scans", 8))
+    with stage("Serving it in a fresh process"):
+        right, count = _serve(root / "exported", *_write_scans(root / "scans", 8))
     rows = [
         ("pre-trained at 8x8", f"{first['top1']:.2%} of {first['examples']} test digits", root / "pretrain"),
         ("fine-tuned at 16x16", f"{second['top1']:.2%} of {second['examples']} test digits", root / "finetune"),

@@ -14,30 +14,44 @@ from . import flags
 
 
 def main():
-    import keras_vit
-    from keras_vit.data import ExampleErrors, open_source
     from keras_vit.distribution import strategy as find_strategy
-    from keras_vit.evaluation import Setting, parse_evaluators
-    from keras_vit.runs.evaluate import task_of, write_evaluation
-    from keras_vit.serving.export import serving_preprocessing
+    from keras_vit.io.atomic import check_folder
+    from keras_vit.io.progress import shown
 
     values = flags.FLAGS
     strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
+    with shown(strategy.chief):
+        if values.output:
+            check_folder(values.output)
+        evaluate(values, strategy)
+
+
+def evaluate(values, strategy):
+    """Evaluates as the flags say, and prints and writes the measures."""
+    import keras_vit
+    from keras_vit.data import ExampleErrors, open_source
+    from keras_vit.evaluation import Setting, parse_evaluators
+    from keras_vit.io.progress import stage
+    from keras_vit.runs.evaluate import task_of, write_evaluation
+    from keras_vit.serving.export import serving_preprocessing
+
     task = task_of(values.model)
-    with strategy.scope():
+    with strategy.scope(), stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model)
     data = values.data or (None if values.evals else "digits")
     source = None
     if data:
-        source = open_source(data, values.split, values.data_dir)
+        with stage(f"Opening {data}"):
+            source = open_source(data, values.split, values.data_dir)
         task.check_model(model, source)
     preprocess = values.preprocess or serving_preprocessing(model)
     errors = ExampleErrors()
     setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True)
     chosen = parse_evaluators(values.evals) if values.evals else {"": task.evaluator()}
-    prepared = {name: evaluator.prepare(setting) for name, evaluator in chosen.items()}
-    for name, evaluate in prepared.items():
-        evaluation = evaluate()
+    with stage("Preparing the evaluation"):
+        prepared = {name: evaluator.prepare(setting) for name, evaluator in chosen.items()}
+    for name, measure in prepared.items():
+        evaluation = measure()
         if not strategy.chief:
             continue
         if name:
@@ -45,7 +59,8 @@ def main():
         else:
             print(f"{data} {values.split}: {task.summary(evaluation.measures)}")
         if values.output:
-            write_evaluation(values.output, name, task, setting, evaluation, values.model, f"{data} {values.split}")
+            with stage("Writing the report"):
+                write_evaluation(values.output, name, task, setting, evaluation, values.model, f"{data} {values.split}")
 
 
 def run():

@@ -8,27 +8,39 @@ huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file
 """
 
 from absl import logging
+from etils import epath
 
 from . import flags
 
 
 def main():
+    from keras_vit.io.progress import shown
+
+    with shown():
+        export(flags.FLAGS)
+
+
+def export(values):
+    """Exports as the flags say."""
     import keras_vit
     from keras_vit.checkpoints.save import FORMATS
+    from keras_vit.io.atomic import check_folder
     from keras_vit.io.logs import quiet
+    from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
 
-    values = flags.FLAGS
     valid = ("tf_saved_model", *FORMATS)
     if values.format not in valid:
         raise ValueError(
             f'Unknown export format "{values.format}".{did_you_mean(values.format, valid)} Valid: {", ".join(valid)}.'
         )
-    model = keras_vit.load(values.model)
-    if values.format in FORMATS:
-        keras_vit.save(model, values.output, format=values.format)
-    else:
-        with quiet():
+    check_folder(epath.Path(values.output).parent)
+    with stage(f"Loading {values.model}"):
+        model = keras_vit.load(values.model)
+    with stage(f"Exporting to {values.output}"), quiet():
+        if values.format in FORMATS:
+            keras_vit.save(model, values.output, format=values.format)
+        else:
             keras_vit.export(model, values.output, format=values.format, top_k=values.top_k)
     logging.info("Exported %s to %s.", values.model, values.output)
 

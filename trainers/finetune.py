@@ -10,9 +10,11 @@ not trained, --config.optimizer.layer_decay lowers the learning rate layer by la
 from absl import logging
 
 from . import flags
+from .sources import check_source
 
 
 def main():
+    check_source(flags.FLAGS)
     from . import train
 
     if not flags.FLAGS.config.init:

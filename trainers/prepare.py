@@ -26,30 +26,33 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
     """Writes the examples of `source`, shuffled; returns the report, which is also written to the folder.
 
     Raises:
-        ValueError: if the folder already has the split, there are fewer examples than files, the examples have more than an image and a
-            label, or none decodes.
+        ValueError: if the folder already has the split, another process is writing to it, there are fewer examples than files, the
+            examples have more than an image and a label, or none decodes.
         OSError: if it cannot be written.
     """
-    import keras
+    import tensorflow as tf
 
     from keras_vit.data.records.write import ShardWriter, encoder, serialized
     from keras_vit.data.scan import scan
     from keras_vit.io.atomic import write_bytes
+    from keras_vit.io.lock import owned
+    from keras_vit.io.progress import stage
 
     if not 1 <= shards <= source.size:
         raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
     skipped, size, shrunk = {}, 0, 0
-    bar = keras.utils.Progbar(source.size, unit_name="image")
-    with ShardWriter(folder, name, split, shards, source.class_names, overwrite) as writer:
-        for i, (example, values, reason) in enumerate(scan(source, encoder(resize, quality), seed), 1):
+    shard_writer = ShardWriter(folder, name, split, shards, source.class_names, overwrite)
+    tf.io.gfile.makedirs(folder)
+    progress = stage(f"Writing {folder}", source.size, "images")
+    with owned(folder), shard_writer as writer, progress as work:
+        for example, values, reason in scan(source, encoder(resize, quality), seed):
             if reason:
                 skipped[example] = reason
             else:
                 record = serialized(example, values, source.class_names)
                 writer.write(record)
                 size, shrunk = size + len(record), shrunk + int(values[4])
-            if i % 100 == 0 or i == source.size:
-                bar.update(i)
+            work.advance()
         if len(skipped) > source.size - shards:
             raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
     report = {"source": source.name, "split": split, "examples": sum(writer.counts), "files": shards, "bytes": size}
@@ -59,12 +62,24 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
 
 
 def main():
+    from keras_vit.io.atomic import check_folder
+    from keras_vit.io.progress import shown
+
+    values = flags.FLAGS
+    check_folder(values.output)
+    with shown():
+        write(values)
+
+
+def write(values):
+    """Opens the source and writes it as the flags say; prints what it did."""
     from keras_vit.data import open_source
     from keras_vit.data.sources.selection import read_names, without
     from keras_vit.data.splits import split_name
+    from keras_vit.io.progress import stage
 
-    values = flags.FLAGS
-    source = open_source(values.source, values.split, values.data_dir)
+    with stage(f"Opening {values.source}"):
+        source = open_source(values.source, values.split, values.data_dir)
     if values.exclude:
         source = without(source, read_names(values.exclude))
     name, split = values.name or default_name(values.source), values.as_split or split_name(values.split)

@@ -6,9 +6,11 @@ A run that is already in --workdir resumes where it stopped. Override the config
 """
 
 from . import flags
+from .sources import check_source
 
 
 def main():
+    check_source(flags.FLAGS)
     from . import train
 
     if flags.FLAGS.config.init:

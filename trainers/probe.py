@@ -80,16 +80,29 @@ def _evaluators(values, methods):
 
 
 def main():
+    from keras_vit.io.atomic import check_folder
+    from keras_vit.io.progress import shown
+
+    with shown():
+        if flags.FLAGS.output:
+            check_folder(flags.FLAGS.output)
+        run_probe(flags.FLAGS)
+
+
+def run_probe(values):
+    """Probes as the flags say; prints the table and writes it."""
     import keras_vit
     from keras_vit.evaluation import Embedder, FeatureSplits
     from keras_vit.evaluation.features import open_pair
     from keras_vit.evaluation.preprocessing import default_preprocessing
+    from keras_vit.io.progress import stage
 
-    values = flags.FLAGS
     methods = values.methods.replace(" ", "").split(",")
     evaluators = _evaluators(values, methods)
-    pair = open_pair(values.data, values.train, values.test, values.data_dir)
-    model = keras_vit.load(values.model, image_size=values.image_size)
+    with stage(f"Opening {values.data}"):
+        pair = open_pair(values.data, values.train, values.test, values.data_dir)
+    with stage(f"Loading {values.model}"):
+        model = keras_vit.load(values.model, image_size=values.image_size)
     embedder = Embedder(model, values.preprocess or default_preprocessing(model), values.batch_size, values.dtype)
     splits = FeatureSplits(embedder, *pair, keep=methods != ["few_shot"], data_dir=values.data_dir)
     results = probe(splits, evaluators)

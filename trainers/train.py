@@ -6,8 +6,10 @@ from absl import logging
 
 from keras_vit.distribution import strategy as find_strategy
 from keras_vit.distribution.strategy import check_name
+from keras_vit.io.progress import shown, stage
 from keras_vit.planning import dry_run
 from keras_vit.runs import RunDirectory, run, run_seeds, run_sweep
+from keras_vit.runs.config import check_keys
 from keras_vit.runs.loop.faults import RESTART, LostWorker, is_lost_worker
 from keras_vit.tasks import find_task
 
@@ -27,20 +29,28 @@ def train(values, strategy):
         run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
 
 
+def plan(values):
+    """Prints what --dry_run says."""
+    datasets = config_files.packaged("lib.datasets").DATASETS
+    options = {"examples": values.examples, "classes": values.classes, "sweep": values.sweep, "runs": values.runs}
+    print(dry_run.plan(values.config, datasets, values.workdir, data_dir=values.data_dir, **options))
+
+
 def main(values):
     """Trains, or prints a plan, as the flags say."""
     check_name(values.strategy)
+    check_keys(values.config, config_files.packaged("lib.common").base())
     if values.dry_run:
-        datasets = config_files.packaged("lib.datasets").DATASETS
-        options = {"examples": values.examples, "classes": values.classes, "sweep": values.sweep, "runs": values.runs}
-        print(dry_run.plan(values.config, datasets, values.workdir, **options))
+        plan(values)
         return
     # Before anything else touches the devices: the workers of a cluster meet here.
-    strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
+    with stage("Waiting for the other workers" if values.strategy == "multiworker" else "Finding the devices"):
+        strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
     if not strategy.chief:
         logging.set_verbosity(logging.WARNING)
     try:
-        train(values, strategy)
+        with shown(strategy.chief):
+            train(values, strategy)
     except Exception as error:
         if strategy.hosts == 1 or not is_lost_worker(error):
             raise

@@ -114,7 +114,9 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier
     with replacing(path) as temporary:
         os.makedirs(temporary)
         header = {"format": "pt", "keras_vit": metadata.write(model, arrays)}
-        safetensors.numpy.save_file(dict(arrays), os.path.join(temporary, "model.safetensors"), header)
+        # Written here, so that an error is an OSError, unlike safetensors' own.
+        with open(os.path.join(temporary, "model.safetensors"), "wb") as file:
+            file.write(safetensors.numpy.save(dict(arrays), header))
         for name, content in configs.items():
             with open(os.path.join(temporary, name), "w") as file:
                 json.dump(content, file, indent=2)

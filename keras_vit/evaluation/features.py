@@ -13,6 +13,7 @@ from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.preprocessing import default_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.io.progress import stage
 from keras_vit.models import taps
 from keras_vit.training import Model
 
@@ -55,12 +56,11 @@ class Embedder:
         check_preprocessing(self._preprocess, source, self._extractor)
         errors = ExampleErrors()
         batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors)
-        bar = keras.utils.Progbar(len(batches), unit_name="batch", verbose=int(self._verbose))
-        with errors.raised():
+        with errors.raised(), stage(f"Embedding {source.name}", source.size, "images", self._verbose) as work:
             for images, labels, weights in batches:
                 counted = np.asarray(weights) > 0
                 features = np.asarray(self._extractor.predict_on_batch(np.asarray(images)))
-                bar.add(1)
+                work.advance(int(counted.sum()))
                 yield features[counted].astype(self._dtype), np.asarray(labels)[counted].astype("int64")
 
     def __call__(self, source) -> tuple[np.ndarray, np.ndarray]:

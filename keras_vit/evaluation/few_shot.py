@@ -14,6 +14,7 @@ from keras_vit.data.sources.selection import labels_of
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_hits
 from keras_vit.evaluation.linear import accuracy, ridge_head, scores
 from keras_vit.evaluation.registry import Evaluation, register
+from keras_vit.io.progress import stage
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
@@ -171,8 +172,12 @@ class FewShot(FeatureEvaluator):
         validation = None
         if np.size(self.l2) > 1:
             validation = splits.embedder(open_source(self.source, self.validation, splits.data_dir))
-        penalties = {shots: self._penalty(features, labels, draws, shots, validation) for shots in self.shots}
-        heads = {shots: self._heads(features, labels, draws, shots, l2) for shots, l2 in penalties.items()}
+        penalties, heads = {}, {}
+        with stage("Fitting few-shot classifiers", len(self.shots), "numbers of shots") as work:
+            for shots in self.shots:
+                penalties[shots] = self._penalty(features, labels, draws, shots, validation)
+                heads[shots] = self._heads(features, labels, draws, shots, penalties[shots])
+                work.advance()
         hits, n = {shots: np.zeros(len(draws)) for shots in self.shots}, 0
         for batch, truth in splits.test():
             n += len(truth)

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_accuracy
 from keras_vit.evaluation.registry import Evaluation, register
+from keras_vit.io.progress import stage
 
 _ROWS = 512  # of test features compared at a time
 
@@ -66,5 +67,15 @@ class NearestNeighbours(FeatureEvaluator):
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         features, labels = splits.train()
         k = min(self.k, len(features))
-        measures = test_accuracy(splits, lambda batch: knn_scores(features, labels, batch, splits.classes, k, self.temperature))
+        with stage(f"Comparing with {len(features):,} neighbours", splits.test_source.size, "images") as work:
+
+            def scores(batch):
+                parts = (batch[i : i + _ROWS] for i in range(0, len(batch), _ROWS))
+                votes = []
+                for part in parts:
+                    votes.append(knn_scores(features, labels, part, splits.classes, k, self.temperature))
+                    work.advance(len(part))
+                return np.concatenate(votes)
+
+            measures = test_accuracy(splits, scores)
         return Evaluation(measures, {"features": features.shape[1], "train_images": len(features), "k": k})

@@ -12,6 +12,7 @@ from absl import logging
 
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_accuracy
 from keras_vit.evaluation.registry import Evaluation, register
+from keras_vit.io.progress import stage
 
 _BIAS_COLUMN = 100.0  # so large that the penalty on the bias is negligible
 _ROWS = 8192  # of features converted to float64 at a time
@@ -105,13 +106,15 @@ def accuracy(features, labels, head):
     return float((scores(features, head).argmax(axis=-1) == labels).mean())
 
 
-def sweep(fit, features, labels, strengths, seed=0):
+def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
     """Chooses the penalty that is best on a fifth of the examples, held out at random by `seed`, and fits on all examples with it.
 
     Args:
         fit: (features, labels, strength) -> a head.
         features, labels: (n, d) and (n,).
         strengths: the penalties to try, the strongest first: of equally good ones the first is taken.
+        seed: of the held-out fifth.
+        what: its name, for the progress.
 
     Returns:
         the head, the strength, and {strength: accuracy on the held-out fifth}.
@@ -121,11 +124,13 @@ def sweep(fit, features, labels, strengths, seed=0):
     if not len(held_out):
         raise ValueError(f"A sweep holds out a fifth of the examples, so it needs at least 5, got {len(labels)}.")
     accuracies = {}
-    for strength in strengths:
-        head = fit(features[kept], labels[kept], strength)
-        accuracies[strength] = accuracy(features[held_out], labels[held_out], head)
-    best = max(accuracies, key=accuracies.get)
-    return fit(features, labels, best), best, accuracies
+    with stage(f"Fitting {what}", len(strengths) + 1, "fits") as work:
+        for strength in strengths:
+            head = fit(features[kept], labels[kept], strength)
+            accuracies[strength] = accuracy(features[held_out], labels[held_out], head)
+            work.advance()
+        best = max(accuracies, key=accuracies.get)
+        return fit(features, labels, best), best, accuracies
 
 
 class _Swept(FeatureEvaluator):
@@ -142,9 +147,11 @@ class _Swept(FeatureEvaluator):
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         features, labels = splits.train()
-        head, best, held_out = sweep(
-            lambda x, y, strength: self.fit(x, y, splits.classes, strength), features, labels, self.strengths
-        )
+
+        def fit(x, y, strength):
+            return self.fit(x, y, splits.classes, strength)
+
+        head, best, held_out = sweep(fit, features, labels, self.strengths, what=f"{type(self).__name__.lower()} regression")
         details = {
             "features": features.shape[1],
             "train_images": len(features),

@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.io.progress import FirstStep
 from keras_vit.training import Model
 
 
@@ -78,8 +79,13 @@ def evaluate_metrics(setting, source, preprocess, loss, metrics):
         evaluated = Model(model.input, model.output)
         evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
     verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
-    with errors.raised():
-        measures = evaluated.evaluate(setting.strategy.distribute(batches), verbose=verbose, return_dict=True)
+    first = FirstStep()
+    try:
+        with errors.raised():
+            data = setting.strategy.distribute(batches)
+            measures = evaluated.evaluate(data, verbose=verbose, return_dict=True, callbacks=[first])
+    finally:
+        first.end()
     examples = int(next(measures.pop(name) for name in list(measures) if name.endswith("examples")))
     if not examples:
         raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")

@@ -1,8 +1,7 @@
-"""--dry_run: what a config means and what it costs, without data, a checkpoint, or weights in memory."""
+"""--dry_run: what a config means and what it costs, without reading images, a checkpoint, or weights in memory."""
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 
@@ -18,13 +17,15 @@ from keras_vit.data.splits import split_name, split_range
 from keras_vit.evaluation import FeatureEvaluator, Setting
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_file import read_json
 from keras_vit.io.logs import quiet
-from keras_vit.planning.flops import forward_flops
+from keras_vit.planning.flops import forward_flops, training_flops
 from keras_vit.planning.text import rows, short, sparkline
-from keras_vit.runs.config import resolve
+from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.evals import evaluators
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
 from keras_vit.runs.sweep import OWN, parse_grid
+from keras_vit.runs.training_run import open_data
 from keras_vit.tasks import find_task
 
 
@@ -34,10 +35,11 @@ class PlannedSplit:
 
     size: int
     class_names: tuple
+    counts: tuple | None = None  # of each class; None if they are not known
 
     def class_counts(self):
-        """As if there were as many examples of every class."""
-        return np.full(len(self.class_names), self.size / len(self.class_names))
+        """Examples per class; where they are not known, as if every class had as many."""
+        return np.array(self.counts) if self.counts else np.full(len(self.class_names), self.size / len(self.class_names))
 
 
 def split_size(name, split, splits):
@@ -56,18 +58,36 @@ def split_size(name, split, splits):
     return total
 
 
-def planned_data(data, datasets, examples=None, classes=None):
-    """(training split, evaluation split or None) of a config's data, as PlannedSplit: from the table of well-known datasets, or as given.
+_LOCAL = ("folder", "csv", "jsonl", "tfrecord")  # sources that are counted by reading names, tables or indices
+
+
+def _counted(data, data_dir):
+    """(training split, evaluation split) of local data, as PlannedSplits: it is opened, and no image is read."""
+    splits = []
+    for source in open_data(data, data_dir):
+        counts = tuple(source.class_counts().tolist()) if isinstance(source, RandomAccess) and source.labels is not None else None
+        splits.append(PlannedSplit(source.size, tuple(source.class_names), counts))
+    return splits
+
+
+def planned_data(data, datasets, examples=None, classes=None, data_dir=None):
+    """(training split, evaluation split or None) of a config's data, as PlannedSplit.
+
+    They are given, or counted if the data is on this machine, or come from the table of well-known datasets.
 
     Args:
         data: config.data.
         datasets: {name: (classes, {split: examples})} of well-known datasets.
-        examples, classes: of the training split; they override the table's.
+        examples, classes: of the training split; they override what is known.
+        data_dir: the base of relative paths.
 
     Raises:
-        ValueError: for a dataset that is not in the table, without examples and classes.
+        ValueError: for a dataset that is not in the table, without examples and classes, or local data that cannot be opened.
     """
-    name = data.source.partition("?")[0].partition(":")[0]
+    name, _, path = data.source.partition("?")[0].partition(":")
+    if name in _LOCAL and path != "PATH" and "://" not in path and not (examples and classes):  # PATH is a recipe's placeholder
+        train, held_out = _counted(data, data_dir)
+        return dataclasses.replace(train, size=examples or train.size), held_out
     known = datasets.get(data.source) or datasets.get(name)
     if known is None and not (examples and classes):
         hint = "" if ":" in data.source else f" Known: {', '.join(datasets)}."
@@ -95,10 +115,9 @@ def _as_initialised(config):
     if not config.init:
         return copy, ""
     path = os.path.join(os.path.expanduser(config.init), "config.json")
-    if not os.path.exists(path):
+    spec = read_json(path).get("model_spec", {}).get("variant") if os.path.exists(path) else None
+    if not isinstance(spec, dict):  # a file, a published name, a folder of another library
         return copy, f"; {config.init} may hold a different model"
-    with open(path) as file:
-        spec = json.load(file)["model_spec"]["variant"]
     copy.model.variant = "R50x1" if "units" in spec else "Ti/16"  # all of its fields are replaced
     for name, value in spec.items():
         if copy.model.get(name) is None and not (name == "pre_logits" and config.head == "reset"):
@@ -125,12 +144,18 @@ def _size(variables):
     return sum(math.prod(v.shape) for v in variables)
 
 
+def _trained_layers(model):
+    """The layers that train, by name; of many the first and the last."""
+    names = [layer.name for layer in model.layers if layer.trainable_variables]
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, ..., {names[-1]}"
+
+
 def _model_row(config, model, remark):
     size = model.input_shape[1:3]
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
     trained = _size(model.trainable_variables)
     total = model.count_params()
-    what = "all trained" if trained == total else f"{trained:,} trained"
+    what = "all trained" if trained == total else f"{trained:,} trained, in {_trained_layers(model)}"
     name = "" if remark.startswith(",") else f"{config.model.variant} "
     return f"{name}{size[0]} x {size[1]} px{tokens}: {total:,} parameters, {what}{remark}"
 
@@ -223,13 +248,14 @@ def _name(loss):
     return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
 
 
-def planned_run(config, datasets, examples=None, classes=None):
+def planned_run(config, datasets, examples=None, classes=None, data_dir=None):
     """The PlannedRun of a config; for the arguments see `planned_data`.
 
     Raises:
         ValueError: as training would, or for a dataset whose size is not known.
     """
-    train, held_out = planned_data(config.data, datasets, examples, classes)
+    check_config(config)
+    train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
     resolved = resolve(config, train.size)
     copy, remark = _as_initialised(config)
     task = find_task(config.task)(copy)
@@ -249,25 +275,28 @@ def _computation_row(model, resolved):
     if getattr(model, "spec", None) is None:
         return []
     flops = forward_flops(model.spec, model.image_size[0], model.channels)
-    in_all = 3 * flops * resolved["total"] * resolved["batch_size"]
-    text = f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all, at three times that"
+    step = training_flops(model)
+    in_all = step * resolved["total"] * resolved["batch_size"]
+    times = {1: "at once that: nothing below the head trains", 3: "at three times that"}
+    text = f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all, {times.get(step / flops, f'at {step / flops:.2g} times that')}"
     return [("computation", text)]
 
 
-def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None, runs=1):
+def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None, runs=1, data_dir=None):
     """The plan of a config as text; the learning-rate curve is written to workdir/learning_rate.png.
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
         datasets: {name: (classes, {split: examples})} of well-known datasets.
         workdir: the folder for the picture, or None for no picture.
-        examples, classes: of a dataset that is not well known.
+        examples, classes: of a dataset that is not well known and not on this machine.
         sweep, runs: the values of the flags --sweep and --runs.
+        data_dir: the base of relative paths.
 
     Raises:
         ValueError: as `planned_run` does, for preprocessing whose images do not fit the model, and for a sweep that is not valid.
     """
-    planned = planned_run(config, datasets, examples, classes)
+    planned = planned_run(config, datasets, examples, classes, data_dir)
     train, held_out, resolved, model = planned.train, planned.held_out, planned.resolved, planned.model
     check_images(config, model)
     schedule = make_schedule(resolved)
@@ -291,5 +320,6 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         pairs.append(("sweep", f"{len(grid.points())} points: {text}" + ("" if sweep else " (with --sweep)")))
     pairs += [("runs", f"{runs} seeds")] if runs > 1 else []
     pairs += [("expected", config.expected)] if config.expected else []
+    pairs += [("note", sentence) for sentence in odd_sizes(config, resolved, train.size)]
     pairs += _draw_rate(resolved, schedule, workdir) if workdir else []
     return rows(pairs)

@@ -1,10 +1,17 @@
-"""Resolving a config to durations in steps, and checking that a run resumes with the config that it was started with."""
+"""Checking a config, resolving it to durations in steps, and checking that a run resumes with the config that it was started with."""
 
 import json
 import math
 import numbers
+import re
 
-from keras_vit.runs.durations import resolve_steps
+from absl import logging
+
+from keras_vit.io.json_file import read_json
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.runs.durations import is_nothing, resolve_steps
+from keras_vit.version import __version__
 
 # Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.
 MAY_CHANGE = frozenset(
@@ -15,20 +22,92 @@ MAY_CHANGE = frozenset(
 _OFF = ("", 0, 0.0, False, [], ())
 
 
-def _check_numbers(config):
-    """Refuses numbers with which nothing would run, or nothing be learned.
+# Keys of config.model beside the fields of a spec.
+_MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
+_SPEC = "model_spec.variant."
+# What a run adds to the config that it writes.
+_ADDED = frozenset(("model_spec", "versions", "strategy", "layout"))
+
+
+def flat(tree, path=""):
+    """Nested dicts as {"a.b": value}."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {k: v for name, part in tree.items() for k, v in flat(part, f"{path}.{name}" if path else name).items()}
+
+
+def _check_model_keys(config):
+    """Refuses keys of config.model that belong to another section. Other unknown ones are refused when the model is built."""
+    known = {*_MODEL_ARGUMENTS, *ViTSpec.__dataclass_fields__, *BiTSpec.__dataclass_fields__}
+    for name in config.model:
+        elsewhere = [key for key in flat(config.to_dict()) if key.split(".")[-1] == name and not key.startswith("model.")]
+        if name not in known and elsewhere:
+            raise ValueError(f'--config.model.{name}: a model has no "{name}". Write --config.{elsewhere[0]}.')
+
+
+def check_config(config, replicas=1):
+    """Refuses what makes no sense whatever the data are, before they are opened.
+
+    Args:
+        config: a ConfigDict like configs/lib/common.base().
+        replicas: the number of devices that share a batch.
 
     Raises:
         ValueError: naming the key.
     """
     for key in ("batch_size", "micro_batches", "steps_per_execution", "keep"):
         if not isinstance(config[key], numbers.Integral) or config[key] < 1:
-            raise ValueError(f"config.{key} must be a whole number above 0, got {config[key]!r}.")
+            raise ValueError(f"--config.{key}={config[key]}: expected a whole number of 1 or more.")
     rate, clip_norm = config.optimizer.learning_rate, config.optimizer.clip_norm
     if not isinstance(rate, numbers.Real) or not rate > 0:
-        raise ValueError(f"config.optimizer.learning_rate must be above 0, got {rate!r}.")
+        raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
     if clip_norm is not None and not clip_norm >= 0:
-        raise ValueError(f"config.optimizer.clip_norm must be above 0, or None for no clipping, got {clip_norm!r}.")
+        raise ValueError(f"--config.optimizer.clip_norm={clip_norm}: expected a number above 0, or None for no clipping.")
+    share = config.batch_size // replicas
+    if share % config.micro_batches:
+        raise ValueError(
+            f"--config.micro_batches={config.micro_batches}: a device's {share} images per batch cannot be split into so many equal parts. "
+            f"Choose a divisor of {share}."
+        )
+    for key in ("total", "evaluate", "checkpoint"):
+        if _named(key, is_nothing, config[key]):
+            what = "The run has no steps: " if key == "total" else ""
+            raise ValueError(f'{what}--config.{key}="{config[key]}". Give at least one step.')
+    if config.task == "classification":
+        _check_model_keys(config)
+
+
+def check_keys(config, base):
+    """Refuses keys that no config of the classification task has: a config file can set any, and nothing would read it.
+
+    Args:
+        config: a ConfigDict. Configs of other tasks may have keys of their own, which are not checked.
+        base: what every config starts from, configs/lib/common.base().
+
+    Raises:
+        ValueError: naming where a key of that name is, or the nearest one.
+    """
+    if config.task != "classification":
+        return
+    valid = flat(base.to_dict())
+    for key in flat(config.to_dict()):
+        if key in valid or key.split(".")[0] in ("model", "evals"):  # which check their keys when they are made
+            continue
+        places = [other for other in valid if other.split(".")[-1] == key.split(".")[-1]]
+        hint = (
+            f" Did you mean config.{places[0]}?"
+            if places
+            else did_you_mean(f"config.{key}", [f"config.{name}" for name in valid])
+        )
+        raise ValueError(f"The config sets config.{key}, and nothing reads that.{hint}")
+
+
+def _named(key, function, *arguments):
+    """function(*arguments), whose ValueError is about a key of the config."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        raise ValueError(f"--config.{key}: {error}") from None
 
 
 def resolve(config, examples):
@@ -39,27 +118,43 @@ def resolve(config, examples):
         examples: the number of examples in the training split.
 
     Raises:
-        ValueError: for text that is not a duration, a run without steps, or numbers that cannot be.
+        ValueError: for text that is not a duration, a run without steps, or a warm-up and cool-down that do not fit into it.
     """
-    _check_numbers(config)
     resolved = json.loads(config.to_json_best_effort())
-    total = resolve_steps(config.total, config.batch_size, examples)
+    total = _named("total", resolve_steps, config.total, config.batch_size, examples)
     if total < 1:
         raise ValueError(f'The run has no steps: --config.total="{config.total}". Give at least one.')
 
-    def steps(duration):
-        return resolve_steps(duration, config.batch_size, examples, total)
+    def steps(key, duration):
+        return _named(key, resolve_steps, duration, config.batch_size, examples, total)
 
     resolved["total"] = total
     for key in ("evaluate", "checkpoint"):
-        resolved[key] = max(1, min(steps(config[key]), total))
+        resolved[key] = max(1, min(steps(key, config[key]), total))
     for key in ("warmup", "cooldown"):
-        resolved["schedule"][key] = steps(config.schedule[key])
-    resolved["optimizer"]["swa"] = max(1, steps(config.optimizer.swa)) if config.optimizer.swa else None
-    for options in resolved["evals"].values():
+        resolved["schedule"][key] = steps(f"schedule.{key}", config.schedule[key])
+    warmup, cooldown = resolved["schedule"]["warmup"], resolved["schedule"]["cooldown"]
+    if warmup + cooldown > total:
+        raise ValueError(
+            f"The warm-up and cool-down do not fit into the run: --config.schedule.warmup is {warmup:,} steps, cooldown {cooldown:,}, "
+            f"--config.total {total:,}."
+        )
+    resolved["optimizer"]["swa"] = max(1, steps("optimizer.swa", config.optimizer.swa)) if config.optimizer.swa else None
+    for name, options in resolved["evals"].items():
         every = options.get("every")
-        options["every"] = total if every is None else _whole_evaluations(steps(every), resolved["evaluate"])
+        options["every"] = (
+            total if every is None else _whole_evaluations(steps(f"evals.{name}.every", every), resolved["evaluate"])
+        )
     return resolved
+
+
+def odd_sizes(config, resolved, examples):
+    """Sentences, one about each thing that is allowed and that few would want."""
+    total, batch_size = resolved["total"], config.batch_size
+    if resolve_steps(config.evaluate, batch_size, examples, total) > total:
+        yield f'--config.evaluate="{config.evaluate}" is longer than the run of {total:,} steps: it is evaluated at its end only.'
+    if batch_size > examples:
+        yield f"--config.batch_size={batch_size} is more than the {examples:,} training examples: every batch repeats some of them."
 
 
 def _whole_evaluations(steps, evaluate):
@@ -67,29 +162,49 @@ def _whole_evaluations(steps, evaluate):
     return evaluate * max(1, math.ceil(steps / evaluate))
 
 
-def flat(tree, path=""):
-    """Nested dicts as {"a.b": value}."""
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {k: v for name, part in tree.items() for k, v in flat(part, f"{path}.{name}" if path else name).items()}
-
-
 def _same(before, now):
     return before == now or (now is None and before in _OFF) or (before is None and now in _OFF)
+
+
+def _version(text):
+    """A version as a tuple of numbers: "0.10.1.dev2" -> (0, 10, 1)."""
+    return tuple(int(number) for number in re.match(r"[\d.]*", str(text))[0].strip(".").split(".") if number)
+
+
+def _changes(before, now):
+    """{key: (before, now)} of what a resumed run may not change, both configs flat."""
+    # Keys that only one of them has come from another version of the package, not from another run.
+    keys = [key for key in now if key in before and not {key, key.split(".")[0]} & (MAY_CHANGE | _ADDED)]
+    # A field of the model may be in only one of them, with another default: the whole spec tells.
+    keys += [key for key in now if key.startswith(_SPEC) and key in before]
+    return {key.replace(_SPEC, "model."): (before[key], now[key]) for key in keys if not _same(before[key], now[key])}
 
 
 def check_same_run(rundir, resolved):
     """Refuses to resume a run that was started with another config; its length and schedule may change.
 
+    Args:
+        rundir: the RunDirectory.
+        resolved: the config as the run would write it.
+
     Raises:
-        ValueError: naming what changed.
+        ValueError: naming what changed, or for a config.json that is broken or has options that this version does not know.
     """
     path = rundir.path / "config.json"
     if not rundir.checkpoints() or not path.exists():
         return
-    before, now = flat(json.loads(path.read_text())), flat(json.loads(json.dumps(resolved)))
-    # Keys that only one of them has come from another version of the package, not from another run.
-    keys = [key for key in now if key in before and not {key, key.split(".")[0]} & MAY_CHANGE]
-    changed = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in keys if not _same(before[key], now[key])]
+    content = read_json(path, "Restore it from a backup, or remove it to resume without comparing the configs.")
+    before, now = flat(content), flat(json.loads(json.dumps(resolved, default=str)))
+    changed = [f"{key} was {b!r}, is {n!r}" for key, (b, n) in _changes(before, now).items()]
     if changed:
         raise ValueError(f"{rundir.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
+    theirs = content.get("versions", {}).get("keras_vit", "0")
+    covered = MAY_CHANGE | _ADDED | {"model"}
+    unknown = [k for k in before if k not in now and not {k, k.split(".")[0]} & covered and not _same(before[k], None)]
+    if unknown and _version(theirs) > _version(__version__):
+        raise ValueError(
+            f"{path} was written by keras_vit {theirs}, and this is {__version__}, which does not know its options {', '.join(unknown)}. "
+            f"Resume with keras_vit {theirs}, or use a new --workdir."
+        )
+    if unknown:
+        logging.warning("%s has options that this version does not know, and leaves out: %s.", path, ", ".join(unknown))

@@ -4,7 +4,30 @@ import math
 import re
 
 _MULTIPLIERS = {"": 1, "k": 1_000, "M": 1_000_000}
-_DURATION = re.compile(r"([\d.]+(?:e\d+)?)\s*([kM]?)\s*(steps?|epochs?|examples?|%|)")
+_DURATION = re.compile(r"(\d+\.?\d*(?:e\d+)?|\.\d+)\s*([kM]?)\s*(steps?|epochs?|examples?|%|)")
+
+
+def _parse(duration):
+    """(number, unit) of a duration; the unit is "" for steps."""
+    if isinstance(duration, (int, float)) and not isinstance(duration, bool):
+        number, unit = float(duration), ""
+    else:
+        match = _DURATION.fullmatch(str(duration).strip())
+        number, unit = (float(match[1]) * _MULTIPLIERS[match[2]], match[3]) if match else (math.nan, "")
+    if not 0 <= number < math.inf:
+        raise ValueError(
+            f'"{duration}" is not a duration. Write a number of steps, or text such as "150 epochs", "10k steps", "1M examples", "5%".'
+        )
+    return number, unit
+
+
+def is_nothing(duration: int | float | str) -> bool:
+    """Whether a duration is 0 of whatever its unit is.
+
+    Raises:
+        ValueError: for text that is not a duration, or a negative number.
+    """
+    return _parse(duration)[0] == 0
 
 
 def resolve_steps(duration: int | float | str, batch_size: int, examples: int, total: int | None = None) -> int:
@@ -17,22 +40,15 @@ def resolve_steps(duration: int | float | str, batch_size: int, examples: int, t
         total: steps of the whole run, for "%".
 
     Raises:
-        ValueError: for text that is not a duration, or "%" where the total is not known.
+        ValueError: for text that is not a duration, a negative number, or "%" where the total is not known.
     """
-    if isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        return int(duration)
-    match = _DURATION.fullmatch(str(duration).strip())
-    if not match:
-        raise ValueError(
-            f'"{duration}" is not a duration. Write a number of steps, or text such as "150 epochs", "10k steps", "1M examples", "5%".'
-        )
-    number, unit = float(match.group(1)) * _MULTIPLIERS[match.group(2)], match.group(3)
+    number, unit = _parse(duration)
     if unit == "%":
         if total is None:
             raise ValueError(f'The length of the whole run cannot be "{duration}" of itself: use steps, epochs or examples.')
         return int(round(number / 100 * total))
     if unit.startswith("epoch"):
-        return max(1, math.ceil(number * examples / batch_size))
+        return math.ceil(number * examples / batch_size)
     if unit.startswith("example"):
-        return max(1, math.ceil(number / batch_size))
+        return math.ceil(number / batch_size)
     return int(number)

@@ -9,13 +9,18 @@ import functools
 from absl import logging
 
 from keras_vit.evaluation import Setting, make_evaluator
+from keras_vit.io.progress import stage
 from keras_vit.runs.loop.periodic import Periodic
 
 
 def _evaluate(evaluate, name, rundir, step):
     """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json."""
-    evaluation = evaluate()
-    rundir.write_json(f"{name}.json", {"step": step, **evaluation.measures, **evaluation.details})
+    with stage(f"Measuring {name} at step {step:,}"):
+        evaluation = evaluate()
+    try:
+        rundir.write_json(f"{name}.json", {"step": step, **evaluation.measures, **evaluation.details})
+    except OSError as error:
+        logging.warning("%s. Its measures are in metrics.jsonl, and training continues.", error)
     text = ", ".join(f"{key} {value:.4g}" for key, value in evaluation.measures.items())
     logging.info("%s at step %d: %s.", name, step, text)
     return {f"{name}/{key}": value for key, value in evaluation.measures.items()}

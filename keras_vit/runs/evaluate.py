@@ -1,11 +1,10 @@
 """Evaluating a model outside its run: finding its task, and writing the results."""
 
-import json
-
 from etils import epath
 from ml_collections import ConfigDict
 
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -17,7 +16,7 @@ def _config_of(model):
     path = epath.Path(model) / "config.json" if "://" not in str(model) or str(model).startswith("gs://") else None
     if path is None or not path.exists():
         return {}
-    config = json.loads(path.read_text())
+    config = read_json(path, "Restore it from a backup, or evaluate model.keras itself.")
     return config if "total" in config else {}
 
 
@@ -26,6 +25,9 @@ def task_of(model):
 
     Args:
         model: what keras_vit.load takes.
+
+    Raises:
+        ValueError: for a run directory whose config.json is broken.
     """
     config = _config_of(model)
     return find_task(config.get("task", "classification"))(ConfigDict(config)) if config else Classification(ConfigDict())

@@ -18,8 +18,10 @@ from ml_collections import ConfigDict
 
 from keras_vit.distribution import Strategy
 from keras_vit.inspection import figures
-from keras_vit.io.atomic import write_bytes
+from keras_vit.io.atomic import check_folder, write_bytes
+from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
+from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Score
 
 
@@ -44,11 +46,21 @@ def numbers(measures):
     return {name: value for name, value in measures.items() if isinstance(value, (int, float))}
 
 
+def _finished(path):
+    """What a finished run left in finished.json; {} without that file, or with a broken one: then the run itself tells."""
+    try:
+        content = read_json(path) if path.exists() else {}
+    except ValueError as error:
+        logging.warning("%s The run is finished again.", error)
+        return {}
+    return content if {"config", "measures"} <= content.keys() else {}
+
+
 def run_once(config, workdir, run, strategy):
     """The measures of `run`; if the same config has already finished in `workdir`, those that it left there."""
     path = epath.Path(workdir) / "finished.json"
     now = json.loads(config.to_json_best_effort())
-    before = json.loads(path.read_text()) if path.exists() else {}
+    before = _finished(path)
     # All processes take the same branch, even if they see different files.
     if not strategy.any(before.get("config") != now):
         logging.info("%s has already finished.", workdir)
@@ -63,8 +75,7 @@ def _curves(folder, seeds, score):
     """{"seed 0": (steps, values)} of the score's curve in the runs' metrics.jsonl, as the score is shown."""
     curves = {}
     for seed in seeds:
-        path = folder / f"seed_{seed}" / "metrics.jsonl"
-        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        records = RunDirectory(folder / f"seed_{seed}").metrics()
         points = [(record["step"], score.scaled(record[score.curve])) for record in records if score.curve in record]
         if points:
             curves[f"seed {seed}"] = tuple(zip(*points))
@@ -105,9 +116,11 @@ def run_seeds(
 
     Raises:
         ValueError: if count is less than 1.
+        OSError: if workdir cannot be written to.
     """
     if count < 1:
         raise ValueError(f"--runs must be 1 or more, got {count}.")
+    check_folder(workdir)
     if count == 1:
         return run_once(config, workdir, run, strategy)
     folder, runs = epath.Path(workdir), {}

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from keras_vit.distribution import Strategy
 from keras_vit.inspection import figures
-from keras_vit.io.atomic import write_bytes
+from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN, check_not_off, literal, set_key
@@ -233,11 +233,14 @@ def run_sweep(
 
     Raises:
         ValueError: for text that is not a grid, a config without a sweep of its own, or if every point diverges.
+        OSError: if workdir cannot be written to.
     """
     own_grid = text == OWN
     if own_grid and not config.sweep:
         raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
     grid, folder, held_out = parse_grid(config.sweep if own_grid else text, config), epath.Path(workdir), _on_held_out(config)
+
+    check_folder(folder)
 
     def run_point(config, place):
         return run_seeds(config, place, run, strategy, score, 1 if own_grid else seeds)

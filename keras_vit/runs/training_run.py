@@ -17,9 +17,10 @@ from keras_vit.data.sources.selection import read_names, without
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Setting
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.progress import stage
 from keras_vit.optim.wrapper import averaging
 from keras_vit.runs import evals
-from keras_vit.runs.config import check_same_run, resolve
+from keras_vit.runs.config import check_config, check_same_run, odd_sizes, resolve
 from keras_vit.runs.loop.determinism import fix_order_of_sums
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.optimizer import make_optimizer
@@ -28,23 +29,24 @@ from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import find_task
 from keras_vit.training import Model
 from keras_vit.training.averages import swap_averages
+from keras_vit.version import __version__
 
 _ONE_DEVICE = Strategy()
 
 
-def open_data(config, data_dir):
-    """The training and evaluation sources of the config.
+def open_data(data, data_dir):
+    """The training and evaluation sources of config.data.
 
     Raises:
-        ValueError: if there are no training examples.
+        ValueError: if there are no examples to train or evaluate on.
     """
-    data = config.data
     source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
     if data.exclude:
         source = without(source, read_names(data.exclude))
     held_out = open_source(data.source, data.evaluation, data_dir)
-    if source.size < 1:
-        raise ValueError(f"{data.source}, {data.train}, has no examples.")
+    for split, name in ((source, data.train), (held_out, data.evaluation)):
+        if split.size < 1:
+            raise ValueError(f"{data.source}, {name}, has no examples.")
     if data.cache:
         source, held_out = source.cached(), held_out.cached()
     return source, held_out
@@ -133,7 +135,10 @@ def _counting_errors(config, rundir):
     finally:
         if errors.names and rundir.strategy.chief:
             path = rundir.path / "broken_examples.txt"
-            write_bytes(path, errors.report().encode())
+            try:
+                write_bytes(path, errors.report().encode())
+            except OSError as error:
+                logging.warning("The examples that could not be used cannot be listed: %s", error)
             logging.warning("%d examples could not be used and were left out: %s", len(errors.names), path)
 
 
@@ -155,7 +160,9 @@ def _batches(config, task, source, held_out, strategy, data_service, errors):
 def finish(config, task, model, held_out, rundir, errors):
     """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns the measures."""
     strategy = rundir.strategy
-    setting = Setting(model, strategy, config.batch_size, None, held_out, config.data.eval_preprocess, task.select, errors)
+    setting = Setting(
+        model, strategy, config.batch_size, None, held_out, config.data.eval_preprocess, task.select, errors, verbose=True
+    )
     evaluation = task.evaluator().prepare(setting)()
     if strategy.chief:
         about = {"split": config.data.evaluation, "classes": held_out.class_names}
@@ -163,10 +170,32 @@ def finish(config, task, model, held_out, rundir, errors):
         # A copy on one device: the report looks inside the model, in this process only.
         model = model if strategy.engine is None else model.clone()
         title = f"{config.data.source} {config.data.evaluation}"
-        write_report(rundir.path, title, task, model, setting, evaluation, rundir.metrics())
-        save_model(model, rundir.model)
+        with stage("Writing the report and the model"):
+            write_report(rundir.path, title, task, model, setting, evaluation, rundir.metrics())
+            save_model(model, rundir.model)
     strategy.any(False)  # no process leaves while the chief writes
     return evaluation.measures
+
+
+def _check_room(rundir, model, config, resolved, examples):
+    """Warns of what is allowed and will surprise."""
+    if rundir.strategy.chief:
+        for sentence in odd_sizes(config, resolved, examples):
+            logging.warning("%s", sentence)
+    rundir.check_space(model, config.keep)
+
+
+def _describe(rundir, resolved, model):
+    """What config.json holds: the resolved config, the model's spec, versions, and the strategy."""
+    strategy = rundir.strategy
+    versions = {
+        "keras_vit": __version__,
+        "keras": keras.__version__,
+        "backend": keras.backend.backend(),
+        "python": platform.python_version(),
+    }
+    used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
+    return {**resolved, "model_spec": model.arguments(), "versions": versions, "strategy": used}
 
 
 def run(
@@ -180,29 +209,42 @@ def run(
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
-        workdir: the run's directory.
+        workdir: the run's directory, which this process owns until it returns.
         data_dir: the folder of tensorflow-datasets' prepared data, and the base of relative paths.
         strategy: a keras_vit.strategy.
         data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
 
     Raises:
-        ValueError: for a config, data or a run directory that do not fit together.
+        ValueError: for a config, data or a run directory that do not fit together, or a run directory that another process owns.
+        OSError: for a run directory that cannot be written to.
     """
     strategy.check_batch(config.batch_size)
-    fix_order_of_sums()
+    check_config(config, strategy.replicas)
     task = find_task(config.task)(config)
     task.check_config()
-    source, held_out = open_data(config, data_dir)
+    evals.evaluators(config.evals)  # refuses unknown ones; a task's file may register its own
+    rundir = RunDirectory(workdir, strategy)
+    with rundir.owned():
+        return _run(config, task, rundir, data_dir, data_service)
+
+
+def _run(config, task, rundir, data_dir, data_service):
+    """`run`, in a directory that is the process's own."""
+    strategy = rundir.strategy
+    fix_order_of_sums()
+    with stage(f"Opening {config.data.source}"):
+        source, held_out = open_data(config.data, data_dir)
     task.check_data(source, held_out)
     resolved = resolve(config, source.size)
-    model = make_model(config, task, source, resolved, strategy)
-    rundir = RunDirectory(workdir, strategy)
-    check_same_run(rundir, resolved)
-    start = resume(rundir, model, strategy)
+    with stage(f"Loading {config.init}" if config.init else "Building the model"):
+        model = make_model(config, task, source, resolved, strategy)
+    content = _describe(rundir, resolved, model)
+    check_same_run(rundir, content)
+    with stage("Looking for a checkpoint"):
+        start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
-    versions = {"keras": keras.__version__, "backend": keras.backend.backend(), "python": platform.python_version()}
-    used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
-    rundir.write_json("config.json", {**resolved, "model_spec": model.arguments(), "versions": versions, "strategy": used})
+    _check_room(rundir, model, config, resolved, source.size)
+    rundir.write_json("config.json", content)
     _announce(model, resolved, source, held_out, start)
 
     with _counting_errors(config, rundir) as errors:

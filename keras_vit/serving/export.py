@@ -4,13 +4,14 @@ import os
 
 import keras
 
-from keras_vit.io.atomic import replacing
+from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 
 FORMATS = ("tf_saved_model",)
+_PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
 
 
 def serving_preprocessing(model) -> str:
@@ -84,6 +85,21 @@ def _bytes_endpoint(model, top_k):
     return serving_default
 
 
+def _check_place(path):
+    """Refuses a path where an export would replace something else than an export, or where none can be written."""
+    if "://" in str(path):
+        raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
+    if os.path.isfile(path):
+        raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
+    others = sorted(set(os.listdir(path)) - _PARTS) if os.path.isdir(path) else []
+    if others:
+        raise ValueError(
+            f'"{path}" holds other files than an export, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
+            "Give a new or an empty folder."
+        )
+    check_folder(os.path.dirname(os.path.abspath(path)))
+
+
 def _check(model, path, format):
     path = check_model_and_path("export", model, path)
     if format not in FORMATS:
@@ -95,8 +111,7 @@ def _check(model, path, format):
             "A SavedModel is written on the TensorFlow backend: save the model as .keras, then run keras-vit-export with "
             "KERAS_BACKEND=tensorflow."
         )
-    if os.path.isfile(path):
-        raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
+    _check_place(path)
     if model.image_size is None:
         raise ValueError(
             f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
@@ -130,7 +145,7 @@ def export(
 
     Batches are dynamic, outputs float32, variables trainable. A ViT or BiT without a head has the features signatures only, and
     features is its serving_default. A model with a head of the user's own has {"outputs"} in pixels, and in serving_default unless its
-    class names are known (see keras_vit.Model). An existing folder at `path` is replaced once the new export is complete.
+    class names are known (see keras_vit.Model). An existing export at `path` is replaced once the new one is complete.
 
     Args:
         model: a ViT or BiT, or a keras_vit.Model built on one.
@@ -140,8 +155,10 @@ def export(
         verbose: print the signatures.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, a backend other than TensorFlow, a model whose input is not one image, one with classes that
-            returns probabilities, or a path that is a file.
+        ValueError: for something other than a model of this package and a path, an unknown format, a backend other than TensorFlow, a
+            model whose input is not one image, one with classes that returns probabilities, or a path that is a file, in a bucket, or a
+            folder of other files.
+        OSError: if it cannot be written; what is at `path` is as it was.
     """
     _check(model, path, format)
     import tensorflow as tf
@@ -160,5 +177,8 @@ def export(
     if tensor is not None:
         archive.add_endpoint("features", _feature_endpoint(model, tensor, False), images)
         archive.add_endpoint("features_training", _feature_endpoint(model, tensor, True), images)
-    with replacing(path) as temporary:
-        archive.write_out(temporary, verbose=verbose)
+    try:
+        with replacing(path) as temporary:
+            archive.write_out(temporary, verbose=verbose)
+    except tf.errors.OpError as error:
+        raise OSError(f'The export "{path}" cannot be written: {error.message}. What was there is as it was.') from error

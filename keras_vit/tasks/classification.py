@@ -103,7 +103,25 @@ class Classification(Task):
             raise ValueError(
                 f"The model has {model.classes} classes, the data {len(source.class_names)}: use --config.head=reset."
             )
+        self._check_order(model, source)
         return self._frozen(model)
+
+    def _check_order(self, model, source):
+        """Refuses a head that is kept and has the data's classes in another order; warns if it has other names for them."""
+        own, names = model.class_names, tuple(source.class_names)
+        if own is None or own == names:
+            return
+        if sorted(own) == sorted(names):
+            raise ValueError(
+                f"{self.config.init} has the classes of the data in another order: {own[:5]}..., the data {names[:5]}... Its head would be "
+                "wrong: use --config.head=reset."
+            )
+        logging.warning(
+            "The head of %s stays, and its classes have other names than the data's: %s..., %s...",
+            self.config.init,
+            own[:5],
+            names[:5],
+        )
 
     def check_model(self, model, source):
         check_class_count(model.classes, source)

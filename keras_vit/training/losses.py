@@ -108,7 +108,8 @@ LOSSES = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}
 class Accuracy(keras.metrics.MeanMetricWrapper):
     """The share of images whose label is the class with the largest logit, or among the `k` largest.
 
-    The label of a row (b, classes) is its largest entry.
+    The label of a row (b, classes) is its largest entry. Of equal logits the first class counts as larger, for every k: a head of zeros
+    is right about k classes, not about all.
     """
 
     def __init__(self, k: int = 1, name: str = "accuracy", dtype: str | None = None):
@@ -124,7 +125,16 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         labels = ops.cast(ops.reshape(labels, (-1,)), "int32")
         if self.k == 1:
             return ops.cast(ops.equal(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), labels), "float32")
-        return ops.cast(ops.in_top_k(labels, ops.cast(y_pred, "float32"), self.k), "float32")
+        return ops.cast(self._among_the_first(labels, ops.cast(y_pred, "float32")), "float32")
+
+    def _among_the_first(self, labels, logits):
+        """Whether fewer than k classes come before the label (b,), by their logits (b, c) and then by their index."""
+        classes = ops.arange(logits.shape[-1], dtype="int32")
+        own = ops.equal(labels[:, None], classes)  # (b, c)
+        own_logit = ops.sum(ops.where(own, logits, 0.0), axis=-1, keepdims=True)  # (b, 1)
+        tied_before = ops.logical_and(ops.equal(logits, own_logit), classes < labels[:, None])
+        before = ops.logical_or(ops.logical_not(logits <= own_logit), tied_before)  # a NaN comes before all others
+        return ops.logical_and(ops.any(own, axis=-1), ops.sum(ops.cast(before, "int32"), axis=-1) < self.k)
 
     def get_config(self) -> dict[str, Any]:
         return {"k": self.k, "name": self.name, "dtype": self.dtype}

@@ -117,3 +117,17 @@ def test_wrong_arguments_say_what_is_expected():
         knn_scores(x, labels, x, 3, k=121)
     with pytest.raises(ValueError, match="temperature=0: expected a number above 0"):
         knn_scores(x, labels, x, 3, k=1, temperature=0)
+
+
+def test_fits_that_take_long_are_announced(caplog):
+    import logging
+
+    from keras_vit.evaluation import linear
+
+    logging.getLogger("absl").propagate = True
+    rng = np.random.default_rng(0)
+    with caplog.at_level("INFO", "absl"):
+        linear.sweep(
+            lambda x, y, l2: linear.ridge_head(x, y, 2, l2), rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge"
+        )
+    assert [record.getMessage() for record in caplog.records] == ["Fitting ridge."]

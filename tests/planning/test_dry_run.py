@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from keras_vit.models import freeze, freeze_all_but_head
 from keras_vit.planning import dry_run, text
 from keras_vit.training import AdamW, Momentum
 from trainers import config_files
@@ -170,14 +171,14 @@ def test_the_binary_plans_without_a_workdir():
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("batch_size", 0, "config.batch_size must be a whole number above 0, got 0"),
-        ("batch_size", -5, "config.batch_size must be a whole number above 0, got -5"),
-        ("micro_batches", 0, "config.micro_batches must be a whole number"),
-        ("steps_per_execution", 0, "config.steps_per_execution must be a whole number"),
-        ("keep", 0, "config.keep must be a whole number"),
-        ("optimizer.learning_rate", 0.0, "config.optimizer.learning_rate must be above 0, got 0.0"),
-        ("optimizer.learning_rate", -0.1, "config.optimizer.learning_rate must be above 0"),
-        ("optimizer.clip_norm", -1.0, "config.optimizer.clip_norm must be above 0, or None"),
+        ("batch_size", 0, "--config.batch_size=0: expected a whole number of 1 or more"),
+        ("batch_size", -5, "--config.batch_size=-5: expected a whole number of 1 or more"),
+        ("micro_batches", 0, "--config.micro_batches=0: expected a whole number of 1 or more"),
+        ("steps_per_execution", 0, "--config.steps_per_execution=0: expected a whole number of 1 or more"),
+        ("keep", 0, "--config.keep=0: expected a whole number of 1 or more"),
+        ("optimizer.learning_rate", 0.0, "--config.optimizer.learning_rate=0.0: expected a number above 0"),
+        ("optimizer.learning_rate", -0.1, "--config.optimizer.learning_rate=-0.1: expected a number above 0"),
+        ("optimizer.clip_norm", -1.0, "--config.optimizer.clip_norm=-1.0: expected a number above 0, or None"),
         ("mixup", -1.0, "alpha must be positive"),
         ("head", "rest", 'Unknown config.head="rest". Did you mean "reset"?'),
         ("resample", "bicubik", 'Did you mean "bicubic"?'),
@@ -193,3 +194,71 @@ def test_values_with_which_nothing_can_be_learned_are_refused_before_a_run(key, 
     config_files.keys.set_key(config, key.split("."), value)
     with pytest.raises(ValueError, match=re.escape(message)):
         dry_run.plan(config, DATASETS)
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_a_local_folder_is_counted(photos):
+    config = config_files.load_config("folder_finetune")
+    config.update(batch_size=32)
+    config.data.source, config.loss.class_weights = f"folder:{photos}", "balanced"
+    config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
+    text = flat(dry_run.plan(config, DATASETS))
+    assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
+    assert "500 of 32 images = 1000 epochs of 1 steps" in text and "all trained" in text and "per device without" in text
+    assert "note --config.batch_size=32 is more than the 16 training examples" in text
+
+
+def test_local_data_are_counted_and_none_is_invented(photos, tmp_path):
+    data = config_files.load_config("folder_finetune").data
+    data.source = "folder:photos"
+    train, held_out = dry_run.planned_data(data, DATASETS, data_dir=photos.parent)
+    assert (train.size, held_out.size, train.class_names) == (16, 4, ("dark", "light"))
+    assert train.class_counts().sum() == 16
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(photos.rglob("*.jpg"))]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,label", *rows]))
+    data.source = f"csv:{tmp_path}/labels.csv"
+    assert [split.size for split in dry_run.planned_data(data, DATASETS)] == [16, 4]
+    assert dry_run.planned_data(data, DATASETS, examples=7, classes=3)[0].size == 7
+    data.source = "folder:none"
+    with pytest.raises(OSError, match="There is no folder"):
+        dry_run.planned_data(data, DATASETS)
+
+
+def test_only_what_trains_is_counted_backwards(tiny):
+    """The gradient of the activations goes down to the lowest layer that trains."""
+    model = tiny(depth=4)
+    forward = dry_run.forward_flops(model.spec, 8)
+    block = forward - dry_run.forward_flops(tiny(depth=3).spec, 8)
+    patches = forward - 4 * block
+
+    def step(*frozen):
+        freeze(model, frozen) if frozen else None
+        counted = dry_run.training_flops(model)
+        for layer in model.layers:
+            layer.trainable = True
+        return counted
+
+    assert step() == 3 * forward
+    assert step("patch_encoder", "class_token", "position_embedding") == 3 * forward - 2 * patches
+    assert step("patch_encoder", "class_token", "position_embedding", "block_00", "block_01") == forward + 4 * block
+    assert step("block_03") == 3 * forward - block
+    freeze_all_but_head(model)
+    assert dry_run.training_flops(model) == forward
+
+
+def test_a_linear_probe_costs_a_forward_pass_and_says_what_it_trains():
+    text = flat(plan("linear_probe:B/16,cifar10"))
+    assert "7,690 trained, in head" in text and "at once that: nothing below the head trains" in text
+
+
+def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    config = config_files.load_config("digits_finetune")
+    config.init = str(tmp_path)
+    assert "may hold a different model" in dry_run._as_initialised(config)[1]
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
+        dry_run.planned_run(config, DATASETS)

@@ -3,6 +3,8 @@
 import importlib
 import os
 import pathlib
+import shutil
+import types
 
 import keras
 import numpy as np
@@ -133,3 +135,56 @@ def test_a_model_goes_to_a_bucket_whole(tiny, tmp_path, monkeypatch):
     again = keras.saving.load_model(tmp_path / "bucket" / "model.keras")
     np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
     assert [p.name for p in (tmp_path / "bucket").iterdir()] == ["model.keras"]
+
+
+def test_if_no_checkpoint_is_intact_nothing_is_lost_by_beginning_again(tiny, tmp_path):
+    model, rundir = compiled(tiny), RunDirectory(tmp_path)
+    rundir.save(10, state.collect(model), keep=2)
+    rundir.append_metrics({"step": 10})
+    rundir.checkpoints()[10].write_bytes(b"")
+    with pytest.raises(
+        ValueError, match="All checkpoints of .* are damaged: step_00000010.safetensors. Restore .* new --workdir"
+    ):
+        rundir.resume(model)
+    assert rundir.metrics() == [{"step": 10}] and list(rundir.checkpoints()) == [10]
+
+
+@pytest.mark.parametrize("line", [b'{"step": 7, "lo', b"7", b"\xff\xfe", b"\0\0\0", b'{"loss": 1}'])
+def test_a_line_of_the_metrics_that_is_none_is_skipped(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 5}\n' + line)
+    assert RunDirectory(tmp_path).metrics() == [{"step": 5}]
+
+
+def test_reading_a_directory_leaves_alone_what_a_run_is_writing(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for name in (".tmp-1-config.json", "checkpoints/.tmp-1-step"):
+        (tmp_path / "run" / name).touch()
+    before = sorted(tmp_path.rglob("*"))
+    with RunDirectory(tmp_path / "other").owned(), RunDirectory(tmp_path / "run").owned():
+        pass
+    assert sorted(tmp_path.rglob("*")) == [path for path in before if "step" not in path.name]  # process 1 lives
+    rundir = RunDirectory(tmp_path / "none")
+    assert rundir.metrics() == [] and rundir.checkpoints() == {} and not (tmp_path / "none").exists()
+
+
+def test_a_run_that_lost_its_directory_writes_no_more(tiny, tmp_path):
+    rundir = RunDirectory(tmp_path)
+    with rundir.owned():
+        rundir._lock._taken_over_by = {"pid": 7, "host": "b"}
+        with pytest.raises(ValueError, match="This process has lost .* process 7 on b"):
+            rundir.save(10, state.collect(compiled(tiny)), keep=1)
+    assert rundir.checkpoints() == {}
+
+
+def test_too_little_space_for_the_checkpoints_is_said_before(tiny, tmp_path, monkeypatch, caplog):
+    import logging
+
+    logging.getLogger("absl").propagate = True
+    model, rundir = compiled(tiny), RunDirectory(tmp_path)
+    size = sum(array.nbytes for array in state.collect(model).values())
+    assert state.size(model) == size
+    for free in (3 * size, 3 * size - 1):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
+        with caplog.at_level("WARNING"):
+            rundir.check_space(model, keep=2)
+    assert len(caplog.records) == 1 and "disk space are free, and the checkpoints need" in caplog.text

@@ -169,3 +169,27 @@ def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             keras_vit.export(*arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_export_never_replaces_a_folder_of_other_files(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(ValueError, match='photos" holds other files than an export, which would be lost: cat.jpg. Give a new'):
+        keras_vit.export(digits_model(), tmp_path / "photos")
+    with pytest.raises(ValueError, match='"gs://bucket/x" is in a bucket'):
+        keras_vit.export(digits_model(), "gs://bucket/x")
+    with pytest.raises(OSError, match='cat.jpg" is a file'):
+        keras_vit.export(digits_model(), tmp_path / "photos" / "cat.jpg" / "x")
+    assert os.listdir(tmp_path / "photos") == ["cat.jpg"]
+
+
+def test_a_full_disk_is_an_error_that_names_the_export(tmp_path, monkeypatch):
+    def full(_, folder, **__):
+        os.makedirs(os.path.join(folder, "variables"))
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(tf.saved_model, "save", full)
+    (tmp_path / "export").mkdir()
+    with pytest.raises(OSError, match=r'export" cannot be written: No space left on device. What was there is as it was'):
+        keras_vit.export(digits_model(), tmp_path / "export")
+    assert os.listdir(tmp_path) == ["export"] and os.listdir(tmp_path / "export") == []

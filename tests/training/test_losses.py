@@ -77,3 +77,27 @@ def test_mixup_mixes_images_and_labels_alike_and_repeats_by_step():
     assert (np.asarray(mixup(tf.constant(images), tf.range(4), 8)[0]) != np.asarray(mixed)).any()
     with pytest.raises(ValueError, match="alpha must be positive"):
         Mixup(0.0, 4)
+
+
+def test_of_equal_logits_the_first_class_is_larger():
+    """So a head of zeros is right about k of the classes, and a constant logit too."""
+    labels, zeros = np.arange(10), np.zeros((10, 10), "float32")
+    for k in (1, 2, 5, 10):
+        assert float(Accuracy(k=k)(labels, zeros)) == pytest.approx(k / 10)
+    assert float(Accuracy(k=2)(np.array([0, 1, 2]), np.array([[1.0, 2, 1]] * 3))) == pytest.approx(2 / 3)
+    assert float(Accuracy(k=1)(np.array([0, 1]), np.array([[1.0, 1, 0]] * 2))) == 0.5
+
+
+def test_the_top_k_are_those_of_a_stable_sort():
+    from keras_vit.evaluation.features import top_hits
+
+    rng = np.random.default_rng(0)
+    logits, labels = rng.integers(0, 4, (50, 8)).astype("float32"), rng.integers(0, 8, 50)  # with many ties
+    for k in (1, 2, 3, 8, 9):
+        assert float(Accuracy(k=k)(labels, logits)) == pytest.approx(top_hits(logits, labels, k) / 50)
+
+
+def test_a_logit_that_is_not_a_number_is_never_among_the_top_k():
+    logits = np.array([[np.nan, 1, 0], [np.nan, 1, 0], [-np.inf, 1, 0]], "float32")
+    assert float(Accuracy(k=2)(np.array([0, 1, 0]), logits)) == pytest.approx(1 / 3)
+    assert float(Accuracy(k=2)(np.array([-1, 3, 7]), np.zeros((3, 3), "float32"))) == 0

@@ -43,6 +43,8 @@ class StepCounter(keras.callbacks.Callback):
 class MetricsLog(StepCounter):
     """Appends one record per epoch to metrics.jsonl: step, epoch, learning rate, images per second, and Keras' metrics.
 
+    The speed is that of the steps that this process took; a record without any has none.
+
     Args:
         rundir: the run's directory.
         batch_size: the global batch, for the images per second.
@@ -54,6 +56,7 @@ class MetricsLog(StepCounter):
     def __init__(self, rundir: RunDirectory, batch_size: int, start: int = 0):
         super().__init__(start)
         self.rundir, self.batch_size = rundir, batch_size
+        self._trained = 0.0
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch, logs)
@@ -70,7 +73,7 @@ class MetricsLog(StepCounter):
             "step": self.step,
             "epoch": epoch + 1,
             "learning_rate": float(self.model.optimizer.learning_rate),
-            "images_per_second": round(images / max(self._trained, 1e-9), 2),
+            **({"images_per_second": round(images / max(self._trained, 1e-9), 2)} if images else {}),
             **{name: float(value) for name, value in (logs or {}).items()},
         }
         self.rundir.append_metrics(record)

@@ -7,9 +7,11 @@ from typing import Any
 import keras
 from absl import logging
 
+from keras_vit.io.progress import FirstStep
 from keras_vit.optim.wrapper import averaging
 from keras_vit.runs.loop.callbacks import MetricsLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Preempted, Preemption
+from keras_vit.runs.loop.running_metrics import KeepRunningMetrics, build_metrics, evaluation_is_missing, repeat_evaluation
 from keras_vit.runs.saving.checkpointing import Checkpoints
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training.averages import EvaluateAverage
@@ -36,13 +38,13 @@ def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
     return calls
 
 
-def _in_order(checkpoints, stop, callbacks, rundir, batch_size, start):
-    """All callbacks but EvaluateAverage, in the order in which they must run.
+def _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start):
+    """All callbacks but EvaluateAverage and FirstStep, in the order in which they must run.
 
-    Checkpoints comes before CoordinatedStop: it must know the step at which the latter ends the run. The caller's callbacks come
-    before the logs, which include what they add.
+    The running metrics are restored before a checkpoint may ask for them. Checkpoints comes before CoordinatedStop: it must know the step
+    at which the latter ends the run. The caller's callbacks come before the logs, which include what they add.
     """
-    return [checkpoints, stop, *callbacks, MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
+    return [running, checkpoints, stop, *callbacks, MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
 
 
 def _fit(model, batches, evaluation, callbacks, start, total, every, verbose):
@@ -74,7 +76,8 @@ def train(
 ) -> None:
     """Trains a compiled model to step `total` and leaves its state in the run directory.
 
-    With several workers, each calls this; all stop after the same execution.
+    With several workers, each calls this; all stop after the same execution. The records of metrics.jsonl are those of a run that was
+    not interrupted: the metrics of an epoch go on from the checkpoint, and an evaluation that was interrupted is repeated.
 
     Args:
         model: a compiled model in the state of step `start`.
@@ -89,16 +92,22 @@ def train(
         callbacks: further Keras callbacks.
 
     Raises:
-        Preempted: SystemExit with code 75, after SIGTERM: the state is saved; an interrupted evaluation is not in the log.
+        Preempted: SystemExit with code 75, after SIGTERM: the state is saved.
         Diverged: as soon as the loss or the weights are not finite; all checkpoints are from before.
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
     verbose = (1 if sys.stdout.isatty() else 2) if rundir.strategy.chief else 0
-    with Preemption() as preemption, Checkpoints(rundir, checkpoint_every, keep, start) as checkpoints:
-        stop, averages = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage()
-        all_callbacks = _in_order(checkpoints, stop, callbacks, rundir, batch_size, start)
-        all_callbacks += [averages] if averaging(model.optimizer) else []
+    running = KeepRunningMetrics(rundir.running, every, start)
+    saving = Checkpoints(rundir, checkpoint_every, keep, start, running=running.current)
+    with Preemption() as preemption, saving as checkpoints:
+        stop, averages, first = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage(), FirstStep()
+        all_callbacks = _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start)
+        all_callbacks += [first, *([averages] if averaging(model.optimizer) else [])]
         try:
+            if rundir.running is not None:
+                build_metrics(model, batches(start))
+            if evaluation is not None and evaluation_is_missing(rundir, start, total, every):
+                repeat_evaluation(model, evaluation, all_callbacks, rundir.running, (start - 1) // every, verbose)
             _fit(model, batches, evaluation, all_callbacks, start, total, every, verbose)
         except Preempted:
             averages.undo()
@@ -106,5 +115,6 @@ def train(
             logging.warning("Step %d is saved. Exit code %d: run the same command again.", checkpoints.step, RESTART)
             raise
         finally:
+            first.end()
             rundir.flush_metrics()
         checkpoints.save()

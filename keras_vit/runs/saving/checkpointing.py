@@ -1,13 +1,14 @@
 """Checkpoints during training: a thread writes them while the next steps run, and a full disk does not end the run."""
 
 import concurrent.futures
+from collections.abc import Callable
 
 from absl import logging
 
 from keras_vit.runs.loop.callbacks import StepCounter
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.runs.saving.state import Diverged
+from keras_vit.runs.saving.state import Diverged, RunningMetrics
 
 
 class NotSaved(OSError):
@@ -28,13 +29,23 @@ class Checkpoints(StepCounter):
         keep: how many of the newest checkpoints to keep.
         start: the step at which fit begins; if it is not 0, its state is on disk already.
         patience: in seconds.
+        running: returns the running metrics to save with the state, in every worker; None to save none.
 
     Attributes:
         diverged: the Diverged error of a state that was not written because it is not finite, or None.
     """
 
-    def __init__(self, rundir: RunDirectory, every: int, keep: int = 2, start: int = 0, patience: float = 1.0):
+    def __init__(
+        self,
+        rundir: RunDirectory,
+        every: int,
+        keep: int = 2,
+        start: int = 0,
+        patience: float = 1.0,
+        running: Callable[[], RunningMetrics] | None = None,
+    ):
         super().__init__(start)
+        self._running = running or (lambda: None)
         self._rundir, self._every, self._keep, self._patience = rundir, every, keep, patience
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoints")
         self._write = None  # (step, future) of the write in progress
@@ -53,10 +64,11 @@ class Checkpoints(StepCounter):
         self.wait(0)  # reports a failed write soon
         if self.step // self._every > self._requested // self._every:
             self._requested = self.step
+            running = self._running()
             if self._rundir.strategy.chief:
                 self.wait()
                 arrays = state.collect(self.model)
-                self._write = self.step, self._thread.submit(self._rundir.save, self.step, arrays, self._keep)
+                self._write = self.step, self._thread.submit(self._rundir.save, self.step, arrays, self._keep, running)
                 self.wait(self._patience)
 
     def wait(self, seconds: float | None = None) -> None:
@@ -88,7 +100,8 @@ class Checkpoints(StepCounter):
             NotSaved: in every worker, if it could not be written.
             Diverged: in every worker, if it is not finite.
         """
-        error = self._save_now() if self._rundir.strategy.chief else None
+        running = self._running() if self.model is not None else None  # None: there was nothing left to train
+        error = self._save_now(running) if self._rundir.strategy.chief else None
         diverged = self._rundir.strategy.any(isinstance(error, Diverged))
         if not self._rundir.strategy.any(error is not None):
             return
@@ -99,13 +112,13 @@ class Checkpoints(StepCounter):
             f"{self._rundir.last_checkpoint()} Free some space and run the same command again."
         ) from error
 
-    def _save_now(self):
+    def _save_now(self, running):
         """Returns the error that prevented the write, or None."""
         self.wait()
         if self._saved == self.step or self.diverged:
             return self.diverged
         try:
-            self._rundir.save(self.step, state.collect(self.model), self._keep)
+            self._rundir.save(self.step, state.collect(self.model), self._keep, running)
             self._saved = self.step
         except (OSError, Diverged) as error:
             return error

@@ -1,8 +1,11 @@
 """The directory of a run: config.json, checkpoints/, metrics.jsonl, tensorboard/, model.keras, report.html."""
 
+import contextlib
 import json
 import os
 import re
+import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -10,8 +13,9 @@ from absl import logging
 from etils import epath
 
 from keras_vit.distribution.strategy import Strategy
-from keras_vit.io.atomic import write_bytes
+from keras_vit.io.atomic import remove_leftovers, write_bytes
 from keras_vit.io.json_text import json_text
+from keras_vit.io.lock import owned
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
@@ -20,23 +24,51 @@ _ONE_DEVICE = Strategy()
 
 
 class RunDirectory:
-    """The directory of one run, at a local path or in a bucket (gs://).
+    """The directory of one run, at a local path or in a bucket (gs://). Reading it leaves it alone; a run owns it.
 
     Attributes:
-        path: the directory, which is created.
+        path: the directory.
         strategy: only its chief process writes; in the others, methods that write do nothing.
+        running: the RunningMetrics of the checkpoint that `resume` restored; None if it has none.
     """
 
     def __init__(self, path: os.PathLike | str, strategy: Strategy = _ONE_DEVICE):
         self.path, self.strategy = epath.Path(path), strategy
+        self.running: state.RunningMetrics | None = None
+        self._lock = None
         self._unwritten = []  # records of metrics that could not be written yet
         self._damaged = set()  # paths of checkpoints that could not be read
-        if not strategy.chief:
+
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """A context in which no other process writes to the directory. Every worker enters it, and the chief owns the directory.
+
+        Raises:
+            ValueError, OSError: in every worker, if another run is using it, or it cannot be written to.
+        """
+        with contextlib.ExitStack() as stack:
+            error = None
+            if self.strategy.chief:
+                try:
+                    self._lock = stack.enter_context(owned(self.path))
+                except (ValueError, OSError) as reason:
+                    error = reason
+            if self.strategy.any(error is not None):
+                raise error or ValueError(f"The first worker cannot write to {self.path}: see its message.")
+            if self.strategy.chief:
+                self._remove_leftovers()
+            try:
+                yield
+            finally:
+                self._lock = None
+
+    def _remove_leftovers(self):
+        """Removes what runs that were killed left half written. In checkpoints/ only the owner writes."""
+        if "://" in str(self.path):  # where nothing is ever half written
             return
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
-        for folder in (self.path, self._checkpoints):
-            for leftover in folder.glob(".tmp-*"):  # of a run that was killed while writing
-                leftover.rmtree() if leftover.is_dir() else leftover.unlink()
+        remove_leftovers(self.path)
+        for leftover in self._checkpoints.glob(".tmp-*"):
+            leftover.unlink()
 
     @property
     def model(self) -> epath.Path:
@@ -48,8 +80,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     def _write(self, path, data):
-        if self.strategy.chief:
-            write_bytes(path, data)
+        if not self.strategy.chief:
+            return
+        if self._lock is not None:
+            self._lock.check()
+        write_bytes(path, data)
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file into the directory."""
@@ -70,8 +105,10 @@ class RunDirectory:
         good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
         return "The last good checkpoint is {1} (step {0}).".format(*good[-1]) if good else "There is no checkpoint yet."
 
-    def save(self, step: int, arrays: state.Arrays, keep: int) -> None:
+    def save(self, step: int, arrays: state.Arrays, keep: int, running: state.RunningMetrics | None = None) -> None:
         """Writes the state at `step`, as returned by state.collect; then deletes all but the `keep` newest checkpoints.
+
+        `running` are the running metrics at that step, if they are to be saved too.
 
         Raises:
             Diverged: if the state is not finite; nothing is written.
@@ -83,7 +120,7 @@ class RunDirectory:
         if names:
             what = f"At step {step}, {len(names)} of {len(arrays)} arrays are not finite, including {names[0]}."
             raise Diverged(what, self.last_checkpoint())
-        self._write(self.checkpoint(step), state.to_bytes(arrays))
+        self._write(self.checkpoint(step), state.to_bytes(arrays, running))
         self._damaged.discard(self.checkpoint(step))
         paths = self.checkpoints()
         # Checkpoints of later steps must be damaged: otherwise the run would have resumed from them.
@@ -96,31 +133,55 @@ class RunDirectory:
         """Restores the newest checkpoint that is intact and returns its step, or 0 if there is none. Warns of damaged ones.
 
         Raises:
-            ValueError: if the checkpoint belongs to a different configuration.
+            ValueError: if the checkpoint belongs to a different configuration, or if none of several is intact.
         """
-        for step, path in reversed(self.checkpoints().items()):
+        checkpoints = self.checkpoints()
+        for step, path in reversed(checkpoints.items()):
+            data = path.read_bytes()
             try:
-                arrays = state.from_bytes(path.read_bytes(), path)
+                arrays = state.from_bytes(data, path)
             except ValueError as error:
                 logging.warning("%s Trying the previous one.", error)
                 self._damaged.add(path)
                 continue
             state.restore(model, arrays)
+            self.running = state.running_in(data)
             self._forget_after(step)
             return step
+        if checkpoints:
+            raise ValueError(
+                f"All checkpoints of {self.path} are damaged: {', '.join(path.name for path in checkpoints.values())}. Restore one from a "
+                f"backup. To start again from step 0, remove {self._checkpoints} or use a new --workdir."
+            )
         self._forget_after(0)
         return 0
+
+    def check_space(self, model: keras.Model, keep: int) -> None:
+        """Warns if the disk has no room for the checkpoints of a compiled model. Buckets have room."""
+        if not self.strategy.chief or "://" in str(self.path):
+            return
+        size = state.size(model)
+        needed = size * (keep + 1 - min(keep, len(self.checkpoints())))  # an old one goes after a new one is there
+        free = shutil.disk_usage(self.path).free
+        if free < needed:
+            logging.warning(
+                "%s: %.1f MB of disk space are free, and the checkpoints need %.1f MB (%d of %.1f MB, and one being written). Free some "
+                "space, or keep fewer: --config.keep=1.",
+                *(self.path, free / 1e6, needed / 1e6, keep, size / 1e6),
+            )
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl, oldest first."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         records = []
         for line in lines:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:  # half a line, from a process that was killed while appending
                 continue
+            if isinstance(record, dict) and "step" in record:
+                records.append(record)
         return records + self._unwritten
 
     def append_metrics(self, record: dict[str, Any]) -> None:

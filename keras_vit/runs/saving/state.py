@@ -1,9 +1,12 @@
 """Everything that a training step depends on, as named arrays: weights, seed generators, the optimizer with its step and averages.
 
 Keras leaves the seed generators out of `.weights.h5` and of tf.train.Checkpoint; without them a resumed run would use other dropout
-masks.
+masks. The running metrics of an epoch go with it, so that the log of a resumed run is that of an undisturbed one.
 """
 
+import dataclasses
+import json
+import math
 from collections.abc import Mapping
 
 import keras
@@ -14,6 +17,19 @@ import safetensors.numpy
 from keras_vit.io.checksum import checksum
 
 Arrays = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningMetrics:
+    """What the metrics of a model have added up.
+
+    Attributes:
+        since: the step since which they run.
+        values: the values of `model.metrics_variables`, in their order, as nested lists.
+    """
+
+    since: int
+    values: list
 
 
 class Diverged(FloatingPointError):
@@ -45,6 +61,31 @@ def collect(model: keras.Model) -> dict[str, np.ndarray]:
     return {name: np.asarray(v.numpy()) for name, v in _variables(model).items()}
 
 
+def size(model: keras.Model) -> int:
+    """The bytes of the state of a compiled model whose optimizer is built."""
+    return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in _variables(model).values())
+
+
+def collect_metrics(model: keras.Model, since: int) -> RunningMetrics:
+    """The running metrics of a compiled model, which run since that step.
+
+    With several workers all of them must call this, for each has a part of the sums.
+    """
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    return RunningMetrics(since, [np.asarray(v.numpy()).tolist() for v in model.metrics_variables])
+
+
+def restore_metrics(model: keras.Model, running: RunningMetrics) -> bool:
+    """Restores what `collect_metrics` returned. If the model has other metrics now, changes nothing and returns False."""
+    variables = model.metrics_variables
+    if [tuple(v.shape) for v in variables] != [np.shape(value) for value in running.values]:
+        return False
+    for variable, value in zip(variables, running.values):
+        variable.assign(np.asarray(value, variable.dtype))
+    return True
+
+
 def restore(model: keras.Model, arrays: Arrays) -> None:
     """Restores the state that `collect` returned.
 
@@ -73,9 +114,19 @@ def not_finite(arrays: Arrays) -> list[str]:
     return [name for name, array in arrays.items() if not np.isfinite(array).all()]
 
 
-def to_bytes(arrays: Arrays) -> bytes:
-    """The arrays as a safetensors file with a checksum of names and values."""
-    return safetensors.numpy.save(dict(arrays), metadata={"crc32": checksum(arrays)})
+def to_bytes(arrays: Arrays, running: RunningMetrics | None = None) -> bytes:
+    """The arrays as a safetensors file with a checksum of names and values; the running metrics are in its metadata.
+
+    The same arguments give the same bytes: safetensors would write several metadata in any order, so there is only one.
+    """
+    about = {"crc32": checksum(arrays), "running_metrics": None if running is None else dataclasses.asdict(running)}
+    return safetensors.numpy.save(dict(arrays), metadata={"keras_vit": json.dumps(about)})
+
+
+def _metadata(data):
+    """What `to_bytes` wrote about the arrays; version 0.3 wrote only the checksum."""
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+    return json.loads(metadata["keras_vit"]) if "keras_vit" in metadata else metadata
 
 
 def from_bytes(data: bytes, name: str) -> dict[str, np.ndarray]:
@@ -86,10 +137,15 @@ def from_bytes(data: bytes, name: str) -> dict[str, np.ndarray]:
     """
     try:
         arrays = safetensors.numpy.load(data)
-        size = int.from_bytes(data[:8], "little")
-        header = data[8 : 8 + size]
+        expected = _metadata(data).get("crc32")
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"{name} is damaged: {error}") from None
-    if f'"crc32":"{checksum(arrays)}"'.encode() not in header:
+    if expected != checksum(arrays):
         raise ValueError(f"{name} is damaged: its checksum does not match.")
     return arrays
+
+
+def running_in(data: bytes) -> RunningMetrics | None:
+    """The running metrics in the bytes of an intact file that `to_bytes` wrote; None if there are none."""
+    running = _metadata(data).get("running_metrics")
+    return None if running is None else RunningMetrics(**running)

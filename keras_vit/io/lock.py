@@ -1,0 +1,200 @@
+"""One process at a time owns a folder, on this machine, on others or in a bucket: lock.json in the folder says which one.
+
+The owner renews the file every few seconds. Who comes later takes the folder over if the owner is gone: on the same machine, if there is no
+such process any more; otherwise, if the file is not renewed for a while.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from keras_vit.io.atomic import write_bytes
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+FILE = "lock.json"
+RENEWAL = 10.0  # seconds
+PATIENCE = 4 * RENEWAL  # how long the lock of another machine is watched
+_BUCKET_DELAY = 2.0  # seconds after which a bucket shows who wrote last
+_SURELY_GONE = 3600.0  # seconds; the clocks of two machines do not differ by so much
+
+
+class InUse(ValueError):
+    """Another process owns the folder."""
+
+
+def machine() -> str:
+    """Names what process numbers refer to: the host since it booted, and the container. "" where the system does not tell."""
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def started(pid: int) -> str:
+    """When a process of this machine was started, which tells it from a later one of the same number; "" if there is none."""
+    try:
+        state, *fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]  # a process that was killed and not yet waited for is gone
+
+
+class _Lock:
+    """What `owned` yields: `check` says whether the folder is still this process's own."""
+
+    def __init__(self, folder):
+        self._folder, self._path = folder, folder / FILE
+        self._content = {
+            "host": socket.gethostname(),
+            "machine": machine(),
+            "pid": os.getpid(),
+            "started": started(os.getpid()),
+            "command": shlex.join(sys.argv),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+            "token": uuid.uuid4().hex,
+        }
+        self._taken_over_by: dict[str, Any] | None = None
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._renew_until_released, name="lock", daemon=True)
+
+    def _read(self):
+        """The content of the file; None if there is none, or none that can be read."""
+        try:
+            content = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) and "token" in content else None
+
+    def _write(self):
+        write_bytes(self._path, json.dumps({**self._content, "renewed": time.time()}, indent=2).encode())
+
+    def _is_own(self, content):
+        return content is not None and content["token"] == self._content["token"]
+
+    def _message(self, holder):
+        age = max(0.0, time.time() - holder.get("renewed", 0.0))
+        kill = f" (kill {holder.get('pid')})" if holder.get("machine") == self._content["machine"] else ""
+        return (
+            f"{self._folder} is in use: process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')}) has written to it since "
+            f"{holder.get('since')}, and renewed {FILE} {age:.0f} s ago. Wait for it, stop it{kill}, "
+            f"or use another folder. If there is no such process, delete {self._path}."
+        )
+
+    def _lives(self, holder):
+        """Whether the process that wrote `holder` still owns the folder."""
+        if holder.get("machine") and holder["machine"] == self._content["machine"]:
+            return started(holder.get("pid")) == holder.get("started")
+        if time.time() - holder.get("renewed", 0.0) > _SURELY_GONE:
+            return False
+        logging.warning(
+            "%s was locked by process %s on %s: watching for up to %.0f s whether it still runs.",
+            *(self._folder, holder.get("pid"), holder.get("host"), PATIENCE),
+        )
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            time.sleep(min(1.0, PATIENCE / 10))
+            now = self._read()
+            if now != holder:
+                return now is not None
+        return False
+
+    @contextlib.contextmanager
+    def _alone(self):
+        """A context in which no other process of this machine takes the folder; on file systems that cannot do that, any other may."""
+        if fcntl is None or "://" in str(self._folder):
+            yield
+            return
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def acquire(self):
+        while True:
+            holder = self._read()
+            if holder is not None and self._lives(holder):
+                raise InUse(self._message(self._read() or holder))
+            with self._alone():
+                if self._read() == holder:
+                    self._write()
+                    break
+        if "://" in str(self._folder):  # which has no locks: of several that write at once, the last one owns it
+            time.sleep(_BUCKET_DELAY)
+            if not self._is_own(holder := self._read()) and holder is not None:
+                raise InUse(self._message(holder))
+        if holder is not None:
+            logging.info(
+                "%s: the lock of a process that is gone (%s on %s) was replaced.", self._folder, holder["pid"], holder["host"]
+            )
+        self._thread.start()
+
+    def _renew_until_released(self):
+        while not self._released.wait(RENEWAL):
+            content = self._read()
+            if content is not None and not self._is_own(content):
+                self._taken_over_by = content
+                return
+            with contextlib.suppress(OSError):  # a full disk: the next time, perhaps
+                self._write()
+
+    def check(self) -> None:
+        """Raises InUse if another process has taken the folder over, because this one did not renew its lock for too long."""
+        if self._taken_over_by is not None:
+            raise InUse(f"This process has lost {self._folder} to another. {self._message(self._taken_over_by)}")
+
+    def release(self):
+        self._released.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self._is_own(self._read()):
+                self._path.unlink()
+
+
+@contextlib.contextmanager
+def owned(folder: str | os.PathLike) -> Iterator[_Lock]:
+    """A context in which this process owns `folder`, which is created; if it got nothing, it is removed again.
+
+    Raises:
+        InUse: a ValueError that names the process that owns it.
+        OSError: if it cannot be written to, saying why.
+    """
+    folder = epath.Path(folder)
+    try:
+        created = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _Lock(folder)
+        lock.acquire()
+    except OSError as error:
+        what = (
+            "there is a file of this name"
+            if isinstance(error, (FileExistsError, NotADirectoryError))
+            else error.strerror or error
+        )
+        raise OSError(f'Cannot write to the folder "{folder}": {what}.') from None
+    try:
+        yield lock
+    finally:
+        lock.release()
+        if created and "://" not in str(folder):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)  # which only removes an empty one

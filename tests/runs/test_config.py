@@ -1,0 +1,181 @@
+"""What a config cannot mean is refused before anything is opened, and a run directory's config.json is looked at with care."""
+
+import json
+import logging
+import types
+
+import pytest
+
+import keras_vit
+from keras_vit.data import from_arrays
+from keras_vit.runs import RunDirectory, run, training_run
+from keras_vit.runs.config import check_config, check_keys, check_same_run, odd_sizes, resolve
+from keras_vit.tasks import Classification
+from trainers import config_files
+
+BASE = config_files.packaged("lib.common").base
+
+
+@pytest.fixture
+def config():
+    return config_files.load_config("digits_pretrain")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("total", 0, 'The run has no steps: --config.total="0"'),
+        ("total", "0 epochs", 'The run has no steps: --config.total="0 epochs"'),
+        ("total", -5, '--config.total: "-5" is not a duration'),
+        ("total", "-3 epochs", '--config.total: "-3 epochs" is not a duration'),
+        ("total", "1.2.3 steps", "is not a duration"),
+        ("total", float("nan"), "is not a duration"),
+        ("evaluate", "0 steps", '--config.evaluate="0 steps". Give at least one step'),
+        ("evaluate", "ten", '--config.evaluate: "ten" is not a duration'),
+        ("checkpoint", 0, '--config.checkpoint="0". Give at least one step'),
+        ("batch_size", 0, "--config.batch_size=0: expected a whole number of 1 or more"),
+        ("batch_size", -8, "--config.batch_size=-8: expected a whole number of 1 or more"),
+        ("keep", 0, "--config.keep=0: expected a whole number of 1 or more"),
+        ("micro_batches", 0, "--config.micro_batches=0: expected a whole number of 1 or more"),
+        ("micro_batches", 5, "--config.micro_batches=5: a device's 64 images per batch cannot be split"),
+        ("steps_per_execution", 0, "--config.steps_per_execution=0: expected a whole number of 1 or more"),
+        ("model.batch_size", 8, 'model.batch_size: a model has no "batch_size". Write --config.batch_size'),
+        ("model.learning_rate", 8, 'model.learning_rate: a model has no "learning_rate". Write --config.optimizer.learning_rate'),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_data_are_opened(config, tmp_path, monkeypatch, key, value, message):
+    monkeypatch.setattr(training_run, "open_data", None)
+    *sections, last = key.split(".")
+    place = config[sections[0]] if sections else config
+    with place.ignore_type():
+        place[last] = value
+    with pytest.raises(ValueError, match=message):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_durations_that_depend_on_the_data_name_their_key(config):
+    config.total = "10%"
+    with pytest.raises(ValueError, match='--config.total: The length of the whole run cannot be "10%" of itself'):
+        resolve(config, 100)
+    config.update(total="10 steps")
+    config.schedule.update(warmup="8 steps", cooldown="3 steps")
+    with pytest.raises(ValueError, match="schedule.warmup is 8 steps, cooldown 3, --config.total 10"):
+        resolve(config, 100)
+
+
+def test_small_parts_of_a_short_run_are_a_step(config):
+    config.update(total=6, evaluate="1%", checkpoint="5%")
+    resolved = resolve(config, 100)
+    assert (resolved["evaluate"], resolved["checkpoint"], resolved["schedule"]["warmup"]) == (1, 1, 0)
+
+
+def test_what_is_allowed_and_odd_is_said_in_a_line(config):
+    config.update(total="6 steps", evaluate="10 steps", batch_size=64)
+    said = list(odd_sizes(config, resolve(config, 50), 50))
+    assert said == [
+        '--config.evaluate="10 steps" is longer than the run of 6 steps: it is evaluated at its end only.',
+        "--config.batch_size=64 is more than the 50 training examples: every batch repeats some of them.",
+    ]
+    config.update(evaluate="6 steps", batch_size=50)
+    assert list(odd_sizes(config, resolve(config, 50), 50)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("learning_rate", "Did you mean config.optimizer.learning_rate"),
+        ("optimizer.warmup", "schedule.warmup"),
+        ("mixupp", "config.mixup"),
+    ],
+)
+def test_a_key_that_nothing_reads_is_refused(config, key, hint):
+    *sections, last = key.split(".")
+    (config[sections[0]] if sections else config)[last] = 0.1
+    with pytest.raises(ValueError, match=f"The config sets config.{key}, and nothing reads that.*{hint}"):
+        check_keys(config, BASE())
+    config.task = "mine.py:Task"  # may read keys of its own
+    check_keys(config, BASE())
+
+
+@pytest.mark.parametrize("name", config_files.config_names())
+def test_shipped_configs_have_no_such_keys_and_make_sense(name):
+    config = config_files.load_config(name)
+    check_keys(config, BASE())
+    check_config(config)
+
+
+def test_an_empty_evaluation_split_is_refused(config, monkeypatch):
+    sources = {"train": types.SimpleNamespace(size=8), "test": types.SimpleNamespace(size=0)}
+    monkeypatch.setattr(training_run, "open_source", lambda name, split, *_: sources[split])
+    with pytest.raises(ValueError, match="digits, test, has no examples"):
+        training_run.open_data(config.data, None)
+
+
+@pytest.fixture
+def started(tmp_path, config):
+    """started(**changes): the RunDirectory of a run whose config.json has these changes, and the config that it resumes with."""
+
+    def make(**changes):
+        resolved = {
+            **resolve(config, 100),
+            "model_spec": {"variant": {"depth": 4, "dropout": 0.0}},
+            "versions": {"keras_vit": "0.3.0"},
+        }
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / "checkpoints" / "step_00000001.safetensors").touch()
+        (tmp_path / "config.json").write_text(json.dumps({**resolved, **changes}))
+        return RunDirectory(tmp_path), resolved
+
+    return make
+
+
+@pytest.mark.parametrize("content", ["", '{"seed": ', "[]"])
+def test_a_broken_config_json_is_named(started, tmp_path, content):
+    rundir, resolved = started()
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=f"{tmp_path}/config.json .*Restore it from a backup, or remove it to resume"):
+        check_same_run(rundir, resolved)
+
+
+def test_options_that_a_newer_version_wrote_are_not_dropped_in_silence(started, tmp_path):
+    rundir, resolved = started(sharpness=0.5, flatness=None, versions={"keras_vit": "99.1.0"})
+    with pytest.raises(
+        ValueError,
+        match=f"{tmp_path}/config.json was written by keras_vit 99.1.0, and this is {keras_vit.__version__}.*options sharpness. ",
+    ):
+        check_same_run(rundir, resolved)
+    check_same_run(*started(flatness=None, versions={"keras_vit": "99.1.0"}))
+
+
+def test_options_of_an_older_version_are_named(started, caplog):
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        check_same_run(*started(layout={"strategy": "one"}, few_shot={"every": 1}, sharpness=0.5))
+    assert "does not know, and leaves out: sharpness." in caplog.text
+
+
+def test_a_field_of_the_model_that_only_one_config_has_is_compared_too(started):
+    """--config.model.dropout=0.1 was given the first time and not the second."""
+    rundir, resolved = started(model_spec={"variant": {"depth": 4, "dropout": 0.1}})
+    with pytest.raises(ValueError, match=r"another config: model.dropout was 0.1, is 0.0. Use a new"):
+        check_same_run(rundir, resolved)
+
+
+def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, caplog):
+    import numpy as np
+
+    logging.getLogger("absl").propagate = True
+    size = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+    keras_vit.save(
+        keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=3, class_names=("a", "b", "c"), **size), tmp_path / "m.keras"
+    )
+    config.update(init=str(tmp_path / "m.keras"), head="keep")
+    config.model = {"variant": "Ti/4", "image_size": 8, "channels": 1, "remat": False}
+    config.data.eval_preprocess = "decode(1)"
+    images = np.zeros((3, 8, 8, 1), "uint8")
+    with pytest.raises(ValueError, match=r"m.keras has the classes of the data in another order.*--config.head=reset"):
+        Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("b", "a", "c")))
+    with caplog.at_level("WARNING"):
+        Classification(config).load(from_arrays(images, [0, 1, 2], class_names=("a", "b", "d")))
+    assert "its classes have other names than the data's" in caplog.text

@@ -1,0 +1,76 @@
+"""Mistakes that are found before anything long is started, by flags alone or by a look at the file system."""
+
+import os
+import pathlib
+import types
+
+import pytest
+
+from keras_vit.runs.evaluate import task_of
+from trainers import config_files, deduplicate, evaluate, export, finetune, flags, prepare, pretrain, probe
+
+DEFAULTS = {"dry_run": False, "examples": None, "classes": None, "output": None}
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """given(flag=value...): the flags."""
+    return lambda **values: monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**{**DEFAULTS, **values}))
+
+
+@pytest.mark.parametrize("binary", [finetune, pretrain])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("folder:PATH", "--config.data.source=folder:PHOTOS, a folder with one subfolder of images per class"),
+        ("folder:", "--config.data.source=folder:PHOTOS"),
+        ("csv:PATH?label=x", "--config.data.source=csv:FILE.csv"),
+        ("tfrecord:PATH", "--config.data.source=tfrecord:FOLDER"),
+    ],
+)
+def test_a_recipe_for_data_of_ones_own_says_what_to_give(given, binary, source, message):
+    config = config_files.load_config("folder_finetune")
+    config.data.source = source
+    given(config=config)
+    with pytest.raises(ValueError, match="^This config needs data of yours: ") as refused:
+        binary.main()
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+    given(config=config, dry_run=True)
+    with pytest.raises(ValueError, match="This config needs data"):
+        binary.main()
+
+
+def test_a_plan_without_data_needs_none(given):
+    from trainers.sources import check_source
+
+    given(config=config_files.load_config("folder_finetune"), dry_run=True, examples=100, classes=3)
+    check_source(flags.FLAGS)
+
+
+@pytest.mark.parametrize("binary", [evaluate, probe, export, prepare, deduplicate])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(given, tmp_path, binary):
+    (tmp_path / "file").touch()
+    common = {
+        "strategy": "one",
+        "tpu": None,
+        "model_parallel": None,
+        "format": "tf_saved_model",
+        "model": "none",
+        "threshold": "0.9",
+    }
+    given(output=str(tmp_path / "file" / "x"), **common)
+    with pytest.raises(OSError, match=f'Cannot write to the folder ".*": "{tmp_path}/file" is a file'):
+        binary.main()
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_of_names_is_not_a_folder(given, tmp_path):
+    given(output=str(tmp_path), threshold="0.9")
+    with pytest.raises(ValueError, match=f"--output={tmp_path} is a folder. Name a file in it, such as {tmp_path}/excluded.txt"):
+        deduplicate.main()
+
+
+def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
+    pathlib.Path(tmp_path / "config.json").write_text('{"total": 3, ')
+    with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON.*evaluate model.keras itself"):
+        task_of(tmp_path)
