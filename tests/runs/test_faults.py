@@ -207,7 +207,7 @@ def test_a_binary_reports_them_without_a_traceback(monkeypatch, error):
 
     monkeypatch.setattr(flags, "flags", types.SimpleNamespace(FLAGS=types.SimpleNamespace(debug=False)))
     with pytest.raises(SystemExit) as end:
-        flags._report_errors(main, [])
+        flags._report_errors(main, [], False)
     assert end.value.code == f"Error: {error}"  # Python prints it, and the exit code is 1
 
 
