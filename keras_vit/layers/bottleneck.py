@@ -7,6 +7,7 @@ ResNet v2).
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import flag, integer
 from keras_vit.layers.convolution import StdConv2D
 from keras_vit.layers.registration import serializable
 
@@ -34,12 +35,12 @@ class BottleneckUnit(keras.layers.Layer):
 
     def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs):
         super().__init__(**kwargs)
-        if filters % GROUPS:
+        self.filters = integer(filters, "BottleneckUnit: filters")
+        if self.filters % GROUPS:
             raise ValueError(f"BottleneckUnit: filters must be a multiple of {GROUPS} for group normalisation, got {filters}.")
-        self.filters = filters
-        self.strides = strides
-        self.preactivation = preactivation
-        self.remat = remat
+        self.strides = integer(strides, "BottleneckUnit: strides")
+        self.preactivation = flag(preactivation, "BottleneckUnit: preactivation")
+        self.remat = flag(remat, "BottleneckUnit: remat")
 
     def build(self, input_shape):
         policy, channels = self.dtype_policy, input_shape[-1]

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import per_channel
 from keras_vit.layers.registration import serializable
 
 
@@ -18,9 +19,14 @@ class PixelNormalization(keras.layers.Layer):
     """
 
     def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs):
-        super().__init__(autocast=False, **{k: v for k, v in kwargs.items() if k != "autocast"})
-        self.mean = tuple(mean) if isinstance(mean, (list, tuple)) else float(mean)
-        self.std = tuple(std) if isinstance(std, (list, tuple)) else float(std)
+        if kwargs.pop("autocast", False):
+            raise ValueError(
+                "PixelNormalization: autocast must be False, since a compute dtype of 16 bits would round the pixels."
+            )
+        super().__init__(autocast=False, **kwargs)
+        mean, std = per_channel(mean, "PixelNormalization: mean"), per_channel(std, "PixelNormalization: std")
+        self.mean = mean if isinstance(mean, tuple) else float(mean)
+        self.std = std if isinstance(std, tuple) else float(std)
         smallest = min(self.std) if isinstance(self.std, tuple) else self.std
         if smallest <= 0:
             raise ValueError(f"PixelNormalization: std must be positive, got {std}.")

@@ -7,6 +7,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.patches import grid_size
+from keras_vit.models.arguments import blocks_to_remat
 from keras_vit.models.spec import ViTSpec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
@@ -54,7 +55,7 @@ def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
     return layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
 
 
-def encode(tokens, spec: ViTSpec, remat=False, dtype=None):
+def encode(tokens, spec: ViTSpec, remat=False, dtype=None, mask=None, attention_mask=None):
     """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
 
     Args:
@@ -62,6 +63,9 @@ def encode(tokens, spec: ViTSpec, remat=False, dtype=None):
         spec: the architecture. With `fc_norm` the last normalisation is left to the head.
         remat: True to rematerialise all blocks, or a collection of block numbers.
         dtype: a policy or its name; None for Keras' default.
+        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have one. It is passed on:
+            layers.MeanPooling and AttentionPooling leave the others out.
+        attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for all.
 
     Returns:
         Tokens (b, n, d).
@@ -70,7 +74,8 @@ def encode(tokens, spec: ViTSpec, remat=False, dtype=None):
         ValueError: if `remat` contains a number that no block has.
     """
     policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-    rematerialised = _blocks_to_remat(remat, spec.depth)
+    rematerialised = blocks_to_remat(remat, spec.depth)
+    masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
     x = tokens
     for i in range(spec.depth):
         block = layers.TransformerBlock(
@@ -90,15 +95,7 @@ def encode(tokens, spec: ViTSpec, remat=False, dtype=None):
             dtype=policy,
             name=f"block_{i:02d}",
         )
-        x = block(x)
+        x = block(x, **masks)
     if spec.fc_norm:
         return x
     return keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
-
-
-def _blocks_to_remat(remat, depth):
-    """`remat`, a bool or block numbers, as a set of block numbers."""
-    blocks = set(range(depth)) if remat is True else set(remat or ())
-    if not blocks <= set(range(depth)):
-        raise ValueError(f"remat names blocks {sorted(blocks - set(range(depth)))}; the model has blocks 0 to {depth - 1}.")
-    return blocks
