@@ -1,8 +1,9 @@
-"""Classifies image files with an exported SavedModel. Needs only TensorFlow.
+"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or with anything that keras_vit.load takes.
 
 python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 """
 
+import os
 import sys
 
 import tensorflow as tf
@@ -25,10 +26,8 @@ def _broken(predict, paths, images):
     return None
 
 
-def main():
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    folder, *paths = sys.argv[1:]
+def _by_export(folder, paths):
+    """[(name, probability), ...] of each image, best first, by an exported SavedModel."""
     images = [_read(path) for path in paths]
     model = tf.saved_model.load(folder)
     predict = model.signatures["serving_default"]
@@ -39,9 +38,29 @@ def main():
         if broken is None:
             raise
         sys.exit(f"{broken}: this file cannot be decoded as an image.")
-    for path, classes, probabilities in zip(paths, answer["classes"].numpy(), answer["probabilities"].numpy()):
-        guesses = ", ".join(f"{name.decode()} {p:.1%}" for name, p in zip(classes[:3], probabilities))
-        print(f"{path}: {guesses}")
+    return [
+        [(name.decode(), probability) for name, probability in zip(*best)]
+        for best in zip(answer["classes"].numpy(), answer["probabilities"].numpy())
+    ]
+
+
+def _by_model(name, paths):
+    """The same by a model of keras_vit."""
+    import keras_vit
+
+    try:
+        return [[best[:2] for best in image] for image in keras_vit.load(name).classify(paths, top_k=3, verbose=0)]
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    model, *paths = sys.argv[1:]
+    is_export = os.path.exists(os.path.join(model, "saved_model.pb"))
+    for path, best in zip(paths, (_by_export if is_export else _by_model)(model, paths)):
+        print(f"{path}: {', '.join(f'{name} {probability:.1%}' for name, probability in best[:3])}")
 
 
 if __name__ == "__main__":

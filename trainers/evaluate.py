@@ -19,7 +19,7 @@ def main():
     from keras_vit.distribution import strategy as find_strategy
     from keras_vit.evaluation import Setting, parse_evaluators
     from keras_vit.runs.evaluate import task_of, write_evaluation
-    from keras_vit.serving.export import serving_preprocessing
+    from keras_vit.training.classify import preprocessing_text
 
     values = flags.FLAGS
     strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
@@ -31,7 +31,7 @@ def main():
     if data:
         source = open_source(data, values.split, values.data_dir)
         task.check_model(model, source)
-    preprocess = values.preprocess or serving_preprocessing(model)
+    preprocess = values.preprocess or preprocessing_text(model)
     setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, verbose=True)
     chosen = parse_evaluators(values.evals) if values.evals else {"": task.evaluator()}
     prepared = {name: evaluator.prepare(setting) for name, evaluator in chosen.items()}
