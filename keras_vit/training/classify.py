@@ -14,9 +14,10 @@ import numpy as np
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.backend import parse_preprocessing
 from keras_vit.training.compile_checks import what_is
-from keras_vit.training.input_checks import SMALLEST_STD, InputChecks, normalisation_of
+from keras_vit.training.input_checks import InputChecks, normalisation_of
 from keras_vit.training.losses import SigmoidCrossEntropy
 
+_PIXEL_STD = 10.0  # a smaller standard deviation is not one of pixels 0..255
 ACTIVATIONS = ("softmax", "sigmoid")
 _SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 
@@ -105,9 +106,10 @@ def _eight_bits(pixels, checks):
     low, high = pixels.min(), pixels.max()
     if pixels.dtype == np.uint16:
         return (pixels // 256 if high > 255 else pixels).astype("uint8")
-    checks.arrays(pixels[None])
-    if not (np.isfinite(low) and np.isfinite(high)) or (kind != "f" and not 0 <= low <= high <= 255):
+    lowest, highest = (-255, 511) if kind == "f" else (0, 255)  # filters overshoot, and clipping follows
+    if not lowest <= low <= high <= highest:
         raise ValueError(f"expected pixels 0..255 (or uint16 of 16 bits), got values from {low} to {high}")
+    checks.arrays(pixels[None])
     return pixels.astype("uint8" if kind != "f" else "float32")
 
 
@@ -160,7 +162,7 @@ class _Preprocessor:
                 f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
             )
         _, std = normalisation_of(model) or (None, None)
-        if std is not None and std.max() < SMALLEST_STD and model.check_pixels:
+        if std is not None and std.max() < _PIXEL_STD and model.check_pixels:
             raise ValueError(
                 f"The model's std {std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255: make or load it with mean and "
                 "std on that scale, 255 times larger. If it is right, set model.check_pixels = False."

@@ -19,7 +19,7 @@ from keras_vit.training.labels import ONE_BASED, are_numbers, are_wrong, check_l
 from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
-SMALLEST_STD = 10.0  # that is for pixels 0..255
+_SMALLEST_STD = 10.0  # that is for pixels 0..255
 _SAMPLE = 32  # images whose pixels are looked at
 # An error inside a data pipeline reaches fit as text within other text: ours stands between these.
 _OPEN, _CLOSE = "<<<", ">>>"
@@ -136,7 +136,7 @@ class InputChecks:
 
     def _is_wrong_range(self, low, high):
         """Whether pixels in [low, high] are on another scale; numbers or scalar tensors."""
-        if self.std.max() >= SMALLEST_STD:
+        if self.std.max() >= _SMALLEST_STD:
             return (low != high) & (low >= -_LARGEST_NORMALISED) & (high <= _LARGEST_NORMALISED)
         return high > float((self.mean + 10 * _LARGEST_NORMALISED * self.std).max())
 
@@ -146,7 +146,7 @@ class InputChecks:
             f"the values of the first batch are in [{low}, {high}]",
             "If they are right, set model.check_pixels = False.",
         )
-        if self.std.max() >= SMALLEST_STD:
+        if self.std.max() >= _SMALLEST_STD:
             return (
                 f"The images look normalised: {values}. This model expects pixels 0..255 and normalises them itself. Multiply images in "
                 f"[0, 1] by 255, or undo the normalisation. {escape}"
