@@ -32,15 +32,17 @@ def integer(value, what: str, least: int = 1) -> int:
     return int(value)
 
 
-def number(value, what: str) -> int | float:
+def number(value, what: str, least: float | None = None) -> int | float:
     """`value` as a finite int or float.
 
     Raises:
-        ValueError: if it is none; `what` names the argument.
+        ValueError: if it is none, or below `least`; `what` names the argument.
     """
     value = _plain(value)
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not np.isfinite(value):
         raise ValueError(f"{what} must be a number, got {value!r}.")
+    if least is not None and value < least:
+        raise ValueError(f"{what} must be {least} or more, got {value!r}.")
     return value if isinstance(value, (int, float)) else float(value)
 
 

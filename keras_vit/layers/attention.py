@@ -54,10 +54,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
         self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
         self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
-        self.epsilon = number(epsilon, f"{owner}: epsilon")
+        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
         self.dropout = rate(dropout, f"{owner}: dropout")
         self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         width = input_shape[-1]

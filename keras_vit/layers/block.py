@@ -86,7 +86,7 @@ class TransformerBlock(keras.layers.Layer):
         self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
         self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
         self.gelu = gelu
-        self.epsilon = number(epsilon, f"{owner}: epsilon")
+        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
         self.dropout = rate(dropout, f"{owner}: dropout")
         self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
         self.drop_path = rate(drop_path, f"{owner}: drop_path")
@@ -94,6 +94,7 @@ class TransformerBlock(keras.layers.Layer):
         self.remat = flag(remat, f"{owner}: remat")
         self.mlp_form = mlp_form
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
 

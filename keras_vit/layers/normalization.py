@@ -40,7 +40,11 @@ class PixelNormalization(keras.layers.Layer):
                 )
         self.built = True
 
-    def call(self, x):
+    def call(self, x, mask=None):
+        if mask is not None:
+            raise ValueError(
+                "A mask of an image has no effect on a Vision Transformer. Mask its tokens: keras_vit.models.encode(tokens, spec, mask=mask)."
+            )
         x = ops.cast(x, self.variable_dtype)
         mean = ops.convert_to_tensor(self.mean, dtype=self.variable_dtype)
         std = ops.convert_to_tensor(self.std, dtype=self.variable_dtype)

@@ -76,7 +76,7 @@ class PatchEncoder(keras.layers.Layer):
         self.width = integer(width, "PatchEncoder: width")
         self.norm = flag(norm, "PatchEncoder: norm")
         self.form = "dense" if self.norm else form
-        self.epsilon = number(epsilon, "PatchEncoder: epsilon")
+        self.epsilon = number(epsilon, "PatchEncoder: epsilon", least=0)
 
     def build(self, input_shape):
         if len(input_shape) != 4 or None in input_shape[1:]:
@@ -142,6 +142,7 @@ class PatchGrid(keras.layers.Layer):
         super().__init__(**kwargs)
         self.grid = pair(grid, "PatchGrid: grid")
         self.prefix = integer(prefix, "PatchGrid: prefix", least=0)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         check_tokens(input_shape[1], self.prefix, self.grid, "PatchGrid")

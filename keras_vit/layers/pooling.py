@@ -22,6 +22,7 @@ class TokenPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.index = integer(index, "TokenPooling: index", least=0)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         if input_shape[1] is not None and input_shape[1] <= self.index:
@@ -48,6 +49,7 @@ class MeanPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.prefix = integer(prefix, "MeanPooling: prefix", least=0)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         if input_shape[1] is not None and input_shape[1] <= self.prefix:
@@ -88,8 +90,9 @@ class AttentionPooling(keras.layers.Layer):
         self.heads = integer(heads, "AttentionPooling: heads")
         self.mlp_dim = integer(mlp_dim, "AttentionPooling: mlp_dim")
         self.gelu = gelu
-        self.epsilon = number(epsilon, "AttentionPooling: epsilon")
+        self.epsilon = number(epsilon, "AttentionPooling: epsilon", least=0)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         width = input_shape[-1]

@@ -69,8 +69,9 @@ class AddPositionEmbs(keras.layers.Layer):
         self.grid = pair(grid, "AddPositionEmbs: grid")
         self.prefix = integer(prefix, "AddPositionEmbs: prefix", least=0)
         self.kind = kind
-        self.stddev = number(stddev, "AddPositionEmbs: stddev")
+        self.stddev = number(stddev, "AddPositionEmbs: stddev", least=0)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         check_tokens(input_shape[1], self.prefix, self.grid, "AddPositionEmbs")

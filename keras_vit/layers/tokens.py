@@ -32,6 +32,7 @@ class ClassToken(keras.layers.Layer):
             initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.initializer = keras.initializers.get(initializer)
         self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         if input_shape[1] is not None and input_shape[1] < self.after:

@@ -11,8 +11,14 @@ from keras_vit.layers.patches import pair
 
 
 def model_name(name: str | None, default: str) -> str:
-    """The model's name; for None one that no model has: vit_1, vit_2..."""
-    return f"{default}_{keras.backend.get_uid(default)}" if name is None else name
+    """The model's name; for None one that no model has: vit_1, vit_2...
+
+    Raises:
+        ValueError: for anything but text, which Keras could not use as the start of its weights' paths.
+    """
+    if name is not None and (not isinstance(name, str) or not name or "/" in name):
+        raise ValueError(f'name must be text without "/", or None, got {name!r}.')
+    return f"{default}_{keras.backend.get_uid(default)}" if name is None else str(name)
 
 
 def image_input(image_size, channels, name: str, default: str):

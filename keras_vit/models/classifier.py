@@ -37,7 +37,7 @@ class Classifier(Model):
         self.spec = spec
         self.classes = classes
         self.class_names = class_names
-        self.preprocessing = preprocessing
+        self.preprocessing = None if preprocessing is None else str(preprocessing)
         self.remat = remat
         self._features = features
 

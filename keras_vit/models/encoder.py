@@ -7,17 +7,17 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.patches import grid_size
-from keras_vit.models.arguments import blocks_to_remat
-from keras_vit.models.spec import ViTSpec
+from keras_vit.models.arguments import blocks_to_remat, float_policy
+from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
 
-def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
+def embed(image, spec: ViTSpec | str, remat: bool = False, dtype=None):
     """Equation 1 of the paper: z_0 = [x_class; x_p E] + E_pos.
 
     Args:
         image: pixels 0..255, symbolic (b, height, width, c).
-        spec: the architecture.
+        spec: the architecture, a ViTSpec or a variant's name.
         remat: whether to rematerialise a hybrid's stem.
         dtype: a policy or its name; None for Keras' default.
 
@@ -27,7 +27,7 @@ def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
     Raises:
         ValueError: if the image is not a whole number of patches.
     """
-    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    spec, policy = make_spec(spec), float_policy(dtype)
     grid = grid_size(image.shape[1:3], spec.stride)
     x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
     if spec.stem is not None:
@@ -55,12 +55,12 @@ def embed(image, spec: ViTSpec, remat: bool = False, dtype=None):
     return layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
 
 
-def encode(tokens, spec: ViTSpec, remat=False, dtype=None, mask=None, attention_mask=None):
+def encode(tokens, spec: ViTSpec | str, remat=False, dtype=None, mask=None, attention_mask=None):
     """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
 
     Args:
         tokens: symbolic (b, n, d).
-        spec: the architecture. With `fc_norm` the last normalisation is left to the head.
+        spec: the architecture, a ViTSpec or a variant's name. With `fc_norm` the last normalisation is left to the head.
         remat: True to rematerialise all blocks, or a collection of block numbers.
         dtype: a policy or its name; None for Keras' default.
         mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have one. It is passed on:
@@ -73,7 +73,7 @@ def encode(tokens, spec: ViTSpec, remat=False, dtype=None, mask=None, attention_
     Raises:
         ValueError: if `remat` contains a number that no block has.
     """
-    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    spec, policy = make_spec(spec), float_policy(dtype)
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
     x = tokens

@@ -41,7 +41,9 @@ ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing"
 # The fields by the kind of their values; those of _OPTIONAL may be None.
 _SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width")
 _FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm")
-_NUMBERS = ("position_std", "epsilon", "layer_scale", "head_bias")
+_NUMBERS = ("layer_scale", "head_bias")
+_NOT_NEGATIVE = ("position_std", "epsilon")
+_CHOICES = ("pool", "positions", "patch_form", "gelu", "mlp_form")
 _RATES = ("dropout", "attention_dropout", "drop_path")
 _OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale")
 
@@ -141,6 +143,8 @@ class ViTSpec:
                 value = getattr(self, name)
                 if value is not None or name not in _OPTIONAL:
                     self._replace(name, kind(value, name))
+        for name in _NOT_NEGATIVE:
+            self._replace(name, number(getattr(self, name), name, least=0))
         self._replace("registers", integer(self.registers, "registers", least=0))
         self._replace("mean", per_channel(self.mean, "mean"))
         self._replace("std", per_channel(self.std, "std"))
@@ -164,6 +168,8 @@ class ViTSpec:
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}. Valid: {', '.join(valid)}.")
         check_gelu(self.gelu, "ViTSpec")
         check_mlp(self.mlp_form, "ViTSpec")
+        for name in _CHOICES:
+            self._replace(name, str(getattr(self, name)))
         if self.pool in ("token", "token_gap") and not self.class_token:
             raise ValueError(f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".')
         if self.distillation_token and (self.pool != "token" or self.pre_logits):

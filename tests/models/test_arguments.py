@@ -126,6 +126,10 @@ def test_layers_keep_pythons_numbers(name, arguments):
         ({"class_names": ["a", "b", "c"]}, "class_names has 3 names for 2 classes: set classes=3"),
         ({"class_names": ["a"], "classes": None}, "class_names has 1 names for no classes: leave them out"),
         ({"preprocessing": 224}, "preprocessing must be text"),
+        ({"epsilon": -1e-6}, "epsilon must be 0 or more, got -1e-06"),
+        ({"position_std": -1}, "position_std must be 0 or more"),
+        ({"name": ""}, 'name must be text without "/", or None, got'),
+        ({"name": "a/b"}, 'name must be text without "/", or None, got .a/b.'),
         ({"dtype": "uint8"}, "dtype must be a policy of floating-point numbers.*got 'uint8'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -150,12 +154,20 @@ def test_other_kinds_are_refused(options, message):
         (lambda: layers.ClassToken(count=1.0), "expected integers count >= 1"),
         (lambda: layers.Dropout("0.5"), "Dropout: rate must be a number"),
         (lambda: layers.PixelNormalization(autocast=True), "autocast must be False"),
+        (lambda: layers.MeanPooling()(np.ones((2, 4, 3, 8), "float32")), "expected ndim=3, found ndim=4"),
+        (lambda: layers.TransformerBlock(2, 8)(np.ones((4, 8), "float32")), "expected ndim=3, found ndim=2"),
+        (lambda: vit()(np.ones((1, 8, 8, 3)), mask=np.ones((1, 4), bool)), "mask of an image has no effect.*encode"),
         (lambda: layers.LayerScale(None), "LayerScale: initial must be a number, got None"),
     ],
 )
 def test_other_kinds_are_refused_by_bit_and_layers(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_numpys_text_becomes_pythons():
+    config = vit(pool=np.str_("gap"), name=np.str_("left"), preprocessing=np.str_("decode")).get_config()
+    assert {type(value) for value in (config["variant"]["pool"], config["name"], config["preprocessing"])} == {str}
 
 
 def test_names_of_two_classes_are_warned_of():
@@ -272,8 +284,8 @@ def test_the_fields_of_a_spec_are_of_known_kinds():
     """A new field is checked and made plain too."""
     from keras_vit.models import spec
 
-    known = {*spec._SIZES, *spec._FLAGS, *spec._NUMBERS, *spec._RATES, "registers", "mean", "std", "patch_size"}
-    known |= {"pool", "positions", "patch_form", "gelu", "mlp_form", "stem", "conv_stem", "conv_strides"}
+    known = {*spec._SIZES, *spec._FLAGS, *spec._NUMBERS, *spec._NOT_NEGATIVE, *spec._RATES, *spec._CHOICES}
+    known |= {"registers", "mean", "std", "patch_size", "stem", "conv_stem", "conv_strides"}
     assert known == set(ViTSpec.__dataclass_fields__)
 
 
