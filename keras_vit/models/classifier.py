@@ -8,6 +8,7 @@ import numpy as np
 from keras_vit.models import taps
 from keras_vit.models.arguments import plain_names
 from keras_vit.training import state
+from keras_vit.training.classify import Prediction
 from keras_vit.training.model import Model, describe_input
 
 
@@ -127,7 +128,9 @@ class Classifier(Model):
         self.check_head()
         return super().predict_on_batch(x)
 
-    def classify(self, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
+    def classify(
+        self, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+    ) -> list[Prediction] | list[list[Prediction]]:
         self.check_head()
         if self.has_zero_head():
             raise ValueError(

@@ -251,7 +251,9 @@ class Model(keras.Model):
         """
         return classify.preprocess(self, x)
 
-    def classify(self, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
+    def classify(
+        self, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+    ) -> list[classify.Prediction] | list[list[classify.Prediction]]:
         """What images show: names and probabilities, through the model's own preprocessing.
 
         Args:
@@ -263,7 +265,7 @@ class Model(keras.Model):
             verbose: whether to show progress; "auto" for more images than a batch.
 
         Returns:
-            A list of (name, probability, index), most probable first; for several images a list of these. Without class names the names
+            A list of named tuples (name, probability, index), most probable first; for several images a list of these. Without class names the names
             are the classes' numbers.
 
         Raises:

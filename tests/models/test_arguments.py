@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit import layers
 from keras_vit.io.suggest import argument_hint
-from keras_vit.models import ROWS, BiTSpec, ViTSpec, make_bit_spec, make_spec
+from keras_vit.models import ROWS, BiTSpec, ViTSpec, embed, encode, make_bit_spec, make_spec
 from keras_vit.models.variants import SIZES, nearest_variant
 
 SMALL = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32}
@@ -163,6 +163,12 @@ def test_other_kinds_are_refused(options, message):
 def test_other_kinds_are_refused_by_bit_and_layers(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_the_encoder_takes_a_variants_name():
+    assert embed(keras.Input((8, 8, 3)), "Ti/4").shape == (None, 5, 192)
+    with pytest.raises(ValueError, match='Unknown variant "tiny". Did you mean "Ti/16"'):
+        encode(keras.Input((5, 192)), "tiny")
 
 
 def test_numpys_text_becomes_pythons():
