@@ -26,6 +26,7 @@ demo: install
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/python -m pytest $(PARALLEL) -m "not processes"
 
 # What starts processes of its own: kills, workers, the JAX backend, the wheel, the binaries' command lines.
@@ -56,4 +57,4 @@ benchmark: install
 	$(BIN)/python -m benchmarks.model
 
 clean:
-	rm -rf .venv .venv-lowest .venv-tpu build dist *.egg-info runs
+	rm -rf .venv .venv-lowest .venv-tpu .mypy_cache build dist *.egg-info runs

@@ -1,20 +1,14 @@
 """Vision Transformers as Keras layers and functional models: train, fine-tune, export."""
 
 import importlib as _importlib
-import importlib.util as _util
-import os as _os
+import typing as _typing
 
-if not any(_util.find_spec(engine) for engine in ("tensorflow", "jax")):
-    raise ImportError(
-        "keras_vit needs TensorFlow or JAX, which an extra installs: pip install "
-        '"keras-vit[cpu]", "keras-vit[gpu]" or "keras-vit[tpu]" for TensorFlow, "keras-vit[jax]" for JAX.'
-    )
-if _util.find_spec("tensorflow"):
-    from keras_vit.environment import prepare_tpu as _prepare_tpu
+from keras_vit.environment import choose_backend as _choose_backend
+from keras_vit.environment import prepare_tpu as _prepare_tpu
 
+if not _typing.TYPE_CHECKING:  # before Keras is imported
+    _choose_backend()
     _prepare_tpu()
-else:
-    _os.environ.setdefault("KERAS_BACKEND", "jax")
 
 from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
@@ -42,12 +36,26 @@ __all__ = [
 # Subpackages that are imported when first used, as attributes: importing keras_vit stays quick.
 _SUBPACKAGES = ("data", "distribution", "evaluation", "inspection", "optim", "planning", "runs", "tasks")
 
+if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
+    from keras_vit import checkpoints as checkpoints
+    from keras_vit import data as data
+    from keras_vit import distribution as distribution
+    from keras_vit import evaluation as evaluation
+    from keras_vit import inspection as inspection
+    from keras_vit import models as models
+    from keras_vit import optim as optim
+    from keras_vit import planning as planning
+    from keras_vit import runs as runs
+    from keras_vit import serving as serving
+    from keras_vit import tasks as tasks
+    from keras_vit import training as training
+else:
 
-def __getattr__(name):
-    if name in _SUBPACKAGES:
-        return _importlib.import_module(f"keras_vit.{name}")
-    raise AttributeError(f"module 'keras_vit' has no attribute '{name}'")
+    def __getattr__(name):
+        if name in _SUBPACKAGES:
+            return _importlib.import_module(f"keras_vit.{name}")
+        raise AttributeError(f"module 'keras_vit' has no attribute '{name}'")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *_SUBPACKAGES})

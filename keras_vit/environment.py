@@ -1,9 +1,13 @@
-"""The environment variables that TensorFlow's TPU plugin reads when TensorFlow starts."""
+"""What is settled before Keras is imported: its backend, and the environment variables that TensorFlow's TPU plugin reads."""
 
 import glob
 import importlib.metadata
 import importlib.util
+import json
 import os
+import sys
+
+_BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
 _XLA_FLAGS = (
     "--tf_mlir_enable_mlir_bridge=true --tf_mlir_enable_convert_control_to_data_outputs_pass=true "
@@ -30,3 +34,45 @@ def prepare_tpu() -> None:
     os.environ.setdefault("NEXT_PLUGGABLE_DEVICE_USE_C_API", "true")
     os.environ.setdefault("TF_PLUGGABLE_DEVICE_LIBRARY_PATH", libtpu.get_library_path())
     os.environ.setdefault("TF_XLA_FLAGS", _XLA_FLAGS)
+
+
+def _backend():
+    """The Keras backend that is in use, or that Keras will choose when it is imported: KERAS_BACKEND, or keras.json."""
+    if "keras" in sys.modules:
+        return sys.modules["keras"].backend.backend()
+    if os.environ.get("KERAS_BACKEND"):
+        return os.environ["KERAS_BACKEND"]
+    user = os.path.expanduser("~")
+    home = os.environ.get("KERAS_HOME") or os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
+    try:
+        with open(os.path.join(home, "keras.json")) as file:
+            return json.load(file).get("backend", "tensorflow")
+    except (OSError, ValueError):
+        return "tensorflow"
+
+
+def choose_backend() -> None:
+    """Chooses JAX where TensorFlow is not installed, and refuses backends that this package does not run on.
+
+    Raises:
+        ImportError: for another backend than TensorFlow and JAX, or one that is not installed.
+    """
+    installed = {name for name in _BACKENDS if importlib.util.find_spec(name)}
+    if not installed:
+        raise ImportError(
+            "keras_vit needs TensorFlow or JAX, which an extra installs: pip install "
+            '"keras-vit[cpu]", "keras-vit[gpu]" or "keras-vit[tpu]" for TensorFlow, "keras-vit[jax]" for JAX.'
+        )
+    if "tensorflow" not in installed and not os.environ.get("KERAS_BACKEND"):
+        os.environ["KERAS_BACKEND"] = "jax"
+    backend = _backend()
+    if backend not in _BACKENDS:
+        raise ImportError(
+            f'keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set KERAS_BACKEND=tensorflow or '
+            "KERAS_BACKEND=jax before Keras is imported."
+        )
+    if backend not in installed:
+        extra = {"tensorflow": "cpu", "jax": "jax"}[backend]
+        raise ImportError(
+            f'The backend of Keras is "{backend}", but {_BACKENDS[backend]} is not installed: pip install "keras-vit[{extra}]".'
+        )

@@ -14,12 +14,13 @@ import yaml
 import keras_vit
 from keras_vit.distribution.clusters import multi_worker_strategy
 from trainers import config_files, flags
+from trainers.command import VERBS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
-COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit-)(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
+COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
 DEFINED = re.compile(r"(?:flags\.)?(?:string|integer|boolean|enum)\(\s*\"(\w+)\"")
 
 
@@ -40,15 +41,14 @@ def flags_of(room, binary):
         seen.add(name)
         used |= set(re.findall(r"\b(define_\w+)\(\)", shared[name]))
     found = set(DEFINED.findall(text)) | {flag for name in seen for flag in DEFINED.findall(shared[name])} | {"debug"}
-    return found | ({"config"} if "config=" in text else set())
+    return found | {"help", "version"} | ({"config"} if "config=" in text else set())
 
 
 def commands(path):
     """(room, binary, arguments) of every command of ours on a page or in a docstring."""
-    scripts = (ROOT / "setup.cfg").read_text()
     for room, binary, arguments in COMMAND.findall(path.read_text()):
-        if not room and f"keras-vit-{binary} = " not in scripts:  # a name on a Kubernetes page
-            continue
+        if not room and (binary not in VERBS or "flags" not in (ROOT / "trainers" / f"{binary}.py").read_text()):
+            continue  # VERB, a name on a Kubernetes page, or a command without flags
         yield room or "trainers", binary, re.findall(r"(?<![\w-])--(no)?([a-z][\w.]*)", arguments)
 
 
@@ -66,7 +66,7 @@ def test_every_config_key_and_name_is_there(path):
     text = path.read_text()
     keys = set(re.findall(r"--config\.([a-z][\w.]*\w)", text))
     config_files.apply_overrides([f"--config.{key}=1" for key in sorted(keys)], config_files.load_config("digits_pretrain"))
-    assert set(re.findall(r"--config=(\w+)(?![\w/]*\.py)\b", text)) <= set(config_files.config_names())
+    assert set(re.findall(r"--config=(\w+)(?![\w/]*\.py)\b", text)) <= {*config_files.config_names(), "NAME"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -130,7 +130,7 @@ def test_the_jobsets_shell_makes_a_tf_config_that_is_accepted(jobset, tmp_path, 
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
     assert int(environment["WORKERS"]) == job["completions"] == job["parallelism"]
     program = re.search(r"^exec (\S+)", container["args"][0], re.MULTILINE).group(1)
-    assert f"{program} = keras_vit.trainers." in (ROOT / "setup.cfg").read_text()
+    assert f"{program} = keras_vit_command:main" in (ROOT / "setup.cfg").read_text()
     (tmp_path / program).write_text('#!/bin/sh\necho "$TF_CONFIG"\n')
     (tmp_path / program).chmod(0o755)
     environment |= {"JOB_COMPLETION_INDEX": str(index), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -149,3 +149,10 @@ def test_the_jobsets_shell_makes_a_tf_config_that_is_accepted(jobset, tmp_path, 
     name, port = jobset["metadata"]["name"], container["ports"][0]["containerPort"]
     hosts = [f"{name}-{replicated['name']}-0-{i}.{name}:{port}" for i in range(job["completions"])]
     assert seen == [", ".join(hosts)]
+
+
+def test_the_page_of_the_command_has_every_verb():
+    verbs = re.findall(
+        r"^\| `(\w+)` \| ", (DOCS / "running.md").read_text().partition("## Commands")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert verbs == list(VERBS)

@@ -1,4 +1,4 @@
-"""Binaries: pretrain, finetune, evaluate, export, benchmark, demo."""
+"""Binaries, one a file, and command.py, which is all of them in one. They parse flags and call keras_vit."""
 
 import importlib.util
 import os

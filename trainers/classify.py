@@ -6,10 +6,10 @@ python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 import os
 import sys
 
-import tensorflow as tf
-
 
 def _read(path):
+    import tensorflow as tf
+
     try:
         return tf.io.read_file(path).numpy()
     except tf.errors.OpError as error:
@@ -18,6 +18,8 @@ def _read(path):
 
 def _broken(predict, paths, images):
     """The path of the first image that the model does not take by itself, or None."""
+    import tensorflow as tf
+
     for path, image in zip(paths, images):
         try:
             predict(tf.constant([image]))
@@ -28,8 +30,13 @@ def _broken(predict, paths, images):
 
 def _by_export(folder, paths):
     """[(name, probability), ...] of each image, best first, by an exported SavedModel."""
+    import tensorflow as tf
+
     images = [_read(path) for path in paths]
-    model = tf.saved_model.load(folder)
+    try:
+        model = tf.saved_model.load(folder)
+    except OSError as error:
+        sys.exit(f"{folder}: not a SavedModel: {error}")
     predict = model.signatures["serving_default"]
     try:
         answer = predict(tf.constant(images))
@@ -38,10 +45,8 @@ def _by_export(folder, paths):
         if broken is None:
             raise
         sys.exit(f"{broken}: this file cannot be decoded as an image.")
-    return [
-        [(name.decode(), probability) for name, probability in zip(*best)]
-        for best in zip(answer["classes"].numpy(), answer["probabilities"].numpy())
-    ]
+    best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
+    return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
 
 
 def _by_model(name, paths):
@@ -49,19 +54,29 @@ def _by_model(name, paths):
     import keras_vit
 
     try:
-        return [[best[:2] for best in image] for image in keras_vit.load(name).classify(paths, top_k=3, verbose=0)]
+        return [[guess[:2] for guess in image] for image in keras_vit.load(name).classify(paths, top_k=3, verbose=0)]
     except (OSError, ValueError) as error:
         sys.exit(str(error))
 
 
-def main():
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    model, *paths = sys.argv[1:]
-    is_export = os.path.exists(os.path.join(model, "saved_model.pb"))
-    for path, best in zip(paths, (_by_export if is_export else _by_model)(model, paths)):
+def _classify(model, paths):
+    """Prints the three most probable classes of each image."""
+    is_model = os.path.isfile(model) or os.path.exists(os.path.join(model, "config.json")) or not os.path.exists(model)
+    for path, best in zip(paths, (_by_model if is_model else _by_export)(model, paths)):
         print(f"{path}: {', '.join(f'{name} {probability:.1%}' for name, probability in best[:3])}")
 
 
+def run():
+    program = sys.argv[0] if sys.argv[0].endswith("classify") else f"python {sys.argv[0]}"
+    text = __doc__.replace("python trainers/classify.py", program)
+    flags = [arg for arg in sys.argv[1:] if arg.startswith("-")]
+    if {"--help", "-h"} & set(flags):
+        print(text)
+    elif flags or len(sys.argv) < 3:
+        sys.exit(f"There is no flag {flags[0]}.\n\n{text}" if flags else text)
+    else:
+        _classify(sys.argv[1], sys.argv[2:])
+
+
 if __name__ == "__main__":
-    main()
+    run()

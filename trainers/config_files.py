@@ -1,51 +1,31 @@
 """Finding configs: packaged ones by name, your own by path; and overriding their keys. Imports no engine."""
 
-import ast
+import collections
 import importlib
-import importlib.util
 import inspect
 import os
 import pathlib
 import re
 import sys
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
-_CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
+from .light import did_you_mean, light, module_at
+
+keys, suggest = light("runs.config_keys"), light("io.suggest")
+CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 _PACKAGE = "keras_vit_packaged_configs"
-# Sections that accept keys which the config does not have: the model's spec and the evaluators check them when they are created.
-OPEN = ("model", "evals")
-
-
-def _module(name, path, **kwargs):
-    spec = importlib.util.spec_from_file_location(name, path, **kwargs)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _suggest():
-    """keras_vit/io/suggest.py, loaded by its path, because importing keras_vit would import an engine."""
-    here = pathlib.Path(__file__).resolve().parent.parent
-    path = next(p for p in (here / "keras_vit" / "io" / "suggest.py", here / "io" / "suggest.py") if p.is_file())
-    return sys.modules.get("keras_vit_suggest") or _module("keras_vit_suggest", path)
-
-
-def did_you_mean(name, valid):
-    """' Did you mean "..."?' with the valid name nearest to a mistyped one, or an empty string."""
-    return _suggest().did_you_mean(name, valid)
 
 
 def config_names():
     """The packaged configs' names."""
-    return sorted(p.stem for p in _CONFIGS.glob("*.py") if p.stem != "__init__")
+    return sorted(p.stem for p in CONFIGS.glob("*.py") if p.stem != "__init__")
 
 
 def packaged(name):
     """A module of the packaged configs, such as "digits_pretrain" or "lib.datasets"."""
     if _PACKAGE not in sys.modules:
-        _module(_PACKAGE, _CONFIGS / "__init__.py", submodule_search_locations=[str(_CONFIGS)])
+        module_at(_PACKAGE, CONFIGS / "__init__.py", submodule_search_locations=[str(CONFIGS)])
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
@@ -62,9 +42,16 @@ def _own(name):
         ValueError: if it cannot be loaded, saying why.
     """
     try:
-        return _module("keras_vit_own_config", name)
+        return module_at("keras_vit_own_config", name)
     except (SyntaxError, ImportError, NameError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(" ".join(f"{name}: {type(error).__name__}: {_first(error)}".split())) from None
+
+
+def _hint(module, argument):
+    """A hint for the first of an argument's words that a packaged config does not know."""
+    words = [word for group in getattr(module, "CHOICES", {}).values() for word in group]
+    unknown = [word.strip() for word in argument.split(",") if word.strip() not in ("", *words)]
+    return did_you_mean(unknown[0], words) if unknown else ""
 
 
 def _call(module, name, argument):
@@ -78,7 +65,7 @@ def _call(module, name, argument):
         return module.get_config(argument) if takes else module.get_config()
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if isinstance(error, ValueError) else f"{type(error).__name__}: {_first(error)}"
-        raise ValueError(" ".join(f"{name}: {reason}".split())) from None
+        raise ValueError(" ".join(f"{name}: {reason}{_hint(module, argument)}".split())) from None
 
 
 def load_config(text):
@@ -92,8 +79,8 @@ def load_config(text):
     name, argument = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", text, re.DOTALL).groups(default="")
     if name.endswith(".py") or os.sep in name:
         if not os.path.isfile(name):
-            raise ValueError(f'There is no config file "{name}".')
-        if pathlib.Path(name).resolve().parent != _CONFIGS:
+            raise ValueError(f'There is no config file "{name}".{did_you_mean(pathlib.Path(name).stem, config_names())}')
+        if pathlib.Path(name).resolve().parent != CONFIGS:
             return _call(_own(name), name, argument)
         name = pathlib.Path(name).stem
     if name not in config_names():
@@ -110,24 +97,44 @@ def _split_override(arg):
     return flag.removeprefix("config."), text if equals else None
 
 
-def _literal(text):
-    """The value of a Python literal, or the text itself if it is not one, such as gap."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+def values_of(config, above=""):
+    """{"optimizer.name": "adamw"...} of all keys of a config."""
+    values = {}
+    for name, value in config.items():
+        values |= values_of(value, f"{above}{name}.") if isinstance(value, ConfigDict) else {f"{above}{name}": value}
+    return values
 
 
 def _check_key(key, config):
-    """Refuses a key that the config does not have, naming the nearest one."""
+    """Refuses a key that the config does not have, naming the nearest one, or one that is a section."""
     place = config
     for part in key.split("."):
         name = part.partition("[")[0]
         valid = list(place.keys()) if hasattr(place, "keys") else []
         if name not in valid:
-            hint = did_you_mean(name, valid)
-            raise ValueError(f'--config.{key}: the config has no "{name}" there.{hint} Valid: {", ".join(valid)}.')
-        place = place[name] if place.get_ref(name).get() is not None else None
+            hint = suggest.did_you_mean_key(name, valid, config)
+            here = f" Valid: {', '.join(valid)}." if valid else ""
+            raise ValueError(f'--config.{key}: the config has no "{name}" there.{hint}{here}')
+        place = place[name]
+    if isinstance(place, ConfigDict):
+        raise ValueError(f"--config.{key} is a section. Set its keys: {', '.join(f'--config.{key}.{name}' for name in place)}.")
+
+
+def _type(config, parts):
+    """The type of the values of a key; object for any."""
+    *folders, last = parts
+    for part in folders:
+        config = config.get(part) if isinstance(config, ConfigDict) else None
+    return config.get_type(last) if isinstance(config, ConfigDict) and last in config else object
+
+
+def _may_be_none(config, parts):
+    """Whether a key of the config is made to be off, as a placeholder or another reference is, or is in an open section."""
+    *folders, last = parts
+    for part in folders:
+        config = config.get(part) if isinstance(config, ConfigDict) else None
+    stored = dict(config.items(preserve_field_references=True)).get(last) if isinstance(config, ConfigDict) else None
+    return parts[0] in keys.OPEN or stored is None or isinstance(stored, FieldReference)
 
 
 def _has(config, parts):
@@ -138,14 +145,20 @@ def _has(config, parts):
     return True
 
 
-def _set_new(config, parts, value):
-    """Sets a key of an open section, creating ConfigDicts as needed."""
-    *folders, last = parts
-    for part in folders:
-        if part not in config:
-            config[part] = ConfigDict()
-        config = config[part]
-    config[last] = value
+def _check_new_key(parts, config):
+    """Refuses a key of an open section that belongs into another one, or an evaluator that is not a section.
+
+    Raises:
+        ValueError: naming the right key.
+    """
+    key, name = ".".join(parts), parts[-1]
+    closed = {section: config[section] for section in config if section not in keys.OPEN}
+    valid = {path.rpartition(".")[2] for path in values_of(ConfigDict(closed))}
+    # A task of the user's own may give its model any key.
+    if parts[:-1] == ["model"] and config.get("task") == "classification" and name in valid:
+        raise ValueError(f'--config.{key}: a model has no "{name}".{suggest.did_you_mean_key(name, [], closed)}')
+    if parts[0] == "evals" and len(parts) == 2:
+        raise ValueError(f"--config.{key} is an evaluator, a section. Set its keys: --config.{key}.source=digits.")
 
 
 def apply_overrides(argv, config):
@@ -157,22 +170,30 @@ def apply_overrides(argv, config):
     Raises:
         ValueError: for a key that the config does not have, naming the nearest one.
     """
-    rest = []
-    for arg in argv:
+    rest, arguments = [], collections.deque(argv)
+    while arguments:
+        arg = arguments.popleft()
         override = _split_override(arg)
         if override is None:
             rest.append(arg)
             continue
         key, text = override
         parts = key.split(".")
-        if parts[0] in OPEN and len(parts) > 1 and not _has(config, parts):
-            if text is None:
-                raise ValueError(f"--config.{key} has no value. Write --config.{key}=VALUE.")
-            _set_new(config, parts, _literal(text))
-            continue
-        _check_key(key, config)
-        if text == "None":
-            _set_new(config, parts, None)
-        else:
+        new = parts[0] in keys.OPEN and len(parts) > 1 and not _has(config, parts)
+        _check_new_key(parts, config) if new else _check_key(key, config)
+        value_type = _type(config, parts)
+        if text is None and value_type is bool:
             rest.append(arg)
+            continue
+        if text is None:
+            if not arguments or arguments[0].startswith("--"):
+                raise ValueError(f"--config.{key} has no value. Write --config.{key}=VALUE.")
+            text = arguments.popleft()
+        keys.check_not_off(f"--config.{key}", text, value_type)
+        if text == "None" and not new and not _may_be_none(config, parts):
+            raise ValueError(f"--config.{key}=None: this cannot be off. It is {values_of(config)[key]!r}.")
+        if new or text == "None":
+            keys.set_key(config, parts, keys.literal(text))
+        else:
+            rest.append(f"--config.{key}={text}")
     return rest

@@ -15,7 +15,7 @@ from . import flags
 
 def main():
     import keras_vit
-    from keras_vit.data import open_source
+    from keras_vit.data import ExampleErrors, open_source
     from keras_vit.distribution import strategy as find_strategy
     from keras_vit.evaluation import Setting, parse_evaluators
     from keras_vit.runs.evaluate import task_of, write_evaluation
@@ -32,7 +32,8 @@ def main():
         source = open_source(data, values.split, values.data_dir)
         task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)
-    setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, verbose=True)
+    errors = ExampleErrors()
+    setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True)
     chosen = parse_evaluators(values.evals) if values.evals else {"": task.evaluator()}
     prepared = {name: evaluator.prepare(setting) for name, evaluator in chosen.items()}
     for name, evaluate in prepared.items():
@@ -62,7 +63,7 @@ def run():
         None,
         "A folder for report.html and evaluation.json, or with --evals NAME.json; by default the measures are only printed.",
     )
-    flags.integer("batch_size", 64, "Images per batch, over all devices.")
+    flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     flags.define_data_dir()
     flags.define_strategy()
     flags.launch(main)

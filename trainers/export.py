@@ -39,7 +39,8 @@ def run():
         "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, timm, huggingface, google or keras.")
-    flags.integer("top_k", 5, "How many classes are returned for each image.")
+    flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
+    flags.only_with("top_k", "format", lambda form: form == "tf_saved_model", "--format=tf_saved_model")
     flags.launch(main)
 
 

@@ -12,9 +12,11 @@ import sys
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from .config_files import apply_overrides, config_names, load_config
+from .config_files import apply_overrides, config_names, load_config, values_of
+from .light import VERSION, did_you_mean, drop_output
 
-_OURS = set()  # names of the flags that --help shows
+LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
+_OURS = {}  # {name of a flag that --help shows: whether it is required}
 _RESTART = 75  # EX_TEMPFAIL of sysexits.h
 
 
@@ -30,11 +32,55 @@ def _take_config(argv):
     return name, rest
 
 
-def _show_help(main):
+def _default(name):
+    """What follows a flag's help text: that it is required, or its default if the text does not say it."""
+    flag = flags.FLAGS[name]
+    if _OURS[name]:
+        return " (required)"
+    if flag.default is None and "default" in flag.help:
+        return ""
+    return f" (default: {flag.default})"
+
+
+def as_typed(text: str, main) -> str:
+    """A docstring of this package with its commands as the user types them: "keras-vit finetune", "keras-vit-finetune"."""
+    verb = main.__globals__["__name__"].rpartition(".")[2]
+    typed = pathlib.Path(sys.argv[0]).stem
+    begin = typed.removesuffix(verb) if typed.endswith(verb) and typed != verb else "python -m trainers."
+    return text.replace("python -m trainers.", begin)
+
+
+def _show_help(main, takes, loaded):
     """The binary's docstring and its flags; absl's own help would miss both under a console script."""
-    print(main.__globals__["__doc__"])
+    print(as_typed(main.__globals__["__doc__"], main))
+    if takes:
+        print(f"Arguments: {takes}\n")
     for name in sorted(_OURS):
-        print(f"  --{name}: {flags.FLAGS[name].help}")
+        print(f"  --{name}: {flags.FLAGS[name].help}{_default(name)}")
+    if loaded:
+        print("\nThe config's keys:\n")
+        print("\n".join(f"  --config.{key}={value}" for key, value in values_of(loaded).items()))
+
+
+def _parse(argv):
+    """The arguments that are not flags, behind the program's name.
+
+    Raises:
+        SystemExit: for flags that are unknown, have no value or a wrong one, or are missing.
+    """
+    program = pathlib.Path(argv[0]).name
+    try:
+        return flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        name, valid = f"--{error.flagname}", [f"--{name}" for name in sorted(_OURS)]
+        keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
+        same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == error.flagname]
+        hint = f' Did you mean "{same[0]}"?' if same else did_you_mean(name, valid)
+        raise SystemExit(f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them.") from None
+    except flags.Error as error:
+        # What a validator says comes after all of the flags that it looked at.
+        said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
+        raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 
 
 @contextlib.contextmanager
@@ -52,39 +98,68 @@ def _restartable():
         signal.signal(signal.SIGTERM, before)
 
 
-def launch(main, with_config=False):
-    """Runs the binary `main`, which takes no arguments; `with_config` says whether --config has to name a config.
+def _take_overrides(wants_help):
+    """The ConfigDict that --config in sys.argv names, with those overrides that absl cannot apply; takes both out of sys.argv.
+
+    Raises:
+        SystemExit: if there is no such config or key.
+    """
+    try:
+        name, sys.argv = _take_config(sys.argv)
+        if not name and not wants_help:
+            names = ", ".join(config_names())
+            raise ValueError(f"Give --config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file.")
+        if not name:  # for help, which needs no overrides
+            sys.argv = sys.argv[:1]
+            return ConfigDict()
+        loaded = load_config(name)
+        sys.argv = apply_overrides(sys.argv, loaded)
+    except ValueError as error:
+        raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
+    return loaded
+
+
+def launch(main, with_config=False, takes=None):
+    """Runs the binary `main`, or shows its help, its version or the names of its flags.
+
+    Args:
+        main: a function without arguments, or with `takes` of the list of arguments that are not flags.
+        with_config: whether --config has to name a config.
+        takes: what the arguments that are not flags are, for help; None if there are none.
 
     Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes.
     """
-    wants_help = {"--help", "-h", "--helpshort"} & set(sys.argv[1:])
+    asked = set(sys.argv[1:])
+    wants_help, wants_names = bool({"--help", "-h", "--helpshort"} & asked), LIST_FLAGS in asked
+    if "--version" in asked:
+        return print(f"keras_vit {VERSION}")
+    loaded = None
     if with_config:
-        names = ", ".join(config_names())
-        try:
-            name, sys.argv = _take_config(sys.argv)
-            if not name and not wants_help:
-                raise ValueError(f"Give --config=NAME, e.g. --config=digits_pretrain (recipes: {names}), or a .py file.")
-            loaded = load_config(name) if name else ConfigDict()
-            sys.argv = apply_overrides(sys.argv, loaded)
-        except ValueError as error:
-            raise SystemExit(f"{pathlib.Path(sys.argv[0]).name}: {error}") from None
-        help_text = f"A packaged name ({names}) or a Python file, with its argument after a colon; --config.key=value overrides."
+        loaded = _take_overrides(wants_help or wants_names)
+        help_text = (
+            f"A packaged name ({', '.join(config_names())}) or a Python file, with its argument after a colon; "
+            "--config.key=value overrides."
+        )
         config_flags.DEFINE_config_dict("config", loaded, help_text)
-        _OURS.add("config")
+        _OURS["config"] = True
+    if wants_names:
+        return print("\n".join(f"--{name}" if flags.FLAGS[name].boolean else f"--{name}=" for name in sorted(_OURS)))
     if wants_help:
-        return _show_help(main)
+        return _show_help(main, takes, loaded)
     # absl has no flags with an optional value.
     argv = ["--sweep=own" if arg in ("--sweep", "-sweep") else arg for arg in sys.argv]
     with _restartable():
-        app.run(lambda rest: _report_errors(main, rest[1:]), argv=argv)
+        app.run(lambda rest: _report_errors(main, rest[1:], takes), argv=argv, flags_parser=_parse)
 
 
-def _report_errors(main, rest):
+def _report_errors(main, rest, takes):
     """Runs `main`. Mistakes, a full disk or a diverged run end with a message and exit code 1; --debug shows the traceback."""
     try:
-        if rest:
+        if rest and not takes:
             raise ValueError(f'Unexpected argument "{rest[0]}". Write --flag=value.')
-        main()
+        main(rest) if takes else main()
+    except BrokenPipeError:
+        drop_output()
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         if flags.FLAGS.debug:
             raise
@@ -94,25 +169,35 @@ def _report_errors(main, rest):
 def string(name, default, help_text, required=False):
     """Defines a text flag."""
     flags.DEFINE_string(name, default, help_text, required=required)
-    _OURS.add(name)
+    _OURS[name] = required
 
 
-def integer(name, default, help_text):
-    """Defines an integer flag."""
-    flags.DEFINE_integer(name, default, help_text)
-    _OURS.add(name)
+def integer(name, default, help_text, lowest=None, highest=None):
+    """Defines an integer flag, from `lowest` to `highest`."""
+    flags.DEFINE_integer(name, default, help_text, lower_bound=lowest, upper_bound=highest)
+    _OURS[name] = False
 
 
 def boolean(name, default, help_text):
     """Defines a yes or no flag."""
     flags.DEFINE_bool(name, default, help_text)
-    _OURS.add(name)
+    _OURS[name] = False
 
 
 def enum(name, default, valid, help_text):
     """Defines a flag that takes one of `valid`."""
     flags.DEFINE_enum(name, default, valid, help_text)
-    _OURS.add(name)
+    _OURS[name] = False
+
+
+def only_with(name, other, holds, words):
+    """Refuses a value for the flag `name` that would be ignored: unless holds(the value of the flag `other`), which `words` describe."""
+    default = flags.FLAGS[name].default
+    flags.register_multi_flags_validator(
+        [name, other],
+        lambda given: given[name] == default or holds(given[other]),
+        f"--{name} is for {words}, and would be ignored.",
+    )
 
 
 def define_data_dir():
@@ -121,13 +206,17 @@ def define_data_dir():
 
 def define_run():
     """The flags of binaries that train."""
-    string("workdir", None, "The run's directory; a run that is already there resumes.")
+    string("workdir", None, "The run's directory; a run that is already there resumes. Required, but not for --dry_run.")
     define_data_dir()
-    string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=0,0.2".')
-    integer("runs", 1, "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.")
+    string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=None,0.2".')
+    integer(
+        "runs", 1, "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.", lowest=1
+    )
     boolean("dry_run", False, "Only print what the run would do; needs no data.")
-    integer("examples", None, "For --dry_run: the number of training examples, if the dataset is not a well-known one.")
-    integer("classes", None, "For --dry_run: the number of classes, if the dataset is not a well-known one.")
+    integer("examples", None, "For --dry_run: the number of training examples, if the dataset is not a well-known one.", lowest=1)
+    integer("classes", None, "For --dry_run: the number of classes, if the dataset is not a well-known one.", lowest=1)
+    only_with("examples", "dry_run", bool, "--dry_run")
+    only_with("classes", "dry_run", bool, "--dry_run")
     flags.register_multi_flags_validator(
         ["workdir", "dry_run"], lambda given: given["workdir"] or given["dry_run"], "Flag --workdir must have a value."
     )
@@ -146,7 +235,10 @@ def define_strategy():
         "model_parallel",
         None,
         "For --strategy=model: the number of devices over which a matrix is split; by default all of this machine's.",
+        lowest=1,
     )
+    only_with("tpu", "strategy", lambda strategy: strategy == "tpu", "--strategy=tpu")
+    only_with("model_parallel", "strategy", lambda strategy: strategy == "model", "--strategy=model")
 
 
 boolean("debug", False, "Show the traceback of an error.")

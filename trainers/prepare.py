@@ -85,9 +85,12 @@ def run():
     flags.string("split", "train", 'With slices: "train[90%:]".')
     flags.string("as_split", None, "The split's name in the output; none for its own name.")
     flags.string("name", None, "What the files' names begin with; none for a name made from the source's.")
-    flags.integer("shards", 16, "The number of files.")
-    flags.integer("resize", 0, "Images whose shorter side is longer than this are shrunk to it; 0 to keep all as they are.")
-    flags.integer("quality", 95, "Quality of the JPEGs that are shrunk, 1 to 100.")
+    flags.integer("shards", 16, "The number of files.", lowest=1)
+    flags.integer(
+        "resize", 0, "Images whose shorter side is longer than this are shrunk to it; 0 to keep all as they are.", lowest=0
+    )
+    flags.integer("quality", 95, "Quality of the JPEGs that are shrunk, 1 to 100.", lowest=1, highest=100)
+    flags.only_with("quality", "resize", bool, "--resize")
     flags.integer("shuffle_seed", 0, "Seed of the order of the examples.")
     flags.string("exclude", None, "A file with the names of examples to leave out.")
     flags.boolean("overwrite", False, "Replace a split that the output already has.")

@@ -5,6 +5,7 @@ import dataclasses
 from absl import logging
 
 from keras_vit.distribution import strategy as find_strategy
+from keras_vit.distribution.strategy import check_name
 from keras_vit.planning import dry_run
 from keras_vit.runs import RunDirectory, run, run_seeds, run_sweep
 from keras_vit.runs.loop.faults import RESTART, LostWorker, is_lost_worker
@@ -28,6 +29,7 @@ def train(values, strategy):
 
 def main(values):
     """Trains, or prints a plan, as the flags say."""
+    check_name(values.strategy)
     if values.dry_run:
         datasets = config_files.packaged("lib.datasets").DATASETS
         options = {"examples": values.examples, "classes": values.classes, "sweep": values.sweep, "runs": values.runs}

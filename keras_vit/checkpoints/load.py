@@ -3,28 +3,53 @@
 import dataclasses
 import os
 import pathlib
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
+import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.formats import bit, google, huggingface, timm, vit_pytorch
+from keras_vit.checkpoints.formats import bit, google, huggingface, own_names, timm, vit_pytorch
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, transfer
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import did_you_mean, nearest
+from keras_vit.layers.patches import pair
 from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models.arguments import Changes
+from keras_vit.models.bit import BIT_FIELDS
+from keras_vit.models.spec import FIELDS
+from keras_vit.training.presets import register_loader
 
 # Tried in this order: the first format that recognises the array names parses the file.
-FORMATS = (bit, google, vit_pytorch, huggingface, timm)
+FORMATS = (bit, google, vit_pytorch, huggingface, own_names, timm)
 # The fields of the spec that array names and shapes determine, in every format.
 _FROM_ARRAYS = (
     "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions pre_logits "
     "qkv_bias qk_norm patch_norm fc_norm stem units width_factor"
 ).split()
+# Arguments that also supply what a file does not state.
+_TOLD = ("heads", "channels", "mean", "std", "epsilon", "gelu", "pool", "norm_first")
+_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "norm_first")
+_HINTS = {
+    "path": " The weights are those of `path`, the first argument.",
+    "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
+}
+
+
+def _letters(name):
+    """A name without case and punctuation, and without "vit": "ViT-B/16" and "vit_b16" are "b16"."""
+    return re.sub(r"[^a-z0-9+]", "", name.lower()).removeprefix("vit")
+
+
+def _published_like(text, catalogue):
+    """The first published models of an architecture such as "B/16" or "vit_b16", as a hint; empty if it is none."""
+    like = [name for name in catalogue if _letters(text) in map(_letters, re.split("[/-]", name))]
+    return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
 
 
 def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
@@ -32,12 +57,15 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
 
     Raises:
         FileNotFoundError: if it is none of these; the message suggests the nearest name in the catalogue.
-        ValueError: if it is a link to nothing.
+        ValueError: if it is not text or a path, or a link to nothing.
         ConnectionError: if it cannot be downloaded.
     """
     from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
 
-    text, options, sha256 = os.fspath(name), {}, None
+    if not isinstance(name, (str, bytes, os.PathLike)):
+        kind = f"the class {name.__name__}" if isinstance(name, type) else f"a {type(name).__name__}"
+        raise ValueError(f"load expected a path, an address or a name of keras_vit.list_models(), got {kind}.")
+    text, options, sha256 = os.fsdecode(name), {}, None
     path = os.path.expanduser(text)
     if os.path.exists(path):
         return pathlib.Path(path), options
@@ -46,6 +74,8 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
     if text in CATALOGUE:
         entry = CATALOGUE[text]
         text, options, sha256 = entry.url, dict(entry.options), entry.sha256
+    elif any(entry.url == text and entry.labels for entry in CATALOGUE.values()):
+        options = {"class_names": "imagenet"}
     if text.startswith("hf://"):
         from keras_vit.checkpoints.fetch.hub import download_repository
 
@@ -54,9 +84,9 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
         from keras_vit.checkpoints.fetch.download import download
 
         return download(text, sha256=sha256), options
+    hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
-        f'"{text}" does not exist, and is not a name in the catalogue.{did_you_mean(text, list(CATALOGUE))} '
-        "keras_vit.list_models() lists all names."
+        f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
     )
 
 
@@ -73,17 +103,23 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: of a file of arrays.
-        options: arguments of `load` that supply what the file does not state: image_size, heads, channels.
+        options: arguments of `load` that supply what the file does not state: image_size, the rules for names, those of _TOLD.
 
     Raises:
         ValueError: if no format recognises the names, or the one that does cannot parse the file.
     """
     names = set(contents.arrays)
-    form = next((f for f in FORMATS if f.matches(names, contents.config)), None)
+    recognised = next((form for form in FORMATS if form.matches(names, contents.config)), None)
+    form = recognised if options.get("names") is None else own_names
     if form is None:
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}. Supported: Google '
-            "and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit, dinov2, siglip), vit-pytorch."
+            "and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit, dinov2, siglip), vit-pytorch. A ViT with "
+            "names of its own is read by rules: names=[(pattern, replacement), ...], see docs/checkpoints.md."
+        )
+    if form is not own_names and options.get("norm_first") is not None:
+        raise ValueError(
+            f'"{contents.path}" has the names of a known format, which say where it normalises: leave norm_first out.'
         )
     try:
         return form.parse(contents, _parse_options(contents.metadata, options))
@@ -172,72 +208,122 @@ def _report(contents, parsed, dropped):
         logging.warning("%s: %s", contents.path, assumption)
 
 
-def _from_arrays(contents, image_size, classes, class_names, head, resample, changes):
+def _from_arrays(contents, image_size, classes, class_names, head, resample, names, changes):
     """A model from a file of arrays: parse, build, assign."""
     weight_arrays = {name: a for name, a in contents.arrays.items() if a.dtype.kind == "f"}
     counters = sorted(contents.arrays.keys() - weight_arrays.keys())
     contents = dataclasses.replace(contents, arrays=weight_arrays)
-    options = {"image_size": image_size, **{name: changes[name] for name in ("heads", "channels") if name in changes}}
-    parsed = parse(contents, options)
+    if names is not None and contents.metadata is not None:
+        raise ValueError(f'"{contents.path}" was written by this package, which knows its names: leave names out.')
+    told = {name: changes[name] for name in _TOLD if name in changes}
+    parsed = parse(contents, {"image_size": image_size, "names": names, **told})
     config = _model_config(contents, parsed)
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
     _report(contents, parsed, [*parsed.dropped, *counters])
+    # With what the file itself was read by there is nothing to change.
+    used = {name for name in ("mean", "std") if name in told and np.array_equal(getattr(config["variant"], name), told[name])}
+    changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
     size = config["image_size"] if image_size is None else image_size
     if parsed.preprocessing is not None and head != "reset" and contents.metadata is None:
-        size = (size, size) if isinstance(size, int) else size
-        changes = {"preprocessing": parsed.preprocessing(*size), **changes}
+        text = parsed.preprocessing(*pair(size, "image_size"))
+        metadata.check_preprocessing(text, config["image_size"], f'The config next to "{contents.path}"')
+        changes = {"preprocessing": text, **changes}
     return adapt(config, weights, image_size, classes, class_names, head, resample or parsed.resample, model, **changes)
 
 
+def _from_keras(path, image_size, classes, class_names, head, resample, names, changes):
+    """The model of a .keras file, adapted if anything is to change."""
+    if names is not None or "norm_first" in changes:
+        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and norm_first out.')
+    model = keras_file.load(path)
+    if image_size is None and classes is None and class_names is None and head == "keep" and not changes:
+        return model
+    if not isinstance(model, Classifier):
+        raise ValueError(
+            f'"{path}" holds a keras_vit.Model built on a ViT or BiT, which is loaded only as it is: without image_size, '
+            "classes, head or other changes. Load the ViT or BiT with these changes, then build the model again."
+        )
+    return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
+
+
+def _check_arguments(changes):
+    """Refuses arguments that neither `load` nor a model has, before anything is read or downloaded.
+
+    Raises:
+        ValueError: with the nearest valid name, also for what other libraries call it.
+    """
+    of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
+    valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *FIELDS, *BIT_FIELDS]))
+    for name in changes:
+        if name not in valid:
+            meant = nearest(name, valid)
+            hint = _HINTS.get(meant[0], "") if meant else ""
+            raise ValueError(f'load has no argument "{name}".{did_you_mean(name, valid)}{hint} Valid: {", ".join(valid)}.')
+
+
+def _name_imagenet_classes(model, path):
+    """Gives the classifier of a published ImageNet model the names of its classes, or warns that they cannot be downloaded."""
+    from keras_vit.checkpoints.fetch.imagenet import CLASSES, imagenet_names
+
+    if model.classes != CLASSES or model.class_names is not None:
+        return
+    try:
+        model.class_names = imagenet_names()
+    except ConnectionError as error:
+        logging.warning('%s: its classes have numbers, no names. class_names="imagenet" tries again. %s', path, error)
+
+
+@register_loader
 def load(
     path: str | os.PathLike,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | str | None = None,
     head: str = "keep",
     resample: str | None = None,
-    **changes: Any,
+    names: Sequence[tuple[str, str | None]] | None = None,
+    **changes: Unpack[Changes],
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
     The format is recognised automatically: a `.keras` file or a run directory of this package; Google's .npz (2020, AugReg, big_vision,
     hybrids, BiT); safetensors of timm and vit-pytorch; a Hugging Face folder; a `.pth` if torch is installed. The form of GELU, epsilon,
-    normalisation and the convention of positions come from the checkpoint; what it does not state is assumed, with a warning.
+    normalisation and the convention of positions come from the checkpoint; what it does not state is assumed, with a warning. A state dict
+    with names of its own is read by rules for `names`. Published ImageNet-1k models know the names of their classes.
 
     Args:
         path: a file or folder; a name in the catalogue (`keras_vit.list_models()`); https://, gs:// or hf://owner/name.
         image_size, classes, class_names, head: see checkpoints.transfer.
         resample: how positions are resampled: "google", "timm", "bicubic", "bilinear" or "flexivit"; None for the method of the code
             that the checkpoint comes from.
-        **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads` and `image_size` also supply what a file
-            does not state.
+        names: rules for a state dict with names of its own, applied one after the other: (pattern, replacement) as for re.sub, which
+            rewrite its names to those that docs/checkpoints.md lists, or (pattern, None) for arrays to leave out. [] where no rule is
+            needed. heads, mean and std must be told then; norm_first=True, gelu and epsilon are assumed to be torch's defaults if not.
+        **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and `std` also supply
+            what a file does not state.
 
     Raises:
         FileNotFoundError: if there is no such file or name.
         ConnectionError: if it cannot be downloaded.
         ValueError: if the file is damaged or not a supported model, or as in transfer.
     """
+    _check_arguments(changes)
     place, options = locate_checkpoint(path)
-    trained = options.pop("image_size", None)
+    trained, published = options.pop("image_size", None), options.pop("class_names", None)
     if image_size not in (None, trained):
         options.pop("preprocessing", None)  # it is for the native size
     image_size, resample = image_size or trained, resample or options.pop("resample", None)
     options.pop("resample", None)
-    changes = {**options, **changes}
+    arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in {**options, **changes}.items()}
     contents = read(place)
     if contents.kind == "keras":
-        model = keras_file.load(contents.path)
-        if not (image_size is None and classes is None and class_names is None and head == "keep" and not changes):
-            if not isinstance(model, Classifier):
-                raise ValueError(
-                    f'"{contents.path}" holds a keras_vit.Model built on a ViT or BiT, which is loaded only as it is: without image_size, '
-                    "classes, head or other changes. Load the ViT or BiT with these changes, then build the model again."
-                )
-            model = transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
+        model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, arguments)
     else:
-        model = _from_arrays(contents, image_size, classes, class_names, head, resample, changes)
+        model = _from_arrays(contents, image_size, classes, class_names, head, resample, names, arguments)
+    if published and class_names is None and head == "keep":
+        _name_imagenet_classes(model, contents.path)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
         model.refuses_zero_head = True
         logging.warning(

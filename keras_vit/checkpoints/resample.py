@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_vit.io.suggest import did_you_mean
+
 
 def _align_corners(old, new):
     """Linear interpolation with the end points fixed, as scipy.ndimage.zoom(order=1) samples."""
@@ -75,7 +77,7 @@ METHODS: dict[str, Callable[[int, int], np.ndarray]] = {
 def check_method(method: str) -> None:
     """Raises ValueError unless `method` is one of METHODS."""
     if method not in METHODS:
-        raise ValueError(f'Unknown resampling method "{method}". Valid: {", ".join(METHODS)}.')
+        raise ValueError(f'Unknown resampling method "{method}".{did_you_mean(method, METHODS)} Valid: {", ".join(METHODS)}.')
 
 
 def resample_positions(

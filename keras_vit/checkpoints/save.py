@@ -16,7 +16,9 @@ from keras_vit.checkpoints.formats import bit, config_json, google, huggingface,
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import model_weights
 from keras_vit.io.atomic import replacing
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier
+from keras_vit.models.model_and_path import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
@@ -112,7 +114,7 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier
     with replacing(path) as temporary:
         os.makedirs(temporary)
         header = {"format": "pt", "keras_vit": metadata.write(model, arrays)}
-        safetensors.numpy.save_file(arrays, os.path.join(temporary, "model.safetensors"), header)
+        safetensors.numpy.save_file(dict(arrays), os.path.join(temporary, "model.safetensors"), header)
         for name, content in configs.items():
             with open(os.path.join(temporary, name), "w") as file:
                 json.dump(content, file, indent=2)
@@ -130,17 +132,25 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
             "huggingface" (ViT, DeiT, DINOv2, SigLIP). None chooses by the ending of the path.
 
     Raises:
-        ValueError: for an unknown format, a model that the format cannot express, or a path that does not suit the format.
+        ValueError: for something other than a model of this package and a path, an unknown format, a model that the format cannot
+            express, or a path that does not suit the format.
     """
-    path = os.fspath(path)
+    path = check_model_and_path("save", model, path)
     endings = {".keras": "keras", ".npz": "google"}
     ending = os.path.splitext(path)[1]
-    format = format or endings.get(ending)
+    if format is None and ending not in endings:
+        raise ValueError(
+            f'"{path}" does not say in which format to save: end it in .keras (this package) or .npz (google), or pass format="timm" or '
+            f'"huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
+        )
+    format = format or endings[ending]
     if format not in FORMATS:
-        raise ValueError(f'Unknown format "{format}" for "{path}". Valid: {", ".join(FORMATS)}.')
+        raise ValueError(f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.')
     if endings.get(ending, format) != format or (format in endings.values() and ending not in endings):
         expected = {"keras": "a file that ends in .keras", "google": "a file that ends in .npz"}.get(format, "a folder")
         raise ValueError(f'The format "{format}" is {expected}, got "{path}".')
+    if format in endings.values() and os.path.isdir(path):
+        raise ValueError(f'"{path}" is a folder, and the format "{format}" is a file. Give the path of a new file.')
     if ending == ".safetensors":
         raise ValueError(f'The format "{format}" is a folder with config.json and model.safetensors, got "{path}".')
     if format != "keras" and not isinstance(model, Classifier):

@@ -1,17 +1,30 @@
 """Adapting a trained model to another task: another resolution, another head, other channels."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
 from keras_vit.checkpoints.resample import check_method, resample_patches, resample_positions
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models.arguments import Changes
 
 HEADS = ("keep", "reset", "drop")
+# The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other than "map", and
+# the value of layer_scale, need no other weights.
+_FIXED_BIT = ("units", "width_factor")
+_FIXED = tuple(
+    "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions pool pre_logits qkv_bias qk_norm "
+    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides".split()
+)
+# What can change, for the message.
+_CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())
+_CHANGEABLE = (*_CHANGEABLE_BIT, *"patch_size pool dropout attention_dropout drop_path gelu epsilon".split())
 _PATCHES = "patch_encoder/kernel"
 _POSITIONS = "position_embedding/embedding"
 
@@ -46,25 +59,73 @@ def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[
 
 def _check_head(head, classes, old):
     if head not in HEADS:
-        raise ValueError(f'Unknown head "{head}". Valid: {", ".join(HEADS)}.')
+        raise ValueError(f'Unknown head "{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
     if head != "reset" and classes is not None and classes != old:
         raise ValueError(f'head="{head}" cannot have {classes} classes: the model has {old}. Use head="reset".')
     if head == "reset" and classes is None:
         raise ValueError('head="reset" needs classes, the number of classes of the new task.')
 
 
+def _class_names(names):
+    """A list of names, or those of ImageNet for "imagenet".
+
+    Raises:
+        ValueError: for any other text, whose letters would be the names.
+        ConnectionError: if ImageNet's cannot be downloaded.
+    """
+    if not isinstance(names, str):
+        return names
+    if names != "imagenet":
+        raise ValueError(f'class_names should be a list with one name per class, or "imagenet", got "{names}".')
+    from keras_vit.checkpoints.fetch.imagenet import imagenet_names
+
+    return imagenet_names()
+
+
+def _check_fixed(spec, changes):
+    """Refuses changes of what the weights determine: another value would need other weights, or compute something else with these.
+
+    Raises:
+        ValueError: naming each, and what can change.
+    """
+    is_bit = isinstance(spec, BiTSpec)
+    given = {name: changes[name] for name in (_FIXED_BIT if is_bit else _FIXED) if name in changes}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    wanted = [(name, value) for name, value in given.items() if _differs(name, value, getattr(spec, name))]
+    actual = [(name, getattr(spec, name)) for name, _ in wanted]
+    if wanted:
+        asked, own = (", ".join(f"{name}={value!r}" for name, value in values) for values in (wanted, actual))
+        raise ValueError(
+            f"{asked}: the weights fix {own}, which loading cannot change. What can change: "
+            f"{', '.join(_CHANGEABLE_BIT if is_bit else _CHANGEABLE)}. For another architecture make a new model, "
+            f"keras_vit.{'BiT' if is_bit else 'ViT'}(...)."
+        )
+
+
+def _differs(name, wanted, actual):
+    if name == "pool":  # the others average or take tokens that are there
+        return "map" in (wanted, actual) and wanted != actual
+    if name == "layer_scale":  # a number is only where its training began
+        return (wanted is None) != (actual is None)
+    return wanted != actual and not (name == "class_token" and wanted is None)
+
+
 def _new_config(config, spec, image_size, classes, class_names, head, changes):
     """The constructor's arguments of the new model; consumes `changes`."""
     _check_head(head, classes, config["classes"])
+    class_names = _class_names(class_names)
     new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
     if head == "reset":
         # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place.
         new_head = {"head_bias": 0.0} if isinstance(spec, BiTSpec) else {"pre_logits": None, "head_bias": 0.0}
+        _check_fixed(dataclasses.replace(spec, **new_head), changes)
         changes = {**new_head, **changes}
         new.update(classes=classes, class_names=class_names, preprocessing=None)
-    elif head == "drop":
+    else:
+        _check_fixed(spec, changes)
+    if head == "drop":
         new.update(classes=None, class_names=None)
-    elif class_names is not None:
+    elif head == "keep" and class_names is not None:
         new.update(class_names=class_names)
     if tuple(new["image_size"]) != tuple(config["image_size"]):
         new["preprocessing"] = None  # it is for the old size
@@ -73,6 +134,8 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
     if new["channels"] != config["channels"]:
         for name in ("mean", "std"):
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
+    if "pool" in changes:
+        changes["class_token"] = spec.class_token  # another pooling leaves the tokens as they are
     make = make_bit_spec if isinstance(spec, BiTSpec) else make_spec
     return {**new, "variant": make(spec, **changes)}
 
@@ -102,7 +165,7 @@ def adapt(
     weights: Mapping[str, np.ndarray],
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | str | None = None,
     head: str = "keep",
     resample: str = "google",
     model: Classifier | None = None,
@@ -131,26 +194,29 @@ def transfer(
     model: Classifier,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | str | None = None,
     head: str = "keep",
     resample: str = "google",
-    **changes: Any,
+    **changes: Unpack[Changes],
 ) -> Classifier:
     """A new model with the weights of `model`.
 
     Args:
         model: a ViT or BiT.
         image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the model's.
-        classes, class_names: of the new head.
+        classes, class_names: of the new head. With the old head class_names names its classes. "imagenet" stands for the names of
+            ImageNet-1k's 1000 classes, which are downloaded once.
         head: "keep"; "reset" for a new zero head in place of the old one and of pre_logits; "drop" for a model without a head, which
             returns features.
         resample: how positions are resampled, a row of resample.METHODS.
         **changes: constructor arguments, such as dropout, drop_path, remat, dtype; channels (RGB weights are summed for 1 channel,
-            repeated for more); patch_size (the patch kernel is resampled as in FlexiViT).
+            repeated for more); patch_size (the patch kernel is resampled as in FlexiViT). What the weights determine cannot change.
 
     Raises:
-        ValueError: if a weight of the new model has no value, a value no weight, or shapes differ; the message lists them.
+        ValueError: for a change of what the weights determine; if a weight of the new model has no value, a value no weight, or shapes differ; the message lists them.
     """
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file.")
     if not isinstance(model, Classifier):
         raise ValueError(
             f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -58,7 +58,7 @@ class ExampleErrors:
         raise self._error
 
     @contextlib.contextmanager
-    def raised(self):
+    def raised(self) -> Iterator[None]:
         """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises the original one.
 
         Raises:

@@ -6,6 +6,7 @@ its end row, since a dropped row can report nothing.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -47,7 +48,7 @@ def _all_places(places):
 
 
 def fallible_map(
-    examples: tf.data.Dataset, function: Callable, ids_of: Callable, rows: int, batches: int | None = None
+    examples: tf.data.Dataset, function: Any, ids_of: Callable, rows: int, batches: int | None = None
 ) -> tf.data.Dataset:
     """`examples` mapped by `function`, in batches, with the rows that fail marked.
 

@@ -168,6 +168,12 @@ STRATEGIES = {
 }
 
 
+def check_name(name: str) -> None:
+    """Raises ValueError for an unknown strategy, with the nearest name."""
+    if name not in STRATEGIES:
+        raise ValueError(f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.')
+
+
 def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int | None = None) -> Strategy:
     """The strategy with this name.
 
@@ -181,8 +187,7 @@ def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int |
     Raises:
         ValueError: for an unknown name, a strategy of the other backend, or a cluster that is not described or does not answer.
     """
-    if name not in STRATEGIES:
-        raise ValueError(f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.')
+    check_name(name)
     row, backend = STRATEGIES[name], keras.backend.backend()
     if row.backend not in (None, backend):
         valid = ", ".join(other for other, r in STRATEGIES.items() if r.backend in (None, backend))

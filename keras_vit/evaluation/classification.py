@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.data import image_and_label, open_source
@@ -12,11 +13,38 @@ from keras_vit.evaluation.preprocessing import default_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 
-MOST_CLASSES = 1000  # with more, no confusion matrix is counted: it grows with their square
+MOST_CLASSES = 1000  # with more, predictions are not counted class by class: the matrix grows with their square
+WHOLE_MATRIX = 100  # up to so many classes the details have the whole confusion matrix, with more the most confused pairs
+PAIRS = 100
+
+
+def confused_pairs(confusion, count: int = PAIRS) -> list[list[int]]:
+    """The most frequent mistakes as [true class, predicted class, examples], most frequent first.
+
+    Args:
+        confusion: (classes, classes), rows true, columns predicted.
+        count: how many pairs at most.
+    """
+    wrong = np.array(confusion, "int64")
+    wrong[np.eye(*wrong.shape, dtype=bool)] = 0
+    order = np.argsort(-wrong, axis=None, kind="stable")[:count]
+    pairs = zip(*np.unravel_index(order, wrong.shape))
+    return [[int(true), int(predicted), int(wrong[true, predicted])] for true, predicted in pairs if wrong[true, predicted]]
+
+
+def _shares(parts, wholes):
+    """parts / wholes as a list of numbers, None where the whole is 0."""
+    return [float(part / whole) if whole else None for part, whole in zip(parts, wholes)]
+
+
+def _counted_rows(labels, classes, sample_weight):
+    """The labels as one-hot rows (b, classes); rows of zeros for examples with weight 0."""
+    rows = ops.one_hot(labels, classes)
+    return rows if sample_weight is None else rows * ops.cast(sample_weight > 0, rows.dtype)[:, None]
 
 
 class ClassCounts(keras.metrics.Metric):
-    """For each true class, counts the examples and the correct predictions, or with `confusion` the predictions of every class.
+    """For each true class, counts the predictions of every class; without `confusion` only examples, right ones and predictions.
 
     The result is the mean of the classes' recalls (balanced accuracy), over the classes that have examples.
     """
@@ -24,36 +52,80 @@ class ClassCounts(keras.metrics.Metric):
     def __init__(self, classes, confusion=True, name="mean_recall", dtype=None):
         super().__init__(name=name, dtype=dtype)
         self.classes, self.confusion = classes, confusion
-        shape = (classes, classes) if confusion else (classes, 2)
+        shape = (classes, classes) if confusion else (classes, 3)
         self.counts = self.add_variable(shape=shape, initializer="zeros", name="counts")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        labels, best = ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.argmax(y_pred, axis=-1)
-        rows = ops.one_hot(labels, self.classes)  # (b, c)
-        if sample_weight is not None:
-            rows = rows * ops.cast(sample_weight > 0, rows.dtype)[:, None]
+        labels, best = ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        rows = _counted_rows(labels, self.classes, sample_weight)  # (b, c)
         if self.confusion:
-            columns = ops.one_hot(best, self.classes)  # (b, c)
+            counts = ops.matmul(ops.transpose(rows), ops.one_hot(best, self.classes))  # (c, b) (b, c)
         else:
-            right = ops.cast(ops.equal(ops.cast(best, "int32"), labels), rows.dtype)
-            columns = ops.stack([ops.ones_like(right), right], axis=-1)  # (b, 2)
-        self.counts.assign_add(ops.cast(ops.matmul(ops.transpose(rows), columns), self.counts.dtype))
+            right = ops.cast(ops.equal(best, labels), rows.dtype)[:, None]
+            predicted = _counted_rows(best, self.classes, sample_weight)  # (b, c)
+            counts = ops.stack([ops.sum(part, axis=0) for part in (rows, rows * right, predicted)], axis=1)  # (c, 3)
+        self.counts.assign_add(ops.cast(counts, self.counts.dtype))
 
-    def _examples_and_right(self, counts):
-        """(examples of each class, correct predictions of each class), each (c,), from the counts."""
-        return (ops.sum(counts, axis=1), ops.diagonal(counts)) if self.confusion else (counts[:, 0], counts[:, 1])
+    def _sums(self, counts):
+        """(examples, correct predictions, predictions) of each class, each (c,), from the counts."""
+        if self.confusion:
+            return ops.sum(counts, axis=1), ops.diagonal(counts), ops.sum(counts, axis=0)
+        return counts[:, 0], counts[:, 1], counts[:, 2]
 
     def result(self):
-        examples, right = self._examples_and_right(ops.convert_to_tensor(self.counts))
+        examples, right, _ = self._sums(ops.convert_to_tensor(self.counts))
         recalls = ops.divide_no_nan(right, examples)
         return ops.divide_no_nan(ops.sum(recalls), ops.sum(ops.cast(examples > 0, recalls.dtype)))
 
     def details(self) -> dict[str, list]:
-        """ "per_class", each class's recall (None without examples), and "confusion", rows true, columns predicted."""
+        """What is known of each class, and which are confused; a share of nothing is None.
+
+        "per_class" has the recalls, "precision" the precisions, "examples_per_class" the numbers of examples. "confusion" is the matrix,
+        rows true, columns predicted; with more than WHOLE_MATRIX classes there is "most_confused" instead, as confused_pairs returns it.
+        """
         counts = ops.convert_to_numpy(self.counts)
-        examples, right = (ops.convert_to_numpy(part) for part in self._examples_and_right(counts))
-        per_class = [float(r / n) if n else None for r, n in zip(right, examples)]
-        return {"per_class": per_class, **({"confusion": counts.astype("int64").tolist()} if self.confusion else {})}
+        examples, right, predicted = (ops.convert_to_numpy(part).astype("int64") for part in self._sums(counts))
+        found = {
+            "per_class": _shares(right, examples),
+            "precision": _shares(right, predicted),
+            "examples_per_class": examples.tolist(),
+        }
+        if not self.confusion:
+            return found
+        if self.classes <= WHOLE_MATRIX:
+            return {**found, "confusion": counts.astype("int64").tolist()}
+        return {**found, "most_confused": confused_pairs(counts)}
+
+
+class CalibrationError(keras.metrics.Metric):
+    """The expected calibration error (ECE; Guo et al. 2017, arXiv 1706.04599, equation 3), of integer labels and logits.
+
+    The confidence of a prediction is its softmax probability. Predictions are divided into `bins` intervals of confidence of equal width,
+    (0, 1/bins], (1/bins, 2/bins]...; the result is the mean over examples of |accuracy - mean confidence| of their interval.
+    """
+
+    def __init__(self, bins=15, name="ece", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self.bins = bins
+        self.sums = self.add_variable(shape=(bins, 3), initializer="zeros", name="sums")  # examples, right ones, confidences
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        p = ops.softmax(ops.cast(y_pred, "float32"), axis=-1)  # (b, c)
+        confidence, best = ops.max(p, axis=-1), ops.cast(ops.argmax(p, axis=-1), "int32")
+        right = ops.equal(best, ops.cast(ops.reshape(y_true, (-1,)), "int32"))
+        interval = ops.clip(ops.cast(ops.ceil(confidence * self.bins), "int32") - 1, 0, self.bins - 1)
+        rows = _counted_rows(interval, self.bins, sample_weight)  # (b, bins)
+        values = ops.stack([ops.ones_like(confidence), ops.cast(right, "float32"), confidence], axis=-1)  # (b, 3)
+        self.sums.assign_add(ops.cast(ops.matmul(ops.transpose(rows), values), self.sums.dtype))
+
+    def result(self):
+        examples, right, confidence = ops.unstack(ops.convert_to_tensor(self.sums), 3, axis=1)
+        return ops.divide_no_nan(ops.sum(ops.abs(right - confidence)), ops.sum(examples))
+
+    def details(self) -> dict[str, list]:
+        """ "calibration": for each interval with examples [examples, accuracy, mean confidence]."""
+        sums = ops.convert_to_numpy(self.sums).astype("float64")
+        return {"calibration": [[int(n), right / n, confidence / n] for n, right, confidence in sums.tolist() if n]}
 
 
 def check_class_count(classes, source):
@@ -68,7 +140,7 @@ def check_class_count(classes, source):
 @register("classification")
 @dataclasses.dataclass(frozen=True)
 class Classification(Evaluator):
-    """Top-1 and top-5 accuracy, softmax cross-entropy in nats, mean recall, recall of each class, and confusion.
+    """Top-1 and top-5 accuracy, softmax cross-entropy in nats, mean recall, calibration, and how each class does.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
@@ -96,14 +168,15 @@ class Classification(Evaluator):
         def evaluate():
             check_head(model)
             with setting.strategy.scope():
-                counts = ClassCounts(classes, classes <= MOST_CLASSES)
-                metrics = [Accuracy(name="top1"), *([Accuracy(k=5, name="top5")] if classes > 5 else []), counts]
+                counts, calibration = ClassCounts(classes, classes <= MOST_CLASSES), CalibrationError()
+                top = [Accuracy(name="top1"), *([Accuracy(k=5, name="top5")] if classes > 5 else [])]
                 loss = SoftmaxCrossEntropy()
-            measures = evaluate_metrics(setting, source, preprocess, loss, metrics)
+            measures = evaluate_metrics(setting, source, preprocess, loss, [*top, counts, calibration])
             n = measures["examples"]
             shares = {
                 name: round(measures[name] * n) / n for name in ("top1", "top5") if name in measures
             }  # undoes float32 rounding
-            return Evaluation({**measures, **shares}, counts.details())
+            details = {"classes": list(source.class_names), **counts.details(), **calibration.details()}
+            return Evaluation({**measures, **shares}, details)
 
         return evaluate

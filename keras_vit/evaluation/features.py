@@ -34,7 +34,7 @@ class Embedder:
         ValueError: for another dtype, or a model without features.
     """
 
-    def __init__(self, model, preprocess: str, batch_size: int, dtype: str = "float32", verbose: bool = False):
+    def __init__(self, model: keras.Model, preprocess: str, batch_size: int, dtype: str = "float32", verbose: bool = False):
         if dtype not in DTYPES:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
         own = getattr(model, "features", None)
@@ -46,7 +46,7 @@ class Embedder:
     def preprocess(self) -> str:
         return self._preprocess
 
-    def batches(self, source) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def batches(self, source: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(features (b, d), labels (b,) int64) of a source, batch by batch; images that cannot be read are left out.
 
         Raises:
@@ -87,7 +87,7 @@ class FeatureSplits:
         data_dir: where other splits of the data are read from.
     """
 
-    def __init__(self, embedder: Embedder, train, test, keep: bool = False, data_dir: str | None = None):
+    def __init__(self, embedder: Embedder, train: Any, test: Any, keep: bool = False, data_dir: str | None = None):
         self.embedder, self.train_source, self.test_source = embedder, train, test
         self.data_dir, self._keep = data_dir, keep
         self.classes = len(train.class_names)
@@ -176,8 +176,8 @@ class FeatureEvaluator(Evaluator):
         preprocess = self.preprocess or default_preprocessing(model)
         with setting.strategy.scope():
             embedder = Embedder(model, preprocess, setting.batch_size, self.dtype, setting.verbose and setting.strategy.chief)
-        pair = open_pair(self.source, self.train, self.test, setting.data_dir)
-        splits = FeatureSplits(embedder, *pair, data_dir=setting.data_dir)
+        train, test = open_pair(self.source, self.train, self.test, setting.data_dir)
+        splits = FeatureSplits(embedder, train, test, data_dir=setting.data_dir)
         self.check(splits)
 
         def evaluate():
@@ -187,7 +187,7 @@ class FeatureEvaluator(Evaluator):
         return evaluate
 
 
-def open_pair(name: str, train: str, test: str, data_dir: str | None):
+def open_pair(name: str, train: str, test: str, data_dir: str | None) -> tuple[Any, Any]:
     """The sources of two splits.
 
     Raises:

@@ -4,6 +4,8 @@ What the paper leaves open follows big_vision: whitened features, a constant col
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,16 +54,16 @@ def _runs(features, labels, draws, shots, l2, test):
 
 
 def few_shot(
-    train_features,
-    train_labels,
-    test_features,
-    test_labels,
-    shots=SHOTS,
-    seeds=SEEDS,
-    l2=L2,
-    validation=None,
-    draws=None,
-):
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    shots: Sequence[int] = SHOTS,
+    seeds: Sequence[int] = SEEDS,
+    l2: float | Sequence[float] = L2,
+    validation: tuple[np.ndarray, np.ndarray] | None = None,
+    draws: Sequence[np.ndarray] | None = None,
+) -> dict[int, dict[str, Any]]:
     """Accuracy of a linear classifier that is fitted on a few examples per class.
 
     Args:
@@ -134,7 +136,7 @@ class FewShot(FeatureEvaluator):
         object.__setattr__(self, "shots", whole_numbers(self.shots, "shots"))
         penalties = self.l2 if isinstance(self.l2, list | tuple) else (self.l2,)
         object.__setattr__(self, "l2", tuple(float(penalty) for penalty in penalties))
-        if len(self.l2) > 1 and self.validation is None:
+        if np.size(self.l2) > 1 and self.validation is None:
             raise ValueError(
                 f"few_shot: l2 has {len(self.l2)} penalties. Name a split to choose among them, such as validation=train[90%:], and leave it "
                 "out of train."
@@ -167,7 +169,7 @@ class FewShot(FeatureEvaluator):
         features, labels = splits.train(needed)
         draws = [np.searchsorted(needed, seed_positions) for seed_positions in positions]
         validation = None
-        if len(self.l2) > 1:
+        if np.size(self.l2) > 1:
             validation = splits.embedder(open_source(self.source, self.validation, splits.data_dir))
         penalties = {shots: self._penalty(features, labels, draws, shots, validation) for shots in self.shots}
         heads = {shots: self._heads(features, labels, draws, shots, l2) for shots, l2 in penalties.items()}
@@ -179,7 +181,7 @@ class FewShot(FeatureEvaluator):
         results = {}
         for shots in self.shots:
             runs = [float(hit / n) for hit in hits[shots]]
-            chosen = {"l2": penalties[shots]} if len(self.l2) > 1 else {}
+            chosen = {"l2": penalties[shots]} if np.size(self.l2) > 1 else {}
             results[shots] = {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
         return Evaluation(
             {str(shots): result["mean"] for shots, result in results.items()},

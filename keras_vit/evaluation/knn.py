@@ -15,7 +15,14 @@ def _unit(features):
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
 
-def knn_scores(train_features, train_labels, test_features, classes, k=20, temperature=0.07):
+def knn_scores(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    test_features: np.ndarray,
+    classes: int,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> np.ndarray:
     """(n, classes) float32 scores of test features: each of the k nearest neighbours votes for its class with exp(cosine / temperature).
 
     Args:

@@ -5,6 +5,7 @@ Features are whitened before fitting, with the mean and standard deviation of th
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
@@ -18,7 +19,7 @@ RIDGE_STRENGTHS = tuple(4.0**i for i in range(10, -3, -1))  # l2, the strongest 
 LOGISTIC_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, the strongest penalty first
 
 
-def ridge(features, targets, l2):
+def ridge(features: np.ndarray, targets: np.ndarray, l2: float) -> np.ndarray:
     """The weights (d, c) that minimise |features @ weights - targets|^2 + l2 |weights|^2, in closed form.
 
     Args:
@@ -45,7 +46,7 @@ def _whitening(features):
     return features.mean(axis=0, dtype="float64"), features.std(axis=0, dtype="float64") + 1e-5
 
 
-def ridge_head(features, labels, classes, l2=2.0**10):
+def ridge_head(features: np.ndarray, labels: np.ndarray, classes: int, l2: float = 2.0**10) -> tuple[np.ndarray, np.ndarray]:
     """The head of ridge regression to targets +1 and -1, as in the paper's few-shot evaluation.
 
     Args:
@@ -61,7 +62,9 @@ def ridge_head(features, labels, classes, l2=2.0**10):
     return kernel, _BIAS_COLUMN * weights[-1] - mean @ kernel
 
 
-def logistic_head(features, labels, classes, c=1.0, max_iter=1000):
+def logistic_head(
+    features: np.ndarray, labels: np.ndarray, classes: int, c: float = 1.0, max_iter: int = 1000
+) -> tuple[np.ndarray, np.ndarray]:
     """The head of multinomial logistic regression, by scikit-learn's L-BFGS.
 
     Args:
@@ -90,7 +93,7 @@ def logistic_head(features, labels, classes, c=1.0, max_iter=1000):
     return kernel, bias
 
 
-def scores(features, head):
+def scores(features: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """(n, classes) float64 of features (n, d)."""
     kernel, bias = head
     parts = [np.asarray(features[i : i + _ROWS], "float64") @ kernel + bias for i in range(0, len(features), _ROWS)]
@@ -132,8 +135,9 @@ class _Swept(FeatureEvaluator):
     """
 
     strength = ""
+    strengths: Sequence[float]
 
-    def fit(self, features, labels, classes, strength):
+    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
@@ -163,7 +167,7 @@ class Logistic(_Swept):
     strengths: tuple = LOGISTIC_STRENGTHS
     strength = "C"
 
-    def fit(self, features, labels, classes, strength):
+    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
         return logistic_head(features, labels, classes, strength)
 
 
@@ -180,5 +184,5 @@ class Ridge(_Swept):
     strengths: tuple = RIDGE_STRENGTHS
     strength = "l2"
 
-    def fit(self, features, labels, classes, strength):
+    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
         return ridge_head(features, labels, classes, strength)

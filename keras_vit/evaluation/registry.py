@@ -97,13 +97,14 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
     """
     if name not in EVALUATORS:
         raise ValueError(f'Unknown evaluator "{name}".{did_you_mean(name, EVALUATORS)} Valid: {", ".join(EVALUATORS)}.')
-    valid = [field.name for field in dataclasses.fields(EVALUATORS[name])]
+    evaluator: Any = EVALUATORS[name]
+    valid = [field.name for field in dataclasses.fields(evaluator)]
     for option in options:
         if option not in valid:
             raise ValueError(
                 f'The evaluator "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
             )
-    return EVALUATORS[name](**options)
+    return evaluator(**options)
 
 
 def _alternatives(node):

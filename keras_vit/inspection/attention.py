@@ -3,6 +3,9 @@
 They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a layer.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -19,7 +22,7 @@ def _call(block) -> dict:
     return {"x": given["x"], **{name: mask for name, mask in masks.items() if mask is not None}}
 
 
-def attention_weights(model: keras.Model, images, blocks=None) -> dict[int, np.ndarray]:
+def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
     """The attention weights of a model's blocks.
 
     Args:
@@ -71,7 +74,7 @@ def rollout(weights: list[np.ndarray]) -> np.ndarray:
     return total
 
 
-def attention_maps(model: keras.Model, images) -> np.ndarray:
+def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     """What the output of a ViT attends to: the rollout's row of the class token, or the mean over the patches without one.
 
     Args:

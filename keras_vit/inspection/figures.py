@@ -1,20 +1,45 @@
-"""Pictures of a run, each returned as PNG bytes. They need matplotlib, the extra [viz]."""
+"""Pictures of a run. Those for files are PNG bytes; those for the report's page are SVG text in the page's own colours.
+
+They need matplotlib, the extra [viz]. Class names, which may be in any script, are never drawn: the page writes them next to a picture.
+"""
 
 import io
+import re
 
 import numpy as np
 
+_INK = "#010203"  # stands for the text colour of the page: light on dark, dark on light
+_COLOURS = ("#3b82f6", "#e8590c", "#2f9e44", "#ae3ec9", "#e03131", "#0c8599", "#a07000", "#868e96")  # readable on white and black
+_SMALL = 96  # images up to this many pixels are kept whole, and shown enlarged
+_LARGE = 256  # the longer side of other images
 
-def _new(width, height, rows=1, columns=1):
-    """A figure of width x height inches and its axes (rows, columns), off any screen."""
+
+def _matplotlib():
+    """The module matplotlib.
+
+    Raises:
+        ImportError: naming the extra.
+    """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib
     except ImportError as error:
         raise ImportError('Pictures need matplotlib: pip install "keras-vit[viz]".') from error
+    return matplotlib
+
+
+def _new(width, height):
+    """A figure of width x height inches and its axes, off any screen."""
+    _matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots()
+    axes.set_prop_cycle(color=_COLOURS)
+    axes.grid(alpha=0.2)
+    axes.set_axisbelow(True)
+    return figure, axes
 
 
 def _png(figure):
@@ -23,106 +48,182 @@ def _png(figure):
     return buffer.getvalue()
 
 
-def learning_curves(records, metric: str = "accuracy") -> bytes:
-    """The loss and a metric against steps, from the records of metrics.jsonl; evaluation as dashed lines with dots."""
-    figure, axes = _new(9, 3.2, 1, 2)
-    steps = [record["step"] for record in records]
-    for ax, name in zip(axes[0], dict.fromkeys(("loss", metric))):
-        for key, style, label in ((name, "-", "training"), (f"val_{name}", "o--", "evaluation")):
-            if records and key in records[0]:
-                ax.plot(steps, [record.get(key, np.nan) for record in records], style, label=label, markersize=4)
-        ax.set(xlabel="step", title=name)
-        ax.grid(alpha=0.3)
-        ax.legend()
-    return _png(figure)
+def _for_page():
+    """A context in which figures are drawn for a page: transparent, in its text colour, with text that stays text."""
+    coloured = ("axes.edgecolor", "axes.labelcolor", "grid.color", "text.color", "xtick.color", "ytick.color")
+    plain = {"svg.fonttype": "none", "svg.hashsalt": "keras_vit", "font.size": 11, "legend.frameon": False}
+    return _matplotlib().rc_context({**plain, **dict.fromkeys(coloured, _INK)})
 
 
-def confusion_matrix(confusion, class_names) -> bytes:
-    """A confusion matrix (classes, classes), rows true, columns predicted. Up to 20 classes, cells show their counts."""
-    counts = np.asarray(confusion)
-    n = len(counts)
-    size = min(4 + 0.25 * n, 14)
-    figure, axes = _new(size, size)
-    ax = axes[0, 0]
-    ax.imshow(counts / np.maximum(counts.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
-    ax.set(xlabel="predicted", ylabel="true")
-    if n <= 50:
-        ax.set_xticks(range(n), class_names, rotation=90 if max(map(len, class_names)) > 3 else 0)
-        ax.set_yticks(range(n), class_names)
-    if n <= 20:
-        for (row, column), count in np.ndenumerate(counts):
-            if count:
-                dark = count > counts[row].sum() / 2
-                ax.text(column, row, str(count), ha="center", va="center", color="white" if dark else "black", fontsize=8)
-    return _png(figure)
+def _svg(figure, name):
+    """The figure as an <svg> element; `name`, a word that is unique on the page, begins its ids."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    text = buffer.getvalue()
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text[text.index("<svg") :]).replace(_INK, "currentColor")
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+
+
+def _finite(points):
+    """The points (x, y) whose y is a finite number, as (xs, ys)."""
+    found = [(x, y) for x, y in points if y is not None and np.isfinite(y)]
+    return tuple(zip(*found)) if found else ((), ())
+
+
+def curves(series, x_label: str, name: str) -> str:
+    """Curves in one picture. `series` is {name: [(x, y)]}; the first is a line, the others are dashed and dotted. SVG."""
+    with _for_page():
+        figure, axes = _new(4.4, 2.7)
+        for i, (label, points) in enumerate(series.items()):
+            xs, ys = _finite(points)
+            alone = len(xs) == 1
+            axes.plot(xs, ys, "o--" if i else "o" if alone else "-", label=label, markersize=4)
+        axes.set(xlabel=x_label)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(series) > 1:
+            axes.legend()
+        return _svg(figure, name)
+
+
+def histogram(percentages, x_label: str, y_label: str, name: str) -> str:
+    """How many of the values, from 0 to 100, lie in each of 20 intervals. SVG."""
+    with _for_page():
+        figure, axes = _new(4.4, 2.7)
+        axes.hist(percentages, bins=np.linspace(0, 100, 21), rwidth=0.9)
+        axes.set(xlabel=x_label, ylabel=y_label, xlim=(0, 100))
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        return _svg(figure, name)
+
+
+def reliability(intervals, name: str) -> str:
+    """Accuracy against confidence, a dot for each interval [examples, accuracy, mean confidence], larger with more examples. SVG."""
+    examples, accuracy, confidence = np.asarray(intervals, "float64").T
+    with _for_page():
+        figure, axes = _new(4.4, 3.6)
+        axes.plot((0, 100), (0, 100), "--", color=_INK, alpha=0.6, linewidth=1)
+        axes.scatter(100 * confidence, 100 * accuracy, 15 + 500 * examples / examples.sum(), alpha=0.75, clip_on=False, zorder=3)
+        axes.set(xlabel="mean confidence, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 100))
+        return _svg(figure, name)
+
+
+def against_truth(truth, predicted, name: str) -> str:
+    """Predicted against true numbers, each (n,), with the line on which they are equal. SVG."""
+    with _for_page():
+        figure, axes = _new(4.4, 3.6)
+        ends = min(np.min(truth), np.min(predicted)), max(np.max(truth), np.max(predicted))
+        axes.plot(ends, ends, "--", color=_INK, alpha=0.6, linewidth=1)
+        axes.scatter(truth, predicted, 12, alpha=0.6)
+        axes.set(xlabel="true", ylabel="predicted")
+        return _svg(figure, name)
 
 
 def few_shot_accuracy(results) -> bytes:
-    """Accuracy against examples per class, with the standard deviation over samples; `results` is evaluation.few_shot's."""
+    """Accuracy against examples per class, with the standard deviation over samples; `results` is evaluation.few_shot's. PNG."""
     figure, axes = _new(4.5, 3.2)
-    ax, shots = axes[0, 0], list(results)
+    shots = list(results)
     mean, std = ([100 * measures[name] for measures in results.values()] for name in ("mean", "std"))
-    ax.errorbar(shots, mean, std, fmt="o-", markersize=4, capsize=3)
-    ax.set_xscale("log")
-    ax.set_xticks(shots, [str(n) for n in shots])
-    ax.minorticks_off()
-    ax.set(xlabel="examples per class", ylabel="accuracy, %")
-    ax.grid(alpha=0.3)
+    axes.errorbar(shots, mean, std, fmt="o-", markersize=4, capsize=3)
+    axes.set(ylabel="accuracy, %")
+    _label_each(axes, "examples per class", shots)
     return _png(figure)
 
 
-def _show(ax, image, title="", color="black"):
-    gray = image.shape[-1] == 1
-    ax.imshow(image[..., 0] if gray else image, cmap="gray" if gray else None, vmin=0, vmax=255)
-    ax.set_title(title, fontsize=8, color=color)
-    ax.axis("off")
+def _label_each(axes, label, xs):
+    """Scales the x axis so that the values stand apart, and labels each of them that has room beside the one before."""
+    xs = sorted(set(xs))
+    positive = [x for x in xs if x > 0]
+    if xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
+        axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, but for 0, which stands one decade to the left
+    axes.set_xlabel(label)
+    axes.minorticks_off()
+    axes.autoscale_view()  # now: what follows measures
+    places, labels = axes.transData.transform([(x, 0) for x in xs])[:, 0], [f"{x:.4g}" for x in xs]
+    room = (2 + max(map(len, labels))) * 0.09 * axes.figure.dpi  # pixels: a digit is 0.09 inches wide
+    shown = []
+    for i, place in enumerate(places):
+        if not shown or place - places[shown[-1]] >= room:
+            shown.append(i)
+    axes.set_xticks([xs[i] for i in shown], [labels[i] for i in shown])
 
 
-def predictions(images, truth, predicted, confidence, columns: int = 8) -> bytes:
-    """Images (b, h, w, c) uint8 with the names (b,) of their true and predicted classes; wrong predictions in red."""
-    rows = -(-len(images) // columns)
-    figure, axes = _new(1.2 * columns, 1.45 * rows, rows, columns)
-    for ax in axes.flat:
-        ax.axis("off")
-    for ax, image, true, guess, p in zip(axes.flat, images, truth, predicted, confidence):
-        right = true == guess
-        _show(ax, image, f"{guess} {p:.0%}" + ("" if right else f"\ntrue: {true}"), "black" if right else "crimson")
-    return _png(figure)
+def lines(series: dict, x_label: str, y_label: str, label_each: bool = False) -> bytes:
+    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot. PNG.
 
-
-def attention(images, maps) -> bytes:
-    """Images (b, height, width, c), and below them the same images under their attention maps (b, h, w)."""
-    figure, axes = _new(1.2 * len(images), 2.6, 2, len(images))
-    for column, (image, weights) in enumerate(zip(images, maps)):
-        height, width = image.shape[:2]
-        _show(axes[0, column], image)
-        _show(axes[1, column], image)
-        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-        axes[1, column].imshow(weights, cmap="inferno", alpha=0.6, extent=extent, interpolation="bilinear", vmin=0, vmax=1)
-    return _png(figure)
-
-
-def lines(series: dict, x_label: str, y_label: str, log_x: bool = False) -> bytes:
-    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot."""
+    Args:
+        series, x_label, y_label: what is drawn, and the names of the axes.
+        label_each: whether the xs are few chosen values, to be labelled each, on a logarithmic axis if they span a factor of 4;
+            otherwise they are whole numbers, such as steps.
+    """
     figure, axes = _new(6, 3.6)
-    ax = axes[0, 0]
     for name, (xs, ys) in series.items():
-        ax.plot(xs, ys, "o-" if len(xs) < 20 else "-", label=name, markersize=4)
-    ax.set(xlabel=x_label, ylabel=y_label)
-    if log_x:
-        ax.set_xscale("log")
+        axes.plot(xs, ys, "o-" if len(xs) < 20 else "-", label=name, markersize=4)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    if label_each:
+        _label_each(axes, x_label, [x for xs, _ in series.values() for x in xs])
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if len(series) > 1:
-        ax.legend()
-    ax.grid(alpha=0.3)
+        figure.legend(loc="outside right upper", fontsize=9)
     return _png(figure)
+
+
+def _drawable(text, number):
+    """`text` on lines of at most 40 characters; "point NUMBER" if the font lacks some of its characters."""
+    from matplotlib import font_manager, ft2font
+
+    font = ft2font.FT2Font(font_manager.findfont(font_manager.FontProperties()))
+    if any(not font.get_char_index(ord(character)) for character in text):
+        return f"point {number}"
+    parts = [part if len(part) <= 40 else f"{part[:24]}...{part[-13:]}" for part in text.split(",")]
+    return ",\n".join(parts)
 
 
 def bars(values: dict, label: str) -> bytes:
-    """Horizontal bars from {name: value}, the first at the top."""
-    figure, axes = _new(7, 1 + 0.3 * len(values))
-    ax = axes[0, 0]
-    ax.barh(list(values), list(values.values()))
-    ax.invert_yaxis()
-    ax.set(xlabel=label)
-    ax.grid(alpha=0.3, axis="x")
+    """Horizontal bars from {name: value}, the first at the top, each with its value. PNG.
+
+    A name stands on several lines, cut at its commas; one that the font cannot write is "point N", counted from 1.
+    """
+    _matplotlib()
+    names = [_drawable(name, number) for number, name in enumerate(values, 1)]
+    figure, axes = _new(7, 1 + sum(0.12 + 0.2 * (1 + name.count("\n")) for name in names))
+    drawn = axes.barh(range(len(names)), list(values.values()))
+    axes.bar_label(drawn, fmt="%.4g", padding=3, fontsize=9)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set(xlabel=label)
+    axes.grid(visible=False, axis="y")
     return _png(figure)
+
+
+def _pillow(image):
+    """An image (h, w, c) of pixels 0..255 in Pillow's form: gray, or the first three channels."""
+    _matplotlib()  # which brings Pillow
+    from PIL import Image
+
+    pixels = np.clip(np.round(image), 0, 255).astype("uint8")
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] < 3 else np.ascontiguousarray(pixels[..., :3]))
+
+
+def photograph(image) -> tuple[str, bytes]:
+    """An image (h, w, c) of pixels 0..255 as a file: (media type, bytes). Small ones are PNG, others JPEG of at most 256 pixels."""
+    picture, buffer = _pillow(image), io.BytesIO()
+    if max(picture.size) <= _SMALL:
+        picture.save(buffer, "PNG")
+        return "image/png", buffer.getvalue()
+    picture.thumbnail((_LARGE, _LARGE))
+    picture.save(buffer, "JPEG", quality=85)
+    return "image/jpeg", buffer.getvalue()
+
+
+def heat(image, weights) -> np.ndarray:
+    """An image (height, width, c) under a map (h, w) of weights from 0 to 1: (height', width', 3) uint8, small images enlarged."""
+    matplotlib = _matplotlib()
+    from PIL import Image
+
+    picture = _pillow(image).convert("RGB")
+    factor = -(-2 * _SMALL // max(picture.size))
+    picture = picture.resize((factor * picture.width, factor * picture.height), Image.Resampling.NEAREST)
+    smooth = Image.fromarray(np.asarray(weights, "float32")).resize(picture.size, Image.Resampling.BILINEAR)
+    colours = 255 * matplotlib.colormaps["inferno"](np.asarray(smooth))[..., :3]
+    return np.round(0.4 * np.asarray(picture) + 0.6 * colours).astype("uint8")

@@ -1,57 +1,213 @@
-"""report.html: one self-contained page about a run, pictures included.
+"""report.html: one self-contained page about a run, pictures included; page.html is its frame, with style and script.
 
-Sections are functions that return HTML, and `page` puts them into a document. Which sections a run's page has, its task says.
+Sections are functions that return HTML, and `page` puts them into a document. Which sections a run's page has, its task says. Names of
+classes and files are HTML text, in any script, and always escaped.
 """
 
 import base64
 import html
+import importlib.resources
+import math
+import shlex
+import string
 
 import numpy as np
 
 from keras_vit.inspection import figures
 from keras_vit.inspection.attention import attention_maps
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
-img {{ max-width: 100% }} table {{ border-collapse: collapse }}
-td {{ padding: .2rem 1rem .2rem 0; border-bottom: 1px solid #ddd }}
-</style>
-<h1>{title}</h1>
-{body}
-</html>
-"""
+MATRIX = 20  # up to so many classes the page shows the confusion matrix, with more the distribution of the recalls
+ROWS = 1000  # of the table of classes
+PAIRS = 12  # most confused pairs
+NAMED = 200  # examples that could not be used
 
 
 def page(title: str, sections) -> str:
     """The document: a heading, then the sections, each a string of HTML."""
-    return _PAGE.format(title=html.escape(title), body="\n".join(sections))
+    frame = string.Template((importlib.resources.files(__package__) / "page.html").read_text("utf-8"))
+    return frame.substitute(title=html.escape(title), body="\n".join(section for section in sections if section))
 
 
-def picture(title: str, png: bytes) -> str:
-    """A section with a heading and a picture from PNG bytes."""
-    data = base64.b64encode(png).decode()
-    return f'<h2>{html.escape(title)}</h2>\n<img alt="{html.escape(title)}" src="data:image/png;base64,{data}">'
+# Parts of sections
+
+
+def number(value) -> str:
+    """A measure as text: whole numbers in full, others to four digits; anything else as it is."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+        return str(value)
+    if isinstance(value, (int, np.integer)):
+        return f"{value:,}"
+    return f"{value:,.0f}" if math.isfinite(value) and abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def _percent(share):
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _name(text):
+    """Text of a user's own, which may run from right to left whatever stands around it."""
+    return f"<bdi>{html.escape(str(text))}</bdi>"
+
+
+def section(title: str, body: str, note: str = "") -> str:
+    """A heading, HTML, and a note in plain text."""
+    return f"<h2>{html.escape(title)}</h2>\n{body}" + (f"\n<p>{html.escape(note)}</p>" if note else "")
 
 
 def table(rows) -> str:
-    """A table of (name, value) pairs."""
-    cells = "".join(f"<tr><td>{html.escape(str(k))}</td><td>{html.escape(str(v))}</td></tr>" for k, v in rows)
-    return f"<table>{cells}</table>"
+    """A table of (name, value) pairs; numbers are rounded."""
+    cells = "".join(f'<tr><th scope="row">{html.escape(str(k))}</th><td>{_name(number(v))}</td></tr>\n' for k, v in rows)
+    return f'<table class="facts"><tbody>\n{cells}</tbody></table>'
 
 
-def learning_curves(records, metric: str = "accuracy") -> str:
-    """The loss and a metric against steps; `records` are those of metrics.jsonl."""
-    note = (
-        "<p>Training curves are measured on augmented images, and on mixed ones where mixup is on; evaluation uses neither.</p>"
+def _pictures(svgs):
+    """Pictures side by side, or below each other where there is no room, from {caption: SVG}."""
+    parts = (
+        f'<figure role="img" aria-label="{html.escape(caption)}"><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>'
+        for caption, svg in svgs.items()
     )
-    return picture("Learning curves", figures.learning_curves(records, metric)) + "\n" + note
+    return f'<div class="pictures">{"".join(parts)}</div>'
+
+
+def _image(pixels, alt):
+    """An <img> of pixels (h, w, c), 0..255."""
+    media_type, data = figures.photograph(pixels)
+    small = ' class="small"' if media_type == "image/png" else ""
+    return f'<img{small} alt="{html.escape(alt)}" src="data:{media_type};base64,{base64.b64encode(data).decode()}">'
+
+
+def _gallery(items):
+    return f'<ul class="gallery">\n{"".join(f"<li>{item}</li>" for item in items)}</ul>'
+
+
+def _sortable(columns, rows):
+    """A table that sorts by a click, and scrolls if it is long; its columns as {title: attributes}, its rows lists of cells."""
+    head = "".join(f'<th scope="col"{attributes}>{title}</th>' for title, attributes in columns.items())
+    body = "".join(f"<tr>{''.join(cells)}</tr>\n" for cells in rows)
+    return f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+
+
+def _cell(value, text=None):
+    """A cell that sorts by a number or, with `value` None, last."""
+    return f'<td class="number" data-value="{"" if value is None else value}">{text or number(value)}</td>'
+
+
+# Sections
+
+
+def _series(records, key, scale):
+    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric; what the records do not have is left out."""
+    series = {}
+    for line, name in (("training", key), ("evaluation", f"val_{key}")):
+        points = [(record["step"], scale * record[name]) for record in records if record.get(name) is not None]
+        series |= {line: points} if points else {}
+    return series
+
+
+def learning_curves(records, metric: str = "accuracy", title: str = "", percent: bool = False, note: str = "") -> str:
+    """The loss and a metric against steps; "" without records.
+
+    Args:
+        records: those of metrics.jsonl. A single one is shown as a table, for there is no curve yet.
+        metric: its name in the records; that of evaluation begins with "val_".
+        title: what the page calls it.
+        percent: whether it is shown times 100.
+        note: text below the pictures.
+    """
+    titles, scales = {"loss": "loss", metric: title or metric}, {"loss": 1, metric: 100 if percent else 1}
+    series = {name: _series(records, key, scales[key]) for key, name in titles.items()}
+    if len(records) == 1:
+        rows = [(f"{name}, {line}", points[0][1]) for name, lines in series.items() for line, points in lines.items()]
+        return section(f"After step {records[0]['step']:,}", table(rows), note) if rows else ""
+    drawn = {name: figures.curves(lines, "step", f"curve{i}") for i, (name, lines) in enumerate(series.items()) if lines}
+    return section("Learning curves", _pictures(drawn), note) if drawn else ""
+
+
+def _share(count, whole):
+    """A cell of a confusion matrix, shaded by its share of the row."""
+    return f'<td style="background: rgb(59 130 246 / {0.6 * count / whole:.3f})">{count:,}</td>' if count else "<td></td>"
 
 
 def confusion(matrix, names) -> str:
-    """The confusion matrix (classes, classes) with the classes' names."""
-    return picture("Confusion matrix", figures.confusion_matrix(matrix, names))
+    """The confusion matrix (classes, classes), rows true, columns predicted, with the classes' names."""
+    kind = "long" if max(map(len, names)) > 3 else "short"
+    head = "".join(f'<th scope="col"><div class="{kind}">{_name(name)}</div></th>' for name in names)
+    rows = []
+    for name, counts in zip(names, matrix):
+        cells = "".join(_share(count, sum(counts)) for count in counts)
+        rows.append(f'<tr><th scope="row">{_name(name)}</th>{cells}</tr>\n')
+    body = f"<thead><tr><td></td>{head}</tr></thead><tbody>\n{''.join(rows)}</tbody>"
+    note = "Rows are true classes, columns predicted ones; the shade is the share of the row."
+    return section("Confusion matrix", f'<div class="scroll matrix"><table>{body}</table></div>', note)
+
+
+def recalls(per_class) -> str:
+    """How the recalls of many classes are distributed; None for a class without examples."""
+    known = [100 * recall for recall in per_class if recall is not None]
+    picture = figures.histogram(known, "recall, %", "classes", "recalls")
+    return section("Recall of the classes", _pictures({f"{len(known):,} classes by their recall": picture}))
+
+
+def classes(details, names) -> str:
+    """A table of the classes, lowest recall first, which sorts by any column; "" if nothing is known of them.
+
+    Args:
+        details: with "per_class" and, if known, "precision" and "examples_per_class".
+        names: of the classes.
+    """
+    columns = {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}
+    columns = {title: details[key] for title, key in columns.items() if key in details}
+    if "recall" not in columns:
+        return ""
+    known = [i for i, recall in enumerate(columns["recall"]) if recall is not None]
+    order = sorted(known, key=columns["recall"].__getitem__)[:ROWS]
+    rows = []
+    for i in order:
+        values = {title: column[i] for title, column in columns.items()}
+        cells = [_cell(value, None if title == "examples" else _percent(value)) for title, value in values.items()]
+        rows.append([f'<th scope="row">{_name(names[i])}</th>', *cells])
+    heads = {"class": "", **dict.fromkeys(columns, ' class="number"')}
+    heads["recall"] += ' aria-sort="ascending"'
+    notes = ["Recall: the share of a class's examples that are found. Precision: the share of its predictions that are right."]
+    if len(order) < len(known):
+        notes.append(f"The {len(order):,} classes with the lowest recall of {len(known):,}.")
+    if len(known) < len(names):
+        notes.append(f"{len(names) - len(known):,} of {len(names):,} classes have no examples here.")
+    return section("Classes", _sortable(heads, rows), " ".join(notes))
+
+
+def confused(pairs, names, examples_per_class, samples=None) -> str:
+    """The most confused pairs of classes; "" without any.
+
+    Args:
+        pairs: [true, predicted, examples], most frequent first.
+        names: of the classes.
+        examples_per_class: (classes,), for the shares.
+        samples: (images, labels, predicted classes), among which a picture of each pair is looked for.
+    """
+    items = []
+    for true, guess, count in pairs[:PAIRS]:
+        found = [] if samples is None else np.flatnonzero((samples[1] == true) & (samples[2] == guess))
+        image = _image(samples[0][found[0]], f"{names[true]}, taken for {names[guess]}") if len(found) else ""
+        share = f"{count:,} of {examples_per_class[true]:,}, {count / examples_per_class[true]:.0%}"
+        items.append(f"{image}<span>{_name(names[true])} taken for {_name(names[guess])}</span><small>{share}</small>")
+    return section("Most confused", _gallery(items)) if items else ""
+
+
+def calibration(intervals, error: float) -> str:
+    """Confidence against accuracy, and the expected calibration error.
+
+    Args:
+        intervals: [examples, accuracy, mean confidence] of each interval of confidence.
+        error: the ECE, a share.
+    """
+    picture = figures.reliability(intervals, "reliability")
+    note = (
+        "A dot is an interval of confidence, larger with more examples: above the line the model is too cautious, below it too sure. "
+        "Confidence is the softmax probability of the predicted class. The expected calibration error (ECE) is the distance between "
+        "accuracy and mean confidence in 15 intervals of equal width, averaged over the examples."
+    )
+    return section("Calibration", _pictures({f"ECE {error:.2%}": picture}), note)
 
 
 def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
@@ -68,15 +224,51 @@ def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
 
 
 def predictions(images, labels, logits, names) -> str:
-    """Images (n, h, w, c) uint8 with predicted and true class (n,) and confidence from the logits (n, classes)."""
-    names = np.asarray(names)
+    """Images (n, h, w, c), 0..255, with predicted and true class (n,) and confidence from the logits (n, classes); "" without any."""
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p = p / p.sum(-1, keepdims=True)
-    best = logits.argmax(-1)
-    png = figures.predictions(images, names[labels], names[best], p[np.arange(len(best)), best])
-    return picture("Predictions, wrong ones in red", png)
+    items = []
+    for image, true, guess, share in zip(images, labels, logits.argmax(-1), p.max(-1)):
+        kind, truth = ("right", "") if true == guess else ("wrong", f"<small>true: {_name(names[true])}</small>")
+        caption = f'<span class="{kind}">{_name(names[guess])} {share:.0%}</span>{truth}'
+        items.append(_image(image, f"{names[true]}, predicted {names[guess]}") + caption)
+    note = "With the model's confidence; wrong ones first, in red, with the true class below."
+    return section("Predictions", _gallery(items), note) if items else ""
 
 
 def attention(model, images) -> str:
-    """Attention rollout of a ViT over images (n, h, w, c)."""
-    return picture("Attention rollout: what the output attends to", figures.attention(images, attention_maps(model, images)))
+    """Attention rollout of a ViT over images (n, h, w, c); "" without any."""
+    if not len(images):
+        return ""
+    maps = attention_maps(model, images)
+    items = [_image(image, "image") + _image(figures.heat(image, weights), "its map") for image, weights in zip(images, maps)]
+    return section("Attention rollout: what the output attends to", _gallery(items))
+
+
+def against_truth(truth, predicted) -> str:
+    """Predicted against true numbers, each (n,)."""
+    picture = figures.against_truth(truth, predicted, "truth")
+    return section("Predictions", _pictures({f"{len(truth):,} examples, true against predicted": picture}))
+
+
+def skipped(failed) -> str:
+    """The examples that could not be used, {name: reason}: how many, and which."""
+    if not failed:
+        return section("Left out", "<p>No example: all could be read.</p>")
+    count = "1 example" if len(failed) == 1 else f"{len(failed):,} examples"
+    rows = [[f"<td>{_name(name)}</td>", f"<td>{_name(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]]
+    more = f" The first {NAMED}:" if len(failed) > NAMED else ""
+    return section("Left out", f"<p>{count} could not be used.{more}</p>\n" + _sortable({"example": "", "why": ""}, rows))
+
+
+def configuration(config) -> str:
+    """A config, {key: value}, folded; "" for an empty one."""
+    if not config:
+        return ""
+    return section("Configuration", f"<details><summary>{len(config)} keys</summary>{table(config.items())}</details>")
+
+
+def about(command, facts) -> str:
+    """How the page was made: the words of the command, and (name, value) pairs such as versions and devices."""
+    words = " ".join(_name(shlex.quote(word)) for word in command)
+    return section("Made by", (f"<pre>{words}</pre>\n" if words else "") + table(facts))

@@ -1,54 +1,46 @@
-"""Hints for mistyped names, and for the words of other libraries."""
+"""Hints for mistyped names, and for names that other libraries use."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
-
-def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
-    """The valid names nearest to a mistyped one, best first; [] if none is near."""
-    return difflib.get_close_matches(str(name), list(valid), n=count)
-
-
-def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """' Did you mean "..."?' with the nearest valid name, or an empty string."""
-    close = nearest(name, valid)
-    return f' Did you mean "{close[0]}"?' if close else ""
-
-
-# What other libraries call the arguments of a model: our word, and theirs.
-_THEIR_WORDS = {
-    "classes": "num_classes n_classes nb_classes nclasses num_labels n_labels",
-    "class_names": "labels label_names id2label categories names",
-    "image_size": "img_size imgsize imagesize input_size input_resolution resolution image_shape size",
-    "channels": "in_chans in_channels num_channels input_channels n_channels",
-    "dtype": "dtype_policy policy precision torch_dtype",
-    "remat": "gradient_checkpointing grad_checkpointing checkpointing",
-    "patch_size": "patch patches patch_shape",
-    "depth": "num_layers num_hidden_layers n_layers layers transformer_layers num_blocks blocks",
-    "width": "embed_dim embedding_dim hidden_size hidden_dim dim d_model projection_dim",
-    "heads": "num_heads num_attention_heads n_heads nhead",
-    "head_dim": "dim_head key_dim head_size",
-    "mlp_dim": "mlp_ratio mlp_size intermediate_size intermediate_dim feedforward_dim dim_feedforward ffn_dim",
-    "dropout": "dropout_rate drop_rate hidden_dropout_prob hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop",
-    "attention_dropout": "attn_dropout attn_drop_rate attention_dropout_rate attention_probs_dropout_prob",
-    "drop_path": "drop_path_rate stochastic_depth stochastic_depth_rate",
-    "epsilon": "eps norm_eps layer_norm_eps layer_norm_epsilon",
-    "layer_scale": "init_values layerscale_value layer_scale_init_value",
-    "pool": "global_pool pool_type pooling",
-    "registers": "reg_tokens num_registers num_register_tokens",
-    "class_token": "cls_token use_class_token",
-    "positions": "posemb pos_embed position_embedding position_embeddings",
-    "pre_logits": "representation_size",
-    "qkv_bias": "use_bias use_mha_bias use_qkv_bias",
-    "gelu": "act_layer hidden_act activation mlp_activation",
-    "mean": "image_mean pixel_mean",
-    "std": "image_std pixel_std",
+# What other libraries call our arguments, by our name. Of several of ours, the first that is valid is meant.
+_ELSEWHERE = {
+    ("attention_dropout",): "attn_dropout attention_dropout_rate attn_drop attn_drop_rate attention_probs_dropout_prob",
+    ("channels",): "n_channels in_chans in_channels input_channels num_channels",
+    ("class_names",): "categories names label_names labels id2label",
+    ("classes",): "nclasses num_classes n_classes nb_classes num_labels",
+    ("depth",): "transformer_layers blocks layers n_layers num_layers num_hidden_layers num_blocks",
+    ("distillation_token",): "distilled",
+    ("drop_path",): "stochastic_depth_rate drop_path_rate stochastic_depth stochastic_depth_prob",
+    ("dropout",): "hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop drop_rate dropout_rate hidden_dropout_prob",
+    ("dtype",): "policy torch_dtype dtype_policy precision",
+    ("epsilon",): "layer_norm_epsilon eps layer_norm_eps layernorm_eps norm_eps",
+    ("gelu",): "mlp_activation act act_layer activation hidden_act",
+    ("head", "classes"): "include_top top",
+    ("heads",): "n_heads nhead num_heads num_attention_heads",
+    ("image_size",): "imagesize input_resolution size img_size imgsz image_shape input_shape input_size resolution",
+    ("layer_scale",): "init_values layer_scale_init_value layerscale_value",
+    ("mean",): "pixel_mean image_mean",
+    ("mlp_dim",): "intermediate_dim feedforward_dim ffn_dim dim_feedforward intermediate_size mlp_size",
+    ("path",): "weights load_weights pretrained checkpoint ckpt filename model_name preset",
+    ("pool",): "pool_type global_pool pooling",
+    ("registers",): "num_registers num_register_tokens reg_tokens",
+    ("remat",): "grad_checkpointing checkpointing gradient_checkpointing",
+    ("std",): "pixel_std image_std",
+    ("class_token",): "cls_token use_class_token",
+    ("head_dim",): "dim_head key_dim head_size",
+    ("patch_size",): "patch patches patch_shape",
+    ("positions",): "posemb pos_embed position_embedding position_embeddings",
+    ("pre_logits",): "representation_size",
+    ("qkv_bias",): "use_bias use_mha_bias use_qkv_bias",
+    ("width",): "projection_dim d_model dim embed_dim embedding_dim hidden_dim hidden_size",
 }
-_OURS = {theirs: ours for ours, words in _THEIR_WORDS.items() for theirs in words.split()}
+
 _LOAD = "Trained weights come with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
 # Arguments that have no counterpart, and what to write instead.
-_INSTEAD = {
+_SENTENCES = {
     **dict.fromkeys(("weights", "pretrained", "checkpoint", "pretrained_weights", "load_weights"), _LOAD),
+    "mlp_ratio": "mlp_dim is the hidden width itself: width times mlp_ratio.",
     "include_top": "A model without a head is classes=None.",
     "input_shape": "The size of the images is image_size, a number or (height, width), and channels.",
     "input_tensor": "Call the model on the tensor: model(tensor).",
@@ -60,12 +52,57 @@ _INSTEAD = {
 }
 
 
-def argument_hint(name: str, valid: Iterable[str]) -> str:
-    """What to write instead of the unknown argument `name` of a model, a sentence after a space, or an empty string.
+def _plain(name):
+    return str(name).lower().replace("_", "").replace("-", "")
 
-    It is one of `valid` if another library calls that `name`, a sentence where there is no such argument, or else the nearest of `valid`.
+
+_INSTEAD = {_plain(theirs): sentence for theirs, sentence in _SENTENCES.items()}
+_OURS = {_plain(theirs): ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
+
+
+def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
+    """The valid names nearest to a mistyped one, best first; [] if none is near.
+
+    What other libraries call an argument of ours comes before what is spelled alike: "num_classes" is "classes".
     """
-    valid, word = list(valid), str(name).lower()
-    if word in _INSTEAD:
-        return f" {_INSTEAD[word]}"
-    return did_you_mean(_OURS[word] if _OURS.get(word) in valid else name, valid)
+    valid = list(valid)
+    meant = [ours for ours in _OURS.get(_plain(name), ()) if ours in valid]
+    meant += [ours for ours in valid if _plain(ours) == _plain(name)]
+    alike = difflib.get_close_matches(str(name), valid, n=max(count, 3))
+    alike.sort(key=lambda word: not word.startswith(str(name)))  # "adam" is "adamw" rather than "radam"
+    return list(dict.fromkeys([*meant, *alike]))[:count]
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """' Did you mean "..."?' with the nearest valid name, or an empty string."""
+    close = nearest(name, valid)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def argument_hint(name: str, valid: Iterable[str]) -> str:
+    """What to write instead of the unknown argument `name` of a model: a sentence where there is none like it, or did_you_mean's hint."""
+    return f" {_INSTEAD[_plain(name)]}" if _plain(name) in _INSTEAD else did_you_mean(name, valid)
+
+
+def _paths(tree, above: str = "") -> Iterator[str]:
+    """ "a", "a.b"... of the keys of nested mappings."""
+    for name in tree:
+        yield f"{above}{name}"
+        if hasattr(tree[name], "keys"):
+            yield from _paths(tree[name], f"{above}{name}.")
+
+
+def did_you_mean_key(name: str, valid: Iterable[str], tree: Mapping) -> str:
+    """A hint like did_you_mean's for a key of nested mappings that is not where it was looked for.
+
+    Args:
+        name: the key, without the sections above it.
+        valid: the keys that are there.
+        tree: all of the mappings. The same key in another section is named first, then the nearest one of `valid`, then the nearest anywhere.
+    """
+    paths = list(_paths(tree))
+    named = {path: path.rpartition(".")[2] for path in paths}
+    near = nearest(name, set(named.values()))
+    found = [path for path in paths if named[path] == name] or nearest(name, valid) or [p for p in paths if named[p] in near]
+    quoted = [f'"{path}"' for path in found]
+    return f" Did you mean {' or '.join(quoted)}?" if quoted else ""

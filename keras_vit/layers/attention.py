@@ -4,6 +4,8 @@ The heads are an axis before the tokens, and the products are ordinary matrix pr
 and the one with the least memory traffic when compiled for TPUs (docs/performance.md).
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -46,7 +48,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         epsilon: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         owner = "MultiHeadSelfAttention"
@@ -89,7 +91,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def attention_weights(self, x, mask=None, attention_mask=None):
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
         q, k = self._split(self.query(x)), self._split(self.key(x))
         if self.qk_norm:

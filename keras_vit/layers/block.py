@@ -1,5 +1,7 @@
 """The pre-norm Transformer block (equations 2 and 3 of arXiv 2010.11929) and LayerScale."""
 
+from typing import Any
+
 import keras
 
 from keras_vit.layers.arguments import flag, integer, number, rate
@@ -14,7 +16,7 @@ from keras_vit.layers.seeds import ReplicaSeedGenerator, fold_in
 class LayerScale(keras.layers.Layer):
     """Multiplies by one learned factor per channel, all starting at `initial` (arXiv 2103.17239). Any shape (..., d)."""
 
-    def __init__(self, initial: float = 1e-5, **kwargs):
+    def __init__(self, initial: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
         self.initial = number(initial, "LayerScale: initial")
         self.supports_masking = True
@@ -74,7 +76,7 @@ class TransformerBlock(keras.layers.Layer):
         layer_scale: float | None = None,
         remat: bool = False,
         mlp_form: str = "gelu",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_gelu(gelu, "TransformerBlock")
@@ -144,7 +146,7 @@ class TransformerBlock(keras.layers.Layer):
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
 
-    def attention_weights(self, x, mask=None, attention_mask=None):
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
 

@@ -4,6 +4,8 @@ One unit in two orders: normalisation after each convolution (the hybrids' stems
 ResNet v2).
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -33,7 +35,7 @@ class BottleneckUnit(keras.layers.Layer):
     Input (b, h, w, c); output (b, h', w', 4F). Where channels or strides change, the shortcut is a convolution, "proj".
     """
 
-    def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs):
+    def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
         self.filters = integer(filters, "BottleneckUnit: filters")
         if self.filters % GROUPS:

@@ -1,5 +1,7 @@
 """Convolution with weight standardisation (arXiv 1903.10520), used by the hybrids and by BiT."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -25,7 +27,9 @@ class StdConv2D(keras.layers.Layer):
     the variable dtype under every policy.
     """
 
-    def __init__(self, filters: int, kernel_size: int = 1, strides: int = 1, padding: str = "same", form: str = "std", **kwargs):
+    def __init__(
+        self, filters: int, kernel_size: int = 1, strides: int = 1, padding: str = "same", form: str = "std", **kwargs: Any
+    ):
         super().__init__(**kwargs)
         for name, value, valid in (("padding", padding, ("same", "fixed")), ("form", form, FORMS)):
             if value not in valid:
@@ -40,7 +44,7 @@ class StdConv2D(keras.layers.Layer):
         shape = (self.kernel_size, self.kernel_size, input_shape[-1], self.filters)
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
 
-    def standardized(self):
+    def standardized(self) -> Any:
         """The standardised kernel, (kernel_size, kernel_size, c, filters), in the variable dtype."""
         w = ops.convert_to_tensor(self.kernel)
         mean, variance = ops.moments(w, axes=(0, 1, 2), keepdims=True)

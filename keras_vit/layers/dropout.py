@@ -1,5 +1,7 @@
 """Dropout of activations and of whole residual branches. Both take any shape (b, ...) and return the same shape."""
 
+from typing import Any
+
 import keras
 
 from keras_vit.layers.arguments import integer
@@ -18,7 +20,7 @@ class _RandomLayer(keras.layers.Layer):
         self.supports_masking = True
         self.seed_generator = ReplicaSeedGenerator(self.seed) if self.rate else None
 
-    def noise_shape(self, x):
+    def noise_shape(self, x: Any) -> tuple | None:
         """The mask's shape; None for the shape of x."""
         return None
 
@@ -45,5 +47,5 @@ class Dropout(_RandomLayer):
 class DropPath(_RandomLayer):
     """Zeroes a residual branch for whole examples (stochastic depth, arXiv 1603.09382) and scales the others by 1 / (1 - rate)."""
 
-    def noise_shape(self, x):
+    def noise_shape(self, x: Any) -> tuple | None:
         return (keras.ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)

@@ -1,6 +1,7 @@
 """The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv 2002.05202)."""
 
 import functools
+from typing import Any
 
 import keras
 from keras import ops
@@ -41,7 +42,7 @@ class MlpBlock(keras.layers.Layer):
     Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
     """
 
-    def __init__(self, mlp_dim: int, gelu: str = "erf", dropout: float = 0.0, form: str = "gelu", **kwargs):
+    def __init__(self, mlp_dim: int, gelu: str = "erf", dropout: float = 0.0, form: str = "gelu", **kwargs: Any):
         super().__init__(**kwargs)
         check_gelu(gelu, "MlpBlock")
         check_mlp(form, "MlpBlock")

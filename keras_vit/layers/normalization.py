@@ -1,5 +1,7 @@
 """The normalisation of pixels 0..255, inside the model."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -18,7 +20,7 @@ class PixelNormalization(keras.layers.Layer):
     policy. Autocast is off because bfloat16 would round the pixels first.
     """
 
-    def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs):
+    def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs: Any):
         if kwargs.pop("autocast", False):
             raise ValueError(
                 "PixelNormalization: autocast must be False, since a compute dtype of 16 bits would round the pixels."

@@ -1,5 +1,8 @@
 """Images to patch tokens: x_p E in equation 1 of arXiv 2010.11929."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -10,7 +13,7 @@ from keras_vit.layers.registration import serializable
 FORMS = ("conv", "dense")
 
 
-def pair(value, what: str) -> tuple[int, int]:
+def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
     """(height, width) from a number or a pair.
 
     Args:
@@ -38,7 +41,7 @@ def grid_size(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple
             f"An image of {image_size[0]}x{image_size[1]} pixels is not divisible by patches of "
             f"{patch_size[0]}x{patch_size[1]}. The nearest size that is: {near[0]}x{near[1]}."
         )
-    return tuple(i // p for i, p in zip(image_size, patch_size))
+    return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
 
 
 def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) -> None:
@@ -68,7 +71,15 @@ class PatchEncoder(keras.layers.Layer):
     Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
     """
 
-    def __init__(self, patch_size, width: int, form: str = "conv", norm: bool = False, epsilon: float = 1e-5, **kwargs):
+    def __init__(
+        self,
+        patch_size: int | Sequence[int],
+        width: int,
+        form: str = "conv",
+        norm: bool = False,
+        epsilon: float = 1e-5,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         if form not in FORMS:
             raise ValueError(f'PatchEncoder: unknown form {form!r}. Valid forms: "conv", "dense".')
@@ -138,7 +149,7 @@ class PatchGrid(keras.layers.Layer):
     Input (b, prefix + h * w, d); output (b, h, w, d).
     """
 
-    def __init__(self, grid, prefix: int = 0, **kwargs):
+    def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = pair(grid, "PatchGrid: grid")
         self.prefix = integer(prefix, "PatchGrid: prefix", least=0)

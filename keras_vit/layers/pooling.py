@@ -4,6 +4,8 @@ With a `mask` (b, n), Keras' own or given, mean and attention leave out the toke
 is that of zeros.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -18,7 +20,7 @@ from keras_vit.layers.registration import serializable
 class TokenPooling(keras.layers.Layer):
     """Takes one token: number 0, the class token (as in the paper), or 1, DeiT's distillation token."""
 
-    def __init__(self, index: int = 0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.index = integer(index, "TokenPooling: index", least=0)
         self.supports_masking = True
@@ -45,7 +47,7 @@ class TokenPooling(keras.layers.Layer):
 class MeanPooling(keras.layers.Layer):
     """Averages the patch tokens (GAP), leaving out the first `prefix` tokens: class token, distillation token, registers."""
 
-    def __init__(self, prefix: int = 0, **kwargs):
+    def __init__(self, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.prefix = integer(prefix, "MeanPooling: prefix", least=0)
         self.supports_masking = True
@@ -84,7 +86,7 @@ class AttentionPooling(keras.layers.Layer):
         epsilon: of its layer normalisation.
     """
 
-    def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs):
+    def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
         check_gelu(gelu, "AttentionPooling")
         self.heads = integer(heads, "AttentionPooling: heads")

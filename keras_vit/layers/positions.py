@@ -4,6 +4,8 @@ Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It r
 (1, prefix + n, d): a weight, or a numpy constant.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -62,7 +64,7 @@ class AddPositionEmbs(keras.layers.Layer):
     Input and output (b, prefix + h * w, d).
     """
 
-    def __init__(self, grid, prefix: int = 0, kind: str = "learned", stddev: float = 0.02, **kwargs):
+    def __init__(self, grid: tuple[int, int], prefix: int = 0, kind: str = "learned", stddev: float = 0.02, **kwargs: Any):
         super().__init__(**kwargs)
         if not isinstance(kind, str) or kind not in KINDS:
             raise ValueError(f"AddPositionEmbs: unknown kind {kind!r}. Valid kinds: {', '.join(KINDS)}.")

@@ -1,5 +1,7 @@
 """Learned tokens beside the patches: the class token and registers."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -22,7 +24,9 @@ class ClassToken(keras.layers.Layer):
     Input (b, n, d); output (b, n + count, d). The weight is (1, count, d). In a mask the new tokens are there.
     """
 
-    def __init__(self, count: int = 1, after: int = 0, initializer="zeros", **kwargs):
+    def __init__(
+        self, count: int = 1, after: int = 0, initializer: str | keras.initializers.Initializer = "zeros", **kwargs: Any
+    ):
         super().__init__(**kwargs)
         if not (is_integer(count) and is_integer(after)) or count < 1 or after < 0:
             raise ValueError(f"ClassToken: expected integers count >= 1 and after >= 0, got count={count!r}, after={after!r}.")

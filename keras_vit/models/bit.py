@@ -5,6 +5,8 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -15,7 +17,8 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer, number, per_channel
 from keras_vit.layers.bottleneck import group_norm
 from keras_vit.layers.registration import serializable
-from keras_vit.models.arguments import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
+from keras_vit.models.arguments import BiTOverrides
+from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.heads.classify import linear
 from keras_vit.models.spec import check_overrides
@@ -62,7 +65,7 @@ class BiTSpec:
             raise ValueError(f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32.")
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Channels of the root."""
         return int(64 * self.width_factor)
 
@@ -80,7 +83,7 @@ class BiTSpec:
 BIT_FIELDS = tuple(field.name for field in dataclasses.fields(BiTSpec))
 
 
-def make_bit_spec(variant, **overrides) -> BiTSpec:
+def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpack[BiTOverrides]) -> BiTSpec:
     """The BiTSpec of `variant` with `overrides` applied.
 
     Args:
@@ -144,18 +147,21 @@ class BiT(Classifier):
         ValueError: for an unknown variant or argument.
     """
 
+    spec: BiTSpec
+    image_size: tuple[int, int]
+
     def __init__(
         self,
-        variant,
-        image_size=224,
+        variant: str | BiTSpec | Mapping[str, Any],
+        image_size: int | tuple[int, int] = 224,
         classes: int | None = 1000,
         channels: int = 3,
-        class_names=None,
+        class_names: Sequence[str] | None = None,
         preprocessing: str | None = None,
-        remat=False,
+        remat: bool | Sequence[int] = False,
         name: str | None = "bit",
-        dtype=None,
-        **overrides,
+        dtype: str | keras.DTypePolicy | None = None,
+        **overrides: Unpack[BiTOverrides],
     ):
         spec = make_bit_spec(variant, **overrides)
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)

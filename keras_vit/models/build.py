@@ -1,12 +1,15 @@
 """A model of either family by its variant's name."""
 
 import re
+from typing import Any, Unpack
 
+from keras_vit.models.arguments import Arguments
 from keras_vit.models.bit import BiT, BiTSpec
+from keras_vit.models.spec import ViTSpec
 from keras_vit.models.vit import ViT
 
 
-def build(variant, **arguments) -> ViT | BiT:
+def build(variant: str | ViTSpec | BiTSpec, **arguments: Unpack[Arguments]) -> ViT | BiT:
     """A ViT or BiT.
 
     Args:
@@ -17,4 +20,5 @@ def build(variant, **arguments) -> ViT | BiT:
         ValueError: for an unknown variant or argument.
     """
     bit = isinstance(variant, BiTSpec) or (isinstance(variant, str) and re.fullmatch(r"R\d+x\d+", variant))
-    return (BiT if bit else ViT)(variant, **arguments)
+    family: Any = BiT if bit else ViT
+    return family(variant, **arguments)

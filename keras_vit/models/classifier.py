@@ -1,12 +1,14 @@
 """What ViT and BiT share: pixels in, features, a head; and a config that describes the model completely."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.models import taps
-from keras_vit.models.arguments import plain_names
+from keras_vit.models.checks import plain_names
 from keras_vit.training import state
 from keras_vit.training.classify import Prediction
 from keras_vit.training.model import Model, describe_input
@@ -25,7 +27,19 @@ class Classifier(Model):
     # Set by checkpoints.load: a new model may be run before it is trained, but a loaded one is expected to predict.
     refuses_zero_head = False
 
-    def __init__(self, image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy):
+    def __init__(
+        self,
+        image: keras.KerasTensor,
+        features: keras.KerasTensor,
+        outputs: keras.KerasTensor,
+        spec: Any,
+        classes: int | None,
+        class_names: Sequence[str] | None,
+        preprocessing: str | None,
+        remat: bool | Sequence[int],
+        name: str,
+        policy: keras.DTypePolicy,
+    ):
         class_names = None if class_names is None else plain_names(class_names)
         if class_names is not None and len(class_names) != classes:
             mend = "leave them out, or set classes" if classes is None else f"set classes={len(class_names)}, or give all names"
@@ -43,15 +57,17 @@ class Classifier(Model):
         self._features = features
 
     @property
-    def features(self):
+    def features(self) -> keras.KerasTensor:
         """The symbolic features before the head, (b, d)."""
         return self._features
 
-    def feature_map(self, blocks=None):
+    def feature_map(self, blocks: Sequence[int] | None = None) -> Any:
         """The symbolic feature maps (b, h, w, d) after the blocks with these numbers; see models.taps.feature_map."""
         return taps.feature_map(self, blocks)
 
-    def with_head(self, layer: keras.layers.Layer, on: str = "features", class_names=None, name: str | None = None) -> Model:
+    def with_head(
+        self, layer: keras.layers.Layer, on: str = "features", class_names: Sequence[str] | None = None, name: str | None = None
+    ) -> Model:
         """A model of this package with another head: its output is layer(self.features).
 
         It shares this model's layers and weights; `clone()` gives a model with copies. This model's own head is left out.
@@ -112,7 +128,7 @@ class Classifier(Model):
         """Whether a head's kernel is all zeros, as it is before any training and in Google's ImageNet-21k files of 2020."""
         return any(not np.any(keras.ops.convert_to_numpy(head.kernel)) for head in self.heads())
 
-    def check_head(self):
+    def check_head(self) -> None:
         """Refuses to predict with a head that was loaded as zeros and still is zero: its logits mean nothing."""
         if self.refuses_zero_head and self.has_zero_head():
             raise ValueError(

@@ -3,16 +3,21 @@
 `encode(embed(image, spec), spec)` is a ViT without its head. The layers carry the names that checkpoints and taps rely on.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 
 from keras_vit import layers
 from keras_vit.layers.patches import grid_size
-from keras_vit.models.arguments import blocks_to_remat, float_policy
+from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
 
-def embed(image, spec: ViTSpec | str, remat: bool = False, dtype=None):
+def embed(
+    image: keras.KerasTensor, spec: ViTSpec | str, remat: bool = False, dtype: str | keras.DTypePolicy | None = None
+) -> keras.KerasTensor:
     """Equation 1 of the paper: z_0 = [x_class; x_p E] + E_pos.
 
     Args:
@@ -55,7 +60,14 @@ def embed(image, spec: ViTSpec | str, remat: bool = False, dtype=None):
     return layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
 
 
-def encode(tokens, spec: ViTSpec | str, remat=False, dtype=None, mask=None, attention_mask=None):
+def encode(
+    tokens: keras.KerasTensor,
+    spec: ViTSpec | str,
+    remat: bool | Sequence[int] = False,
+    dtype: str | keras.DTypePolicy | None = None,
+    mask: Any = None,
+    attention_mask: Any = None,
+) -> keras.KerasTensor:
     """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
 
     Args:

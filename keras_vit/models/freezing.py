@@ -1,13 +1,14 @@
 """Freezing layers: by name patterns, or all but the head."""
 
 import fnmatch
+from collections.abc import Sequence
 
 import keras
 
 from keras_vit.models import taps
 
 
-def freeze(model: keras.Model, patterns) -> list[str]:
+def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
     """Freezes the layers whose names match any of the patterns. Call it before compile.
 
     Args:

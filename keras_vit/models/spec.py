@@ -7,6 +7,8 @@ Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from keras_vit.layers.mlp import check_gelu, check_mlp
 from keras_vit.layers.patches import FORMS, pair
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
+from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.variants import variant_hint
 
 ROWS = {
@@ -165,7 +168,11 @@ class ViTSpec:
             self._replace("head_dim", None)  # equal models, equal specs
         for name, valid in (("pool", POOLS), ("positions", tuple(KINDS)), ("patch_form", FORMS)):
             if getattr(self, name) not in valid:
-                raise ValueError(f"Unknown {name} {getattr(self, name)!r}. Valid: {', '.join(valid)}.")
+                hint = did_you_mean(getattr(self, name), valid)
+                raise ValueError(f"Unknown {name} {getattr(self, name)!r}.{hint} Valid: {', '.join(valid)}.")
+        for name in ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm"):
+            if getattr(self, name) not in (True, False):  # text would count as True
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         check_gelu(self.gelu, "ViTSpec")
         check_mlp(self.mlp_form, "ViTSpec")
         for name in _CHOICES:
@@ -195,7 +202,7 @@ class ViTSpec:
     @property
     def positioned(self) -> int:
         """Number of tokens before the patches that have a position embedding: class and distillation token."""
-        return int(self.class_token) + int(self.distillation_token)
+        return int(bool(self.class_token)) + int(self.distillation_token)
 
     @property
     def prefix(self) -> int:
@@ -275,7 +282,7 @@ def _check_effect(overrides, spec):
             raise ValueError(f"{name}={overrides[name]!r} has no effect: {reason}. Leave it out.")
 
 
-def make_spec(variant, **overrides) -> ViTSpec:
+def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
     """The ViTSpec of `variant` with `overrides` applied.
 
     Args:

@@ -4,6 +4,9 @@ They work for a ViT or BiT, for a model built on one's tensors (`vit.with_head(l
 that calls one as a layer (nested).
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -91,7 +94,7 @@ def _outside(model, tap):
     return tensors if encoder is model else keras.Model(encoder.input, tensors)(image)
 
 
-def features(model: keras.Model):
+def features(model: keras.Model) -> keras.KerasTensor:
     """The features before the head, symbolic (b, d).
 
     Raises:
@@ -108,7 +111,7 @@ def _features(model):
     return model.get_layer(name).output
 
 
-def tokens(model: keras.Model):
+def tokens(model: keras.Model) -> keras.KerasTensor:
     """A ViT's tokens after the last block and its normalisation, symbolic (b, n, d), prefix tokens included.
 
     Raises:
@@ -139,7 +142,7 @@ def ends_in_probabilities(model: keras.Model) -> bool:
     return type(last).__name__ in ("Softmax", "Sigmoid") or getattr(last, "activation", None) in activations
 
 
-def feature_map(model: keras.Model, numbers=None):
+def feature_map(model: keras.Model, numbers: Sequence[int] | None = None) -> Any:
     """The model's patch grid (ViT) or feature maps (BiT) after given blocks, for dense heads and inspection.
 
     Args:

@@ -1,13 +1,19 @@
 """The Vision Transformer (arXiv 2010.11929) as a functional Keras model: pixels 0..255 in, logits out."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import keras
+
 from keras_vit.layers.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
-from keras_vit.models.arguments import class_count, float_policy, image_input, model_name, plain_remat
+from keras_vit.models.arguments import ViTOverrides
+from keras_vit.models.checks import class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.heads.classify import classify
-from keras_vit.models.spec import make_spec
+from keras_vit.models.spec import ViTSpec, make_spec
 
 
 @serializable
@@ -34,18 +40,21 @@ class ViT(Classifier):
         ValueError: for an unknown variant or argument, or an image that is not a whole number of patches.
     """
 
+    spec: ViTSpec
+    image_size: tuple[int, int]
+
     def __init__(
         self,
-        variant,
-        image_size=224,
+        variant: str | ViTSpec | Mapping[str, Any],
+        image_size: int | tuple[int, int] = 224,
         classes: int | None = 1000,
         channels: int = 3,
-        class_names=None,
+        class_names: Sequence[str] | None = None,
         preprocessing: str | None = None,
-        remat=False,
+        remat: bool | Sequence[int] = False,
         name: str | None = "vit",
-        dtype=None,
-        **overrides,
+        dtype: str | keras.DTypePolicy | None = None,
+        **overrides: Unpack[ViTOverrides],
     ):
         spec = make_spec(variant, **overrides)
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
@@ -61,6 +70,6 @@ class ViT(Classifier):
         return grid_size(self.image_size, self.spec.stride)
 
     @property
-    def tokens(self):
+    def tokens(self) -> keras.KerasTensor:
         """The encoder's output, symbolic (b, n, d): the last block's, normalised unless the spec has fc_norm."""
         return taps.tokens(self)

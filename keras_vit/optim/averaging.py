@@ -43,7 +43,7 @@ class StochasticWeightAveraging(OptimizerWrapper):
         super().__init__(inner_optimizer, True, 0.0, name)
         self.start, self.every = int(start), int(every)
 
-    def share(self, step):
+    def share(self, step: Any) -> Any:
         since = ops.maximum(step - self.start, 0)
         count = ops.cast(since // self.every + 1, "float32")
         return ops.where(ops.equal(since % self.every, 0), 1.0 / count, 0.0)

@@ -51,12 +51,12 @@ class Lookahead(OptimizerWrapper):
         pairs = [(w, slow) for w, slow in zip(self._trainable_variables, self._slow) if slow is not None]
         return [(w, ops.convert_to_tensor(w), slow, ops.convert_to_tensor(slow)) for w, slow in pairs]
 
-    def before_step(self):
+    def before_step(self) -> None:
         first = ops.equal(self._iterations, 0)  # not in build: weights may still be loaded after it
         for _, weight, slow, old in self._pairs():
             self.assign(slow, ops.where(first, weight, old))
 
-    def after_step(self, step):
+    def after_step(self, step: Any) -> None:
         synchronise = ops.equal(step % self.k, 0)
         for variable, weight, slow, old in self._pairs():
             new = ops.where(synchronise, old + (weight - old) * self.alpha, old)

@@ -61,7 +61,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     slots = ()
 
     def __init__(self, learning_rate, decay: float, layer_decay: float | None, name: str, **kwargs):
-        if kwargs.pop("weight_decay", None) is not None:
+        if kwargs.pop("weight_decay", None):
             raise ValueError(
                 f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=, which is for kernels only."
             )
@@ -70,9 +70,18 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
                 f"{type(self).__name__} expects decay >= 0, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
                 f"layer_decay={layer_decay}."
             )
+        for norm in ("clipnorm", "clipvalue", "global_clipnorm"):
+            if kwargs.get(norm) is not None and kwargs[norm] <= 0:
+                raise ValueError(f"{type(self).__name__}: {norm} must be positive, or None for no clipping. Got {kwargs[norm]}.")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.decay = decay
         self.layer_decay = layer_decay
+
+    def _check_rates(self, **rates):
+        """Refuses factors of running averages outside 0 to 1, 1 excluded."""
+        for name, rate in rates.items():
+            if not 0 <= rate < 1:
+                raise ValueError(f"{type(self).__name__}: {name} must be at least 0 and below 1, got {rate}.")
 
     def build(self, variables):
         if self.built:
@@ -122,17 +131,18 @@ class Momentum(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate=0.01,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
         momentum: float = 0.9,
         decay: float = 0.0,
         layer_decay: float | None = None,
         name: str = "momentum",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
+        self._check_rates(momentum=momentum)
         self.momentum = momentum
 
-    def step(self, gradient, velocity):
+    def step(self, gradient: Any, velocity: Any) -> Any:
         new = self.momentum * velocity + gradient
         self.assign(velocity, new)
         return new
@@ -157,21 +167,24 @@ class AdamW(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate=0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
         decay: float = 0.0,
         layer_decay: float | None = None,
         name: str = "adamw",
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(learning_rate, decay, layer_decay, name, **kwargs)
+        self._check_rates(beta_1=beta_1, beta_2=beta_2)
+        if epsilon <= 0:
+            raise ValueError(f"{type(self).__name__}: epsilon must be positive, got {epsilon}.")
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
 
-    def step(self, gradient, m, v):
+    def step(self, gradient: Any, m: Any, v: Any) -> Any:
         t = ops.cast(self.iterations + 1, gradient.dtype)
         correct_1 = 1.0 - ops.power(ops.cast(self.beta_1, gradient.dtype), t)
         root_2 = ops.sqrt(1.0 - ops.power(ops.cast(self.beta_2, gradient.dtype), t))

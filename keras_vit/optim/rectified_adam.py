@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
@@ -45,13 +46,13 @@ class RectifiedAdam(AdamW):
 
     def __init__(
         self,
-        learning_rate=0.001,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
         threshold: float = 4.0,
         name: str = "radam",
-        **kwargs,
+        **kwargs: Any,
     ):
         if not 0.6 < beta_2 < 1 or threshold < 4:
             raise ValueError(
@@ -61,7 +62,7 @@ class RectifiedAdam(AdamW):
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
         self.threshold = threshold
 
-    def step(self, gradient, m, v):
+    def step(self, gradient: Any, m: Any, v: Any) -> Any:
         t = ops.cast(self.iterations + 1, "float32")
         correct_1, correct_2 = 1.0 - ops.power(self.beta_1, t), -ops.expm1(t * math.log(self.beta_2))
         rho, rho_inf = approximated_length(t, self.beta_2), 2.0 / (1.0 - self.beta_2) - 1.0

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.registration import serializable
 
 
@@ -64,9 +65,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ):
         super().__init__()
         if decay not in DECAYS:
-            raise ValueError(f'Unknown decay "{decay}". Valid: {", ".join(DECAYS)}.')
+            raise ValueError(f'Unknown decay "{decay}".{did_you_mean(decay, DECAYS)} Valid: {", ".join(DECAYS)}.')
         if not 0 <= warmup <= total:
             raise ValueError(f"The warm-up must fit into the run: got warmup={warmup} of total={total} steps.")
+        if peak < 0 or final < 0 or timescale <= 0 or cooldown < 0:
+            raise ValueError(
+                f"WarmupSchedule expects peak, final and cooldown of at least 0 and a positive timescale. Got peak={peak}, final={final}, "
+                f"timescale={timescale}, cooldown={cooldown}."
+            )
         self.peak = peak
         self.total = total
         self.warmup = warmup

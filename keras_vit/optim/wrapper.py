@@ -81,13 +81,13 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
     def learning_rate(self, value):
         self.inner_optimizer.learning_rate = value
 
-    def before_step(self):
+    def before_step(self) -> None:
         """Runs before the inner optimizer's step."""
 
-    def after_step(self, step):
+    def after_step(self, step: Any) -> None:
         """Runs after the inner optimizer's step number `step`, which counts from 1."""
 
-    def share(self, step):
+    def share(self, step: Any) -> Any:
         """The share of the weights in the averages after `step`; the old averages have the rest. By default Keras' EMA."""
         return ops.where(ops.equal(step, 1), 1.0, 1.0 - self.ema_momentum)
 

@@ -238,6 +238,7 @@ def planned_run(config, datasets, examples=None, classes=None):
     with quiet(logging.ERROR), without_values():
         model = task.model(train)
         loss = task.loss(train)
+        task.mixing(model)  # refuses a wrong alpha
     _check_evaluators(made, model)
     loss = f"{resolved['loss']['name']} loss" if "loss.name" in task.reads else _name(loss)
     return PlannedRun(train, held_out, resolved, model, remark, loss)

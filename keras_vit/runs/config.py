@@ -2,6 +2,7 @@
 
 import json
 import math
+import numbers
 
 from keras_vit.runs.durations import resolve_steps
 
@@ -14,6 +15,22 @@ MAY_CHANGE = frozenset(
 _OFF = ("", 0, 0.0, False, [], ())
 
 
+def _check_numbers(config):
+    """Refuses numbers with which nothing would run, or nothing be learned.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    for key in ("batch_size", "micro_batches", "steps_per_execution", "keep"):
+        if not isinstance(config[key], numbers.Integral) or config[key] < 1:
+            raise ValueError(f"config.{key} must be a whole number above 0, got {config[key]!r}.")
+    rate, clip_norm = config.optimizer.learning_rate, config.optimizer.clip_norm
+    if not isinstance(rate, numbers.Real) or not rate > 0:
+        raise ValueError(f"config.optimizer.learning_rate must be above 0, got {rate!r}.")
+    if clip_norm is not None and not clip_norm >= 0:
+        raise ValueError(f"config.optimizer.clip_norm must be above 0, or None for no clipping, got {clip_norm!r}.")
+
+
 def resolve(config, examples):
     """The config as a dict with every duration in steps.
 
@@ -22,8 +39,9 @@ def resolve(config, examples):
         examples: the number of examples in the training split.
 
     Raises:
-        ValueError: for text that is not a duration, or a run without steps.
+        ValueError: for text that is not a duration, a run without steps, or numbers that cannot be.
     """
+    _check_numbers(config)
     resolved = json.loads(config.to_json_best_effort())
     total = resolve_steps(config.total, config.batch_size, examples)
     if total < 1:

@@ -6,6 +6,7 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_text import json_text
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Classification, find_task
@@ -34,8 +35,8 @@ def write_evaluation(folder, name, task, setting, evaluation, model_name, data_n
     """Writes evaluation.json and report.html, or for a named evaluator NAME.json, to `folder`."""
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({**evaluation.measures, **evaluation.details}, indent=2).encode()
-    write_bytes(folder / (f"{name}.json" if name else "evaluation.json"), content)
+    content = json_text({**evaluation.measures, **evaluation.details}) + "\n"
+    write_bytes(folder / (f"{name}.json" if name else "evaluation.json"), content.encode())
     if name:
         return
     is_rundir = bool(_config_of(model_name))

@@ -1,5 +1,6 @@
 """The optimizer and the learning-rate schedule of a resolved config."""
 
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.optim import AdamW, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 
 # name: (class, the keys of a config's optimizer that are arguments of this class)
@@ -24,7 +25,8 @@ def make_optimizer(resolved):
     """
     o, total = resolved["optimizer"], resolved["total"]
     if o["name"] not in OPTIMIZERS:
-        raise ValueError(f'Unknown optimizer "{o["name"]}". Valid: {", ".join(OPTIMIZERS)}.')
+        hint = did_you_mean(o["name"], OPTIMIZERS)
+        raise ValueError(f'Unknown optimizer "{o["name"]}".{hint} Valid: {", ".join(OPTIMIZERS)}.')
     if o["ema"] and o["swa"] is not None:
         raise ValueError(
             f"optimizer.ema={o['ema']} and optimizer.swa={o['swa']}: a run has only one kind of averaged weights. Set one of them to None."

@@ -1,5 +1,12 @@
 """Writing report.html, for a run or an evaluation."""
 
+import collections
+import datetime
+import json
+import os
+import platform
+import sys
+
 import keras
 import numpy as np
 from absl import logging
@@ -7,6 +14,8 @@ from absl import logging
 from keras_vit.data import evaluation_batches
 from keras_vit.inspection import report
 from keras_vit.io.atomic import write_bytes
+from keras_vit.runs.config import flat
+from keras_vit.version import __version__
 
 SAMPLES = 500  # examples that a report chooses from
 
@@ -26,6 +35,56 @@ def _samples(setting):
     return keras.tree.map_structure(lambda *parts: np.concatenate(parts)[:SAMPLES], *map(_counted, first))
 
 
+def command(arguments) -> list[str]:
+    """The words of the command that started this process, from sys.orig_argv; [] in a notebook or at Python's prompt."""
+    program, *rest = arguments
+    if not rest or "ipykernel" in sys.modules:
+        return []
+    if not rest[0].startswith("-") and not rest[0].endswith(".py"):  # an installed script
+        program, *rest = rest
+    return [os.path.basename(program), *rest]
+
+
+def _accelerators():
+    """The names of the accelerators of this process."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [device.device_kind for device in jax.devices() if device.platform != "cpu"]
+    import tensorflow as tf
+
+    found = [device for device in tf.config.list_physical_devices() if device.device_type in ("GPU", "TPU")]
+    return [tf.config.experimental.get_device_details(device).get("device_name", device.device_type) for device in found]
+
+
+def surroundings(strategy) -> list[tuple[str, str]]:
+    """When and with what this process works: (name, value) pairs."""
+    import tensorflow as tf
+
+    devices = [f"{os.cpu_count()} CPU cores ({platform.machine()})"]
+    devices += [f"{count} x {name}" for name, count in collections.Counter(_accelerators()).items()]
+    versions = {"keras_vit": __version__, "keras": keras.__version__, "tensorflow": tf.__version__}
+    if keras.backend.backend() == "jax":
+        import jax
+
+        versions["jax"] = jax.__version__
+    versions["python"] = platform.python_version()
+    return [
+        ("date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("backend", keras.backend.backend()),
+        ("devices", ", ".join(devices)),
+        ("strategy", strategy.name if strategy.replicas == 1 else f"{strategy.name}, {strategy.replicas} replicas"),
+        ("system", platform.platform()),
+    ]
+
+
+def _configuration(task):
+    """The task's config as {"data.source": text of the value}; {} without one."""
+    config = json.loads(task.config.to_json_best_effort()) if task.config else {}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(config).items()}
+
+
 def write_report(folder, title, task, model, setting, evaluation, records):
     """Writes report.html to `folder`, or logs which package it would need.
 
@@ -34,14 +93,18 @@ def write_report(folder, title, task, model, setting, evaluation, records):
         title: the title of the page.
         task: the Task that provides the sections.
         model: the model, on one device.
-        setting: the evaluation's Setting, with its data.
+        setting: the evaluation's Setting, with its data; examples in its `errors` are named as left out.
         evaluation: an Evaluation.
         records: the records of metrics.jsonl; may be empty.
     """
     try:
-        page = report.page(title, task.report(model, evaluation, _samples(setting), records))
+        sections = task.report(model, evaluation, _samples(setting), records)
     except ImportError as error:
         logging.warning("No report.html: %s", error)
         return
-    write_bytes(folder / "report.html", page.encode())
+    left_out = "" if setting.errors is None else report.skipped(setting.errors.names)
+    made_by = report.about(command(sys.orig_argv), surroundings(setting.strategy))
+    page = report.page(title, [*sections, left_out, report.configuration(_configuration(task)), made_by])
+    # A file's name may hold bytes that are no text, which UTF-8 cannot write.
+    write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
     logging.info("Report: %s", folder / "report.html")

@@ -6,20 +6,27 @@ repeated as long as the config is the same. Keras' state is cleared between runs
 
 import json
 import math
+import os
 import statistics
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from absl import logging
 from etils import epath
+from ml_collections import ConfigDict
 
+from keras_vit.distribution import Strategy
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_text import json_text
+from keras_vit.tasks import Score
 
 
 def write_json(path, content, strategy):
     """Writes JSON, in the chief process only."""
     if strategy.chief:
-        write_bytes(path, (json.dumps(content, indent=2, default=str) + "\n").encode())
+        write_bytes(path, (json_text(content) + "\n").encode())
 
 
 def write_picture(path, draw, strategy):
@@ -52,13 +59,13 @@ def run_once(config, workdir, run, strategy):
     return measures
 
 
-def _curves(folder, seeds, metric):
-    """{"seed 0": (steps, values)} of a metric in the runs' metrics.jsonl."""
+def _curves(folder, seeds, score):
+    """{"seed 0": (steps, values)} of the score's curve in the runs' metrics.jsonl, as the score is shown."""
     curves = {}
     for seed in seeds:
         path = folder / f"seed_{seed}" / "metrics.jsonl"
         records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        points = [(record["step"], record[metric]) for record in records if metric in record]
+        points = [(record["step"], score.scaled(record[score.curve])) for record in records if score.curve in record]
         if points:
             curves[f"seed {seed}"] = tuple(zip(*points))
     return curves
@@ -76,7 +83,14 @@ def mean_and_deviation(runs):
     return result
 
 
-def run_seeds(config, workdir, run, strategy, score, count):
+def run_seeds(
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    run: Callable[[ConfigDict, Any], dict[str, Any]],
+    strategy: Strategy,
+    score: Score,
+    count: int,
+) -> dict[str, Any]:
     """Runs `config` with seeds config.seed to config.seed + count - 1, in workdir/seed_N; returns means and standard deviations.
 
     Also writes runs.json and, if matplotlib is installed, runs.png with the curves, and prints a line.
@@ -103,9 +117,9 @@ def run_seeds(config, workdir, run, strategy, score, count):
         runs[seed] = run_once(seeded, folder / f"seed_{seed}", run, strategy)
     means = mean_and_deviation(list(runs.values()))
     write_json(folder / "runs.json", {"mean": means, "seeds": runs}, strategy)
-    curves = _curves(folder, runs, score.curve) if strategy.chief else {}
+    curves = _curves(folder, runs, score) if strategy.chief else {}
     if curves:
-        write_picture(folder / "runs.png", lambda: figures.lines(curves, "step", score.curve.removeprefix("val_")), strategy)
+        write_picture(folder / "runs.png", lambda: figures.lines(curves, "step", score.label), strategy)
     if strategy.chief:
         each = ", ".join(score.text(measures) for measures in runs.values())
         print(f"{workdir}: {score.title} {score.text(means)}{score.unit} over {count} seeds ({each})")

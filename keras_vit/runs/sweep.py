@@ -6,17 +6,23 @@ A grid is text: "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1". Commas 
 import ast
 import dataclasses
 import itertools
+import os
 import re
+from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
+from keras_vit.distribution import Strategy
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.runs.config_keys import OPEN, check_not_off, literal, set_key
 from keras_vit.runs.seeds import run_seeds, write_json, write_picture
+from keras_vit.tasks import Score
 
 OWN = "own"  # --sweep without a grid: the config's own grid
 
@@ -65,8 +71,9 @@ def _place(config, key):
         ValueError: if the config has no such key, naming the nearest one.
     """
     *folders, last = key.split(".")
-    # As on the command line, evaluators and models of the user's own check their keys when they are made.
-    parts, any_key = [], folders and (folders[0] == "evals" or folders == ["model"] and config.task != "classification")
+    # The fields of a classifier's spec are known here; evaluators and other models check their keys when they are made.
+    section = key.partition(".")[0]
+    parts, any_key = [], section in OPEN and (section != "model" or config.task != "classification")
     for part in (*folders, last):
         parts.append(part)
         valid = list(config.keys()) if hasattr(config, "keys") else []
@@ -75,7 +82,7 @@ def _place(config, key):
         if part not in valid and any_key and len(parts) > 1:
             return None, last, object
         if part not in valid:
-            hint = did_you_mean(part, valid)
+            hint = did_you_mean_key(part, valid, config)
             raise ValueError(f'The sweep\'s {key}: the config has no "{part}" there.{hint} Valid: {", ".join(valid)}.')
         if parts != [*folders, last]:
             config = config[part]
@@ -83,14 +90,6 @@ def _place(config, key):
         config.get_type(last) if last in config and config.get_type(last) is not object else _SPEC_TYPES.get(last, object)
     )
     return config, last, value_type
-
-
-def _literal(text):
-    """The value of a Python literal, or the text itself if it is not one."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
 
 
 def _value(text, key, value_type):
@@ -101,12 +100,13 @@ def _value(text, key, value_type):
     """
     if text == "None":
         return None
+    check_not_off(key, text, value_type)
     try:
         if value_type is bool:
             return {"true": True, "false": False}[text.lower()]
         if value_type in (int, float, str):
             return value_type(text)
-        return _literal(text) if value_type is object else ast.literal_eval(text)
+        return literal(text) if value_type is object else ast.literal_eval(text)
     except (KeyError, ValueError, SyntaxError):
         name = getattr(value_type, "__name__", str(value_type))
         raise ValueError(f'The sweep\'s {key}="{text}": expected a value of type {name}.') from None
@@ -136,23 +136,12 @@ def parse_grid(text, config):
     return grid
 
 
-def _set(config, parts, value):
-    """Sets a value, creating sections and keys as needed; the config may be locked."""
-    *folders, last = parts
-    with config.unlocked(), config.ignore_type():
-        for part in folders:
-            if part not in config:
-                config[part] = ConfigDict()
-            config = config[part]
-        config[last] = value
-
-
 def at(config, point):
     """A copy of the config with the point's values."""
     config = config.copy_and_resolve_references()
     for key, value in point.items():
         _place(config, key)  # refuses a key that the config does not have
-        _set(config, key.split("."), value)
+        set_key(config, key.split("."), value)
     return config
 
 
@@ -193,12 +182,11 @@ def _picture(grid, rows, score):
     """The score as a curve over the values of a single numeric key, else as bars."""
     good = [row for row in rows if score.name in row]
     keys = list(grid.values)
-    numeric = all(isinstance(row["point"][keys[0]], (int, float)) for row in good)
+    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in grid.values[keys[0]])
     if len(keys) > 1 or not numeric:
         return figures.bars({grid.name(row["point"]): score.scaled(row[score.name]) for row in good}, score.label)
     points = sorted((row["point"][keys[0]], score.scaled(row[score.name])) for row in good)
-    log = points[0][0] > 0 and points[-1][0] >= 4 * points[0][0]
-    return figures.lines({score.title: tuple(zip(*points))}, keys[0], score.label, log)
+    return figures.lines({score.title: tuple(zip(*points))}, keys[0], score.label, label_each=True)
 
 
 def _run_points(config, grid, folder, run_point, score):
@@ -217,7 +205,15 @@ def _run_points(config, grid, folder, run_point, score):
     return rows, max(good, key=lambda i: score.rank(rows[i]))
 
 
-def run_sweep(config, text, workdir, run, strategy, score, seeds=1):
+def run_sweep(
+    config: ConfigDict,
+    text: str,
+    workdir: str | os.PathLike,
+    run: Callable[[ConfigDict, Any], dict[str, Any]],
+    strategy: Strategy,
+    score: Score,
+    seeds: int = 1,
+) -> dict[str, Any]:
     """Runs a sweep in `workdir` and prints its table; points that have finished before are not run again.
 
     The config's own sweep runs each point once, on the development splits, and then, as in the paper, the best one on the whole training

@@ -3,10 +3,13 @@
 import contextlib
 import functools
 import math
+import os
 import platform
+from typing import Any
 
 import keras
 from absl import logging
+from ml_collections import ConfigDict
 
 from keras_vit.checkpoints.save import save_model
 from keras_vit.data import ExampleErrors, evaluation_batches, open_source, training_batches
@@ -166,7 +169,13 @@ def finish(config, task, model, held_out, rundir, errors):
     return evaluation.measures
 
 
-def run(config, workdir, data_dir=None, strategy=_ONE_DEVICE, data_service=None):
+def run(
+    config: ConfigDict,
+    workdir: str | os.PathLike,
+    data_dir: str | None = None,
+    strategy: Strategy = _ONE_DEVICE,
+    data_service: str | None = None,
+) -> tuple[keras.Model, dict[str, Any]]:
     """Trains as `config` says, resuming the run in `workdir` if there is one; returns (model, measures).
 
     Args:

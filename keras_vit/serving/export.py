@@ -5,7 +5,9 @@ import os
 import keras
 
 from keras_vit.io.atomic import replacing
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
+from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.training.classify import preprocessing_text
 
@@ -78,9 +80,10 @@ def _bytes_endpoint(model, top_k):
 
 
 def _check(model, path, format):
+    path = check_model_and_path("export", model, path)
     if format not in FORMATS:
         raise ValueError(
-            f'Unknown export format "{format}". Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
+            f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -89,13 +92,12 @@ def _check(model, path, format):
         )
     if os.path.isfile(path):
         raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
-    if getattr(model, "image_size", None) is None:
+    if model.image_size is None:
         raise ValueError(
-            f'Expected a keras_vit model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a '
-            f"{type(model).__name__} with the input shape {model.input_shape}. Make it with keras_vit.Model(inputs, outputs)."
+            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
+            f"input shape {model.input_shape}."
         )
-
-    if getattr(model, "classes", None) is not None and ends_in_probabilities(model):
+    if model.classes is not None and ends_in_probabilities(model):
         raise ValueError(
             f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid, and an export would '
             "apply the softmax twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
@@ -110,7 +112,9 @@ def _features_or_none(model):
         return None
 
 
-def export(model, path, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False):
+def export(
+    model: keras.Model, path: str | os.PathLike, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False
+) -> None:
     """Writes `model` to the folder `path` as a SavedModel that runs without this package.
 
     Signatures:
@@ -131,7 +135,7 @@ def export(model, path, format: str = "tf_saved_model", top_k: int = 5, verbose:
         verbose: print the signatures.
 
     Raises:
-        ValueError: for an unknown format, a backend other than TensorFlow, a model whose input is not one image, one with classes that
+        ValueError: for something other than a model of this package and a path, an unknown format, a backend other than TensorFlow, a model whose input is not one image, one with classes that
             returns probabilities, or a path that is a file.
     """
     _check(model, path, format)

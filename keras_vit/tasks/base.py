@@ -12,10 +12,14 @@ from typing import Any
 
 import keras
 import numpy as np
+from ml_collections import ConfigDict
 
+from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator
 from keras_vit.inspection import report
+
+_BATCH = 64  # examples per prediction of a report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +93,43 @@ OPTIONS = {
 }
 
 
+def predict(model, x):
+    """The model's output (n, ...) for arrays of n examples, float32, on one device."""
+    n = len(keras.tree.flatten(x)[0])
+    batches = (keras.tree.map_structure(lambda array, i=i: array[i : i + _BATCH], x) for i in range(0, n, _BATCH))
+    return np.concatenate([model.predict_on_batch(batch) for batch in batches], dtype="float32")
+
+
+def _against_truth(model, samples):
+    """A report's section with predicted against true numbers, in a list; [] for a model of anything but one number per example."""
+    x, y = samples
+    if keras.tree.is_nested(y) or keras.tree.is_nested(model.output) or y.dtype.kind != "f" or not y.size == len(y) > 1:
+        return []
+    if math.prod(model.output.shape[1:]) != 1:
+        return []
+    return [report.against_truth(y.reshape(-1), predict(model, x).reshape(-1))]
+
+
+def _is_random(preprocess):
+    """Whether a preprocessing text is random; an op that this process does not know, one of the run's own, is taken to be."""
+    try:
+        return parse(preprocess).random
+    except ValueError:
+        return True
+
+
+def _training_note(config):
+    """What sets the curves of training apart from those of evaluation, as a sentence; "" if nothing does, or it is not known."""
+    if not config or "data" not in config:
+        return ""
+    augmented = "augmented " if _is_random(config.data.train_preprocess) else ""
+    mixed = " or ".join(name for name in ("mixup", "cutmix") if config.get(name))
+    if not augmented and not mixed:
+        return ""
+    images = f"{augmented}images" + (f", mixed by {mixed}" if mixed else "")
+    return f"Training is measured on {images}; evaluation on the images as they are."
+
+
 class Task:
     """What a model learns. A subclass defines `select`, `build` and `loss`, and overrides the other defaults that do not fit.
 
@@ -101,7 +142,7 @@ class Task:
     score = Score("loss", higher_is_better=False)
     reads: tuple[str, ...] = ()
 
-    def __init__(self, config):
+    def __init__(self, config: ConfigDict):
         self.config = config
 
     def check_config(self) -> None:
@@ -120,7 +161,7 @@ class Task:
 
     # Data
 
-    def check_data(self, train, held_out) -> None:
+    def check_data(self, train: Any, held_out: Any) -> None:
         """Refuses sources that the task cannot learn from.
 
         Raises:
@@ -133,11 +174,11 @@ class Task:
 
     # Model
 
-    def build(self, source) -> keras.Model:
+    def build(self, source: Any) -> keras.Model:
         """A new model with random weights for the training source."""
         raise NotImplementedError
 
-    def load(self, source) -> keras.Model:
+    def load(self, source: Any) -> keras.Model:
         """The model that `config.init` names, adapted to the training source.
 
         Raises:
@@ -147,11 +188,11 @@ class Task:
             f'The task {type(self).__name__} starts from random weights; it cannot start from config.init="{self.config.init}".'
         )
 
-    def model(self, source) -> keras.Model:
+    def model(self, source: Any) -> keras.Model:
         """The model that a run starts from: that of `config.init`, or one with random weights."""
         return self.load(source) if self.config.init else self.build(source)
 
-    def check_model(self, model, source) -> None:
+    def check_model(self, model: keras.Model, source: Any) -> None:
         """Refuses data that the model cannot be evaluated on.
 
         Raises:
@@ -160,15 +201,15 @@ class Task:
 
     # Training
 
-    def loss(self, source) -> keras.losses.Loss:
+    def loss(self, source: Any) -> keras.losses.Loss:
         """The loss, for `compile`."""
         raise NotImplementedError
 
-    def metrics(self, model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
+    def metrics(self, model: keras.Model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
         """Metrics for training and evaluation, which weight examples; with several outputs, a list for each name."""
         return []
 
-    def mixing(self, model):
+    def mixing(self, model: keras.Model) -> Any:
         """What mixes the examples of a training batch on the device, such as training.Mixup, or None."""
         return None
 
@@ -182,7 +223,9 @@ class Task:
         """The measures in one line."""
         return f"{self.score.title} {self.score.text(measures)}{self.score.unit}, {measures['examples']:,} examples"
 
-    def report(self, model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]) -> list[str]:
+    def report(
+        self, model: keras.Model, evaluation: Evaluation, samples: tuple[np.ndarray, ...], records: list[dict]
+    ) -> list[str]:
         """The sections of the run's report, as HTML.
 
         Args:
@@ -192,6 +235,19 @@ class Task:
             records: the records of metrics.jsonl.
         """
         return [
-            report.table([*evaluation.measures.items(), ("parameters", f"{model.count_params():,}")]),
-            report.learning_curves(records, self.score.curve.removeprefix("val_")),
+            report.table([*self._shown(evaluation.measures), ("parameters", model.count_params())]),
+            self._learning_curves(records),
+            *_against_truth(model, samples),
         ]
+
+    def _shown(self, measures):
+        """(name, value) pairs of the measures, the score first."""
+        others = {name: value for name, value in measures.items() if name != self.score.name}
+        score = [(self.score.title, f"{self.score.text(measures)}{self.score.unit}")] if self.score.name in measures else []
+        return [*score, *others.items()]
+
+    def _learning_curves(self, records):
+        """The section with the curves of the loss and of the score."""
+        score, metric = self.score, self.score.curve.removeprefix("val_")
+        title, percent = (score.label, score.percent) if metric != "loss" else ("loss", False)
+        return report.learning_curves(records, metric, title, percent, _training_note(self.config))

@@ -1,19 +1,20 @@
 """Classification of images: the paper's task, and the default of every config."""
 
-import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints import load
+from keras_vit.checkpoints.resample import check_method
 from keras_vit.data import image_and_label
 from keras_vit.evaluation import Classification as ClassificationEvaluator
-from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.classification import check_class_count, confused_pairs
 from keras_vit.inspection import report
+from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import build, freeze, freeze_all_but_head
-from keras_vit.tasks.base import OPTIONS, Score, Task
+from keras_vit.tasks.base import OPTIONS, Score, Task, predict
 from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.losses import LOSSES, balanced_class_weights
 
-_BATCH = 64  # images per prediction of a report
+HEADS = ("reset", "keep")  # config.head: of a model that was trained before
 
 
 def spec_overrides(config):
@@ -46,6 +47,14 @@ class Classification(Task):
 
     score = Score("top1", title="top-1", percent=True, curve="val_accuracy")
     reads = tuple(OPTIONS)
+
+    def check_config(self):
+        super().check_config()
+        head, resample = self.config.head, self.config.resample
+        if head not in HEADS:
+            raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
+        if resample:
+            check_method(resample)
 
     def check_data(self, train, held_out):
         data = self.config.data
@@ -112,7 +121,8 @@ class Classification(Task):
     def loss(self, source):
         options = self.config.loss
         if options.name not in LOSSES:
-            raise ValueError(f'Unknown loss "{options.name}". Valid: {", ".join(LOSSES)}.')
+            hint = did_you_mean(options.name, LOSSES)
+            raise ValueError(f'Unknown loss "{options.name}".{hint} Valid: {", ".join(LOSSES)}.')
         weights = class_weights(options.class_weights, source)
         return LOSSES[options.name](label_smoothing=options.label_smoothing, class_weights=weights)
 
@@ -132,22 +142,48 @@ class Classification(Task):
         return ClassificationEvaluator()
 
     def report(self, model, evaluation, samples, records):
-        images, labels = samples
-        parts = [model.predict_on_batch(images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)]
-        logits = np.concatenate(parts, dtype="float32")
-        names = np.array(model.class_names or [str(i) for i in range(model.classes)])
-        shown, measures = report.examples_to_show(logits, labels), evaluation.measures
-        facts = [
-            ("examples", measures["examples"]),
-            ("top-1", f"{measures['top1']:.2%}"),
-            ("loss", f"{measures['loss']:.4f}"),
-            ("parameters", f"{model.count_params():,}"),
-            ("image size", "x".join(map(str, model.image_size))),
+        measures, details = evaluation.measures, evaluation.details
+        names = model.class_names or details.get("classes") or [str(i) for i in range(model.classes)]
+        return [
+            report.table(_facts(model, measures)),
+            self._learning_curves(records),
+            *_classes(details, names),
+            *_examples(model, details, samples, names),
+            report.calibration(details["calibration"], measures["ece"]) if details.get("calibration") else "",
         ]
-        sections = [report.table(facts), report.learning_curves(records)]
-        if "confusion" in evaluation.details:
-            sections.append(report.confusion(evaluation.details["confusion"], names))
-        sections.append(report.predictions(images[shown], labels[shown], logits[shown], names))
-        if hasattr(model.spec, "heads"):  # a BiT has no attention
-            sections.append(report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
-        return sections
+
+
+def _facts(model, measures):
+    """(name, value) pairs of the measures and the model."""
+    titles = {"top1": "top-1", "top5": "top-5", "mean_recall": "mean recall", "ece": "calibration error (ECE)"}
+    shares = [(title, f"{measures[name]:.2%}") for name, title in titles.items() if name in measures]
+    others = [(name, value) for name, value in measures.items() if name not in titles]
+    size = "x".join(map(str, model.image_size))
+    return [*shares, *others, ("parameters", model.count_params()), ("image size", size)]
+
+
+def _classes(details, names):
+    """The sections about the classes: the confusion matrix of a few, the distribution of the recalls of many, and the table."""
+    sections = []
+    if "confusion" in details and len(names) <= report.MATRIX:
+        sections.append(report.confusion(details["confusion"], names))
+    elif "per_class" in details:
+        sections.append(report.recalls(details["per_class"]))
+    return [*sections, report.classes(details, names)]
+
+
+def _examples(model, details, samples, names):
+    """The sections with images: the most confused pairs, predictions, and what a ViT attends to."""
+    images, labels = samples
+    if not len(images):
+        return []
+    logits = predict(model, images)
+    sections = []
+    pairs = details.get("most_confused") or confused_pairs(details.get("confusion", [[]]))
+    if pairs and "examples_per_class" in details:
+        sections.append(report.confused(pairs, names, details["examples_per_class"], (images, labels, logits.argmax(-1))))
+    shown = report.examples_to_show(logits, labels)
+    sections.append(report.predictions(images[shown], labels[shown], logits[shown], names))
+    if hasattr(model.spec, "heads"):  # a BiT has no attention
+        sections.append(report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
+    return sections

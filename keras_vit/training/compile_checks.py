@@ -141,6 +141,8 @@ def _check_metric(metric, kind, units):
     metric = _metric(metric)
     if units == 1 and isinstance(metric, _CATEGORICAL_ACCURACIES):
         raise ValueError(ONE_LOGIT.format(f"the metric {type(metric).__name__} means nothing"))
+    if isinstance(metric, Accuracy) and not (metric.k >= 1 and (units is None or metric.k <= units)):
+        raise ValueError(f"Accuracy(k={metric.k}) means nothing for {units} classes. Expected k from 1 to {units}.")
     if kind != "logits":
         return
     if metric in ("crossentropy", "ce"):

@@ -20,6 +20,8 @@ from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
 _SMALLEST_STD = 10.0  # that is for pixels 0..255
+_LARGEST_BYTE = 4 * 255.0  # with room for what filters overshoot
+_LOWEST_BYTE = -64.0
 _SAMPLE = 32  # images whose pixels are looked at
 # An error inside a data pipeline reaches fit as text within other text: ours stands between these.
 _OPEN, _CLOSE = "<<<", ">>>"
@@ -78,8 +80,8 @@ class InputChecks:
         """
         if pixels and self._has_pixels(x):
             images = np.asarray(x[:_SAMPLE])
-            if images.size and images.dtype.kind == "f":
-                self._check_range(float(images.min()), float(images.max()))
+            if images.size and images.dtype.kind in "fiu" and images.dtype.itemsize > 1:
+                self._check_range(float(images.min()), float(images.max()), images.dtype.kind == "f")
         for labels, weight, classes in self._labels(y, weights):
             check_labels(keras.ops.convert_to_numpy(labels), classes, None if weight is None else np.asarray(weight))
 
@@ -88,14 +90,14 @@ class InputChecks:
         import tensorflow as tf
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        has_pixels = self._has_pixels(x) and x.dtype.is_floating
+        has_pixels = self._has_pixels(x) and x.dtype.size > 1 and (x.dtype.is_floating or x.dtype.is_integer)
         if not has_pixels and not list(self._labels(y, weights)):
             return dataset
 
         def check(first, batch):
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             if has_pixels:
-                tf.cond(first, lambda: self._assert_range(tf.cast(x[:_SAMPLE], "float32")), tf.no_op)
+                tf.cond(first, lambda: self._assert_range(x[:_SAMPLE]), tf.no_op)
             for labels, weight, classes in self._labels(y, weights):
                 self._assert_labels(labels, weight, classes)
             return False, batch
@@ -134,39 +136,43 @@ class InputChecks:
             if classes is not None and hasattr(one, "shape") and len(one.shape) in (1, 2):
                 yield one, weight, classes
 
-    def _is_wrong_range(self, low, high):
-        """Whether pixels in [low, high] are on another scale; numbers or scalar tensors."""
-        if self.std.max() >= _SMALLEST_STD:
-            return (low != high) & (low >= -_LARGEST_NORMALISED) & (high <= _LARGEST_NORMALISED)
-        return high > float((self.mean + 10 * _LARGEST_NORMALISED * self.std).max())
-
-    def _range_message(self, low, high):
-        """What to say of such pixels; `low` and `high` are text."""
-        values, escape = (
-            f"the values of the first batch are in [{low}, {high}]",
-            "If they are right, set model.check_pixels = False.",
-        )
-        if self.std.max() >= _SMALLEST_STD:
-            return (
-                f"The images look normalised: {values}. This model expects pixels 0..255 and normalises them itself. Multiply images in "
-                f"[0, 1] by 255, or undo the normalisation. {escape}"
+    def _problems(self, low, high, floating):
+        """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the mend) of each."""
+        yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
+        if self.std.max() < _SMALLEST_STD:
+            yield (
+                high > float((self.mean + 10 * _LARGEST_NORMALISED * self.std).max()),
+                "look like pixels 0..255",
+                f"This model's mean {self.mean.tolist()} and std {self.std.tolist()} are for smaller values: divide the images by 255, or "
+                "load the model with mean and std on the 0..255 scale.",
             )
-        return (
-            f"The images look like pixels 0..255: {values}. This model's mean {self.mean.tolist()} and std {self.std.tolist()} are for "
-            f"smaller values: divide the images by 255, or load the model with mean and std on the 0..255 scale. {escape}"
-        )
+            return
+        ours = "This model expects pixels 0..255 and normalises them itself."
+        if floating:
+            yield (
+                (low != high) & (low >= -_LARGEST_NORMALISED) & (high <= _LARGEST_NORMALISED),
+                "look normalised",
+                f"{ours} Multiply images in [0, 1] by 255, or undo the normalisation.",
+            )
+        yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
+        yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
 
-    def _check_range(self, low, high):
-        if self._is_wrong_range(low, high):
-            raise ValueError(self._range_message(f"{low:.3g}", f"{high:.3g}"))
+    def _check_range(self, low, high, floating):
+        for wrong, what, mend in self._problems(np.float64(low), np.float64(high), floating):
+            if wrong:
+                raise ValueError(_range_message(what, mend, f"{low:.3g}", f"{high:.3g}"))
 
     def _assert_range(self, images):
         """_check_range as an operation of TensorFlow."""
         import tensorflow as tf
 
+        floating, images = images.dtype.is_floating, tf.cast(images, "float32")
         low, high = tf.reduce_min(images), tf.reduce_max(images)
-        text = _filled_in(self._range_message("{}", "{}"), low, high)
-        with tf.control_dependencies([tf.debugging.Assert(~self._is_wrong_range(low, high), [text])]):
+        checks = [
+            tf.debugging.Assert(~wrong, [_filled_in(_range_message(what, mend, "{}", "{}"), low, high)])
+            for wrong, what, mend in self._problems(low, high, floating)
+        ]
+        with tf.control_dependencies(checks):
             return tf.no_op()
 
     @staticmethod
@@ -182,6 +188,12 @@ class InputChecks:
         hint = tf.where((low >= 1) & (high == classes) & numbers, ONE_BASED, "")
         text = _filled_in(message("{}", "{}", numbers, classes, "{}"), low, high, hint)
         tf.debugging.Assert(~tf.reduce_any(are_wrong(labels, numbers, classes)), [text])
+
+
+def _range_message(what, mend, low, high):
+    """What to say of images on another scale; `low` and `high` are text."""
+    escape = "If they are right, set model.check_pixels = False."
+    return f"The images {what}: the values of the first batch are in [{low}, {high}]. {mend} {escape}"
 
 
 def _filled_in(template, *values):

@@ -83,7 +83,7 @@ class SoftmaxCrossEntropy(FromLogits):
         class_weights: one factor per class, applied to the loss of its examples; None for 1.
     """
 
-    def per_example(self, rows, logits):
+    def per_example(self, rows: Any, logits: Any) -> Any:
         if logits.shape[-1] == 1:
             raise ValueError(ONE_LOGIT.format("SoftmaxCrossEntropy is always 0"))
         return -ops.sum(rows * ops.log_softmax(logits, axis=-1), axis=-1)
@@ -96,7 +96,7 @@ class SigmoidCrossEntropy(FromLogits):
     The arguments are those of SoftmaxCrossEntropy.
     """
 
-    def per_example(self, rows, logits):
+    def per_example(self, rows: Any, logits: Any) -> Any:
         losses = rows * ops.log_sigmoid(logits) + (1.0 - rows) * ops.log_sigmoid(-logits)
         return -ops.sum(losses, axis=-1)
 
@@ -111,7 +111,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
     The label of a row (b, classes) is its largest entry.
     """
 
-    def __init__(self, k: int = 1, name: str = "accuracy", dtype=None):
+    def __init__(self, k: int = 1, name: str = "accuracy", dtype: str | None = None):
         self.k = k
         super().__init__(self._hits, name=name, dtype=dtype)
 

@@ -6,6 +6,7 @@ can compile everything.
 """
 
 import dataclasses
+from typing import Any
 
 import keras
 import numpy as np
@@ -107,7 +108,7 @@ class Mixup(_Pairs):
     def __post_init__(self):
         self._check(alpha=self.alpha)
 
-    def share(self, seed, h, w):
+    def share(self, seed: Any, h: int, w: int) -> Any:
         return mixup_share(self.alpha, seed)
 
 
@@ -130,7 +131,7 @@ class Cutmix(_Pairs):
     def __post_init__(self):
         self._check(alpha=self.alpha)
 
-    def share(self, seed, h, w):
+    def share(self, seed: Any, h: int, w: int) -> Any:
         return cutmix_share(self.alpha, seed, h, w)
 
 
@@ -151,6 +152,6 @@ class MixupOrCutmix(_Pairs):
     def __post_init__(self):
         self._check(mixup=self.mixup, cutmix=self.cutmix)
 
-    def share(self, seed, h, w):
+    def share(self, seed: Any, h: int, w: int) -> Any:
         coin = keras.random.uniform((), seed=FixedSeed(fold_in(seed, 2)))
         return ops.where(coin < 0.5, mixup_share(self.mixup, seed), cutmix_share(self.cutmix, seed, h, w))

@@ -6,11 +6,14 @@ scale are refused before training; unknown arguments are errors; batches can be 
 """
 
 import contextlib
+import os
 import types
 import warnings
 import weakref
+from typing import Any, Self
 
 import keras
+import numpy as np
 
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
@@ -18,7 +21,8 @@ from keras_vit.training import classify, state
 from keras_vit.training.compile_checks import check_compiled
 from keras_vit.training.input_checks import InputChecks, plain_errors
 from keras_vit.training.inputs import feed, scope_of, topology_of
-from keras_vit.training.weights import RunningLoss, divides_by_weights, per_counted, per_value, sums_over_batch
+from keras_vit.training.presets import load_preset
+from keras_vit.training.weights import RunningLoss, check_unweighted, divides_by_weights, per_counted, per_value, sums_over_batch
 
 
 def _tensorflow():
@@ -98,12 +102,18 @@ class Model(keras.Model):
     A `.keras` file keeps mixing, micro_batches, and which layers are frozen.
     """
 
-    mixing = None
-    micro_batches = 1
-    check_pixels = True
+    spec: Any
+    image_size: tuple[int, int] | None
+    channels: int | None
+    preprocessing: str | None
+    classes: int | None
+    class_names: tuple[str, ...] | None
+    mixing: Any = None
+    micro_batches: int = 1
+    check_pixels: bool = True
     _remaining = None
 
-    def __init__(self, inputs, outputs, name=None, *, trainable=True):
+    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         with _explained_names():
             super().__init__(inputs, outputs, name=name, trainable=trainable)
         self._distribution = keras.distribution.distribution()
@@ -159,7 +169,16 @@ class Model(keras.Model):
         state.restore(model, training)
         return model
 
-    def clone(self, name: str | None = None):
+    @classmethod
+    def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:
+        """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the catalogue.
+
+        Raises:
+            ValueError: if it is not of this class (a BiT for ViT.from_preset), or as in `keras_vit.load`.
+        """
+        return load_preset(cls, preset, arguments)
+
+    def clone(self, name: str | None = None) -> "Model":
         """A copy with the same class, config and weights, independent of this model; `name` None keeps the name."""
         config = self.get_config()
         copy = type(self).from_config(config if name is None else {**config, "name": name})
@@ -200,6 +219,7 @@ class Model(keras.Model):
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
         weights = kwargs.pop("sample_weight", None)
+        self._check_trainable()
         x = self._checked(x, y, weights)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
@@ -294,12 +314,37 @@ class Model(keras.Model):
         steps = options.get("validation_steps") or ready.steps
         return {**options, "validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
 
+    def _check_trainable(self):
+        """Refuses to train what would not train, or not as it is set up."""
+        if (
+            isinstance(self.micro_batches, bool)
+            or not isinstance(self.micro_batches, (int, np.integer))
+            or self.micro_batches < 1
+        ):
+            raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {self.micro_batches!r}.")
+        if self.mixing is not None and not callable(self.mixing):
+            raise ValueError(f"model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix or None, got {self.mixing!r}.")
+        if not self.trainable_variables and self.variables:
+            raise ValueError(
+                "Nothing would train: every layer of the model is frozen. Set trainable = True on some, then compile again."
+            )
+        now = {layer: layer.trainable for layer in self._flatten_layers()}
+        if getattr(self, "train_function", None) is not None and now != self._compiled_trainable_state:
+            changed = sorted(layer.name for layer in now if now[layer] != self._compiled_trainable_state.get(layer))
+            raise ValueError(f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again.")
+
     def _checked(self, x, y, weights):
         """What to train or evaluate on instead of `x`: arrays are checked, anything else is checked as it is read.
 
         Raises:
             ValueError: for arrays that are refused, or data without labels.
         """
+        if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
+            raise ValueError(
+                f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
+            )
+        if len(getattr(x, "shape", ())) and x.shape[0] == 0:
+            raise ValueError("The data is empty: it has no examples.")
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
@@ -401,6 +446,7 @@ class Model(keras.Model):
         state, batch = args
         if self.mixing is not None:
             images, labels, *rest = batch
+            check_unweighted(rest[0] if rest else None)
             batch = (*self.mixing(images, labels, step_of(self.optimizer, state[2])), *rest)
         if self.micro_batches > 1:
             from keras_vit.training.step_jax import accumulated_step

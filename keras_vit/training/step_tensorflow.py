@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.distribution.reduction import all_reduce, replicas
 from keras_vit.optim.wrapper import innermost
-from keras_vit.training.weights import sums_over_batch
+from keras_vit.training.weights import check_unweighted, sums_over_batch
 
 
 def _rows(x):
@@ -81,6 +81,8 @@ def train_step(model, batch) -> dict:
     """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns the metrics of this replica so far."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     share_of = _share(model, _rows(x))
+    if model.mixing is not None:
+        check_unweighted(weights)
 
     def gradients():
         mixed = (x, y) if model.mixing is None else model.mixing(x, y, model.optimizer.iterations)

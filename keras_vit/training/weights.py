@@ -23,11 +23,26 @@ def per_value(weights, outputs):
     if not keras.tree.is_nested(weights):
         return keras.tree.map_structure(lambda output: spread(weights, output), outputs)
     each, flat = keras.tree.flatten(weights), keras.tree.flatten(outputs)
+    if not keras.tree.is_nested(outputs) and len(each) == 1:
+        return spread(each[0], outputs)
     if len(each) != len(flat):
         raise ValueError(
             f"There are sample weights for {len(each)} outputs, and the model has {len(flat)}. Give one for each, or None."
         )
     return keras.tree.pack_sequence_as(weights, [spread(weight, output) for weight, output in zip(each, flat)])
+
+
+def check_unweighted(weights) -> None:
+    """Refuses weights of examples that are mixed with each other.
+
+    Raises:
+        ValueError: unless the weights are None.
+    """
+    if weights is not None:
+        raise ValueError(
+            "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong to. Leave one of the "
+            "two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
+        )
 
 
 def per_counted(weights):

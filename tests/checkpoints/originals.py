@@ -200,6 +200,17 @@ def lucidrains(image, classes, scale, **arguments):
     return golden(library("vit-pytorch", "torch"), "vit_pytorch", image, scale, shapes, values, load=load)
 
 
+def own(image, classes, scale, case):
+    """A model with names of its own (own_models.py), with the rules that read it."""
+    import own_models
+
+    cls, rules, told = own_models.CASES[case]
+    model = cls(image, classes, patch=4, width=16, depth=2, heads=4, mlp_dim=32)
+    shapes, values = sampled_outputs(model, inputs(image, IMAGENET), scale)
+    load = {"heads": 4, "names": rules, "norm_first": True, "epsilon": 1e-5, "gelu": "erf", **told}
+    return golden(library("torch"), "own", image, scale, shapes, values, IMAGENET, load=load)
+
+
 VIT = dict(patches=dict(size=(4, 4)), hidden_size=16, transformer=dict(num_layers=2, num_heads=2, mlp_dim=32), classifier="token")
 HYBRID = dict(VIT, patches=dict(size=(1, 1)))
 R26 = dict(HYBRID, resnet=dict(num_layers=(1, 1, 1, 1), width_factor=0.5))
@@ -259,6 +270,10 @@ TINY = {
     "hf_siglip_classifier": (huggingface, 12, dict(model="SiglipForImageClassification", vision_config=HF12, text_config=TEXT)),
     "lucidrains": (lucidrains, 8, dict(LUCID, pool="cls")),
     "lucidrains_mean": (lucidrains, 12, dict(LUCID, pool="mean")),
+    "own_encoder": (own, 8, dict(case="own_encoder")),
+    "own_tutorial": (own, 12, dict(case="own_tutorial")),
+    "own_sequential": (own, 8, dict(case="own_sequential")),
+    "own_unfolded": (own, 12, dict(case="own_unfolded")),
 }
 VIT_FILES = {"b16": "ViT-B_16", "l16": "ViT-L_16", "h14": "ViT-H_14", "r26_s32": "R26+ViT-S_32", "r50_b16": "R50+ViT-B_16"}
 VIT_FILES["r_ti16"] = "R+ViT-Ti_16"

@@ -3,6 +3,8 @@
 import csv
 import json
 import logging as std_logging
+import sys
+import types
 
 import keras
 import numpy as np
@@ -237,6 +239,31 @@ def test_flexivit_takes_any_patch_size(tmp_path):
     assert other.grid == (6, 4) and other.get_layer("patch_encoder").kernel.shape == (2, 3, 3, 16)
 
 
+def test_state_dicts_within_a_training_state_are_found(tmp_path, monkeypatch):
+    """As tutorials save them; torch is stood in for, since the tests do without it."""
+
+    class Tensor:
+        def __init__(self, array):
+            self.array = array
+
+        def is_floating_point(self):
+            return True
+
+        def float(self):
+            return self
+
+        def numpy(self):
+            return self.array
+
+    _, path, arguments = write("own_encoder", tmp_path)
+    state = {name: Tensor(array) for name, array in safetensors.numpy.load_file(path).items()}
+    saved = {"epoch": 3, "model_state_dict": state, "optimizer_state_dict": {"lr": 0.1}}
+    torch = types.SimpleNamespace(Tensor=Tensor, load=lambda *_, **__: saved)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    (tmp_path / "m.pth").write_bytes(b"\x80\x02}q\x00.")
+    assert keras_vit.load(tmp_path / "m.pth", **arguments).spec.depth == 2
+
+
 def test_torch_files_need_torch_and_say_so(tmp_path):
     import importlib.util
 
@@ -245,3 +272,82 @@ def test_torch_files_need_torch_and_say_so(tmp_path):
     (tmp_path / "m.pth").write_bytes(b"\x80\x02}q\x00.")
     with pytest.raises(ImportError, match="pip install torch, or convert the file to safetensors"):
         keras_vit.load(tmp_path / "m.pth")
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant", "hint"),
+    [
+        ("weights", "path", "the first argument"),
+        ("pretrained", "path", "the first argument"),
+        ("include_top", "head", 'head="drop"'),
+        ("num_classes", "classes", ""),
+        ("num_labels", "classes", ""),
+        ("input_shape", "image_size", ""),
+        ("imagesize", "image_size", ""),
+        ("img_size", "image_size", ""),
+        ("in_chans", "channels", ""),
+        ("embed_dim", "width", ""),
+        ("num_heads", "heads", ""),
+        ("drop_path_rate", "drop_path", ""),
+        ("layer_norm_eps", "epsilon", ""),
+        ("clas_names", "class_names", ""),
+    ],
+)
+def test_words_of_other_libraries_are_known(argument, meant, hint, tmp_path):
+    """Before anything is read or downloaded: there is no such file."""
+    with pytest.raises(
+        ValueError, match=f'load has no argument "{argument}". Did you mean "{meant}".*{hint}.*Valid: path, image_size'
+    ):
+        keras_vit.load(tmp_path / "none.keras", **{argument: 1})
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["B_16.npz"], keras_vit.ViT])
+def test_something_other_than_a_path_is_refused(wrong):
+    with pytest.raises(ValueError, match="load expected a path, an address or a name of keras_vit.list_models"):
+        keras_vit.load(wrong)
+
+
+@pytest.mark.parametrize("name", ["B/16", "vit_b16", "ViT-B-16", "b/16", "B_16"])
+def test_the_name_of_an_architecture_leads_to_published_models_of_it(name):
+    with pytest.raises(
+        FileNotFoundError, match="not a name in the catalogue. Published models of that kind: imagenet21k/B_16, imagenet2012/"
+    ):
+        keras_vit.load(name)
+
+
+def test_paths_of_bytes_are_paths(tiny, tmp_path):
+    tiny().save(tmp_path / "m.keras")
+    assert keras_vit.load(str(tmp_path / "m.keras").encode()).spec == tiny().spec
+
+
+def test_what_the_weights_determine_cannot_change_on_loading(tmp_path):
+    _, path, arguments = write("timm_vit", tmp_path)
+    with pytest.raises(
+        ValueError, match="depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, head,"
+    ):
+        keras_vit.load(path, **arguments, depth=3)
+
+
+def test_from_preset_loads_what_load_takes(tiny, pixels, tmp_path):
+    model = tiny()
+    model.save(tmp_path / "m.keras")
+    np.testing.assert_array_equal(keras_vit.ViT.from_preset(tmp_path / "m.keras")(pixels), model(pixels))
+    assert keras_vit.ViT.from_preset(str(tmp_path / "m.keras"), classes=3, head="reset").classes == 3
+    assert isinstance(keras_vit.Model.from_preset(tmp_path / "m.keras", dropout=0.1), keras_vit.ViT)
+    with pytest.raises(ValueError, match="holds a ViT, not a BiT: use keras_vit.ViT.from_preset, or keras_vit.load"):
+        keras_vit.BiT.from_preset(tmp_path / "m.keras")
+    with pytest.raises(FileNotFoundError, match='Did you mean "deit/tiny"'):
+        keras_vit.ViT.from_preset("deit/tinny")
+
+
+def test_from_preset_of_the_other_classes(tiny, tmp_path):
+    bit = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
+    keras_vit.save(bit, tmp_path / "bit.npz")
+    assert keras_vit.BiT.from_preset(tmp_path / "bit.npz").spec == bit.spec
+    with pytest.raises(ValueError, match="holds a BiT, not a ViT"):
+        keras_vit.ViT.from_preset(tmp_path / "bit.npz")
+    vit = tiny()
+    keras_vit.Model(vit.input, vit.output).save(tmp_path / "model.keras")
+    assert type(keras_vit.Model.from_preset(tmp_path)) is keras_vit.Model
+    with pytest.raises(ValueError, match="holds a Model, not a ViT"):
+        keras_vit.ViT.from_preset(tmp_path)

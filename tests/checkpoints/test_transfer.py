@@ -58,8 +58,8 @@ def test_load_reads_files_and_run_directories(tiny, pixels, tmp_path):
         ({"head": "new"}, "Valid: keep, reset, drop"),
         ({"head": "reset"}, "needs classes"),
         ({"classes": 3}, 'cannot have 3 classes: the model has 5. Use head="reset"'),
-        ({"depth": 3}, "Weights without values:.*block_02"),
-        ({"width": 32}, "other shapes:.*patch_encoder/bias"),
+        ({"depth": 3}, "depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, .*, dropout"),
+        ({"width": 32, "mlp_dim": 8}, "width=32, mlp_dim=8: the weights fix width=16, mlp_dim=32"),
         ({"image_size": 9}, "not divisible"),
         ({"resample": "nearest", "image_size": 16}, "Valid: google"),
     ],
@@ -67,6 +67,61 @@ def test_load_reads_files_and_run_directories(tiny, pixels, tmp_path):
 def test_mistakes_are_clear_errors(tiny, arguments, message):
     with pytest.raises(ValueError, match=message):
         transfer(tiny(), **arguments)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"heads": 4},
+        {"head_dim": 4},
+        {"mlp_form": "swiglu"},
+        {"class_token": False},
+        {"distillation_token": True},
+        {"registers": 2},
+        {"positions": "sincos2d"},
+        {"pool": "map"},
+        {"pre_logits": 8},
+        {"qkv_bias": False},
+        {"qk_norm": True},
+        {"patch_norm": True},
+        {"fc_norm": True},
+        {"layer_scale": 0.1},
+        {"stem": [1, 1]},
+        {"stem_width": 32},
+        {"conv_stem": (8,)},
+    ],
+)
+def test_what_the_weights_determine_cannot_change(tiny, change):
+    """heads=4 would have computed something else with the same weights; the others listed every array."""
+    [name] = change
+    for head in ({}, {"head": "reset", "classes": 3}, {"head": "drop"}):
+        with pytest.raises(ValueError, match=f"{name}=.*: the weights fix {name}="):
+            transfer(tiny(), **head, **change)
+
+
+def test_the_same_values_are_no_change(tiny, pixels):
+    model = tiny(layer_scale=1e-4, registers=1)
+    same = dict(depth=2, width=16, heads=2, registers=1, positions="learned", layer_scale=0.1, class_token=None, stem=None)
+    np.testing.assert_array_equal(transfer(model, **same)(pixels), model(pixels))
+
+
+def test_a_bit_is_fixed_as_well():
+    model = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
+    with pytest.raises(ValueError, match=r"units=\(1, 2\): the weights fix units=\(1, 1\)"):
+        transfer(model, units=[1, 2])
+
+
+def test_another_pooling_keeps_the_tokens(tiny, pixels):
+    """It listed the class token as an unused value."""
+    model = tiny()
+    new = transfer(model, pool="gap", classes=3, head="reset")
+    assert new.spec.pool == "gap" and new.spec.class_token
+    np.testing.assert_array_equal(new.get_layer("class_token").tokens, model.get_layer("class_token").tokens)
+
+
+def test_a_path_is_for_load():
+    with pytest.raises(ValueError, match="transfer takes a ViT or BiT, got a str. keras_vit.load loads and transfers a file"):
+        transfer("model.keras")
 
 
 def test_load_errors(tmp_path):

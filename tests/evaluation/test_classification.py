@@ -6,7 +6,8 @@ import pytest
 
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Classification, Setting
-from keras_vit.evaluation.classification import ClassCounts
+from keras_vit.evaluation.classification import CalibrationError, ClassCounts, confused_pairs
+from keras_vit.io.json_text import json_text
 from keras_vit.training import Model
 
 
@@ -40,6 +41,9 @@ def test_measures_equal_scikit_learn():
     recall = metrics.recall_score(labels, best, labels=range(6), average=None)
     np.testing.assert_allclose(details["per_class"][:6], recall)
     assert details["per_class"][6] is None
+    precision = metrics.precision_score(labels, best, labels=range(7), average=None, zero_division=np.nan)
+    np.testing.assert_allclose([np.nan if p is None else p for p in details["precision"]], precision)
+    assert details["examples_per_class"] == np.bincount(labels, minlength=7).tolist() and details["classes"][1] == "1"
     assert measures["mean_recall"] == pytest.approx(metrics.balanced_accuracy_score(labels, best), rel=1e-5)
 
 
@@ -50,5 +54,54 @@ def test_without_a_confusion_matrix_the_recalls_are_the_same():
     weights = (np.arange(40) % 3 > 0).astype("float32")
     for part in counts:
         part.update_state(labels, logits, weights)
-    assert counts[0].details()["per_class"] == counts[1].details()["per_class"]
+    for name in ("per_class", "precision", "examples_per_class"):
+        assert counts[0].details()[name] == counts[1].details()[name]
     assert "confusion" not in counts[1].details() and np.sum(counts[0].details()["confusion"]) == weights.sum()
+
+
+def calibration_error(logits, labels, bins=15):
+    """The ECE by its definition, in float64."""
+    p = np.exp(logits.astype("float64"))
+    p /= p.sum(-1, keepdims=True)
+    confidence, right, error = p.max(-1), p.argmax(-1) == labels, 0.0
+    for i in range(bins):
+        inside = (confidence > i / bins) & (confidence <= (i + 1) / bins)
+        if inside.any():
+            error += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    return error
+
+
+def test_the_calibration_error_is_its_definition():
+    rng = np.random.default_rng(1)
+    logits, labels = 2 * rng.normal(size=(50, 7)).astype("float32"), rng.integers(0, 6, 50)
+    evaluation = evaluated(logits, labels)
+    assert evaluation.measures["ece"] == pytest.approx(calibration_error(logits, labels), abs=1e-6)
+    intervals = np.array(evaluation.details["calibration"])
+    assert intervals[:, 0].sum() == 50 and (intervals[:, 0] > 0).all() and (np.diff(intervals[:, 2]) > 0).all()
+    assert evaluation.measures["top1"] == pytest.approx((intervals[:, 0] * intervals[:, 1]).sum() / 50)
+
+
+def test_the_calibration_error_counts_no_padding_and_takes_certainty():
+    metric, labels = CalibrationError(bins=4), np.array([0, 1, 0])
+    logits = np.array([[99, -99], [99, -99], [0, 0]], "float32")  # confidences 1, 1 and, of weight 0, 0.5
+    metric.update_state(labels, logits, np.array([1.0, 1.0, 0.0]))
+    assert float(metric.result()) == pytest.approx(0.5) and metric.details() == {"calibration": [[2, 0.5, 1.0]]}
+
+
+def test_with_many_classes_the_most_confused_pairs_stand_for_the_matrix():
+    rng, n = np.random.default_rng(0), 1000
+    labels, best = rng.integers(0, n, 5000), rng.integers(0, n, 5000)
+    labels[:7], best[:7] = 3, 998
+    counts = ClassCounts(n)
+    counts.counts.assign(np.histogram2d(labels, best, bins=(range(n + 1), range(n + 1)))[0])
+    details = counts.details()
+    assert "confusion" not in details and len(details["most_confused"]) == 100
+    true, predicted, count = details["most_confused"][0]
+    assert (true, predicted) == (3, 998) and count >= 7
+    text = json_text({"classes": [f"n{i:08d} some name" for i in range(n)], **details})
+    assert len(text) < 100_000
+
+
+def test_confused_pairs_leave_out_what_is_right_or_never_happened():
+    assert confused_pairs([[5, 2, 0], [0, 1, 3], [0, 0, 9]]) == [[1, 2, 3], [0, 1, 2]]
+    assert confused_pairs([[5, 2, 0], [0, 1, 3], [0, 0, 9]], count=1) == [[1, 2, 3]]

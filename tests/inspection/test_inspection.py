@@ -1,13 +1,11 @@
-"""Attention on demand, rollout, and the report page."""
+"""Attention on demand, and rollout."""
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation import Evaluation
-from keras_vit.inspection import attention_maps, attention_weights, report, rollout
-from keras_vit.tasks import Classification
+from keras_vit.inspection import attention_maps, attention_weights, rollout
 
 
 def test_attention_weights_are_those_of_the_forward_pass(tiny, pixels):
@@ -59,17 +57,3 @@ def test_maps_are_on_the_patch_grid(tiny, pixels, options):
     maps = attention_maps(tiny(**options), pixels)
     assert maps.shape == (4, 2, 3)
     np.testing.assert_allclose(maps.max(axis=(1, 2)), 1, atol=1e-6)
-
-
-def test_report_is_one_self_contained_page(tiny, pixels):
-    pytest.importorskip("matplotlib")
-    model, labels = tiny(class_names=["<a>", "b", "c", "d", "e"]), np.array([0, 1, 2, 3])
-    logits = np.asarray(model(pixels))
-    records = [{"step": s, "loss": 1 / s, "accuracy": 0.1 * s, "val_loss": 2 / s, "val_accuracy": 0.1} for s in (1, 2, 3)]
-    confusion = np.zeros((5, 5), int)
-    np.add.at(confusion, (labels, logits.argmax(-1)), 1)
-    measures = {"examples": 4, "top1": float((logits.argmax(-1) == labels).mean()), "loss": 1.0}
-    evaluation = Evaluation(measures, {"confusion": confusion.tolist()})
-    page = report.page("Run <1>", Classification(None).report(model, evaluation, (pixels, labels), records))
-    assert page.count("data:image/png;base64,") == 4 and "Run &lt;1&gt;" in page
-    assert "http" not in page and "<script" not in page

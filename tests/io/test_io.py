@@ -1,5 +1,6 @@
 """Files, paths, the cache, checksums and hints."""
 
+import json
 import os
 
 import numpy as np
@@ -9,6 +10,7 @@ from absl import logging
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.cache import cache_folder, cached_answer
 from keras_vit.io.checksum import checksum
+from keras_vit.io.json_text import json_text
 from keras_vit.io.logs import quiet
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.suggest import did_you_mean, nearest
@@ -80,6 +82,7 @@ def test_a_checksum_is_of_names_and_values():
 
 
 def test_hints_name_what_is_near():
+    assert did_you_mean("adam", ["radam", "adamw"]) == ' Did you mean "adamw"?'
     assert did_you_mean("resise", ["resize", "crop"]) == ' Did you mean "resize"?' and did_you_mean("x", ["resize"]) == ""
     assert nearest("B/17", ["B/16", "L/16", "S/16"], 2)[0] == "B/16"
 
@@ -89,3 +92,22 @@ def test_quiet_ends_with_its_context():
     with quiet():
         assert logging.get_verbosity() == logging.WARNING
     assert logging.get_verbosity() == before
+
+
+def test_json_text_is_json_with_lists_on_one_line():
+    content = {"a [ \n b": {"c": [1, 2.5, None, "x"], 5: {}}, "matrix": ((1, 2), (3, 4)), "none": [], "dicts": [{"d": True}]}
+    text = json_text(content)
+    assert json.loads(text) == json.loads(json.dumps(content))
+    assert text.split("\n")[2:4] == ['    "c": [1, 2.5, null, "x"],', '    "5": {}']
+    assert "  [1, 2],\n" in text and '"none": []' in text
+    assert json_text({"path": os}) == json.dumps({"path": str(os)}, indent=2)
+
+
+def test_what_other_libraries_call_it_comes_before_what_is_spelled_alike():
+    valid = ("heads", "head", "classes", "image_size", "path", "patch_size", "class_names")
+    assert did_you_mean("weights", valid) == ' Did you mean "path"?'
+    assert did_you_mean("num_classes", valid) == ' Did you mean "classes"?'
+    assert nearest("imagesize", valid) == nearest("img_size", valid) == ["image_size"]
+    assert nearest("include_top", valid) == ["head"] and nearest("include_top", ("classes", "width")) == ["classes"]
+    assert nearest("weights", ("classes", "width")) == []
+    assert nearest("num_classes", valid, 3)[0] == "classes"

@@ -216,7 +216,7 @@ def test_arguments_without_effect_are_refused(options, message):
         ("hidden_size", 'Did you mean "width"'),
         ("num_layers", 'Did you mean "depth"'),
         ("num_heads", 'Did you mean "heads"'),
-        ("mlp_ratio", 'Did you mean "mlp_dim"'),
+        ("mlp_ratio", "mlp_dim is the hidden width itself"),
         ("global_pool", 'Did you mean "pool"'),
         ("gradient_checkpointing", 'Did you mean "remat"'),
         ("Num_Classes", 'Did you mean "classes"'),

@@ -235,3 +235,8 @@ def test_the_page_of_models_has_every_field_and_layer():
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in page.splitlines()}
     for name, row in ROWS.items():
         assert rows[name].startswith(f"| {name} | {row['depth']} | {row['width']} | {row['mlp_dim']} | {row['heads']} |")
+
+
+def test_the_letters_of_a_text_are_no_class_names():
+    with pytest.raises(ValueError, match='class_names should be a list with one name per class, got "abcde"'):
+        keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=5, class_names="abcde")

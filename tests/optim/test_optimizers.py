@@ -98,3 +98,35 @@ def test_fit_does_not_overwrite_the_weights_with_their_averages(pixels):
     np.testing.assert_allclose(model.get_layer("head").bias.numpy(), average, rtol=1e-5)
     swap_averages(model)
     np.testing.assert_array_equal(model.get_layer("head").bias.numpy(), trajectory[-1])
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Momentum])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"weight_decay": 0.1}, "has no weight_decay.*write decay="),
+        ({"decay": -0.1}, "decay >= 0"),
+        ({"layer_decay": 0.0}, "layer_decay None or above 0"),
+        ({"layer_decay": 1.5}, "at most 1"),
+        ({"global_clipnorm": -1.0}, "global_clipnorm must be positive"),
+        ({"clipnorm": 0.0}, "clipnorm must be positive"),
+        ({"use_ema": True, "ema_momentum": 3.0}, "ema_momentum"),
+    ],
+    ids=str,
+)
+def test_arguments_that_mean_something_else_are_refused(optimizer, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer(0.1, **arguments)
+
+
+def test_rates_outside_their_range_are_refused():
+    for make in (lambda: AdamW(beta_1=1.0), lambda: AdamW(beta_2=-0.1), lambda: Momentum(momentum=1.5)):
+        with pytest.raises(ValueError, match="at least 0 and below 1"):
+            make()
+    with pytest.raises(ValueError, match="epsilon must be positive"):
+        AdamW(epsilon=0.0)
+
+
+def test_keras_list_of_what_not_to_decay_is_refused():
+    with pytest.raises(ValueError, match="decays kernels only.*write decay=0"):
+        AdamW(0.1, decay=0.1).exclude_from_weight_decay(var_names=["bias"])

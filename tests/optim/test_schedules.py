@@ -32,3 +32,9 @@ def test_schedule_mistakes():
         WarmupSchedule(1.0, 10, decay="cosin")
     with pytest.raises(ValueError, match="warmup=20 of total=10"):
         WarmupSchedule(1.0, 10, warmup=20)
+
+
+@pytest.mark.parametrize("arguments", [{"peak": -1.0}, {"final": -1.0}, {"timescale": 0}, {"cooldown": -1}], ids=str)
+def test_rates_below_0_are_refused(arguments):
+    with pytest.raises(ValueError, match="WarmupSchedule expects"):
+        WarmupSchedule(**{"peak": 1e-3, "total": 10, **arguments})

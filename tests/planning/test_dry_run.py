@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import resource
 import subprocess
 import sys
@@ -164,3 +165,31 @@ def test_the_binary_plans_without_a_workdir():
     root = pathlib.Path(__file__).resolve().parents[2]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     assert "digits train (1,437 examples, 10 classes), evaluated on test (360)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("batch_size", 0, "config.batch_size must be a whole number above 0, got 0"),
+        ("batch_size", -5, "config.batch_size must be a whole number above 0, got -5"),
+        ("micro_batches", 0, "config.micro_batches must be a whole number"),
+        ("steps_per_execution", 0, "config.steps_per_execution must be a whole number"),
+        ("keep", 0, "config.keep must be a whole number"),
+        ("optimizer.learning_rate", 0.0, "config.optimizer.learning_rate must be above 0, got 0.0"),
+        ("optimizer.learning_rate", -0.1, "config.optimizer.learning_rate must be above 0"),
+        ("optimizer.clip_norm", -1.0, "config.optimizer.clip_norm must be above 0, or None"),
+        ("mixup", -1.0, "alpha must be positive"),
+        ("head", "rest", 'Unknown config.head="rest". Did you mean "reset"?'),
+        ("resample", "bicubik", 'Did you mean "bicubic"?'),
+        ("loss.name", "sofmax", 'Did you mean "softmax"?'),
+        ("optimizer.name", "adam", 'Did you mean "adamw"?'),
+        ("schedule.decay", "cosin", 'Did you mean "cosine"?'),
+        ("model.pool", "tokn", 'Did you mean "token"?'),
+        ("model.qk_norm", "yes", "qk_norm must be True or False, got 'yes'"),
+    ],
+)
+def test_values_with_which_nothing_can_be_learned_are_refused_before_a_run(key, value, message):
+    config = config_files.load_config("digits_pretrain")
+    config_files.keys.set_key(config, key.split("."), value)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dry_run.plan(config, DATASETS)

@@ -37,7 +37,7 @@ def test_configs_name_their_optimizers():
     assert (optimizer.inner_optimizer.k, optimizer.inner_optimizer.alpha) == (4, 0.8)
     optimizer = configured(lookahead=4, ema=0.9)
     assert optimizer.use_ema and optimizer.ema_momentum == 0.9 and not optimizer.inner_optimizer.use_ema
-    with pytest.raises(ValueError, match='Unknown optimizer "adam". Valid: adamw, radam, momentum'):
+    with pytest.raises(ValueError, match='Unknown optimizer "adam". Did you mean "adamw". Valid: adamw, radam, momentum'):
         configured(name="adam")
     with pytest.raises(ValueError, match="one kind of averaged weights"):
         configured(swa=75, ema=0.9)

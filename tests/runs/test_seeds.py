@@ -5,6 +5,7 @@ import json
 import pytest
 
 from keras_vit.distribution.strategy import Strategy
+from keras_vit.inspection import figures
 from keras_vit.runs.seeds import mean_and_deviation, run_seeds
 from keras_vit.tasks import Classification
 from trainers import config_files
@@ -34,6 +35,19 @@ def test_three_seeds_end_in_mean_and_standard_deviation(tmp_path, capsys):
     assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")
     run_seeds(config, tmp_path, run, ONE, SCORE, 3)
     assert seen == [5, 6, 7]  # all are finished
+
+
+def test_the_curves_are_of_the_score_as_it_is_shown(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "lines", lambda *arguments: drawn.append(arguments) or b"")
+
+    def run(config, workdir):
+        workdir.mkdir(parents=True)
+        (workdir / "metrics.jsonl").write_text(json.dumps({"step": 2, "val_accuracy": 0.5}))
+        return {"top1": 0.5, "loss": 1.0}
+
+    run_seeds(config_files.load_config("digits_pretrain"), tmp_path, run, ONE, SCORE, 2)
+    assert drawn == [({"seed 0": ((2,), (50.0,)), "seed 1": ((2,), (50.0,))}, "step", "top-1, %")]
 
 
 def test_a_seed_more_runs_only_that_one(tmp_path):

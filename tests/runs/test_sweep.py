@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from keras_vit.distribution.strategy import Strategy
+from keras_vit.inspection import figures
 from keras_vit.runs import training_run
 from keras_vit.runs.seeds import run_once
 from keras_vit.runs.sweep import at, parse_grid, run_sweep
@@ -120,6 +121,23 @@ def test_the_own_sweep_chooses_on_held_out_data_and_then_trains_on_everything(co
     assert "final, learning_rate=0.003 on train: top-1 90.50 +- 0.71% of test" in told
     assert (tmp_path / "sweep.md").read_text().strip() in told
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("optimizer.learning_rate=1e-3,3e-3", "lines"),
+        ("jit_compile=True,False", "bars"),  # which Python counts as numbers
+        ("optimizer.ema=None,0.9", "bars"),
+        ("model.dropout=0,0.1;model.pool=gap,map", "bars"),
+    ],
+)
+def test_numbers_are_drawn_as_a_curve_and_anything_else_as_bars(text, kind, config, tmp_path, monkeypatch):
+    drawn = []
+    for name in ("lines", "bars"):
+        monkeypatch.setattr(figures, name, lambda *_, name=name, **__: drawn.append(name) or b"")
+    run_sweep(config, text, tmp_path, Stub(), ONE, SCORE)
+    assert drawn == [kind]
 
 
 def test_finished_points_are_not_run_again_and_a_larger_grid_goes_on(config, tmp_path):

@@ -152,3 +152,20 @@ def test_mistakes_are_clear_errors(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file; an export is a folder"):
         keras_vit.export(digits_model(), tmp_path / "file")
+
+
+def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
+    model, path = digits_model(), str(tmp_path / "m")
+    plain = keras.Sequential([keras.Input((8, 8, 1)), model])
+    vector = keras.Input((6,))
+    for arguments, message in [
+        ((path, model), r"export takes the model first: export\(model, '.*m'\)"),
+        (([model], path), "export expected a model of keras_vit, got a list. export takes one model"),
+        ((keras_vit.ViT, path), "got the class ViT, not a model made of it. .* then export that"),
+        ((plain, path), r"a plain keras Sequential. Build it as keras_vit.Model\(inputs, outputs\)\."),
+        ((model, None), "export expected a path, got None"),
+        ((keras_vit.Model(vector, keras.layers.Dense(2)(vector)), path), "one input of images .* got .* the input shape"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            keras_vit.export(*arguments)
+    assert not list(tmp_path.iterdir())

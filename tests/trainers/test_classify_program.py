@@ -19,7 +19,7 @@ def image(tmp_path):
 
 def answer(capsys, monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["classify.py", *map(str, arguments)])
-    classify.main()
+    classify.run()
     return capsys.readouterr().out
 
 

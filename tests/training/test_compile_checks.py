@@ -137,3 +137,9 @@ def test_a_file_with_such_a_loss_still_loads(vits, tmp_path):
 def test_class_weights_are_one_number_per_class(weights):
     with pytest.raises(ValueError, match="one number per class"):
         SoftmaxCrossEntropy(class_weights=weights)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_an_accuracy_among_more_than_all_classes_is_refused(vits, k):
+    with pytest.raises(ValueError, match=rf"Accuracy\(k={k}\) means nothing for 3 classes"):
+        vits[3].compile("sgd", SoftmaxCrossEntropy(), metrics=[Accuracy(k=k)])

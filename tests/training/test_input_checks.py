@@ -226,3 +226,74 @@ def test_the_number_of_batches_stays_known():
     checked = keras_vit.training.input_checks.InputChecks.of(model).dataset(dataset(X, Y))
     assert int(checked.cardinality()) == 2
     assert int(keras_vit.training.input_checks.InputChecks.of(model).dataset(dataset(X, Y).repeat()).cardinality()) == -1
+
+
+@pytest.mark.parametrize("form", [None, dataset])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda x: x.astype("uint16") * 256, "look like 16-bit images.*by 257"),
+        (lambda x: x.astype("float32") - 128, "negative pixels"),
+        (lambda x: x * np.float32(np.nan), "not finite"),
+    ],
+    ids=["16 bits", "centred", "nan"],
+)
+def test_pixels_on_other_scales_are_refused(vit, form, change, message):
+    with pytest.raises(ValueError, match=message):
+        vit.fit(*given(form, change(X), Y), verbose=0)
+
+
+def test_a_list_of_images_and_empty_data_are_refused():
+    with pytest.raises(ValueError, match=r"a list of 8, and the model has 1 input.*np.stack"):
+        classifier().fit(list(X), list(Y), verbose=0)
+    with pytest.raises(ValueError, match="is empty"):
+        classifier().fit(X[:0], Y[:0], verbose=0)
+
+
+def test_weights_by_the_name_of_the_only_output_count():
+    model, weights = classifier(), np.arange(8.0)
+    expected = model.evaluate(X, Y, sample_weight=weights, verbose=0)
+    assert model.evaluate(X, Y, sample_weight={"head": weights}, verbose=0) == pytest.approx(expected)
+
+
+def test_what_would_not_train_is_refused():
+    model = classifier()
+    model.trainable = False
+    with pytest.raises(ValueError, match="Nothing would train: every layer of the model is frozen"):
+        model.fit(X, Y, verbose=0)
+    model = classifier()
+    model.fit(X, Y, verbose=0)
+    model.get_layer("head").trainable = False
+    with pytest.raises(ValueError, match="Nothing would train|frozen or unfrozen after compile"):
+        model.fit(X, Y, verbose=0)
+
+
+def test_layers_frozen_after_training_began_need_compile(tiny):
+    model = tiny(depth=1)
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+    model.fit(X, Y, verbose=0)
+    model.get_layer("block_00").trainable = False
+    with pytest.raises(ValueError, match="block_00.* were frozen or unfrozen after compile: call compile again"):
+        model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("micro_batches", [0, -1, 2.0, "2", True])
+def test_micro_batches_that_are_not_a_number_of_parts_are_refused(micro_batches):
+    model = classifier()
+    model.micro_batches = micro_batches
+    with pytest.raises(ValueError, match="micro_batches should be a whole number of at least 1"):
+        model.fit(X, Y, verbose=0)
+
+
+def test_mixing_that_cannot_be_is_refused():
+    model = classifier()
+    model.mixing = "mixup"
+    with pytest.raises(ValueError, match="model.mixing should be"):
+        model.fit(X, Y, verbose=0)
+    model.mixing = Mixup(0.2, 5)
+    for weighted in ({"sample_weight": np.arange(8.0)}, {"class_weight": {i: 1.0 for i in range(5)}}):
+        with pytest.raises(ValueError, match="mixes pairs of examples.*sample_weight and class_weight"):
+            model.fit(X, Y, verbose=0, **weighted)
+    model.mixing = Mixup(0.2, 3)
+    with pytest.raises(ValueError, match=r"rows \(b, 5\) for 5 classes"):
+        model.fit(X, Y, verbose=0)

@@ -26,6 +26,7 @@ class Published:
         top1: accuracy on ImageNet-1k's validation images in percent, see `measure`; None if no source gives it.
         measure: what `top1` measures: "top-1" of the classifier in the file, "linear probe" of its features, or "zero-shot" with its text
             tower.
+        labels: "imagenet" if the file holds a classifier of ImageNet-1k's 1000 classes; None for any other head, or none.
         image_size: side of the images of the last training, in pixels.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
         mean, std: of the normalisation, on the 0..255 scale; None if the format determines them.
@@ -41,6 +42,7 @@ class Published:
     licence: str
     top1: float | None
     measure: str | None
+    labels: str | None
     image_size: int
     preprocessing: str | None
     mean: tuple | None
@@ -53,6 +55,8 @@ class Published:
     def options(self) -> dict[str, Any]:
         """The keyword arguments that keras_vit.load needs because the file does not state them."""
         options = {name: value for name in ("preprocessing", "mean", "std") if (value := getattr(self, name)) is not None}
+        if self.labels is not None:
+            options["class_names"] = self.labels
         family = self.name.split("/")[0]
         if family in ("bit", "flexivit"):  # the weights fit any image size, and the file does not state one
             options["image_size"] = self.image_size

@@ -151,7 +151,7 @@ def _extent(headers):
     return tuple(number and int(number) for number in match.groups()) if match else (None, None)
 
 
-def _request(address, part):
+def _request(address, part, timeout):
     """Requests the bytes that are missing in `part`: (response, bytes of `part` that stay, total size or None).
 
     The response is None if nothing is missing. If the version of `part` is unknown, or no longer the server's, the transfer starts
@@ -162,7 +162,7 @@ def _request(address, part):
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": _tag(part).read_text()}
     try:
-        response = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT)
+        response = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and have:
@@ -194,10 +194,10 @@ def _chunks(response):
         raise _Interrupted(f"the connection dropped ({error or type(error).__name__})") from error
 
 
-def _transfer(address, part, meter):
+def _transfer(address, part, meter, timeout):
     """One attempt to complete `part`."""
     try:
-        response, have, total = _request(address, part)
+        response, have, total = _request(address, part, timeout)
     except urllib.error.HTTPError:
         raise
     except (OSError, http.client.HTTPException) as error:
@@ -222,22 +222,22 @@ def _transfer(address, part, meter):
         raise _Interrupted(f"{got} of {total} bytes arrived")
 
 
-def _complete(address, part, meter):
+def _complete(address, part, meter, tries, timeout):
     """Attempts until `part` is complete.
 
     Raises:
-        _Interrupted: after TRIES attempts in a row without a new byte, or at once if there is no such server.
+        _Interrupted: after `tries` attempts in a row without a new byte, or at once if there is no such server.
     """
     first = most = _size(part)
     failures = 0
     while True:
         try:
-            return _transfer(address, part, meter)
+            return _transfer(address, part, meter, timeout)
         except _Interrupted as error:
             failures = 1 if _size(part) > most else failures + 1
             most = max(most, _size(part))
             hopeless = most == first and isinstance(getattr(error.__cause__, "reason", None), _FINAL)
-            if hopeless or failures == TRIES:
+            if hopeless or failures == tries:
                 raise
             wait = WAIT * 2 ** (failures - 1)
             logging.warning("%s: %s. Trying again in %.0f s.", address, error, wait)
@@ -256,7 +256,14 @@ def _explained(url, error, path):
     )
 
 
-def download(url: str, sha256: str | None = None, cache: str | os.PathLike | None = None, progress: bool = True) -> Path:
+def download(
+    url: str,
+    sha256: str | None = None,
+    cache: str | os.PathLike | None = None,
+    progress: bool = True,
+    tries: int | None = None,
+    timeout: float | None = None,
+) -> Path:
     """Downloads `url` into the cache, unless it is there, and returns the local path. An interrupted transfer is resumed.
 
     Args:
@@ -264,6 +271,8 @@ def download(url: str, sha256: str | None = None, cache: str | os.PathLike | Non
         sha256: the SHA-256 that the file must have, or its first 8 or more digits; None checks the length only.
         cache: a folder; by default $KERAS_VIT_CACHE, $XDG_CACHE_HOME/keras_vit or ~/.cache/keras_vit.
         progress: show the progress, on a terminal in one line, elsewhere (a notebook, a log file) in a line per tenth of the file.
+        tries: failures in a row until it fails; None for TRIES.
+        timeout: seconds without a byte until a connection counts as dropped; None for TIMEOUT.
 
     Raises:
         FileNotFoundError: if the server has no such file.
@@ -286,7 +295,7 @@ def download(url: str, sha256: str | None = None, cache: str | os.PathLike | Non
             return path
         part = path.with_name(f"{path.name}.part")
         try:
-            _complete(address, part, _Meter(path.name, progress))
+            _complete(address, part, _Meter(path.name, progress), tries or TRIES, timeout or TIMEOUT)
         except (_Interrupted, urllib.error.HTTPError) as error:
             raise _explained(url, error, path) from error
         digest = _digest(part) if sha256 else ""

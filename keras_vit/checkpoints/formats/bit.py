@@ -5,7 +5,16 @@ from collections.abc import Iterable
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, conv, pointwise, same, torch_norm
-from keras_vit.checkpoints.formats.parsed import IMAGENET_MEAN, ParsedCheckpoint, constants, need, renamed, setting
+from keras_vit.checkpoints.formats.parsed import (
+    IMAGENET_MEAN,
+    ParsedCheckpoint,
+    check_agreement,
+    constants,
+    need,
+    renamed,
+    setting,
+)
+from keras_vit.checkpoints.formats.timm import label_names
 from keras_vit.layers.patches import pair
 from keras_vit.models.bit import DEPTHS
 
@@ -117,6 +126,9 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     units = _units(arrays, style)
     classes = need(arrays, _HEAD_BIAS[style], 1).shape[0] if _HEAD_BIAS[style] in arrays else None
     cfg = (setting(contents.config, "pretrained_cfg", dict) or {}) if style == "timm" else {}
+    config = contents.config if style == "timm" else {}
+    if classes is not None:
+        check_agreement([("num_classes", setting(config, "num_classes", int), classes)])
     input_size = setting(cfg, "input_size", list) or (channels, 224, 224)
     # The weights are convolutions, which fit any image size.
     size = pair(options.get("recorded_size") or options.get("image_size") or input_size[1:], "image_size")
@@ -124,4 +136,5 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     normalisation = constants(cfg, ("mean", "std"))
     if normalisation is not None and abs(normalisation[0][0] - IMAGENET_MEAN[0]) < 1:
         fields.update(mean=normalisation[0], std=normalisation[1])
-    return ParsedCheckpoint("bit", fields, size, name_map(units, classes, style), arrays, classes, channels)
+    names = label_names(config, classes)
+    return ParsedCheckpoint("bit", fields, size, name_map(units, classes, style), arrays, classes, channels, names)

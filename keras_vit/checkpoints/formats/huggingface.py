@@ -19,15 +19,19 @@ from keras_vit.checkpoints.formats.parsed import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     ParsedCheckpoint,
+    check_agreement,
     constants,
     depth,
     grid,
     heads,
     hint_grid,
+    known_heads,
     need,
+    normalisation,
     pixels,
     renamed,
     setting,
+    stated_pair,
 )
 
 _BERT_ATTENTION = {
@@ -85,6 +89,16 @@ TYPES = {
         imagenet=False,
     ),
 }
+# What "model_type" in config.json may be, by the type that the arrays have.
+_MODEL_TYPES = {
+    "vit": ("vit", "vit_mae", "vit_msn"),
+    "deit": ("deit",),
+    "dinov2": ("dinov2",),
+    "dinov2_with_registers": ("dinov2_with_registers",),
+    "siglip_vision_model": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+}
+# The parts of a larger model's config.json that describe its image model.
+_SECTIONS = ("vision_config", "backbone_config", "encoder")
 GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
 _DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_ids$)")
 
@@ -98,14 +112,22 @@ def model_type(spec) -> str:
     return "deit" if spec.distillation_token else "vit"
 
 
+def _dinov2_mlp_dim(fields, ratio):
+    """mlp_dim as DINOv2's code computes it from an mlp_ratio; None without one."""
+    if ratio is None:
+        return None
+    hidden = int(fields["width"] * ratio)
+    # For SwiGLU it is two thirds of that, rounded up to a multiple of 8.
+    return (int(hidden * 2 / 3) + 7) // 8 * 8 if fields["mlp_form"] == "swiglu" else hidden
+
+
 def dinov2_mlp_ratio(spec) -> float | None:
     """The mlp_ratio from which DINOv2's code computes mlp_dim; None if there is none."""
+    fields = {"width": spec.width, "mlp_form": spec.mlp_form}
     if spec.mlp_form == "swiglu":
-        # There the hidden width is two thirds of ratio * width, rounded up to a multiple of 8.
-        ratios = (ratio for ratio in range(1, 17) if (int(int(spec.width * ratio) * 2 / 3) + 7) // 8 * 8 == spec.mlp_dim)
-        return next(ratios, None)
+        return next((ratio for ratio in range(1, 17) if _dinov2_mlp_dim(fields, ratio) == spec.mlp_dim), None)
     ratio = spec.mlp_dim / spec.width
-    if int(spec.width * ratio) != spec.mlp_dim:
+    if _dinov2_mlp_dim(fields, ratio) != spec.mlp_dim:
         return None
     return int(ratio) if ratio.is_integer() else ratio
 
@@ -233,7 +255,7 @@ def _fields(arrays, kind, config, options):
         raise ValueError(
             f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" holds {registers}.'
         )
-    k, _ = heads(w.shape[0], options.get("heads") or setting(config, "num_attention_heads", int))
+    k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
     pool = "token"
     if kind == "siglip_vision_model":
         pool = "map" if f"{names.prefix}head.probe" in arrays else "gap"
@@ -257,15 +279,65 @@ def _fields(arrays, kind, config, options):
     }
 
 
-def _normalisation(kind, preprocessor, assumptions):
+def _check_config(outer, config, kind, fields, size, classes, channels):
+    """Compares config.json with the arrays, which alone determine the sizes.
+
+    Args:
+        outer, config: config.json, and the part of it that describes the image model.
+        kind, fields, size, classes, channels: type, spec, image size, labels and channels by the arrays.
+
+    Raises:
+        ValueError: naming each difference.
+    """
+    types, stated_type = _MODEL_TYPES[kind], setting(config, "model_type", str)
+    rows = [
+        ("model_type", stated_type, stated_type if stated_type in types else kind),
+        ("hidden_size", setting(config, "hidden_size", int), fields["width"]),
+        ("num_hidden_layers", setting(config, "num_hidden_layers", int), fields["depth"]),
+        ("patch_size", stated_pair(config, "patch_size"), tuple(fields["patch_size"])),
+        ("num_channels", setting(config, "num_channels", int), channels),
+        ("image_size", stated_pair(config, "image_size"), size),
+    ]
+    if kind.startswith("dinov2"):
+        ratio = setting(config, "mlp_ratio", int, float)
+        rows.append(("use_swiglu_ffn", setting(config, "use_swiglu_ffn", bool), fields["mlp_form"] == "swiglu"))
+        rows.append(("the MLP's width, by mlp_ratio,", _dinov2_mlp_dim(fields, ratio), fields["mlp_dim"]))
+    else:
+        rows.append(("intermediate_size", setting(config, "intermediate_size", int), fields["mlp_dim"]))
+    if kind != "siglip_vision_model":
+        rows.append(("qkv_bias", setting(config, "qkv_bias", bool), fields["qkv_bias"]))
+    if classes is not None:
+        labels = setting(outer, "id2label", dict)
+        rows.append(("the number of labels in id2label", None if labels is None else len(labels), classes))
+        rows.append(("num_labels", setting(outer, "num_labels", int), classes))
+    check_agreement(rows)
+
+
+def _rescaling(preprocessor):
+    """What 1 is in pixels after the rescaling of preprocessor_config.json, by default 255.
+
+    Raises:
+        ValueError: if the factor is not a positive number.
+    """
+    if preprocessor.get("do_rescale", True) is False:
+        return 1.0
+    factor = setting(preprocessor, "rescale_factor", float, int)
+    factor = 1 / 255 if factor is None else factor
+    if not 1e-6 < factor < 1e6:
+        raise ValueError(f"rescale_factor in the config should be a positive number, such as 1/255, got {factor!r}.")
+    return 1 / factor
+
+
+def _normalisation(kind, preprocessor, channels, options, assumptions):
     """mean and std on the 0..255 scale, from preprocessor_config.json; the usual ones of the type without it."""
-    statistics = constants(preprocessor, ("image_mean", "image_std"))
-    if statistics is not None:
-        return {"mean": statistics[0], "std": statistics[1]}
-    assumptions.append(
-        f"No preprocessor_config.json: assuming the usual normalisation of {kind}. If that is wrong, pass mean and std."
-    )
-    return {"mean": IMAGENET_MEAN, "std": IMAGENET_STD} if TYPES[kind].imagenet else {"mean": 127.5, "std": 127.5}
+    scale = _rescaling(preprocessor)
+    stated = constants(preprocessor, ("image_mean", "image_std"), scale)
+    if preprocessor.get("do_normalize", True) is False:
+        stated = (0.0,) * channels, (scale,) * channels
+    missing = "image_mean and image_std in preprocessor_config.json" if preprocessor else "preprocessor_config.json"
+    assumption = f"No {missing}: assuming the usual normalisation of {kind}. If that is wrong, pass mean and std."
+    usual = (IMAGENET_MEAN, IMAGENET_STD) if TYPES[kind].imagenet else (127.5, 127.5)
+    return normalisation(stated, usual, channels, options, assumption, assumptions)
 
 
 def _preprocessing(preprocessor):
@@ -286,9 +358,9 @@ def _preprocessing(preprocessor):
 
 
 def _labels(config, classes):
-    """The class names in id2label; None if they are placeholders."""
+    """The class names in id2label; None if there are none, or placeholders."""
     labels = setting(config, "id2label", dict)
-    if labels is None or classes is None or len(labels) != classes:
+    if labels is None or classes is None:
         return None
     names = tuple(labels.get(str(i)) for i in range(classes))
     if not all(type(name) in (str, int) for name in names):
@@ -301,10 +373,12 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     outer = contents.config
     kind = _type(contents.arrays, outer)
     names = TYPES[kind]
-    config = setting(outer, "vision_config", dict) or outer
+    config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
     arrays, dropped = _normalise(contents.arrays, names)
     assumptions = []
-    fields = {**_fields(arrays, kind, config, options), **_normalisation(kind, contents.preprocessor, assumptions)}
+    fields = _fields(arrays, kind, config, options)
+    channels = need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1]
+    fields.update(_normalisation(kind, contents.preprocessor, channels, options, assumptions))
     head = next((name for name in ("classifier.weight", "cls_classifier.weight") if name in arrays), None)
     classes = None if head is None else need(arrays, head, 2).shape[0]
     if kind == "deit" and "classifier.weight" in arrays:
@@ -314,16 +388,22 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     siglip = kind == "siglip_vision_model"
     table = need(arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if siglip else 's'}", 2 if siglip else 3)
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
-    hint = hint_grid(options, fields["patch_size"], setting(config, "image_size", int, list))
-    shape = grid(table.shape[0 if siglip else 1] - prefix, hint)
+    stated = stated_pair(config, "image_size")
+    shape = grid(
+        table.shape[0 if siglip else 1] - prefix,
+        hint_grid(options, fields["patch_size"], None if stated is None else list(stated)),
+    )
+    size = pixels(shape, fields["patch_size"])
+    fits = stated is not None and tuple(s // p for s, p in zip(stated, fields["patch_size"])) == shape
+    _check_config(outer, config, kind, fields, stated if fits else size, classes, channels)
     return ParsedCheckpoint(
         "vit",
         fields,
-        pixels(shape, fields["patch_size"]),
+        size,
         name_map(fields, classes, kind),
         arrays,
         classes,
-        need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1],
+        channels,
         _labels(outer, classes),
         dropped,
         assumptions,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from keras_vit.checkpoints.channels import adapt_constants
 from keras_vit.checkpoints.formats.name_map import NameMap
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.patches import pair
@@ -107,21 +108,79 @@ def setting(config: Mapping, name: str, *kinds: type) -> typing.Any:
     raise ValueError(f'"{name}" in the config should be {" or ".join(WORDS[k] for k in kinds)}, got {reprlib.repr(value)}.')
 
 
-def constants(config: Mapping, names: tuple[str, str]) -> tuple[tuple, tuple] | None:
-    """(mean, std) on the 0..255 scale from a config that has them on the 0..1 scale under `names`; None if it has not.
+def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> tuple[tuple, tuple] | None:
+    """(mean, std) on the 0..255 scale from a config that has them on another scale under `names`; None if it has not.
+
+    Args:
+        config: of JSON.
+        names: of mean and std in it.
+        scale: what 1 in the config is in pixels.
 
     Raises:
-        ValueError: if they are not one finite number per channel, or a std is not positive.
+        ValueError: if only one of them is there, they are not one finite number per channel, or a std is not positive.
     """
     mean, std = (setting(config, name, list) for name in names)
-    if mean is None or std is None:
+    if mean is None and std is None:
         return None
-    valid = all(type(value) in (int, float) and abs(value) < 1e6 for value in (*mean, *std))
-    if not valid or not mean or len(mean) != len(std) or min(std) <= 0:
+    valid = all(type(value) in (int, float) and abs(value) < 1e6 for value in (*(mean or ()), *(std or ())))
+    if not valid or not mean or not std or len(mean) != len(std) or min(std) <= 0:
         raise ValueError(
             f"{names[0]} and {names[1]} in the config should be one number per channel, std positive, got {reprlib.repr((mean, std))}."
         )
-    return tuple(255 * float(value) for value in mean), tuple(255 * float(value) for value in std)
+    return tuple(scale * float(value) for value in mean), tuple(scale * float(value) for value in std)
+
+
+def normalisation(
+    stated: tuple[tuple, tuple] | None, usual: tuple, channels: int, options: Mapping, assumption: str, assumptions: list[str]
+) -> dict[str, float | tuple]:
+    """mean and std on the 0..255 scale, as fields of a spec: the user's, else those of the checkpoint, else the usual ones.
+
+    Args:
+        stated: (mean, std) that the checkpoint states, or None.
+        usual: (mean, std) where it states none; those of RGB are averaged for one channel, repeated for more.
+        channels: of the file's images.
+        options: of `parse`. mean and std for another number of channels are those of the adapted model, not of the file.
+        assumption: a sentence for `assumptions`, to which it is added where the usual ones are taken.
+        assumptions: a list.
+
+    Raises:
+        ValueError: if the checkpoint states another number of constants than it has channels, and the user does not tell them.
+    """
+    told = {name: options[name] for name in ("mean", "std") if options.get(name) is not None}
+    if options.get("channels") not in (None, channels):
+        told = {}
+    if len(told) == 2:
+        return told
+    if stated is None:
+        assumptions.append(assumption)
+        stated = tuple(adapt_constants(values, channels) for values in usual)
+    elif len(stated[0]) != channels:
+        raise ValueError(
+            f"mean and std in the config have {len(stated[0])} values each, but the arrays are for images of {channels} channels: pass "
+            "mean=... and std=..., on the 0..255 scale."
+        )
+    return {"mean": stated[0], "std": stated[1], **told}
+
+
+def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
+    """Compares what config.json states with what the arrays determine.
+
+    Args:
+        rows: (name in config.json, the value there or None, the value by the arrays).
+
+    Raises:
+        ValueError: naming each difference, with both values.
+    """
+    differences = [
+        f"{name} is {reprlib.repr(stated)} in config.json, {actual!r} by the arrays"
+        for name, stated, actual in rows
+        if stated is not None and stated != actual
+    ]
+    if differences:
+        raise ValueError(
+            f"config.json describes a different model than the arrays: {'; '.join(differences)}. Load the weights with the config.json "
+            "that belongs to them, or correct it."
+        )
 
 
 def depth(names: Iterable[str], pattern: str) -> int:
@@ -152,6 +211,18 @@ def heads(width: int, known: int | None, inner: int | None = None) -> tuple[int,
     if type(k) is not int or k < 1 or inner % k:
         raise ValueError(f"{inner} query channels do not divide into {k} heads: pass heads=...")
     return k, (None if inner == width else inner // k)
+
+
+def known_heads(options: Mapping, stated: int | None) -> int | None:
+    """The number of heads that the user tells, or else config.json; None if neither does.
+
+    Raises:
+        ValueError: if they differ: any number that divides the width would load, and compute something else.
+    """
+    told = options.get("heads")
+    if told is not None and stated is not None and told != stated:
+        raise ValueError(f"heads={told} was passed, but config.json says {stated}. Leave heads out, or correct config.json.")
+    return stated if told is None else told
 
 
 class Hint(typing.NamedTuple):
@@ -189,8 +260,12 @@ def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
     if hint is not None and hint.h * hint.w == tokens and (hint.is_certain or not square):
         return hint.h, hint.w
     if not square:
+        stated = (
+            f", and the config's image size gives a grid of {hint.h}x{hint.w}" if hint is not None and hint.is_certain else ""
+        )
         raise ValueError(
-            f"{tokens} position embeddings do not form a square grid: for a rectangular checkpoint pass the image_size that it was trained at."
+            f"{tokens} position embeddings do not form a square grid{stated}: for a rectangular checkpoint pass the image_size that it was "
+            "trained at."
         )
     return side, side
 
@@ -198,6 +273,16 @@ def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
 def is_grid(tokens: int, hint: Hint | None = None) -> bool:
     """Whether `grid` would accept the arguments."""
     return tokens > 0 and (math.isqrt(tokens) ** 2 == tokens or (hint is not None and hint.h * hint.w == tokens))
+
+
+def stated_pair(config: Mapping, name: str) -> tuple | None:
+    """config[name], a number or a pair (height, width), as a pair; None if it is missing.
+
+    Raises:
+        ValueError: if it is neither.
+    """
+    value = setting(config, name, int, list)
+    return None if value is None else pair(value, name)
 
 
 def pixels(grid_shape: tuple, stride: tuple) -> tuple[int, int]:

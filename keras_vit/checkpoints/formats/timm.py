@@ -18,16 +18,20 @@ from keras_vit.checkpoints.formats.parsed import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     ParsedCheckpoint,
+    check_agreement,
     constants,
     depth,
     grid,
     heads,
     hint_grid,
     is_grid,
+    known_heads,
     need,
+    normalisation,
     pixels,
     renamed,
     setting,
+    stated_pair,
 )
 from keras_vit.models.spec import token_stride
 
@@ -44,6 +48,8 @@ _DROPPED = re.compile(r"^mask_token$")
 _ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
 # Architectures that timm itself builds with the tanh form of GELU.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
+# {pooling in config.json: ours}; without one the arrays tell.
+_POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
 # What timm computes, whatever the model computed.
 CONVENTIONS = {"epsilon": 1e-6}
 # The architecture of timm that has a hybrid's stem.
@@ -173,26 +179,98 @@ def _section(config, name):
 
 
 def _pool(arrays, fields, config):
-    """The pooling: from the arrays, and from config.json where they leave it open."""
-    if "attn_pool.latent" in arrays:
-        return "map"
-    pool = _section(config, "model_args").get("global_pool", config.get("global_pool"))
-    if pool in ("token", "avg") and (pool == "avg" or fields["class_token"]):
-        return "gap" if pool == "avg" else "token"
-    return "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
+    """The pooling: from the arrays, and from config.json where they leave it open.
+
+    Raises:
+        ValueError: for a pooling of config.json that is not implemented, or that the arrays contradict.
+    """
+    is_map = "attn_pool.latent" in arrays
+    arguments = _section(config, "model_args")
+    pool = setting(arguments, "global_pool", str) or setting(config, "global_pool", str) or None
+    if pool not in _POOLS:
+        raise ValueError(f"config.json has global_pool={pool!r}, which is not implemented. Implemented: token, avg, map.")
+    if pool and ((pool == "map") != is_map or (pool == "token" and not fields["class_token"])):
+        part = "class token" if pool == "token" else "attention pooling"
+        raise ValueError(
+            f'global_pool is "{pool}" in config.json, but the arrays hold {"an" if is_map else "no"} {part}. Load the weights with the '
+            "config.json that belongs to them, or correct it."
+        )
+    if pool:
+        return _POOLS[pool]
+    return "map" if is_map else "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
 
 
-def _normalisation(config, assumptions):
+def _gelu(config):
+    """The form of GELU in config.json.
+
+    Raises:
+        ValueError: for another activation.
+    """
+    architecture = str(config.get("architecture"))
+    act = setting(_section(config, "model_args"), "act_layer", str)
+    act = act or ("quick_gelu" if "quickgelu" in architecture else "gelu")
+    if act not in ("gelu", "gelu_tanh"):
+        raise ValueError(f"config.json has the activation {act!r}, which is not implemented. Implemented: gelu, gelu_tanh.")
+    return "tanh" if act == "gelu_tanh" or _TANH.search(architecture) else "erf"
+
+
+def _input_size(config):
+    """(height, width) of the images that config.json states; None if it states none."""
+    size = stated_pair(_section(config, "model_args"), "img_size")
+    if size is None:
+        cfg = setting(_section(config, "pretrained_cfg"), "input_size", list)
+        size = tuple(cfg[1:]) if cfg and len(cfg) == 3 else None
+    return size
+
+
+def _check_config(config, fields, arrays, size, classes, channels):
+    """Compares config.json with the arrays, which alone determine the sizes; `size` is the image size by the arrays.
+
+    Raises:
+        ValueError: naming each difference.
+    """
+    arguments = _section(config, "model_args")
+    labels = setting(config, "num_classes", int)
+    labels = setting(_section(config, "pretrained_cfg"), "num_classes", int) if labels is None else labels
+    rows = [
+        ("embed_dim", setting(arguments, "embed_dim", int), fields["width"]),
+        ("num_features", setting(config, "num_features", int), fields["width"]),
+        ("depth", setting(arguments, "depth", int), fields["depth"]),
+        ("patch_size", stated_pair(arguments, "patch_size"), tuple(fields["patch_size"])),
+        ("reg_tokens", setting(arguments, "reg_tokens", int), fields["registers"]),
+        ("qkv_bias", setting(arguments, "qkv_bias", bool), fields["qkv_bias"]),
+        ("class_token", setting(arguments, "class_token", bool), fields["class_token"]),
+        ("in_chans", setting(arguments, "in_chans", int), channels),
+        ("num_classes", None if classes is None else labels, classes),
+        ("input_size", _input_size(config), size),
+    ]
+    check_agreement(rows)
+
+
+def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
+    """The class names in timm's config.json; None if there are none.
+
+    Raises:
+        ValueError: if there are other than `classes` of them.
+    """
+    names = setting(config, "label_names", list) or setting(_section(config, "pretrained_cfg"), "label_names", list)
+    if names is None or classes is None:
+        return None
+    check_agreement([("the number of label_names", len(names), classes)])
+    if not all(type(name) in (str, int) for name in names):
+        raise ValueError('"label_names" in config.json should be a list of text.')
+    return tuple(map(str, names))
+
+
+def _normalisation(config, channels, options, assumptions):
     """mean and std on the 0..255 scale, from config.json; ImageNet's without it."""
     cfg = _section(config, "pretrained_cfg") or config
-    statistics = constants(cfg, ("mean", "std"))
-    if statistics is not None:
-        return {"mean": statistics[0], "std": statistics[1]}
-    assumptions.append(
+    assumption = (
         "The file does not say how images are normalised: assuming ImageNet's mean and std, as for DeiT and DINO. "
         "For timm's AugReg and SigLIP models pass mean=127.5, std=127.5."
     )
-    return {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+    usual = (IMAGENET_MEAN, IMAGENET_STD)
+    return normalisation(constants(cfg, ("mean", "std")), usual, channels, options, assumption, assumptions)
 
 
 def _preprocessing(config):
@@ -215,10 +293,8 @@ def _fields(arrays, config, options):
     width = w.shape[0]
     hidden, out = need(arrays, "blocks.0.mlp.fc1.weight", 2), need(arrays, "blocks.0.mlp.fc2.weight", 2)
     inner = need(arrays, "blocks.0.attn.qkv.weight", 2).shape[0] // 3
-    known_heads = options.get("heads") or setting(_section(config, "model_args"), "num_heads", int)
-    k, head_dim = heads(width, known_heads, inner)
+    k, head_dim = heads(width, known_heads(options, setting(_section(config, "model_args"), "num_heads", int)), inner)
     swiglu = hidden.shape[0] == 2 * out.shape[1]
-    tanh = _section(config, "model_args").get("act_layer") == "gelu_tanh" or _TANH.search(str(config.get("architecture")))
     fields = {
         "patch_size": w.shape[2:],
         "depth": depth(arrays, r"blocks\.(\d+)\."),
@@ -235,7 +311,7 @@ def _fields(arrays, config, options):
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in arrays else None,
         "fc_norm": "fc_norm.weight" in arrays,
         "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
-        "gelu": "tanh" if tanh else "erf",
+        "gelu": "erf" if swiglu else _gelu(config),
         **CONVENTIONS,
         **_stem(arrays),
     }
@@ -253,15 +329,19 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         ValueError: if the file is not in this format after all.
     """
     arrays, dropped = _normalise(dict(contents.arrays))
-    assumptions = []
-    fields = {**_fields(arrays, contents.config, options), **_normalisation(contents.config, assumptions)}
+    config, assumptions = contents.config, []
+    fields = _fields(arrays, config, options)
+    root = need(arrays, next(name for name in _ROOTS[::-1] if name in arrays), 4)
+    channels = root.shape[1]
+    fields.update(_normalisation(config, channels, options, assumptions))
     stride = token_stride(fields["patch_size"], fields.get("stem"))
-    input_size = setting(_section(contents.config, "pretrained_cfg"), "input_size", list)
-    hint = hint_grid(options, stride, input_size[1:] if input_size and len(input_size) == 3 else None)
+    stated = _input_size(config)
+    hint = hint_grid(options, stride, None if stated is None else list(stated))
     _fold_registers(arrays, fields, hint)
     shape, missing_rows = _grid(arrays, fields, hint)
     classes = need(arrays, "head.weight", 2).shape[0] if "head.weight" in arrays else None
-    root = need(arrays, next(name for name in _ROOTS[::-1] if name in arrays), 4)
+    fits = stated is not None and tuple(s // t for s, t in zip(stated, stride)) == shape
+    _check_config(config, fields, arrays, stated if fits else pixels(shape, stride), classes, channels)
     return ParsedCheckpoint(
         "vit",
         fields,
@@ -269,11 +349,12 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         name_map({"stem": None, **fields}, classes, missing_rows),
         arrays,
         classes,
-        root.shape[1],
-        dropped=dropped,
-        assumptions=assumptions,
-        resample="timm",
-        preprocessing=_preprocessing(contents.config),
+        channels,
+        label_names(config, classes),
+        dropped,
+        assumptions,
+        "timm",
+        _preprocessing(config),
     )
 
 

@@ -5,7 +5,17 @@ import re
 from collections.abc import Iterable, Mapping
 
 from keras_vit.checkpoints.formats.name_map import Entry, NameMap, positions, same, stacked_linear, torch_dense, torch_norm
-from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, depth, grid, heads, hint_grid, need, pixels, renamed
+from keras_vit.checkpoints.formats.parsed import (
+    ParsedCheckpoint,
+    depth,
+    grid,
+    heads,
+    hint_grid,
+    need,
+    normalisation,
+    pixels,
+    renamed,
+)
 
 # Names of older releases, which have the normalisations in wrappers and that of the head in a Sequential, and the present names.
 _ALIASES = [
@@ -17,6 +27,9 @@ _ALIASES = [
     (r"^mlp_head\.0\.", "transformer.norm."),
     (r"^mlp_head\.1\.", "mlp_head."),
 ]
+_ASSUMED_NORMALISATION = (
+    "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the 0..255 scale."
+)
 
 
 def matches(names: Iterable[str], config: dict) -> bool:
@@ -50,16 +63,8 @@ def _patch(arrays, known_channels):
     )
 
 
-def _assumptions(known_heads, k, size):
-    """What is assumed because a state dict does not state it."""
-    assumptions = [
-        "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the 0..255 scale."
-    ]
-    if not known_heads:
-        assumptions.append(
-            f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
-        )
-    return assumptions
+def _assumed_heads(k, size):
+    return f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
 
 
 def _positions(arrays, width):
@@ -101,9 +106,11 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "qkv_bias": False,
         "patch_norm": index == 2,
         "epsilon": 1e-5,
-        "mean": 127.5,
-        "std": 127.5,
     }
+    assumptions = []
+    fields.update(normalisation(None, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions))
+    if options.get("heads") is None:
+        assumptions.append(_assumed_heads(k, inner // k))
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}
@@ -116,7 +123,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         classes,
         channels,
         dropped=dropped,
-        assumptions=_assumptions(options.get("heads"), k, inner // k),
+        assumptions=assumptions,
         resample="bicubic",
     )
 

@@ -218,7 +218,7 @@ def _read_torch(path):
             f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run code. Convert '
             "it to safetensors where it was made."
         ) from error
-    for key in ("model_ema", "model", "state_dict", "teacher"):
+    for key in ("model_ema", "model", "state_dict", "model_state_dict", "teacher"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
     if not isinstance(state, dict):

@@ -213,6 +213,8 @@ def _composed(config, shapes, path):
             )
         if node.get("registered_name") in _CLASSES:
             _arguments(node, shapes, path)
+        if _is_composed(node) and isinstance(node.get("config"), dict) and "spec" in node["config"]:
+            metadata.check_description(node["config"], (), where)
         if node.get("registered_name") in _SPECS:
             metadata.check_fields(node["config"], _SPECS[node["registered_name"]], where)
     try:

@@ -4,6 +4,7 @@ A .keras file contains the model's config where Keras puts it. The other formats
 config and the arrays. Anybody can alter either, so types, ranges and sizes are checked before anything is built.
 """
 
+import ast
 import dataclasses
 import json
 import math
@@ -24,6 +25,8 @@ ARGUMENTS = ("variant", "image_size", "classes", "channels", "class_names", "pre
 # Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers would itself take too long.
 _LARGEST = 2**31
 _LARGEST_SIDE = 2**16  # pixels
+_LARGEST_RESIZE = 2**12  # pixels
+_LONGEST_PREPROCESSING = 2000  # characters
 _LARGEST_TABLE = 2**27  # values of computed positions, which the file does not store and so does not bound
 _MAY_BE_ZERO = {"registers"}
 _DTYPE = re.compile(r"(mixed_)?(float16|bfloat16|float32|float64)")
@@ -88,6 +91,62 @@ def check_fields(fields: Mapping[str, typing.Any], form: type, where: str) -> No
         _check(0 < fields["epsilon"] < 1, "epsilon", "a small positive number", fields["epsilon"], where)
 
 
+def _numbers(node):
+    """The numbers in a call with literal arguments.
+
+    Raises:
+        ValueError: if it has other arguments.
+    """
+    values = [ast.literal_eval(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
+    while values:
+        value = values.pop()
+        if isinstance(value, (list, tuple)):
+            values.extend(value)
+        elif isinstance(value, (int, float)):
+            yield value
+
+
+def check_preprocessing(text: typing.Any, sizes: tuple, where: str) -> None:
+    """Refuses a preprocessing text that is none, or would make images far larger than any model's. Its ops are looked up where they run.
+
+    Args:
+        text: of ops joined by "|", or None.
+        sizes: of the model's images, and its number of classes: no number in the text may exceed these and _LARGEST_RESIZE.
+        where: the file's name, for messages.
+
+    Raises:
+        ValueError: with the text.
+    """
+    _check(isinstance(text, str | None), "preprocessing", "text", text, where)
+    largest = max(_LARGEST_RESIZE, *sizes)
+    try:
+        if text is not None and len(text) > _LONGEST_PREPROCESSING:
+            raise ValueError
+        for part in filter(None, (part.strip() for part in (text or "").split("|"))):
+            node = ast.parse(part, mode="eval").body
+            if isinstance(node, ast.Name):
+                continue
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if not is_call or not all(abs(number) <= largest for number in _numbers(node)):
+                raise ValueError
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        expected = f'ops such as "resize(256)" joined by "|", with numbers up to {largest}'
+        _check(False, "preprocessing", expected, text, where)
+
+
+def check_description(config: Mapping[str, typing.Any], image_size: tuple, where: str) -> None:
+    """Checks classes, class_names and preprocessing in the config of a model, each of which may be missing.
+
+    Raises:
+        ValueError: for values that no model has.
+    """
+    classes, names = config.get("classes"), config.get("class_names")
+    _check(classes is None or _is_positive(classes), "classes", "a positive integer or null", classes, where)
+    valid = names is None or (isinstance(names, (list, tuple)) and all(isinstance(name, (str, int)) for name in names))
+    _check(valid and (names is None or len(names) == classes), "class_names", f"a list of {classes} names or null", names, where)
+    check_preprocessing(config.get("preprocessing"), (*image_size, classes or 0), where)
+
+
 def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
     """The constructor's arguments of a model, from its config, checked; "variant" stays a dict of the spec's fields.
 
@@ -101,17 +160,13 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
     for name in sorted({"image_size", "classes", "channels"} - config.keys()):
         raise ValueError(f"{where} does not contain {name}.")
     check_fields(config["variant"], BiTSpec if "units" in config["variant"] else ViTSpec, where)
-    size, classes, channels = (config.get(name) for name in ("image_size", "classes", "channels"))
+    size, channels = config.get("image_size"), config.get("channels")
     sides = size if isinstance(size, (list, tuple)) else ()
     valid = len(sides) == 2 and all(_is_positive(side) and side <= _LARGEST_SIDE for side in sides)
     _check(valid, "image_size", f"two positive integers, {_LARGEST_SIDE} at most", size, where)
-    _check(classes is None or _is_positive(classes), "classes", "a positive integer or null", classes, where)
     _check(_is_positive(channels), "channels", "a positive integer", channels, where)
-    names = config.get("class_names")
-    valid = names is None or (isinstance(names, (list, tuple)) and all(isinstance(name, (str, int)) for name in names))
-    _check(valid and (names is None or len(names) == classes), "class_names", f"a list of {classes} names or null", names, where)
-    for name in ("preprocessing", "name"):
-        _check(isinstance(config.get(name), str | None), name, "text", config.get(name), where)
+    check_description(config, sides, where)
+    _check(isinstance(config.get("name"), str | None), "name", "text", config.get("name"), where)
     remat = config.get("remat")
     valid = isinstance(remat, bool | None) or (isinstance(remat, list) and all(isinstance(block, int) for block in remat))
     _check(valid, "remat", "true, false or a list of block numbers", remat, where)

@@ -128,4 +128,4 @@ def from_arrays(
     def lookup(i):
         return {"image": images[i], **{key: rows[i] for key, rows in tensors.items()}}
 
-    return RandomAccess(name, class_names or (), labels, lookup, count=len(images))
+    return RandomAccess(name, tuple(class_names or ()), labels, lookup, count=len(images))

@@ -49,7 +49,29 @@ def _starts(counts):
 
 
 class Source:
-    """What both kinds have in common."""
+    """What both kinds have in common.
+
+    Attributes:
+        name: for messages.
+        class_names: the classes' names, in order; () for examples without labels.
+        size: the number of examples.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    # As in the two kinds below, whose keys and ids differ.
+    read: Callable[..., dict[str, Any]]
+    ids: Callable[..., tf.Tensor]
+    example_name: Callable[..., str]
+    keys: Callable[..., tf.data.Dataset]
+    shuffled_keys: Callable[..., tf.data.Dataset]
+    served_keys: Callable[..., tf.data.Dataset]
+    cached: Callable[[], "Source"]
+    class_counts: Callable[[], np.ndarray]
+
+    @property
+    def size(self) -> int:
+        raise NotImplementedError
 
     def ordered(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
         """One pass of examples, dicts."""

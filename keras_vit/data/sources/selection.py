@@ -35,7 +35,7 @@ def _names(source):
 
 def example_names(source: Source) -> list[str]:
     """The names of all examples of a source, in its order."""
-    if not isinstance(source, RandomAccess):
+    if isinstance(source, Records):
         records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
         return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
     return [name.decode() for name in tf.data.Dataset.range(source.size).map(_names(source)).as_numpy_iterator()]
@@ -132,7 +132,7 @@ def without(source: Source, names: Iterable[str]) -> Source:
         text = "%d of %d names to leave out are not examples of %s: %s..."
         logging.warning(text, len(unknown), len(names), source.name, min(unknown))
     logging.info("%s: %d of %d examples are excluded by data.exclude.", source.name, len(matches), len(every))
-    if isinstance(source, RandomAccess):
+    if not isinstance(source, Records):
         return _picked(source, np.setdiff1d(np.arange(source.size), sorted(matches)))
     excluded = {path: set(numbers) for path, numbers in source.excluded.items()}
     for i in matches:

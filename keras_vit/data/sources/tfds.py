@@ -91,7 +91,7 @@ def _unknown(name, data_dir, error=None):
     return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " A folder of images is folder:PATH."
 
 
-def tfds(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
+def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Records:
     """The source of a tensorflow-datasets dataset.
 
     Args:

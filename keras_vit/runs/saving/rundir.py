@@ -11,6 +11,7 @@ from etils import epath
 
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_text import json_text
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
@@ -52,7 +53,7 @@ class RunDirectory:
 
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file into the directory."""
-        self._write(self.path / name, (json.dumps(content, indent=2, default=str) + "\n").encode())
+        self._write(self.path / name, (json_text(content) + "\n").encode())
 
     def checkpoints(self) -> dict[int, epath.Path]:
         """{step: path} of all checkpoints, in ascending order."""

@@ -75,7 +75,7 @@ def not_finite(arrays: Arrays) -> list[str]:
 
 def to_bytes(arrays: Arrays) -> bytes:
     """The arrays as a safetensors file with a checksum of names and values."""
-    return safetensors.numpy.save(arrays, metadata={"crc32": checksum(arrays)})
+    return safetensors.numpy.save(dict(arrays), metadata={"crc32": checksum(arrays)})
 
 
 def from_bytes(data: bytes, name: str) -> dict[str, np.ndarray]:

@@ -84,7 +84,7 @@ def test_options():
         flexible = {"bit": {"image_size"}, "flexivit": {"image_size", "patch_size", "resample"}}.get(
             model.name.split("/")[0], set()
         )
-        assert set(model.options) - {"preprocessing", "mean", "std"} == flexible
+        assert set(model.options) - {"preprocessing", "mean", "std", "class_names"} == flexible
         if model.preprocessing is not None:
             assert model.options["preprocessing"] == model.preprocessing
             assert not parse(model.preprocessing).random
@@ -97,7 +97,8 @@ def test_options():
 
 def test_callers_may_change_the_options_of_a_model():
     find("deit/tiny").options["preprocessing"] = "decode"
-    assert find("deit/tiny").options == {"preprocessing": 'decode|resize(256, method="bicubic")|central_crop(224)'}
+    text = 'decode|resize(256, method="bicubic")|central_crop(224)'
+    assert find("deit/tiny").options == {"preprocessing": text, "class_names": "imagenet"}
 
 
 def test_checksums_are_those_in_the_file_names():

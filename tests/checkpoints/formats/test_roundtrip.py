@@ -288,6 +288,38 @@ def test_mistakes_are_clear_errors(path, form, message, tmp_path):
         keras_vit.save(make("token"), tmp_path / path, form)
 
 
+def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
+    model, path = make("token"), str(tmp_path / "m.keras")
+    inputs = keras.Input((*model.image_size, model.channels))
+    plain = keras.Model(inputs, model(inputs), name="mine")
+    for arguments, message in [
+        ((path, model), r"save takes the model first: save\(model, '.*m.keras'\)"),
+        (([model, model], path), "got a list. save takes one model: call it once for each"),
+        (
+            (keras_vit.ViT, path),
+            r'got the class ViT, not a model made of it. Make a model first, such as keras_vit.ViT\("B/16"\)',
+        ),
+        (
+            (plain, path),
+            r'got "mine", a plain keras Functional. Build it as keras_vit.Model\(inputs, outputs\), or use model.save',
+        ),
+        ((None, path), "save expected a model of keras_vit, got None. Make it with keras_vit.ViT"),
+        ((path, path), "save expected a model of keras_vit, got '.*m.keras'"),
+        ((model, None), r"save expected a path, got None: save\(model, path\)"),
+        ((model, ""), "save expected a path, got ''"),
+        ((model, model), "save expected a path, got <ViT"),
+        ((model, path, "kears"), 'Unknown format "kears".*Did you mean "keras"'),
+        ((model, tmp_path / "x"), r'"/.*x" does not say in which format to save: end it in .keras .* or pass format="timm"'),
+        ((model, tmp_path / "x.h5"), "does not say in which format to save"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            keras_vit.save(*arguments)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "m.keras").mkdir()
+    with pytest.raises(ValueError, match='is a folder, and the format "keras" is a file'):
+        keras_vit.save(model, path)
+
+
 def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "thesis.tex").write_text("years of work")

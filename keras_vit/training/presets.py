@@ -1,0 +1,28 @@
+"""What `from_preset` loads with: keras_vit.checkpoints registers its `load` here, since models do not import what loads them."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+_LOADERS = []
+
+
+def register_loader(load: Callable) -> Callable:
+    """Makes `load` the function behind `from_preset`. A decorator."""
+    _LOADERS[:] = [load]
+    return load
+
+
+def load_preset(kind: type, preset: str | os.PathLike, arguments: dict[str, Any]) -> Any:
+    """The model that `load(preset, **arguments)` returns, which must be a `kind`.
+
+    Raises:
+        ValueError: if it is a model of another class.
+    """
+    model = _LOADERS[0](preset, **arguments)
+    if not isinstance(model, kind):
+        raise ValueError(
+            f'"{preset}" holds a {type(model).__name__}, not a {kind.__name__}: use keras_vit.{type(model).__name__}.from_preset, or '
+            "keras_vit.load, which takes both."
+        )
+    return model

@@ -1,0 +1,224 @@
+"""Configs next to the weights that contradict them, or hold odd values: each is refused, with both values, and nothing is ignored in silence."""
+
+import json
+import logging as std_logging
+import zipfile
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from golden_files import golden, golden_arrays
+from malformed_models import changed
+from sampled import pixels
+
+import keras_vit
+from keras_vit.checkpoints.reading import metadata
+
+
+def folder_of(name, folder, config=None, preprocessor=None, arrays=None):
+    """A folder with the arrays of a golden and these configs."""
+    safetensors.numpy.save_file(dict(golden_arrays(name)) if arrays is None else arrays, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(golden(name)["config"] if config is None else config))
+    if preprocessor is not None:
+        (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    return folder
+
+
+LABELS = {str(i): f"class {i}" for i in range(7)}
+# (golden, place in config.json, a value that its arrays contradict, what the message says)
+CONTRADICTIONS = [
+    ("hf_vit", "hidden_size", 32, "hidden_size is 32 in config.json, 16 by the arrays"),
+    ("hf_vit", "num_hidden_layers", 3, "num_hidden_layers is 3 in config.json, 2 by the arrays"),
+    ("hf_vit", "intermediate_size", 64, "intermediate_size is 64 in config.json, 32 by the arrays"),
+    ("hf_vit", "num_attention_heads", 3, "16 query channels do not divide into 3 heads"),
+    ("hf_vit", "patch_size", 2, r"patch_size is \(2, 2\) in config.json, \(4, 4\) by the arrays"),
+    ("hf_vit", "image_size", 12, r"image_size is \(12, 12\) in config.json, \(8, 8\) by the arrays"),
+    ("hf_vit", "num_channels", 1, "num_channels is 1 in config.json, 3 by the arrays"),
+    ("hf_vit", "qkv_bias", False, "qkv_bias is False in config.json, True by the arrays"),
+    ("hf_vit", "id2label", LABELS, "the number of labels in id2label is 7 in config.json, 5 by the arrays"),
+    ("hf_vit", "num_labels", 7, "num_labels is 7 in config.json, 5 by the arrays"),
+    ("hf_vit", "model_type", "dinov2", "model_type is 'dinov2' in config.json, 'vit' by the arrays"),
+    ("hf_vit", "model_type", "bert", "model_type is 'bert' in config.json, 'vit' by the arrays"),
+    ("hf_deit", "model_type", "vit", "model_type is 'vit' in config.json, 'deit' by the arrays"),
+    ("hf_dinov2", "mlp_ratio", 2, "by mlp_ratio, is 32 in config.json, 64 by the arrays"),
+    ("hf_dinov2", "use_swiglu_ffn", True, "use_swiglu_ffn is True in config.json, False by the arrays"),
+    ("hf_siglip", "hidden_size", 32, "hidden_size is 32 in config.json, 16 by the arrays"),
+    ("hf_siglip_classifier", "vision_config.num_hidden_layers", 5, "num_hidden_layers is 5 in config.json, 2 by the arrays"),
+    ("timm_vit", "num_classes", 10, "num_classes is 10 in config.json, 5 by the arrays"),
+    ("timm_vit", "num_features", 32, "num_features is 32 in config.json, 16 by the arrays"),
+    ("timm_vit", "pretrained_cfg.input_size", [3, 16, 16], r"input_size is \(16, 16\) in config.json, \(8, 8\) by the arrays"),
+    ("timm_vit", "model_args.img_size", 16, r"input_size is \(16, 16\) in config.json, \(8, 8\) by the arrays"),
+    ("timm_vit", "model_args.embed_dim", 32, "embed_dim is 32 in config.json, 16 by the arrays"),
+    ("timm_vit", "model_args.depth", 12, "depth is 12 in config.json, 2 by the arrays"),
+    ("timm_vit", "model_args.patch_size", 16, r"patch_size is \(16, 16\) in config.json, \(4, 4\) by the arrays"),
+    ("timm_vit", "model_args.in_chans", 1, "in_chans is 1 in config.json, 3 by the arrays"),
+    ("timm_vit", "model_args.qkv_bias", False, "qkv_bias is False in config.json, True by the arrays"),
+    ("timm_vit", "model_args.class_token", False, "class_token is False in config.json, True by the arrays"),
+    (
+        "timm_vit",
+        "model_args.global_pool",
+        "map",
+        'global_pool is "map" in config.json, but the arrays hold no attention pooling',
+    ),
+    ("timm_vit", "model_args.global_pool", "avgmax", "global_pool='avgmax', which is not implemented"),
+    ("timm_vit", "model_args.act_layer", "quick_gelu", "the activation 'quick_gelu', which is not implemented"),
+    ("timm_vit", "architecture", "vit_base_patch16_clip_quickgelu_224", "the activation 'quick_gelu', which is not implemented"),
+    ("timm_vit", "label_names", list("abc"), "the number of label_names is 3 in config.json, 5 by the arrays"),
+    ("timm_vit", "pretrained_cfg.std", None, "mean and std in the config should be one number per channel"),
+    ("timm_gap", "model_args.global_pool", "token", 'global_pool is "token" in config.json, but the arrays hold no class token'),
+    ("timm_bit", "num_classes", 10, "num_classes is 10 in config.json, 5 by the arrays"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "message"), CONTRADICTIONS)
+def test_a_config_that_contradicts_the_arrays_is_refused(name, place, value, message, tmp_path):
+    config = golden(name)["config"]
+    section = place.split(".")[0]
+    config = changed({section: {}, **config} if "." in place else config, place, value)
+    if place == "pretrained_cfg.input_size":
+        config = changed(config, "model_args.img_size", ...)  # it comes first
+    with pytest.raises(ValueError, match=message) as caught:
+        keras_vit.load(folder_of(name, tmp_path, config))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_what_timm_leaves_behind_when_a_model_is_changed_is_no_contradiction(tmp_path):
+    """The pretrained_cfg is of the model that it was made from: num_classes and img_size of the model itself come first."""
+    config = golden("timm_vit")["config"]
+    stale = {**config["pretrained_cfg"], "num_classes": 1000, "input_size": [3, 224, 224]}
+    config = {**config, "pretrained_cfg": stale, "model_args": {**config["model_args"], "img_size": 8}}
+    assert keras_vit.load(folder_of("timm_vit", tmp_path, config), heads=2).image_size == (8, 8)
+
+
+def test_names_in_timms_config_are_taken(tmp_path):
+    config = {**golden("timm_vit")["config"], "label_names": list("abcde")}
+    assert keras_vit.load(folder_of("timm_vit", tmp_path, config)).class_names == tuple("abcde")
+
+
+def test_another_number_of_heads_than_the_configs_is_refused(tmp_path):
+    """It would load, and compute something else."""
+    with pytest.raises(ValueError, match="heads=4 was passed, but config.json says 2"):
+        keras_vit.load(folder_of("hf_vit", tmp_path), heads=4)
+
+
+PREPROCESSORS = [
+    ({"image_mean": [0.5] * 3}, "image_mean and image_std in the config should be one number per channel"),
+    ({"image_mean": [0.5] * 3, "image_std": [float("nan")] * 3}, "std positive, got"),
+    ({"image_mean": [0.5] * 3, "image_std": [0.5, 0.0, 0.5]}, "std positive, got"),
+    ({"image_mean": [0.5], "image_std": [0.5]}, "1 values each, but the arrays are for images of 3 channels"),
+    ({"rescale_factor": 0}, "rescale_factor in the config should be a positive number"),
+    ({"rescale_factor": float("nan")}, "rescale_factor in the config should be a positive number"),
+    (
+        {"size": {"shortest_edge": 60_000}, "crop_size": {"height": 1}, "resample": 3, "do_center_crop": True},
+        "preprocessing should be ops such as .* numbers up to 4096",
+    ),
+]
+
+
+@pytest.mark.parametrize(("preprocessor", "message"), PREPROCESSORS)
+def test_odd_values_of_a_preprocessor_are_refused(preprocessor, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load(folder_of("hf_vit", tmp_path, preprocessor=preprocessor))
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "mean", "std"),
+    [
+        ({"do_normalize": False}, 0.0, 255.0),
+        ({"do_normalize": False, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, 0.0, 255.0),
+        ({"do_rescale": False, "image_mean": [128.0] * 3, "image_std": [64.0] * 3}, 128.0, 64.0),
+        ({"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": [1.0] * 3}, 127.5, 127.5),
+    ],
+)
+def test_the_switches_of_a_preprocessor_are_followed(preprocessor, mean, std, tmp_path):
+    """They were ignored: the model normalised otherwise than its source, and said nothing."""
+    spec = keras_vit.load(folder_of("hf_vit", tmp_path, preprocessor=preprocessor)).spec
+    np.testing.assert_allclose((spec.mean, spec.std), ([mean] * 3, [std] * 3))
+
+
+def grey(name):
+    """The arrays of a golden of timm, for images of one channel as timm makes them."""
+    kernel = golden_arrays(name)["patch_embed.proj.weight"]
+    return {**golden_arrays(name), "patch_embed.proj.weight": kernel.sum(1, keepdims=True)}
+
+
+def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
+    """With mean and std as numbers, and without: ImageNet's, averaged. timm's config keeps the three of RGB: then they must be told."""
+    (tmp_path / "alone").mkdir()
+    path = tmp_path / "alone" / "model.safetensors"
+    safetensors.numpy.save_file(grey("timm_vit"), path)
+    model = keras_vit.load(path, heads=2, mean=100.0, std=50.0)
+    assert model.channels == 1 and (model.spec.mean, model.spec.std) == (100.0, 50.0)
+    assert np.isfinite(model(np.zeros((1, 8, 8, 1), "uint8"))).all()
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        assert np.isclose(keras_vit.load(path, heads=2).spec.mean, np.mean([123.675, 116.28, 103.53]))
+    assert "assuming ImageNet's mean and std" in caplog.text
+    whole = folder_of("timm_vit", tmp_path, arrays=grey("timm_vit"))
+    with pytest.raises(ValueError, match="3 values each, but the arrays are for images of 1 channels: pass mean=... and std="):
+        keras_vit.load(whole)
+    assert keras_vit.load(whole, mean=127.5, std=127.5).spec.std == 127.5
+
+
+def test_what_is_told_is_not_assumed_with_a_warning(tmp_path, caplog):
+    safetensors.numpy.save_file(dict(golden_arrays("timm_vit")), tmp_path / "model.safetensors")
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        keras_vit.load(tmp_path / "model.safetensors", heads=2, mean=127.5, std=127.5)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resize(100000, 100000)",
+        "decode|resize(8)|random_crop(8, padding=100_000)",
+        "decode|resize((9, 99999))",
+        "resize(1e300)",
+        "resize(-100000)",
+        "resize(size)",
+        "resize(open('x'))",
+        "os.remove('x')",
+        "(" * 90,
+        "decode|" * 1000,
+        "resize(8",
+        "one_hot(10**9)",
+    ],
+)
+def test_a_preprocessing_without_bounds_is_refused(text):
+    with pytest.raises(ValueError, match="here: preprocessing should be ops such as .* with numbers up to 4096, got"):
+        metadata.check_preprocessing(text, (224, 224, 1000), "here")
+
+
+def test_so_is_a_keras_file_that_carries_one(tiny, tmp_path):
+    """Of a ViT, and of a model that is built on one."""
+    vit = tiny()
+    for model in (vit, keras_vit.Model(vit.input, vit.output)):
+        model.save(tmp_path / "good.keras")
+        with zipfile.ZipFile(tmp_path / "good.keras") as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        config = changed(json.loads(members["config.json"]), "config.preprocessing", "decode|resize(100000, 100000)")
+        with zipfile.ZipFile(tmp_path / "bad.keras", "w") as archive:
+            for name, data in {**members, "config.json": json.dumps(config)}.items():
+                archive.writestr(name, data)
+        with pytest.raises(ValueError, match=r"preprocessing should be ops such as .* got 'decode"):
+            keras_vit.load(tmp_path / "bad.keras")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "decode|resize(256, method='bicubic')|central_crop(224, 224)",
+        "decode(1)|resize(448, antialias=False)|central_crop(384)|one_hot(21843, on=1.0, off=-1e-3)",
+        "decode | my_op(sizes=[1, 2], name=None)",
+    ],
+)
+def test_an_ordinary_preprocessing_is_not(text):
+    metadata.check_preprocessing(text, (224, 224, 21843), "here")
+
+
+def test_the_intact_folders_give_their_logits(tmp_path):
+    for name in ("hf_vit", "timm_vit"):
+        (tmp_path / name).mkdir()
+        model = keras_vit.load(folder_of(name, tmp_path / name), mean=golden(name)["mean"], std=golden(name)["std"])
+        np.testing.assert_allclose(model(pixels(8, 8)), golden(name)["values"], atol=1e-4)

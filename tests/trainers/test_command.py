@@ -1,0 +1,272 @@
+"""The command: its verbs, what help costs and says, mistyped words, completion, and which configs there are."""
+
+import ast
+import configparser
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit.runs.sweep import at, parse_grid
+from keras_vit.version import __version__
+from trainers import command, completion, config_files
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Runs command line after command line as the installed script does, each in a fork of an interpreter that has imported nothing heavy yet.
+FORKS = """
+import os, sys
+for line in sys.stdin.read().splitlines():
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        os.dup2(1, 2)
+        sys.argv = line.split("\\t")
+        import keras_vit_command
+        try:
+            keras_vit_command.main()
+            code = 0
+        except SystemExit as end:
+            code = 1 if isinstance(end.code, str) else end.code or 0
+            print(end.code if isinstance(end.code, str) else "")
+        heavy = {"tensorflow", "keras", "keras_vit", "jax", "tensorflow_datasets", "matplotlib"} & set(sys.modules)
+        print("heavy:", sorted(heavy), flush=True)
+        os._exit(code)
+    print("ended:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def ran(*commands, **environment):
+    """[(what a command line printed, its exit code)] of tuples of words."""
+    text = "\n".join("\t".join(words) for words in commands)
+    run = {"cwd": ROOT, "input": text, "capture_output": True, "text": True, "check": True, "env": {**os.environ, **environment}}
+    done = subprocess.run([sys.executable, "-c", FORKS], **run)
+    parts = done.stdout.split("ended: ")
+    codes = [int(part.split("\n", 1)[0]) for part in parts[1:]]
+    return list(zip([parts[0], *(part.split("\n", 1)[1] for part in parts[1:-1])], codes, strict=True))
+
+
+def test_every_binary_is_a_verb():
+    binaries = {path.stem for path in (ROOT / "trainers").glob("*.py") if "\ndef run():" in path.read_text()}
+    assert binaries == set(command.VERBS)
+
+
+def test_every_script_is_the_command():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    scripts = dict(line.split(" = ") for line in setup["options.entry_points"]["console_scripts"].strip().splitlines())
+    assert "keras-vit" in scripts and set(scripts.values()) == {"keras_vit_command:main"}
+    assert {name.removeprefix("keras-vit-") for name in scripts} - {"keras-vit"} < set(command.VERBS)
+
+
+def test_help_lists_the_verbs_with_what_they_do_and_an_example(monkeypatch, capsys):
+    for argv in ([], ["--help"], ["-h"], ["help"]):
+        monkeypatch.setattr(sys, "argv", ["/usr/bin/keras-vit", *argv])
+        command.main()
+        printed = capsys.readouterr().out
+        assert re.findall(r"^  (\w+) +[A-Z][\w-]+s ", printed, re.MULTILINE) == list(command.VERBS)
+        assert "keras-vit finetune --config=folder_finetune" in printed
+    monkeypatch.setattr(sys, "argv", ["/somewhere/trainers/__main__.py"])
+    command.main()
+    assert "python -m trainers finetune --config=folder_finetune" in capsys.readouterr().out
+
+
+def test_the_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keras-vit", "--version"])
+    command.main()
+    assert capsys.readouterr().out == f"keras_vit {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["finetun"], 'keras-vit: there is no verb "finetun". Did you mean "finetune"?'),
+        (["eval"], 'Did you mean "evaluate"?'),
+        (["--config=digits_pretrain"], "the verb comes first, and --config=digits_pretrain after it"),
+    ],
+)
+def test_unknown_verbs_name_the_nearest(words, message, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["keras-vit", *words])
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        command.main()
+
+
+@pytest.mark.processes
+def test_help_of_the_installed_command_imports_no_engine_and_shows_defaults():
+    for verb, (printed, code) in zip(command.VERBS, ran(*(("/bin/keras-vit", verb, "--help") for verb in command.VERBS))):
+        assert code == 0 and "heavy: []" in printed, printed
+        assert f"keras-vit {verb}" in printed and "python -m" not in printed, printed
+        shown = re.findall(r"^  --\w+: (.*)$", printed, re.MULTILINE)
+        assert all(re.search("default|required", text) for text in shown), printed
+        assert shown or verb == "classify"
+
+
+@pytest.mark.processes
+def test_the_commands_answers_without_an_engine():
+    answers = {
+        ("/bin/keras-vit-finetune", "--help"): "    keras-vit-finetune --config=digits_finetune",
+        ("keras-vit", "finetune", "--config=digits_finetune", "--help"): "--config.optimizer.learning_rate=",
+        ("keras-vit", "finetune", "--config.seed=1", "--help"): "--workdir: The run's directory",
+        ("keras-vit", "probe", "--help"): "--batch_size: Images per batch. (default: 64)",
+        ("keras-vit", "probe", "--version"): f"keras_vit {__version__}",
+        ("keras-vit", "finetune", "--config=digits_finetune", "--workdr=x"): 'no flag --workdr. Did you mean "--workdir"?',
+        (
+            "keras-vit",
+            "finetune",
+            "--config=digits_finetune",
+            "--learning_rate=1",
+        ): 'Did you mean "--config.optimizer.learning_rate"?',
+        (
+            "keras-vit",
+            "finetune",
+            "--config=digits_finetune.py",
+        ): 'config file "digits_finetune.py". Did you mean "digits_finetune"?',
+        ("keras-vit", "pretrain", "--config=augreg:mediun1"): 'Did you mean "medium1"?',
+        ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
+        ("keras-vit", "evaluate"): "Flag --model must have a value",
+        ("keras-vit", "configs"): "folder_finetune       Fine-tunes",
+        ("keras-vit", "configs", "digits_pretrain"): "keras-vit pretrain --config=digits_pretrain",
+        ("keras-vit", "configs", "digits_pretrai"): 'Did you mean "digits_pretrain"',
+        ("keras-vit", "completion", "bash"): "complete -o default",
+        ("keras-vit", "completion", "fish"): "completion takes one shell, bash or zsh, got fish",
+        ("keras-vit", "completion", "words", "bash", "keras-vit finetune --work"): "--workdir=",
+        ("keras-vit", "completion", "words", "zsh", "keras-vit finetune --dry"): "--dry_run \n",
+    }
+    for (words, expected), (printed, _) in zip(answers.items(), ran(*answers), strict=True):
+        assert expected in printed and "Traceback" not in printed and "heavy: []" in printed, (words, printed)
+
+
+@pytest.mark.processes
+def test_flags_that_cannot_be_or_would_be_ignored_are_refused():
+    train = ("keras-vit", "pretrain", "--config=digits_pretrain", "--workdir=x")
+    answers = {
+        (*train, "--runs=0"): "flag --runs=0: 0 is not a positive integer",
+        (*train, "--examples=100"): "keras-vit pretrain: --examples is for --dry_run, and would be ignored.",
+        (*train, "--tpu=name"): "--tpu is for --strategy=tpu, and would be ignored.",
+        ("keras-vit", "evaluate", "--model=x", "--model_parallel=2"): "--model_parallel is for --strategy=model",
+        (
+            "keras-vit",
+            "export",
+            "--model=x",
+            "--output=y",
+            "--format=timm",
+            "--top_k=3",
+        ): "--top_k is for --format=tf_saved_model",
+        ("keras-vit", "probe", "--model=x", "--methods=knn", "--shots=1"): "--shots is for --methods=few_shot",
+        ("keras-vit", "prepare", "--source=x", "--output=y", "--quality=50"): "--quality is for --resize",
+        ("keras-vit", "prepare", "--source=x", "--output=y", "--shards=0"): "--shards=0",
+    }
+    for (words, expected), (printed, code) in zip(answers.items(), ran(*answers), strict=True):
+        assert code == 1 and expected in printed and "Traceback" not in printed and "heavy: []" in printed, (words, printed)
+
+
+@pytest.mark.processes
+def test_a_backend_that_is_not_ours_is_one_sentence():
+    for backend in ("torch", "numpy", "openvino", "tensorflo"):
+        [(printed, code)] = ran(("keras-vit", "evaluate", "--model=x"), KERAS_BACKEND=backend)
+        sentence = (
+            f'Error: keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set KERAS_BACKEND='
+        )
+        assert code == 1 and printed.startswith(sentence) and "Traceback" not in printed, printed
+
+
+@pytest.mark.parametrize(
+    ("shell", "line", "expected"),
+    [
+        ("bash", "keras-vit fin", ["finetune "]),
+        ("bash", "keras-vit finetune --config=digits", ["digits_finetune ", "digits_pretrain "]),
+        ("zsh", "keras-vit finetune --config=digits", ["--config=digits_finetune ", "--config=digits_pretrain "]),
+        ("bash", "keras-vit finetune --config=paper_finetune:L/16,pe", ["L/16,pets "]),
+        ("zsh", "keras-vit  pretrain --config=digits_pretrain --config.optimizer.ema", ["--config.optimizer.ema="]),
+        ("bash", "keras-vit configs digits_f", ["digits_finetune "]),
+        ("bash", "keras-vit classify expor", []),
+    ],
+)
+def test_words_that_complete_a_line(shell, line, expected):
+    assert completion.words(shell, line) == expected
+
+
+@pytest.mark.processes
+def test_bash_completes(tmp_path):
+    """The printed function, with the words that bash itself makes of a line, and a program in the command's place."""
+    (tmp_path / "keras-vit").write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom keras_vit_command import main\nmain()\n"
+    )
+    (tmp_path / "keras-vit").chmod(0o755)
+    script = completion._SCRIPTS["bash"] + (
+        "\nCOMP_LINE='keras-vit finetune --config=digits_f and more' COMP_POINT=36\n_keras_vit\n"
+        'printf "<%s>" "${COMPREPLY[@]}"; complete -p keras-vit\n'
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.startswith("<digits_finetune >") and "_keras_vit keras-vit" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.learning_rate=1", 'no "learning_rate" there. Did you mean "optimizer.learning_rate"?'),
+        ("--config.optimizer.batch_size=1", 'Did you mean "batch_size"?'),
+        ("--config.data.learning_rat=1", 'Did you mean "optimizer.learning_rate"?'),
+        ("--config.name=x", 'Did you mean "loss.name" or "optimizer.name"?'),
+        ("--config.model.learning_rate=1", 'a model has no "learning_rate". Did you mean "optimizer.learning_rate"?'),
+        ("--config.optimizer=adamw", "--config.optimizer is a section. Set its keys: --config.optimizer.beta_2"),
+        ("--config.evals.few_shot=digits", "Set its keys: --config.evals.few_shot.source="),
+        ("--config.mixup=off", "Write --config.mixup=None."),
+        ("--config.mixup=False", "Write --config.mixup=None."),
+        ("--config.init=none", "Write --config.init=None."),
+        ("--config.total=off", "Write --config.total=None."),
+        ("--config.model.head_dim=off", "Write --config.model.head_dim=None."),
+        ("--config.batch_size=None", "--config.batch_size=None: this cannot be off. It is 64."),
+        ("--config.data.source=None", "this cannot be off. It is 'digits'."),
+    ],
+)
+def test_a_key_or_value_in_a_wrong_place_is_told_the_right_one(argument, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        config_files.apply_overrides([argument], config_files.load_config("digits_finetune"))
+
+
+def test_true_and_false_of_a_new_key_are_no_text():
+    config = config_files.load_config("folder_finetune")
+    config_files.apply_overrides(["--config.model.qk_norm=false", "--config.model.patch_norm=true"], config)
+    assert config.model.qk_norm is False and config.model.patch_norm is True
+
+
+def test_a_value_may_be_an_argument_of_its_own():
+    config = config_files.load_config("digits_finetune")
+    given = ["--config.mixup", "None", "--config.model.depth", "3", "--config.seed", "5", "--config.data.cache", "--runs=2"]
+    assert config_files.apply_overrides(given, config) == ["--config.seed=5", "--config.data.cache", "--runs=2"]
+    assert config.mixup is None and config.model.depth == 3
+
+
+def test_the_sweeps_in_help_and_in_the_docs_work():
+    pages = [ROOT / "trainers" / "flags.py", *(ROOT / "docs").glob("*.md")]
+    config = config_files.load_config("digits_pretrain")
+    grids = {grid: parse_grid(grid, config) for page in pages for grid in re.findall(r'--sweep="([^"]+)"', page.read_text())}
+    assert len(grids) > 1
+    [shown] = [grid for text, grid in grids.items() if "mixup" in text]
+    assert {at(config, point).mixup for point in shown.points()} == {None, 0.2}
+
+
+def test_a_sweep_says_what_is_off_and_where_a_key_is():
+    config = config_files.load_config("digits_pretrain")
+    with pytest.raises(ValueError, match="mixup=off: an option that is off is None. Write mixup=None"):
+        parse_grid("mixup=off,0.2", config)
+    with pytest.raises(ValueError, match='no "learning_rate" there. Did you mean "optimizer.learning_rate"'):
+        parse_grid("learning_rate=1,2", config)
+
+
+def test_the_rooms_that_the_command_line_loads_by_path_import_no_other():
+    """See trainers/light.py."""
+    places = {
+        place for path in (ROOT / "trainers").glob("*.py") for place in re.findall(r'light\("([\w.]+)"\)', path.read_text())
+    }
+    assert places
+    for place in places:
+        tree = ast.parse((ROOT / "keras_vit" / f"{place.replace('.', '/')}.py").read_text())
+        names = [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
+        names += [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        assert not [name for name in names if name.startswith("keras")], place

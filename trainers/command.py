@@ -1,0 +1,90 @@
+"""One command for all binaries: `keras-vit VERB ...`; in a checkout `python -m trainers VERB ...`. Imports no engine."""
+
+import ast
+import importlib
+import pathlib
+import re
+import sys
+
+from .light import VERSION, did_you_mean, drop_output
+
+# In the order of the work. Each is a module beside this one, whose docstring begins with what it does.
+VERBS = (
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "probe",
+    "classify",
+    "export",
+    "prepare",
+    "deduplicate",
+    "demo",
+    "configs",
+    "completion",
+)
+_PREFIX = "keras-vit-"  # of the scripts that are a verb each
+
+
+def first_line(path: pathlib.Path) -> str:
+    """The first line of the docstring of a Python file, which is not run."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def _help(program):
+    """The text of `keras-vit --help`."""
+    folder = pathlib.Path(__file__).resolve().parent
+    summaries = {verb: re.split("[:,.]", first_line(folder / f"{verb}.py"))[0] for verb in VERBS}
+    lines = [f"Usage: {program} VERB --flag=value ...", "", "Verbs:"]
+    lines += [f"  {verb:12} {summary}" for verb, summary in summaries.items()]
+    lines += [
+        "",
+        f"{program} VERB --help    what a verb does, and its flags with their defaults",
+        f"{program} --version      the version",
+        "",
+        "For example, photographs in one folder per class:",
+        "",
+        f"    {program} finetune --config=folder_finetune --config.data.source=folder:PHOTOS --config.init=deit/tiny --workdir=runs/photos",
+    ]
+    return "\n".join(lines)
+
+
+def _program():
+    """(what the user typed to get here, the verb that is part of it or None)."""
+    path = pathlib.Path(sys.argv[0])
+    if path.name == "__main__.py":
+        return f"python -m {path.parent.name}", None
+    return (path.stem, path.stem.removeprefix(_PREFIX)) if path.stem.startswith(_PREFIX) else (path.stem, None)
+
+
+def run_verb(program: str, verb: str, arguments: list[str]) -> None:
+    """Runs a verb with its arguments; `program` is what the user typed for it.
+
+    Raises:
+        SystemExit: for an unknown verb, with the nearest one.
+    """
+    if verb.startswith("-"):
+        raise SystemExit(f"{program}: the verb comes first, and {verb} after it: {program} VERB {verb}. --help lists the verbs.")
+    if verb not in VERBS:
+        raise SystemExit(f'{program}: there is no verb "{verb}".{did_you_mean(verb, VERBS)} Valid: {", ".join(VERBS)}.')
+    sys.argv = [program if program.startswith(_PREFIX) else f"{program} {verb}", *arguments]
+    importlib.import_module(f"{__package__}.{verb}").run()
+
+
+def _answer():
+    """Does what the command line says."""
+    program, verb = _program()
+    if verb:
+        run_verb(program, verb, sys.argv[1:])
+    elif not sys.argv[1:] or sys.argv[1] in ("--help", "-h", "help"):
+        print(_help(program), flush=True)
+    elif sys.argv[1] == "--version":
+        print(f"keras_vit {VERSION}")
+    else:
+        run_verb(program, sys.argv[1], sys.argv[2:])
+
+
+def main() -> None:
+    try:
+        _answer()
+    except BrokenPipeError:
+        drop_output()

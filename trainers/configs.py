@@ -1,0 +1,38 @@
+"""Lists the packaged configs, or shows one with all of its keys.
+
+    python -m trainers.configs
+    python -m trainers.configs paper_finetune:L/16,cifar10
+
+The first line of each says what it is; every key can be overridden: --config.key=value.
+"""
+
+import inspect
+
+from . import flags
+from .command import first_line
+from .config_files import CONFIGS, config_names, load_config, packaged, values_of
+
+
+def _show(text):
+    """Prints a config's docstring, and its keys as they are overridden."""
+    config = load_config(text)
+    name = text.partition(":")[0]
+    if name in config_names():
+        print(flags.as_typed(inspect.getdoc(packaged(name)), main), end="\n\n")
+    print("\n".join(f"--config.{key}={value}" for key, value in values_of(config).items()))
+
+
+def main(names):
+    if not names:
+        width = max(map(len, config_names()))
+        print("\n".join(f"{name:{width}}  {first_line(CONFIGS / f'{name}.py')}" for name in config_names()))
+    for name in names:
+        _show(name)
+
+
+def run():
+    flags.launch(main, takes="[NAME ...]")
+
+
+if __name__ == "__main__":
+    run()
