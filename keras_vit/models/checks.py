@@ -92,7 +92,8 @@ def plain_names(class_names) -> tuple[str, ...]:
         ValueError: for text, a set or a dict, or for names that are not text.
     """
     if isinstance(class_names, (str, bytes, set, frozenset, dict)):
-        raise ValueError(f"class_names must be a list of names in the order of the classes, got {class_names!r}.")
+        shown = f'"{class_names}"' if isinstance(class_names, str) else repr(class_names)
+        raise ValueError(f"class_names should be a list with one name per class, got {shown}.")
     names = class_names.tolist() if isinstance(class_names, np.ndarray) else list(class_names)
     wrong = [name for name in names if not isinstance(name, str) and not is_integer(name)]
     if wrong:
