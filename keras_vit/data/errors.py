@@ -78,10 +78,11 @@ class ExampleErrors:
 
 def reason(error: Exception) -> str:
     """The message of a TensorFlow error alone, without its place in the program and in the graph."""
-    message = str(error).split("\n\t [[")[0].rstrip().split("\n")[-1]
+    message = str(error).split("\n\t [[")[0].split("\nTraceback (most recent call last)")[0].rstrip().split("\n")[-1]
     message = message.rsplit("}} ", 1)[-1].split(" [Op:")[0]
     if message.startswith("assertion failed: "):  # [what] [number]...
         message = message.removeprefix("assertion failed: ").strip("[]").replace("] [", " ")
+    message = message.removeprefix("ValueError: ")  # of Python inside a graph
     return message or type(error).__name__
 
 

@@ -61,7 +61,7 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
             raise ValueError(f'"{text}" names no path. Write "{kind}:PATH".')
         if rest.partition("?")[0] == "PATH":  # what the packaged configs say
             raise ValueError(
-                f'"{text}" stands for data of yours: give --config.data.source={kind}:YOUR_{"FOLDER" if kind == "folder" else "FILE"}.'
+                f'"{text}" stands for data of yours: write {kind}: and the path of your {"folder" if kind == "folder" else "file"}.'
             )
         return _KINDS[kind](rest, split, data_dir, buffer)
     if colon and not _VERSION.fullmatch(rest.partition("?")[0]):

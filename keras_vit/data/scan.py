@@ -46,7 +46,7 @@ def _reason(source, example_id):
     """Why an example does not decode."""
     try:
         _pixels(source.read(source.key_of(*example_id))["image"])
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, ValueError) as error:
         return reason(error)
     return "it could not be read at first, and could a moment later"
 

@@ -26,7 +26,7 @@ def confused_pairs(confusion, count: int = PAIRS) -> list[list[int]]:
         count: how many pairs at most.
     """
     wrong = np.array(confusion, "int64")
-    wrong[np.eye(*wrong.shape, dtype=bool)] = 0
+    wrong[np.eye(*wrong.shape, dtype=np.bool_)] = 0
     order = np.argsort(-wrong, axis=None, kind="stable")[:count]
     pairs = zip(*np.unravel_index(order, wrong.shape))
     return [[int(true), int(predicted), int(wrong[true, predicted])] for true, predicted in pairs if wrong[true, predicted]]

@@ -1,9 +1,11 @@
-"""How much is logged."""
+"""How much is logged, and how often."""
 
 import contextlib
 from collections.abc import Iterator
 
 from absl import logging
+
+_said = set()
 
 
 @contextlib.contextmanager
@@ -15,3 +17,11 @@ def quiet(level: int = logging.WARNING) -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+@logging.skip_log_prefix
+def log_once(level: int, text: str) -> None:
+    """Logs `text`, unless this process has logged it already: a run opens the same data for training and for evaluation."""
+    if text not in _said:
+        _said.add(text)
+        logging.log(level, "%s", text)

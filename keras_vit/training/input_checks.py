@@ -107,8 +107,9 @@ class InputChecks:
     def stream(self, batches: Iterator) -> Iterator:
         """The batches of a generator, each checked when it is taken."""
         for i, batch in enumerate(batches):
+            x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             with _marked():
-                self.arrays(*keras.utils.unpack_x_y_sample_weight(batch), pixels=i == 0)
+                self.arrays(x, y, weights, pixels=i == 0)
             yield batch
 
     def any(self, x: Any, y: Any = None, weights: Any = None) -> Any:
@@ -218,8 +219,9 @@ class _CheckedPyDataset(keras.utils.PyDataset):
 
     def __getitem__(self, i):
         batch = self.inner[i]
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         with _marked():
-            self.checks.arrays(*keras.utils.unpack_x_y_sample_weight(batch), pixels=i == 0)
+            self.checks.arrays(x, y, weights, pixels=i == 0)
         return batch
 
     def on_epoch_begin(self):

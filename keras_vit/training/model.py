@@ -10,6 +10,7 @@ import os
 import types
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any, Self
 
 import keras
@@ -462,7 +463,7 @@ class Model(keras.Model):
             return super().test_step(*args)
 
     @contextlib.contextmanager
-    def weighing(self, weights, is_mean: bool):
+    def weighing(self, weights: Any, is_mean: bool) -> Iterator[None]:
         """While a step is traced, tells the running losses the weights of its examples.
 
         Args:

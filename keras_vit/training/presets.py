@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-_LOADERS = []
+_LOADERS: list[Callable] = []
+_Loader = TypeVar("_Loader", bound=Callable)
 
 
-def register_loader(load: Callable) -> Callable:
+def register_loader(load: _Loader) -> _Loader:
     """Makes `load` the function behind `from_preset`. A decorator."""
     _LOADERS[:] = [load]
     return load

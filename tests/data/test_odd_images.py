@@ -76,6 +76,7 @@ def _good():
         "no_orientation.jpg": _exif(None, "<"),
         "orientation_of_9.jpg": _exif(9, "<"),
         "garbage_after_end.jpg": jpeg + b"garbage" * 100,
+        "video_after_end.jpg": jpeg + bytes(200_000),
         "png_inside.jpg": png,
         "jpeg_inside.png": jpeg,
         "grey.png": _save(_GREY, "PNG"),
@@ -113,7 +114,6 @@ def _odd():
         "half.gif": gif[: len(gif) // 2],
         "half.webp": webp[: len(webp) // 2],
         "damaged.png": bytes(damaged),
-        "tiff_inside.jpg": _save(_PHOTO, "TIFF"),
         "1bit.bmp": _save(_PHOTO.convert("1"), "BMP"),
         "animated.webp": _save(_PHOTO, "WEBP", save_all=True, append_images=[_PHOTO.rotate(90)]),
         **_bombs(),
@@ -163,6 +163,12 @@ def test_pixels_are_what_pillow_shows(zoo):
             np.testing.assert_array_equal(decode(data), outcome, err_msg=path)
 
 
+def test_the_op_itself_knows_what_tensorflow_does():
+    """TIFF is for the sources, which convert it (test_folders.py), and an export has no Pillow."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown image file format"):
+        parse("decode").image(tf.constant(_save(_PHOTO, "TIFF")))
+
+
 def test_a_large_jpeg_is_decoded_at_a_fraction(zoo):
     """8000 x 6000 at half its sides: 36 MB instead of 144; means over 2 x 2 pixels of the picture."""
     (path,) = (path for path in zoo[1] if path.endswith("large.jpg"))
@@ -195,6 +201,7 @@ def test_training_takes_the_zoo_and_says_what_it_skips(zoo, skipped):
     assert shapes == {(16, 8, 12, 3)} and set(errors.names) == skipped
     reasons = {path.rsplit("/")[-1]: reason for path, reason in errors.names.items()}
     assert reasons["text.jpg"].startswith("Unknown image file format") and "animated WebP" in reasons["animated.webp"]
+    assert reasons["half.jpg"] == "The JPEG is cut short: its end is missing."
     assert all("too many pixels" in reasons[f"bomb.{kind}"] for kind in ("jpg", "png", "gif", "bmp"))
 
 

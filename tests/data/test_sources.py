@@ -1,7 +1,5 @@
 """Sources: splits, order, resuming, and what happens with odd folders."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -137,17 +135,61 @@ def test_images_without_a_fixed_size_are_refused(tmp_path):
         training_batches(open_source(f"folder:{tmp_path}", "train"), "decode|resize(6)", 4)
 
 
+_FOUR = np.zeros((2, 4, 4, 1))
+_FRACTIONS = np.linspace(0, 1, 32).reshape(2, 4, 4, 1)
+
+
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (np.zeros((2, 4, 4)), [0, 1], r"expected images \(b, h, w, c\)"),
-        (np.zeros((2, 4, 4, 1)), [0], "as many labels"),
-        (np.zeros((2, 4, 4, 1)), [0, -1], "the labels range from -1"),
+        (np.zeros((2, 4, 4)), [0, 1], r"expected images \(b, h, w, c\).*images\[..., None\]"),
+        (np.zeros((2, 3, 8, 8)), [0, 1], "channels first"),
+        ([np.zeros((4, 4, 3)), np.zeros((5, 4, 3))], [0, 1], "differ in shape"),
+        (_FRACTIONS, [0, 1], "expected pixels 0..255, got 0 to 1: multiply them by 255"),
+        (_FRACTIONS * 4 - 2, [0, 1], "got -2 to 2: undo their normalization"),
+        (_FRACTIONS.astype("float32") * 60000, [0, 1], "got 0 to 60000"),
+        (np.full((2, 4, 4, 1), 300), [0, 1], "got 300 to 300"),
+        (np.full((2, 4, 4, 1), np.nan), [0, 1], "NaN or infinite"),
+        (_FOUR.astype(bool), [0, 1], "expected pixels as numbers 0..255, got bool"),
+        (_FOUR[:0], [], "there are no images"),
+        (_FOUR, [0], "as many labels"),
+        (_FOUR, [[1, 0], [0, 1]], r"one-hot rows take labels.argmax\(-1\)"),
+        (_FOUR, [0, -1], "the labels range from -1"),
+        (_FOUR, [0.0, 0.5], "expected integer labels, got 0.5"),
+        (_FOUR, [0.0, np.nan], "expected integer labels, got nan"),
+        (_FOUR, ["cat", "dog"], "give the names as class_names"),
     ],
 )
 def test_arrays_that_do_not_fit(images, labels, message):
     with pytest.raises(ValueError, match=message):
         from_arrays(images, labels)
+
+
+@pytest.mark.parametrize(
+    ("class_names", "message"),
+    [
+        (["a", "b"], "range from 1 to 2, and class_names has 2. Subtract 1"),
+        ("abc", "a list of names"),
+        (["a", "b", "a"], "the same name twice"),
+    ],
+)
+def test_class_names_that_do_not_fit_the_labels(class_names, message):
+    with pytest.raises(ValueError, match=message):
+        from_arrays(_FOUR, [1, 2], class_names=class_names)
+
+
+def test_floats_that_are_pixels_are_taken():
+    """Constants, zeros and ones, and whole numbers; integral labels of any type."""
+    for value in (0.0, 1.0, 0.4, 254.7):
+        images = np.full((2, 4, 4, 1), value)
+        if value == 0.4:
+            images[0, 0, 0] = 7
+        source = from_arrays(images, np.array([1.0, 0.0]))
+        assert [(int(e["image"][1, 1, 0]), int(e["label"])) for e in collect(source.ordered())] == [
+            (round(value), 1),
+            (round(value), 0),
+        ]
+    assert from_arrays(np.eye(4)[None, ..., None], [True]).labels.tolist() == [1]
 
 
 def test_folder_reads_every_format_in_any_tree(tmp_path):
@@ -205,33 +247,12 @@ def test_a_folder_may_be_below_data_dir_or_in_another_file_system(tmp_path):
     assert source.class_names == ("001.cat", "dog") and collect(source.ordered()) == [{"image": encoded, "label": 1}]
 
 
-def test_what_a_folder_leaves_out_is_told_in_one_line(tmp_path, caplog):
-    logging.getLogger("absl").propagate = True
-    for name in ("cat/a.jpg", "dog/b.jpg"):
-        write_image(tmp_path / name)
-    for name in ("cat/a.heic", "cat/b.HEIC", "dog/notes.txt", "dog/.DS_Store", "dog/Thumbs.db"):
-        (tmp_path / name).write_text("")
-    with caplog.at_level("WARNING"):
-        open_source(f"folder:{tmp_path}", "train")
-        assert [r.getMessage().partition("left out are ")[2] for r in caplog.records] == ["files of other kinds (2 .heic)."]
-        caplog.clear()
-        (tmp_path / "cat/a.heic").unlink(), (tmp_path / "cat/b.HEIC").unlink()
-        open_source(f"folder:{tmp_path}", "train")
-        assert not caplog.records
-        (tmp_path / "empty").mkdir()
-        open_source(f"folder:{tmp_path}", "train")
-        assert "folders without images (empty)" in caplog.text
-        write_image(tmp_path / "train" / "steam" / "c.jpg")
-        open_source(f"folder:{tmp_path}", "train")
-        assert "folders beside the splits (cat, dog, empty): train was taken as a split" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{}", '" is a folder: write folder:/'),
         ("{}/t.csv", '" is a file: write csv:/'),
-        ("folder:PATH", "give --config.data.source=folder:YOUR_FOLDER"),
+        ("folder:PATH", "stands for data of yours: write folder: and the path of your folder"),
         ("{}/none", 'tensorflow-datasets has no "/'),
         ("cifar11", '^tensorflow-datasets has no "cifar11". Did you mean .*cifar10'),
     ],
@@ -250,7 +271,7 @@ def test_folders_without_images_are_clear_errors(tmp_path):
         open_source(f"folder:{tmp_path}", "train")
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "a.txt").write_text("x")
-    with pytest.raises(ValueError, match=r"it holds 1 files \(.txt\)"):
+    with pytest.raises(ValueError, match="it holds 1 .txt. Expected PATH/CLASS/IMAGE"):
         open_source(f"folder:{tmp_path}", "train")
 
 

@@ -1,6 +1,7 @@
 """Tables of images: columns, splits, classes, paths, and errors that name the line."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def test_text_labels_are_sorted_into_classes_over_all_splits(photos):
 
 def test_labels_with_fractions_are_no_classes_unless_they_are_listed(photos):
     text = write(photos / "t.csv", "image,label\na.png,0.0\nb.png,0.333\nc.png,1\n")
-    with pytest.raises(ValueError, match="numbers such as 0.0, not classes.*docs/tasks.md"):
+    with pytest.raises(ValueError, match="numbers such as 0.333, not classes.*docs/tasks.md"):
         open_source(text, "train")
     (photos / "labels.txt").write_text("0.0\n0.333\n1\n")
     assert open_source(text, "train").class_names == ("0.0", "0.333", "1")
@@ -115,3 +116,152 @@ def test_other_mistakes(photos):
     (photos / "latin.csv").write_bytes("image,label\na.png,caf\xe9\n".encode("latin-1"))
     with pytest.raises(ValueError, match="is not UTF-8"):
         open_source(f"csv:{photos}/latin.csv", "train")
+
+
+def labels_of(photos, rows, name="t.csv", options=""):
+    """({file's name: label}, class names) of a table with these lines."""
+    source = open_source(write(photos / name, "\n".join(rows) + "\n") + options, "train")
+    return {name: int(label) for name, (_, label) in examples(source).items()}, source.class_names
+
+
+@pytest.fixture
+def warned(caplog):
+    """A function: the text of the warnings since the last call."""
+    logging.getLogger("absl").propagate = True
+    caplog.set_level("WARNING")
+
+    def text():
+        texts = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return "\n".join(texts)
+
+    return text
+
+
+def test_integral_numbers_are_integers_however_they_are_written(photos):
+    expected = {"a.png": 1, "b.png": 0, "c.png": 2}, ("0", "1", "2")
+    assert labels_of(photos, ["image,label", "a.png,1.0", "b.png,0.0", "c.png,2.00"]) == expected
+    assert labels_of(photos, ["image,label", 'a.png,"1"', "b.png, 0 ", "c.png,+2"]) == expected
+    rows = ['{"image": "a.png", "label": 1.0}', '{"image": "b.png", "label": "0"}', '{"image": "c.png", "label": 2}']
+    assert labels_of(photos, rows, "t.jsonl") == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["0", "-1"], "line 3: the label is -1, and classes are numbered from 0. Leave out rows without a class"),
+        (["-1.0", "1.0"], "line 2: the label is -1.0"),
+        (["cat", "nan"], 'line 3: the label is missing, it says "nan"'),
+        (["1", "NaN"], 'line 3: the label is missing, it says "NaN"'),
+        (["1", "cat"], r'some labels are numbers \("1" in line 2\) and some are names \("cat" in line 3\).*labels.txt'),
+        (["cat", "-1"], r'some labels are numbers \("-1" in line 3\)'),
+        (["1e-3", "2"], "numbers such as 1e-3, not classes"),
+        (["cat", "  "], "line 3: column \"label\" should hold the label, got '  '"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(photos, labels, message):
+    rows = ["image,label", f"a.png,{labels[0]}", f"b.png,{labels[1]}"]
+    with pytest.raises(ValueError, match=message):
+        labels_of(photos, rows)
+
+
+@pytest.mark.parametrize("value", ["NaN", "null", "true", "Infinity"])
+def test_json_values_that_are_no_labels(photos, value):
+    with pytest.raises(ValueError, match="the label is missing|should hold the label|some labels are numbers"):
+        labels_of(photos, [f'{{"image": "a.png", "label": {value}}}', '{"image": "b.png", "label": 1}'], "t.jsonl")
+
+
+def test_listed_classes_may_have_any_name(photos):
+    (photos / "labels.txt").write_text("10\n1\nNA\n-1\n")
+    found = labels_of(photos, ["image,label", "a.png,1", "b.png,NA", "c.png,10", "d.png,-1"])
+    assert found == ({"a.png": 1, "b.png": 2, "c.png": 0, "d.png": 3}, ("10", "1", "NA", "-1"))
+    assert labels_of(photos, ["image,label", "a.png,1", "b.png,10"])[0] == {"a.png": 1, "b.png": 0}
+
+
+def test_labels_from_one(photos, warned):
+    rows = ["image,label", "a.png,1", "b.png,2", "c.png,3"]
+    assert labels_of(photos, rows)[1] == ("0", "1", "2", "3")
+    assert "no row has the label 0" in warned()
+    assert labels_of(photos, rows, options="?first_label=1") == ({"a.png": 0, "b.png": 1, "c.png": 2}, ("1", "2", "3"))
+    (photos / "labels.txt").write_text("cat\ndog\nemu\n")
+    with pytest.raises(ValueError, match='line 4: label "3" is not one of the 3 classes.*add "[?]first_label=1"'):
+        labels_of(photos, rows)
+    assert labels_of(photos, rows, options="?first_label=1")[0] == {"a.png": 0, "b.png": 1, "c.png": 2}
+    with pytest.raises(ValueError, match="line 2: the label is 1, and classes are numbered from 2"):
+        labels_of(photos, rows, options="?first_label=2")
+    with pytest.raises(ValueError, match="first_label=x: expected an integer"):
+        labels_of(photos, rows, options="?first_label=x")
+
+
+def test_a_mistyped_class_is_named_with_the_nearest(photos):
+    (photos / "labels.txt").write_text("tabby cat\ndog\n")
+    with pytest.raises(ValueError, match='label "taby cat" is not one of the 2 classes: .*Did you mean "tabby cat"'):
+        labels_of(photos, ["image,label", "a.png,taby cat"])
+
+
+def test_spaces_accents_and_classes_that_look_alike(photos, warned):
+    rows = ["image,label", "a.png, caf\u00e9 ", "b.png,cafe\u0301", "c.png,tea", "d.png,Tea"]
+    assert labels_of(photos, rows) == ({"a.png": 1, "b.png": 1, "c.png": 2, "d.png": 0}, ("Tea", "caf\u00e9", "tea"))
+    assert "classes that differ only in case or spaces: 'Tea', 'tea'" in warned()
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_any_delimiter_and_line_end(photos, delimiter, end):
+    rows = [[" Filename ", "LABEL", "note"], ["a.png", "cat", ""], ['"b.png"', '"dog"', '"x, y; z"'], ["", "", ""]]
+    (photos / "t.csv").write_bytes(("\ufeff" + end.join(delimiter.join(row) for row in rows)).encode())
+    source = open_source(f"csv:{photos}/t.csv", "train")
+    assert source.class_names == ("cat", "dog") and examples(source).keys() == {"a.png", "b.png"}
+
+
+def test_paths_of_windows(photos):
+    (photos / "sub").mkdir()
+    (photos / "a.png").rename(photos / "sub" / "a.png")
+    assert labels_of(photos, ["image,label", "sub\\a.png,cat", ".\\b.png,dog"])[0] == {"a.png": 0, "b.png": 1}
+    (photos / "c\\d.png").write_bytes((photos / "c.png").read_bytes())
+    assert labels_of(photos, ["image,label", "c\\d.png,cat", "b.png,dog"])[0].keys() == {"c\\d.png", "b.png"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["image,label", "a, b.png,cat", "c.png,dog"], "line 2: 3 cells, and the header names 2"),
+        (["image,label", '"a.png,cat', "b.png,dog"], 'column "label" should hold the label, got None'),
+        (["image,label", "a\0.png,cat"], 'line 2: column "image" should hold the image, got \'a'),
+        (["image,label,label", "a.png,cat,dog"], 'more than one column "label"'),
+        (["a.png,cat", "b.png,dog"], r"columns \['a.png', 'cat'\].*The first line names the columns"),
+        (
+            ["image,label", "a.png,cat", "b.png,dog", "a.png,dog"],
+            'line 4: the image "a.png" is of the class "dog" here, and of "cat" in line 2',
+        ),
+        (["image,label", "a.png,cat", "./a.png,dog"], "line 3: the image"),
+        (["image,label", "A.png,cat"], 'line 2: there is no file .*There is "a.png": upper and lower case count'),
+        (["image,label", "no/a.png,cat"], "line 2: there is no file"),
+    ],
+)
+def test_more_mistakes_name_the_line(photos, rows, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        labels_of(photos, rows)
+
+
+def test_missing_files_are_told_and_ignored(photos, warned):
+    rows = ["image,label", "a.png,cat", "y.png,dog", "b.png,dog", "B.png,cat"]
+    assert labels_of(photos, rows)[0] == {"a.png": 0, "b.png": 1}
+    text = warned()
+    assert "ignored: 2 rows of 4 whose file is missing, such as" in text and 'y.png" in line 3' in text
+
+
+def test_repeated_rows_are_told(photos, warned):
+    rows = ["image,label,split", "a.png,cat,train", "b.png,dog,train", "a.png,cat,train", "b.png,dog,test"]
+    text = write(photos / "t.csv", "\n".join(rows))
+    assert open_source(text, "train").size == 3
+    told = warned()
+    assert "1 row with an image that an earlier row names, in the same split; each row counts. The first is line 4." in told
+    assert "in another split: what is trained on is evaluated too. The first is line 5." in told
+
+
+def test_images_of_all_kinds_in_a_table(photos):
+    pil = pytest.importorskip("PIL.Image")
+    pil.fromarray(np.full((4, 4, 3), 90, "uint8")).save(photos / "scan", "TIFF")
+    source = open_source(write(photos / "t.csv", "image,label\nscan,cat\na.png,dog\n"), "train")
+    assert tf.io.decode_image(examples(source)["scan"][0]).numpy().max() == 90

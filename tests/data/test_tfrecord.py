@@ -1,6 +1,8 @@
 """TFRecord files from elsewhere: splits by name, counting, labels from 1, keys, class names, and errors in files."""
 
+import gzip
 import json
+import logging
 
 import pytest
 import tensorflow as tf
@@ -113,10 +115,10 @@ def test_damaged_files_are_clear_errors(tmp_path):
     write(tmp_path / "a.tfrecord", [0, 1])
     whole = (tmp_path / "a.tfrecord").read_bytes()
     (tmp_path / "a.tfrecord").write_bytes(whole[:-5])
-    with pytest.raises(ValueError, match="is not a complete TFRecord file: record 2 does not end"):
+    with pytest.raises(ValueError, match='a.tfrecord" is not a complete TFRecord file: record 2 does not end'):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
     (tmp_path / "a.tfrecord").write_text("these are not records, but text")
-    with pytest.raises(ValueError, match="is not a TFRecord file of tf.train.Examples"):
+    with pytest.raises(ValueError, match="is not a TFRecord file of tf.train.Examples: corrupted record at 0"):
         open_source(f"tfrecord:{tmp_path}?classes=2", "train")
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with pytest.raises(ValueError, match="has no records"):
@@ -132,7 +134,7 @@ def described(folder, **changes):
 
 def test_with_a_description_no_file_is_opened(tmp_path, cache):
     for i in range(2):
-        (tmp_path / f"{i}.tfrecord").write_bytes(b"")
+        (tmp_path / f"{i}.tfrecord").write_bytes(b"0" * 32)
     described(tmp_path)
     source = open_source(f"tfrecord:{tmp_path}", "train[1:]")
     assert source.files == ((f"{tmp_path}/0.tfrecord", 1, 1), (f"{tmp_path}/1.tfrecord", 0, 1)) and not cache.exists()
@@ -152,3 +154,64 @@ def test_a_description_of_another_form(tmp_path, changes):
     described(tmp_path, **changes)
     with pytest.raises(ValueError, match="does not describe TFRecord files"):
         open_source(f"tfrecord:{tmp_path}", "train")
+
+
+def test_files_that_are_not_as_long_as_they_were_are_named_at_the_start(tmp_path, cache):
+    for i, labels in enumerate(([0, 1], [0])):
+        write(tmp_path / f"{i}.tfrecord", labels)
+    sizes = {f"{i}.tfrecord": (tmp_path / f"{i}.tfrecord").stat().st_size for i in range(2)}
+    described(tmp_path, bytes=sizes)
+    assert open_source(f"tfrecord:{tmp_path}", "train").size == 3
+    whole = (tmp_path / "1.tfrecord").read_bytes()
+    (tmp_path / "1.tfrecord").write_bytes(whole[:-1])
+    with pytest.raises(
+        ValueError, match=r'1.tfrecord" has [\d,]+ bytes, and should have [\d,]+ by dataset.json: it was cut short'
+    ):
+        open_source(f"tfrecord:{tmp_path}", "train")
+    described(tmp_path)  # as version 0.3 wrote it
+    assert open_source(f"tfrecord:{tmp_path}", "train").size == 3
+    (tmp_path / "0.tfrecord").write_bytes(b"")
+    with pytest.raises(ValueError, match='0.tfrecord" has 0 bytes, and should have 32 or more'):
+        open_source(f"tfrecord:{tmp_path}", "train")
+
+
+def test_missing_files_of_a_numbered_set(tmp_path):
+    imagenet_like(tmp_path)
+    (tmp_path / "train-00001-of-00003").unlink()
+    with pytest.raises(FileNotFoundError, match="1 of 3 files are missing: .*/train-00001-of-00003. To read only"):
+        open_source(f"tfrecord:{tmp_path}?classes=4", "train")
+    assert open_source(f"tfrecord:{tmp_path}/train-*?classes=4", "train").size == 5
+
+
+def test_flipped_bytes_are_named(tmp_path):
+    """In the length of a record: at the start. In a record: at the start if all are read for their labels, else when it is read."""
+    write(tmp_path / "a.tfrecord", [0, 1])
+    write(tmp_path / "b.tfrecord", [0, 1, 2])
+    good = (tmp_path / "b.tfrecord").read_bytes()
+
+    def flip(place):
+        data = bytearray(good)
+        data[place] ^= 255
+        (tmp_path / "b.tfrecord").write_bytes(data)
+
+    flip(3)
+    with pytest.raises(ValueError, match='b.tfrecord" is not a complete TFRecord file: record 1 does not end'):
+        open_source(f"tfrecord:{tmp_path}?classes=3", "train")
+    flip(len(good) // 2)
+    with pytest.raises(ValueError, match='b.tfrecord" is damaged: corrupted record'):
+        open_source(f"tfrecord:{tmp_path}", "train")
+    source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
+    assert source.example_name(1, 1) == f"{tmp_path}/b.tfrecord, record 1"
+    with pytest.raises(tf.errors.InvalidArgumentError, match="The record, or one before it in its file, is damaged"):
+        source.read(source.key_of(1, 1))
+
+
+def test_compressed_and_empty_files(tmp_path, caplog):
+    logging.getLogger("absl").propagate = True
+    write(tmp_path / "a.tfrecord", [0, 1])
+    (tmp_path / "b.tfrecord").write_bytes(b"")
+    assert open_source(f"tfrecord:{tmp_path}?classes=2", "train").size == 2
+    assert "1 of 2 files have no records: " in caplog.text
+    (tmp_path / "b.tfrecord").write_bytes(gzip.compress((tmp_path / "a.tfrecord").read_bytes()))
+    with pytest.raises(ValueError, match='b.tfrecord" is not a complete TFRecord file: it is compressed by gzip'):
+        open_source(f"tfrecord:{tmp_path}?classes=2", "train")

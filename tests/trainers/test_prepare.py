@@ -93,6 +93,20 @@ def test_resizing_shrinks_only_what_is_larger(tmp_path):
         np.testing.assert_allclose(small[:, 2:-2].astype(float), ramp[:30, 4:-4:2] + 1.0, atol=3)
 
 
+def test_uncompressed_images_become_pngs_of_the_same_pixels(tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    images = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), dtype="uint8")
+    for i, kind in enumerate(("BMP", "TIFF")):
+        folder = tmp_path / "photos" / str(i)
+        folder.mkdir(parents=True)
+        pil.fromarray(images[i]).save(folder / f"a.{kind.lower()}")
+    prepare(open_source(f"folder:{tmp_path}/photos", "train"), str(tmp_path / "out"), "x", "train", 1)
+    records = open_source(f"tfrecord:{tmp_path}/out", "train").ordered().as_numpy_iterator()
+    for example in records:
+        assert example["image"].startswith(b"\x89PNG")
+        np.testing.assert_array_equal(tf.io.decode_png(example["image"]), images[int(example["label"])])
+
+
 def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
     images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(6)]
     images[2], images[5] = b"no image", images[5][:30]

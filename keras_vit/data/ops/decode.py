@@ -32,6 +32,21 @@ def _product(encoded, at, kind, little):
     return tf.reduce_prod(tf.abs(tf.cast(numbers, tf.int64)))
 
 
+@outlined
+def _with_an_end(encoded):
+    """A JPEG that does not end in its end marker, after a check that the marker is somewhere before: cameras add videos to photographs."""
+    data = tf.io.decode_raw(encoded, tf.uint8)
+    ends = tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xD9))  # in compressed data a zero follows each 0xFF
+    with tf.control_dependencies([tf.debugging.Assert(ends, ["The JPEG is cut short: its end is missing."])]):
+        return tf.identity(encoded)
+
+
+def not_cut_short(encoded: tf.Tensor) -> tf.Tensor:
+    """`encoded`, a JPEG, after a check that it has an end: libjpeg would print a line each time, and then refuse it."""
+    is_whole = tf.strings.substr(encoded, tf.strings.length(encoded) - 2, 2) == b"\xff\xd9"
+    return tf.cond(is_whole, lambda: encoded, lambda: _with_an_end(encoded))
+
+
 def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
     """A JPEG's pixels as stored, uint8; `ratio` 2, 4 or 8 divides the sides."""
     # The exact transform, as in PIL: with the fast one a DeiT's logits correlate .998 with those on PIL's pixels.
@@ -63,6 +78,7 @@ def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _jpeg(encoded, channels):
+    encoded = not_cut_short(encoded)
     shape, turned, simple = header(encoded)
     pixels = tf.reduce_prod(tf.cast(shape[:2], tf.int64))
     odd = lambda: _odd_jpeg(encoded, channels, pixels, turned, shape[2] == 4)  # noqa: E731

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.ops.branches import outlined
-from keras_vit.data.ops.decode import decode, decode_mask, header, mask_of_size
+from keras_vit.data.ops.decode import decode, decode_mask, header, mask_of_size, not_cut_short
 from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
 
 
@@ -60,7 +60,7 @@ def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, 
         if encoded.dtype != tf.string:
             return separately(example, seed)
         none = lambda: (tf.zeros((3,), tf.int32), tf.constant(0), tf.constant(False))  # noqa: E731
-        shape, _, simple = tf.cond(tf.io.is_jpeg(encoded), lambda: header(encoded), none)
+        shape, _, simple = tf.cond(tf.io.is_jpeg(encoded), lambda: header(not_cut_short(encoded)), none)
         return tf.cond(simple, lambda: from_jpeg(example, shape, seed), lambda: separately(example, seed))
 
     return apply

@@ -1,9 +1,11 @@
 """dataset.json, which is next to TFRecord files and says what a run must know before it reads them.
 
     {"name": "photos", "class_names": ["cat", "dog"], "features": {"image": "image/encoded", "label": "image/class/label"},
-     "first_label": 0, "splits": {"train": {"photos-train-00000-of-00002.tfrecord": 500, ...}, ...}}
+     "first_label": 0, "splits": {"train": {"photos-train-00000-of-00002.tfrecord": 500, ...}, ...},
+     "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 
-`features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records in each file.
+`features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records in each file, and
+`bytes` the length of each file, by which a damaged one is recognized; files of version 0.3 and before lack it.
 """
 
 import dataclasses
@@ -27,6 +29,7 @@ class Description:
     features: dict = dataclasses.field(default_factory=lambda: dict(FEATURES))
     first_label: int = 0
     splits: dict = dataclasses.field(default_factory=dict)
+    bytes: dict = dataclasses.field(default_factory=dict)
 
 
 def read_description(folder: str) -> Description | None:
@@ -40,7 +43,7 @@ def read_description(folder: str) -> Description | None:
         return None
     try:
         description = Description(**json.loads(read_text(path)))
-        sizes = [size for files in description.splits.values() for size in files.values()]
+        sizes = [size for files in [*description.splits.values(), description.bytes] for size in files.values()]
         if not set(FEATURES) <= set(description.features) or not all(type(n) is int for n in [description.first_label, *sizes]):
             raise TypeError(
                 f"features {description.features}, first_label {description.first_label!r}, or a record count that is not an integer"

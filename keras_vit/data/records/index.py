@@ -7,10 +7,12 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.data.sources.ignored import listed
 from keras_vit.io.cache import cached_answer
+from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS
 
-_FRAME = 16  # bytes that frame a record: its length (8) and two checksums (4 each)
+FRAME = 16  # bytes that frame a record: its length (8) and two checksums (4 each)
 
 
 def count_records(path: str) -> int:
@@ -21,12 +23,14 @@ def count_records(path: str) -> int:
     """
     size, place, count = tf.io.gfile.stat(path).length, 0, 0
     with tf.io.gfile.GFile(path, "rb") as file:
-        while place + _FRAME <= size:
+        is_gzip = file.read(3) == b"\x1f\x8b\x08"
+        while place + FRAME <= size:
             file.seek(place)
-            place += struct.unpack("<Q", file.read(8))[0] + _FRAME
+            place += struct.unpack("<Q", file.read(8))[0] + FRAME
             count += 1
     if place != size:
-        what = f"record {count} does not end where the file does. Compressed files are not supported."
+        what = f"record {count} does not end where the file does. It was cut short, or is damaged; copy or write it again."
+        what = "it is compressed by gzip, which is not supported; decompress it." if is_gzip else what
         raise ValueError(f'"{path}" is not a complete TFRecord file: {what}')
     return count
 
@@ -44,4 +48,8 @@ def record_counts(paths: list[str]) -> list[int]:
                 bar.update(len(counts))
         return counts
 
-    return cached_answer("records", paths, count)
+    counts = cached_answer("records", paths, count)
+    empty = [path for path, records in zip(paths, counts) if not records]
+    if empty and any(counts):
+        log_once(logging.WARNING, f"{len(empty)} of {len(paths)} files have no records: {listed(empty, 3)}.")
+    return counts

@@ -13,16 +13,19 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf.message import DecodeError
 
+from keras_vit.data.errors import reason
 from keras_vit.data.parallelism import EXAMPLES
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description
-from keras_vit.data.records.index import record_counts
+from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.ignored import listed
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
-from keras_vit.io.paths import THREADS, locate, split_options
+from keras_vit.io.paths import THREADS, in_threads, locate, split_options
 
 _WILDCARD = re.compile(r"[*?\[]")
+_SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")
 _OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # which may be next to records
 
 
@@ -39,14 +42,43 @@ def _by_split(files, asked):
     return {split: paths for split, paths in named.items() if paths} or {"train": files}
 
 
+def _check_all_shards(files):
+    """Refuses files named train-00000-of-00003 and so on of which some are missing.
+
+    Raises:
+        FileNotFoundError: naming them.
+    """
+    shards = {path: _SHARD.fullmatch(path) for path in files}
+    for base, count in sorted({(match["base"], match["count"]) for match in shards.values() if match}):
+        there = {match["number"] for match in shards.values() if match and (match["base"], match["count"]) == (base, count)}
+        numbers = (str(i).zfill(len(count)) for i in range(int(count)))
+        missing = [f"{base}-{number}-of-{count}" for number in numbers if number not in there]
+        if missing:
+            raise FileNotFoundError(
+                f"{len(missing)} of {int(count)} files are missing: {listed(missing, 3)}. To read only those that are there, give a "
+                f'glob: "tfrecord:{base}-*".'
+            )
+
+
 def _first_record(path):
     """The keys of a file's first record."""
     try:
         for record in tf.data.TFRecordDataset(path).take(1).as_numpy_iterator():
             return sorted(tf.train.Example.FromString(record).features.feature)
     except (tf.errors.OpError, DecodeError) as error:
-        raise ValueError(f'"{path}" is not a TFRecord file of tf.train.Examples: {error}') from None
+        raise ValueError(f'"{path}" is not a TFRecord file of tf.train.Examples: {reason(error)}') from None
     raise ValueError(f'"{path}" has no records.')
+
+
+def _damaged(files):
+    """(path, reason) of the first file that cannot be read to its end; None if all can."""
+    for path in files:
+        try:
+            for _ in tf.data.TFRecordDataset(path):
+                pass
+        except tf.errors.OpError as error:
+            return path, reason(error)
+    return None
 
 
 def _largest_label(files, key):
@@ -59,7 +91,11 @@ def _largest_label(files, key):
         feature = {key: tf.io.FixedLenFeature((), tf.int64)}
         records = tf.data.TFRecordDataset(files, num_parallel_reads=THREADS)
         labels = records.map(lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=EXAMPLES)
-        return int(labels.reduce(np.int64(-1), tf.maximum))
+        try:
+            return int(labels.reduce(np.int64(-1), tf.maximum))
+        except tf.errors.OpError as error:
+            path, why = _damaged(files) or (files[0], reason(error))
+            raise ValueError(f'"{path}" is damaged: {why}. Copy or write it again.') from None
 
     return cached_answer(f"largest {key}", files, largest)
 
@@ -86,22 +122,40 @@ def _describe(pattern, files, split, chosen):
     return Description(pattern, names, features, first, {split: dict(zip(splits[split], counts))})
 
 
+def _check_sizes(counts, description):
+    """Refuses files, {path: records}, that are shorter or longer than when they were written. No file is opened.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    for path, stat in zip(counts, in_threads(tf.io.gfile.stat, counts)):
+        size, least = description.bytes.get(os.path.basename(path)), counts[path] * FRAME
+        if stat.length < least or size not in (None, stat.length):
+            expected = f"{least:,} or more" if size is None else f"{size:,}"
+            raise ValueError(
+                f'"{path}" has {stat.length:,} bytes, and should have {expected} by {NAME}: it was cut short or changed. Copy or write '
+                "it again."
+            )
+
+
 def _described(description, pattern, files, split):
     """{path: records} of the files of `split` that the pattern matches, according to dataset.json.
 
     Raises:
         FileNotFoundError: if one of them is missing.
-        ValueError: if there is no such split.
+        ValueError: if there is no such split, or a file is not as long as it was.
     """
     if split not in description.splits:
         raise ValueError(f'"{pattern}" has no split "{split}"; it has: {", ".join(description.splits)}.')
     folder = os.path.dirname(pattern)
-    listed = {os.path.join(folder, name): n for name, n in description.splits[split].items()}
-    wanted = {path: n for path, n in listed.items() if fnmatch.fnmatch(path, pattern)}
-    missing = [path for path in wanted if path not in set(files)]
+    named = {os.path.join(folder, name): n for name, n in description.splits[split].items()}
+    wanted = {path: n for path, n in named.items() if fnmatch.fnmatch(path, pattern)}
+    there = set(files)
+    missing = [path for path in wanted if path not in there]
     if missing or not wanted:
         what = f"{len(missing)} of {len(wanted)} files are missing: {missing[:3]}" if wanted else "no file of the split matches"
-        raise FileNotFoundError(f'"{pattern}", split "{split}": {what}. {NAME} lists {len(listed)} files.')
+        raise FileNotFoundError(f'"{pattern}", split "{split}": {what}. {NAME} lists {len(named)} files.')
+    _check_sizes(wanted, description)
     return wanted
 
 
@@ -143,14 +197,15 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         buffer: records in the shuffle buffer.
 
     Raises:
-        FileNotFoundError: if there are no such files.
-        ValueError: if they have no such split, are not TFRecord files, or lack the keys.
+        FileNotFoundError: if there are no such files, or some of a numbered set are missing.
+        ValueError: if they have no such split, are damaged or no TFRecord files, or lack the keys.
     """
     path, chosen = split_options(text, image="", label="", first_label="", classes="")
     if chosen["first_label"] and not chosen["first_label"].isdecimal():
         raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
     pattern, name = locate(path, data_dir), canonical(split_name(split))
-    if not _WILDCARD.search(pattern) and tf.io.gfile.isdir(pattern):
+    whole = not _WILDCARD.search(pattern) and tf.io.gfile.isdir(pattern)
+    if whole:
         pattern = os.path.join(pattern, "*")
     files = _matching(pattern)
     if not files:
@@ -158,6 +213,8 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
     folder = os.path.dirname(pattern)
     description = None if _WILDCARD.search(folder) else read_description(folder)
     if description is None:
+        if whole:
+            _check_all_shards(files)
         description = _describe(pattern, files, name, chosen)
         counts = description.splits[name]
     else:

@@ -26,7 +26,7 @@ def encoder(resize: int | None = None, quality: int = 95) -> Callable:
     """The `work` of data.scan.scan that returns the contents of an example's record.
 
     An encoded image keeps its bytes, unless its shorter side is longer than `resize`: then a JPEG becomes a smaller JPEG of that quality,
-    any other format a smaller PNG. Arrays become PNGs.
+    any other format a smaller PNG. Arrays, and BMPs, which are not compressed, become PNGs.
 
     Returns:
         A function of (example, pixels) that returns (encoded bytes, height, width, whether it is a JPEG, whether it was shrunk, label).
@@ -55,7 +55,11 @@ def encoder(resize: int | None = None, quality: int = 95) -> Callable:
         def smaller():
             return tf.cond(is_jpeg, jpeg, png)
 
-        encoded = tf.cond(shrinks, smaller, lambda: image) if given else png()
+        def kept_or_smaller():
+            is_bmp = tf.strings.substr(image, 0, 2) == b"BM"
+            return tf.cond(shrinks | is_bmp, smaller, lambda: image)
+
+        encoded = kept_or_smaller() if given else png()
         return encoded, tf.shape(small)[0], tf.shape(small)[1], is_jpeg, shrinks, label
 
     return encode
@@ -153,10 +157,12 @@ class ShardWriter:
             write_description(self.folder, dataclasses.replace(self.description, splits=splits))
         for name in set(old) - set(self.names):
             tf.io.gfile.remove(os.path.join(self.folder, name))
+        sizes = {name: size for name, size in self.description.bytes.items() if name not in old}
         for name in self.names:
             tf.io.gfile.rename(os.path.join(self._partial, name), os.path.join(self.folder, name), overwrite=True)
+            sizes[name] = tf.io.gfile.stat(os.path.join(self.folder, name)).length
         splits[self.split] = dict(zip(self.names, self.counts))
-        write_description(self.folder, dataclasses.replace(self.description, splits=splits))
+        write_description(self.folder, dataclasses.replace(self.description, splits=splits, bytes=sizes))
 
     def __exit__(self, kind, error, trace):
         try:

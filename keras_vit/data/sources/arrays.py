@@ -9,30 +9,94 @@ import tensorflow as tf
 from keras_vit.data.sources.base import RandomAccess
 
 
+def _check_pixels(images, name):
+    """Refuses pixels that are not 0..255: rounded to uint8 they would be black, or lose what is outside.
+
+    Raises:
+        ValueError: naming the range and the mend.
+    """
+    if images.dtype == bool or not np.issubdtype(images.dtype, np.number) or np.iscomplexobj(images):
+        raise ValueError(f"{name}: expected pixels as numbers 0..255, got {images.dtype}.")
+    if not images.size:
+        return
+    low, high = images.min(), images.max()
+    if not np.isfinite([low, high]).all():
+        raise ValueError(f"{name}: the images hold NaN or infinite pixels.")
+    # Floats of 0.0 and 1.0 alone lose nothing.
+    fractions = 0 <= low and high <= 1 and (images != np.round(images)).any()
+    if fractions or low < -0.5 or high >= 255.5:
+        mend = "multiply them by 255" if fractions else "undo their normalization, or clip or scale them"
+        raise ValueError(f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {mend}. A model normalizes pixels itself.")
+
+
 def _images(images, name):
-    """Images as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,)."""
+    """Images as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,).
+
+    Raises:
+        ValueError: for other shapes, and pixels that are not 0..255.
+    """
     if isinstance(images, list | tuple) and images and all(isinstance(image, bytes) for image in images):
         return tf.constant(images)
-    images = np.asarray(images)
+    try:
+        images = np.asarray(images)
+    except ValueError:
+        raise ValueError(f"{name}: the images differ in shape; resize them, or give encoded ones (bytes).") from None
     if images.ndim != 4:
-        raise ValueError(f"{name}: expected images (b, h, w, c), or a list of encoded ones (bytes), got shape {images.shape}.")
+        hint = " Grey images need a last axis: images[..., None]." if images.ndim == 3 else ""
+        raise ValueError(
+            f"{name}: expected images (b, h, w, c), or a list of encoded ones (bytes), got shape {images.shape}.{hint}"
+        )
+    if images.shape[1] in (1, 3) and images.shape[3] > 4:
+        raise ValueError(
+            f"{name}: expected images (b, h, w, c), got shape {images.shape} with the channels first: np.moveaxis(images, 1, -1)."
+        )
+    if images.dtype.kind == "V":  # bfloat16, which numpy does not know as a number
+        images = images.astype("float32")
     if images.dtype != np.uint8:
+        _check_pixels(images, name)
         images = np.clip(np.round(images), 0, 255).astype("uint8")
     return tf.constant(images)
+
+
+def _integers(labels, name):
+    """Labels as int64; floats if they are integral.
+
+    Raises:
+        ValueError: for text, NaN and fractions.
+    """
+    if labels.dtype == bool or np.issubdtype(labels.dtype, np.integer):
+        return labels.astype("int64")
+    if not np.issubdtype(labels.dtype, np.floating):
+        raise ValueError(
+            f"{name}: expected integer labels, got {labels.dtype}: give the names as class_names, and their numbers."
+        )
+    wrong = labels[labels != np.round(labels)]  # NaN is not equal to itself
+    if len(wrong) or not np.isfinite(labels).all():
+        raise ValueError(f"{name}: expected integer labels, got {wrong[0] if len(wrong) else 'infinity'}.")
+    return labels.astype("int64")
 
 
 def _labels(labels, class_names, size, name):
     """(labels (b,) int64, class names)."""
     labels = np.asarray(labels)
-    if labels.ndim != 1 or len(labels) != size or not size:
-        raise ValueError(f"{name}: expected as many labels (b,) as images, got {labels.shape} for {size} images.")
+    if not size:
+        raise ValueError(f"{name}: there are no images.")
+    if labels.ndim != 1 or len(labels) != size:
+        hint = " Of one-hot rows take labels.argmax(-1)." if labels.ndim == 2 and labels.shape[1] > 1 else ""
+        raise ValueError(f"{name}: expected as many labels (b,) as images, got {labels.shape} for {size} images.{hint}")
+    labels = _integers(labels, name)
     if class_names is None:
         class_names = [str(i) for i in range(int(labels.max()) + 1)]
-    if labels.min() < 0 or labels.max() >= len(class_names):
-        raise ValueError(
-            f"{name}: the labels range from {labels.min()} to {labels.max()}, and class_names has {len(class_names)}."
-        )
-    return labels.astype("int64"), tuple(class_names)
+    if isinstance(class_names, str):
+        raise ValueError(f'{name}: expected class_names as a list of names, got "{class_names}".')
+    class_names = tuple(map(str, class_names))
+    if len(set(class_names)) < len(class_names):
+        raise ValueError(f"{name}: class_names has the same name twice.")
+    low, high = labels.min(), labels.max()
+    if low < 0 or high >= len(class_names):
+        hint = " Subtract 1: classes are numbered from 0." if (low, high) == (1, len(class_names)) else ""
+        raise ValueError(f"{name}: the labels range from {low} to {high}, and class_names has {len(class_names)}.{hint}")
+    return labels, class_names
 
 
 def _rows(values):
@@ -102,7 +166,7 @@ def from_arrays(
 
     Args:
         images: (b, h, w, c), pixels 0..255; floats are rounded to uint8. Or a list of encoded images, bytes.
-        labels: (b,) integers; None for examples without a class.
+        labels: (b,) integers, or floats of integral value; None for examples without a class.
         class_names: in the order of the labels; None for "0", "1", ...
         name: in messages.
         features: what else the examples have, {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
@@ -110,7 +174,7 @@ def from_arrays(
             differ in their first axis.
 
     Raises:
-        ValueError: for other shapes, lengths that differ, or labels without a name.
+        ValueError: for other shapes, lengths that differ, pixels that are not 0..255, or labels without a name.
     """
     images, tensors = _images(images, name), {}
     if labels is not None:

@@ -137,7 +137,9 @@ class RandomAccess(Source):
 
     def example_name(self, number: int) -> str:
         """The name in messages of the example with that id."""
-        return f"{self.name}, example {int(number)}" if self.names is None else self.names(number).numpy().decode()
+        return (
+            f"{self.name}, example {int(number)}" if self.names is None else self.names(number).numpy().decode(errors="replace")
+        )
 
     def key_of(self, number: int) -> tf.Tensor:
         """The key of an id."""
@@ -234,7 +236,9 @@ class Records(Source):
 
     def read(self, key) -> dict[str, Any]:
         """The example of that key."""
-        return self.parse(key[2])
+        lost = ["The record, or one before it in its file, is damaged: copy or write the file again."]
+        with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(key[2]) > 0, lost)]):
+            return self.parse(tf.identity(key[2]))
 
     def ids(self, keys) -> tf.Tensor:
         """The ids of a batch of keys, (b, 2) int64: file numbers and indices."""

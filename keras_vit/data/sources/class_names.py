@@ -1,4 +1,8 @@
-"""Class names in the order of their labels, from a file next to the data."""
+"""Class names in the order of their labels, from a file next to the data; and names that look alike."""
+
+import collections
+import unicodedata
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -24,8 +28,24 @@ def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
     path = locate(choice or "labels.txt", folder)
     if not choice and not tf.io.gfile.exists(path):
         return None
-    names = tuple(line.strip() for line in read_text(path).splitlines() if line.strip())
+    names = tuple(unicodedata.normalize("NFC", line.strip()) for line in read_text(path).splitlines() if line.strip())
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if not names or twice:
         raise ValueError(f'"{path}" should hold one class name per line: {f"twice: {twice[:5]}" if twice else "it is empty"}.')
     return names
+
+
+def _alike(names):
+    """The names that differ only in case, spaces or the way in which their letters are encoded, in groups."""
+    groups = collections.defaultdict(list)
+    for name in names:
+        groups[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def doubts(source: str, names: Sequence[str]) -> Iterator[str]:
+    """What may be a mistake in the class names of a source: a single one, and names that look alike."""
+    if len(names) == 1:
+        yield f'{source}: all images are of one class, "{names[0]}": there is nothing to tell apart.'
+    for group in _alike(names):
+        yield f"{source}: classes that differ only in case or spaces: {', '.join(map(repr, group))}."

@@ -1,125 +1,239 @@
 """A folder of images: an image's class is the name of the folder that contains it.
 
 "folder:PATH" takes any tree, on this machine or in a bucket. Folders train, val, test at its top are splits; without them all of it is
-"train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. Only names are read at the start.
+"train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. No image is decoded at the start.
 """
 
 import collections
 import os
 import random
+import unicodedata
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.data.sources import ignored as reasons
 from keras_vit.data.sources.base import RandomAccess
+from keras_vit.data.sources.class_names import doubts
+from keras_vit.data.sources.examine import warnings_of
+from keras_vit.data.sources.ignored import counted, listed, told
+from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.tree import top, walk
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
-from keras_vit.io.paths import in_threads, locate
-
-_HARMLESS = (".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".db", ".ini")  # beside images: labels, Thumbs.db, desktop.ini
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-
-
-def _entries(folder):
-    """(names, names of subfolders) in a folder, both sorted, without hidden ones."""
-    names = sorted(name for name in tf.io.gfile.listdir(folder) if name[0] != ".")
-    others = [name for name in names if not name.lower().endswith(EXTENSIONS)]
-    # A bucket marks its folders, and asking about each would take a long time.
-    folders = [name.rstrip("/") for name in others if name.endswith("/") or tf.io.gfile.isdir(os.path.join(folder, name))]
-    return [name for name in names if name.rstrip("/") not in folders], folders
+from keras_vit.io.logs import log_once
+from keras_vit.io.paths import locate
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import did_you_mean
 
 
-def _tree(root):
-    """{folder: its entries} for `root` ("") and everything below it, relative to it; all folders of one depth are listed at once."""
-    tree, level = {}, [""]
-    while level:
-        tree |= zip(level, in_threads(lambda place: _entries(os.path.join(root, place)), level))
-        level = [os.path.join(place, name) for place in level for name in tree[place][1]]
-    return tree
+def _class_files(tree):
+    """(folder, name) of the images in class folders."""
+    return [(place, name) for place, name in tree.files() if place]
 
 
-def _images(tree, place=""):
-    """(class, file name) of the images in class folders below `place`: each folder's files, then its subfolders'."""
-    files, folders = tree[place]
-    if place:
-        yield from ((place, name) for name in files if name.lower().endswith(EXTENSIONS))
-    for name in folders:
-        yield from _images(tree, os.path.join(place, name))
+def _check_folder(root):
+    """Refuses a path that is no folder.
+
+    Raises:
+        FileNotFoundError: saying what is there.
+    """
+    if tf.io.gfile.isdir(root):
+        return
+    if tf.io.gfile.exists(root):
+        raise FileNotFoundError(f'"{root}" is a file; "folder:" takes a folder of class folders. Unpack an archive first.')
+    above, name = os.path.split(root.rstrip("/"))
+    beside = tf.io.gfile.listdir(above or ".") if tf.io.gfile.isdir(above or ".") else []
+    near = did_you_mean(name, [other.rstrip("/") for other in beside])
+    raise FileNotFoundError(f'There is no folder "{root}".{near}')
 
 
-def _split_roots(root):
-    """{split: folder} if `root` contains splits, else {"train": root}."""
-    named = {canonical(name): os.path.join(root, name) for name in _entries(root)[1] if canonical(name) in SPLITS}
-    return named if "train" in named else {"train": root}
+def _split_trees(root, work):
+    """({split: its Tree}, the Tree of the top alone), if `root` contains splits; else ({"train": the Tree of all}, None).
+
+    A folder train, val or test that holds images and no class folders is a class among others, not a split.
+
+    Raises:
+        ValueError: where it is not clear which folders are splits and which are classes.
+    """
+    whole = top(root, work)
+    named = {name: canonical(name) for name in whole.folders[""] if canonical(name) in SPLITS}
+    trees = {name: walk(os.path.join(root, name), work) for name in named}
+    if not any(_class_files(tree) for tree in trees.values()):
+        return {"train": walk(root, work)}, None
+    splits = {named[name]: tree for name, tree in trees.items()}
+    if len(splits) < len(named):
+        raise ValueError(f'The folder "{root}" has several folders for one split: {", ".join(named)}. Put them together.')
+    if "train" not in splits:
+        first = next(iter(named))
+        raise ValueError(
+            f'The folder "{root}" has {", ".join(named)} and no train, whose folders are the classes. Add it; or take one folder as a '
+            f'whole: "folder:{os.path.join(root, first)}", split "train".'
+        )
+    if list(splits) == ["train"]:
+        others = [name for name in whole.folders[""] if name not in named]
+        classes = [name for name in others if any(walk(os.path.join(root, name), work).files())]
+        if classes:
+            raise ValueError(
+                f'The folder "{root}" has train, which is the name of a split, and beside it other folders of images: {listed(classes)}. '
+                f'If they are classes, put the folders in train beside them; if train is all that counts, write "folder:{root}/train".'
+            )
+    return splits, whole
 
 
-def _beside(root, roots):
-    """What to say of folders beside the splits, which perhaps were meant as classes; "" if there are none."""
-    splits = [os.path.basename(path) for path in roots.values()]
-    others = [] if roots["train"] == root else [name for name in _entries(root)[1] if name not in splits]
-    return f"folders beside the splits ({', '.join(others[:10])}): {', '.join(splits)} was taken as a split" if others else ""
+def _each_once(trees):
+    """{split: [(folder, name)] of its images in class folders}.
+
+    A file that is found several times counts where it really is, or else at its first link, in test and val before train.
+    """
+    order = sorted(trees, key=SPLITS.index, reverse=True)
+    files = {split: _class_files(tree) for split, tree in trees.items()}
+    linked = [(split, *file) for split in order for file in files[split] if os.path.join(*file) in trees[split].linked]
+    if not linked:
+        return files
+    roots = {split: os.path.realpath(tree.root) for split, tree in trees.items()}
+    places = set(linked)
+    own = {os.path.join(roots[split], *file) for split in files for file in files[split] if (split, *file) not in places}
+    again = set()
+    for split, *file in linked:
+        path = os.path.join(*file)
+        real = trees[split].linked[path]
+        if real in own:
+            again.add((split, *file))
+            trees[split].ignore(reasons.SAME_FILE, path)
+        own.add(real)
+    return {split: [file for file in files[split] if (split, *file) not in again] for split in files}
 
 
-def _warn_of_the_rest(root, name, roots, tree, images):
-    """Warns in one line of what a split leaves out."""
-    endings = [os.path.splitext(file)[1].lower() or file for files, _ in tree.values() for file in files]
-    counts = collections.Counter(ending for ending in endings if ending not in (*EXTENSIONS, *_HARMLESS))
-    used = {place for place, _ in images}
-    # Folders of folders are no classes.
-    empty = [place for place, (_, folders) in tree.items() if place and place not in used and not folders]
-    parts = [f"files of other kinds ({', '.join(f'{n} {kind}' for kind, n in counts.most_common(10))})" if counts else ""]
-    parts += [f"folders without images ({', '.join(empty[:10])})" if empty else "", _beside(root, roots)]
-    if any(parts):
-        logging.warning('"%s", %s: left out are %s.', root, name, "; ".join(part for part in parts if part))
+def _class_of(place):
+    """A folder's class; macOS and other systems write the same accents in different ways."""
+    return unicodedata.normalize("NFC", os.fsencode(place).decode(errors="replace"))
 
 
-def _no_images(root, tree):
+def _no_images(tree):
     """The error for a folder without images in class folders; it says what the folder holds."""
-    names = [name for files, _ in tree.values() for name in files]
-    kinds = sorted({os.path.splitext(name)[1] or name for name in names})
-    contents = f"{len(names)} files ({', '.join(kinds[:5])})" if names else "nothing"
-    expected = f"Expected PATH/CLASS/IMAGE with {', '.join(EXTENSIONS)}."
-    return ValueError(f'The folder "{root}" has no images in class folders: it holds {contents}. {expected}')
+    outside = tree.images.get("", [])
+    if outside:
+        contents = f"{counted(len(outside), 'image')} and no class folders"
+    else:
+        contents = told(tree.ignored) or "nothing"
+    return ValueError(f'The folder "{tree.root}" has no images in class folders: it holds {contents}. Expected PATH/CLASS/IMAGE.')
+
+
+def _ignored(root, trees, whole):
+    """{reason: paths} of what all splits together leave out, and the folder above them."""
+    every = collections.defaultdict(list)
+    for tree in [*trees.values(), whole] if whole else trees.values():
+        shown = lambda path, tree=tree: os.path.relpath(os.path.join(tree.root, path), root)  # noqa: E731
+        for reason, paths in tree.ignored.items():
+            every[reason] += map(shown, paths)
+        every[reasons.OUTSIDE] += map(shown, tree.images.get("", []))
+        # A folder of folders is no class.
+        empty = (place for place, images in tree.images.items() if place and not images and place not in tree.folders)
+        every[reasons.NO_IMAGES] += map(shown, empty)
+    if whole:
+        every[reasons.BESIDE] += (name for name in whole.folders[""] if canonical(name) not in SPLITS)
+    return {reason: paths for reason, paths in every.items() if paths}
+
+
+def _tell(name, files, classes, ignored):
+    """Says in one line what was found and what was ignored; as a warning if something was that may be wanted."""
+    if len(files) == 1:
+        found = counted(len(files["train"]), "image")
+    else:
+        found = ", ".join(f"{split} {len(files[split]):,}" for split in SPLITS if split in files) + " images"
+    text = f"{name}: {found} of {counted(len(classes), 'class')}"
+    text += f"; ignored: {told(ignored)}." if ignored else "."
+    loud = any(not reason.expected for reason in ignored)
+    log_once(logging.WARNING if loud else logging.INFO, text)
+
+
+def _doubts(name, files, classes):
+    """What may be a mistake: classes that look alike, are named as splits or are missing in a split, and a single class."""
+    yield from doubts(name, classes)
+    taken = [c for c in classes if len(files) == 1 and canonical(c) in SPLITS]
+    if taken:
+        yield f"{name}: {listed(taken)} holds images and no class folders, and is taken as a class, not as a split."
+    for split in files:
+        missing = sorted(set(classes) - {_class_of(place) for place, _ in files[split]})
+        if missing and files[split]:
+            yield f"{name}: {split} has no images of {counted(len(missing), 'class')}: {listed(missing)}."
+
+
+def _nested_splits(classes):
+    """(folder, names of the splits in it) of the first folder among the classes' with both train and another split; None if there is none."""
+    splits = collections.defaultdict(dict)
+    for name in classes:
+        parts = name.split("/")
+        for i, part in enumerate(parts):
+            if canonical(part) in SPLITS:
+                splits["/".join(parts[:i])][canonical(part)] = part
+    return next(((above, list(words.values())) for above, words in splits.items() if "train" in words and len(words) > 1), None)
+
+
+def _check_classes(root, split, files, classes):
+    """Refuses folders of splits that would become classes, and a split with a class that train does not have.
+
+    Raises:
+        ValueError: saying what was expected, with the nearest class of train.
+    """
+    nested = _nested_splits(classes)
+    if nested and nested[0]:
+        raise ValueError(
+            f'The folder "{root}" has splits inside {nested[0]}: {", ".join(nested[1])}. Expected them at the top, and the class folders '
+            f'in them: SPLIT/CLASS/IMAGE. If that is so there, write "folder:{os.path.join(root, nested[0])}".'
+        )
+    if nested or all(canonical(name) in SPLITS for name in classes):
+        words = [name for name in classes if canonical(name) in SPLITS]
+        raise ValueError(f'The folder "{root}" has no class folders in {", ".join(words)}. Expected {words[0]}/CLASS/IMAGE.')
+    unknown = sorted({_class_of(place) for place, _ in files[split]} - set(classes))
+    if unknown:
+        near = did_you_mean(unknown[0], classes)
+        raise ValueError(f'Split "{split}" of "{root}" has classes that train does not have: {listed(unknown)}.{near}')
 
 
 def folder(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of `split` of the folder `path`; a relative path is relative to `data_dir`, if that is given.
 
-    No image is opened here: one that does not decode fails when it is read.
+    One line says what was found and what was ignored. No image is decoded here: one that is damaged fails when it is read.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        ValueError: if it holds no images in class folders, or no such split.
+        ValueError: if it holds no images in class folders, or no such split, or it is not clear which folders are classes.
     """
-    root = locate(path, data_dir)
-    if not tf.io.gfile.isdir(root):
-        raise FileNotFoundError(f'There is no folder "{root}".')
-    roots, name = _split_roots(root), canonical(split_name(split))
-    if name not in roots:
+    root, title = locate(path, data_dir), f"folder:{path}"
+    _check_folder(root)
+    with stage(f"Reading the folder {root}", unit="files") as work:
+        trees, whole = _split_trees(root, work)
+        files = _each_once(trees)
+        full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
+        warnings = warnings_of(title, [image for images in full.values() for image in images])
+    asked = canonical(split_name(split))
+    if asked not in trees:
         raise ValueError(
-            f'The folder "{root}" has no split "{name}"; it has: {", ".join(roots)}. '
+            f'The folder "{root}" has no split "{asked}"; it has: {", ".join(trees)}. '
             'Without folders named train, val or test, slice: "train[:90%]" and "train[90%:]".'
         )
-    trees = {which: _tree(roots[which]) for which in {"train", name}}
-    images = {which: list(_images(tree)) for which, tree in trees.items()}
-    class_names = sorted({place for place, _ in images["train"]})
-    files = images[name]
-    if not files:
-        raise _no_images(roots[name], trees[name])
-    unknown = sorted({place for place, _ in files} - set(class_names))
-    if unknown:
-        raise ValueError(f'Split "{name}" of "{root}" has classes that train does not have: {", ".join(unknown[:10])}.')
-    _warn_of_the_rest(root, name, roots, trees[name], files)
-    random.Random(0).shuffle(files)
-    start, stop = split_range(split, len(files))
-    label = {c: i for i, c in enumerate(class_names)}
-    labels = np.array([label[place] for place, _ in files[start:stop]])
-    paths = tf.constant([os.path.join(roots[name], *file) for file in files[start:stop]])
+    for needed in ("train", asked):
+        if not files[needed]:
+            raise _no_images(trees[needed])
+    class_names = sorted({_class_of(place) for place, _ in files["train"]})
+    _check_classes(root, asked, files, class_names)
+    _tell(title, files, class_names, _ignored(root, trees, whole))
+    for text in [*_doubts(title, files, class_names), *warnings]:
+        log_once(logging.WARNING, text)
+
+    label_of = {name: i for i, name in enumerate(class_names)}
+    examples = [(image, label_of[_class_of(place)]) for image, (place, _) in zip(full[asked], files[asked])]
+    random.Random(0).shuffle(examples)
+    start, stop = split_range(split, len(examples))
+    images, labels = zip(*examples[start:stop])
+    paths = tf.constant([os.fsencode(image) for image in images])
 
     def lookup(i):
-        return {"image": tf.io.read_file(paths[i])}
+        return {"image": read_image(paths[i])}
 
     def name_of(i):
         return paths[i]
 
-    return RandomAccess(f"folder:{path}", tuple(class_names), labels, lookup, name_of)
+    return RandomAccess(title, tuple(class_names), np.array(labels), lookup, name_of)

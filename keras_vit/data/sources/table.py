@@ -1,40 +1,96 @@
-"""A table of images and their classes: "csv:PATH" (commas; tabs in a .tsv) with a header line, or "jsonl:PATH" with one object per line.
+"""A table of images and their classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
 
 Columns: the image's path (image, path, file or filename), its class (label or class), and, if there are splits, the row's split (split).
-"csv:PATH?image=photo&label=breed&split=fold" names others. A relative image path is relative to the table's folder.
+"csv:PATH?image=photo&label=breed&split=fold" names others. A relative image path is relative to the table's folder. Cells are separated by
+commas, semicolons, tabs or "|", whichever makes columns of the header line.
 """
 
+import collections
 import csv
 import io
+import itertools
 import json
 import os
 import random
 import re
+import unicodedata
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
-from keras_vit.data.sources.class_names import class_names
+from keras_vit.data.sources.class_names import class_names, doubts
+from keras_vit.data.sources.examine import warnings_of
+from keras_vit.data.sources.ignored import counted
+from keras_vit.data.sources.image_files import read_image
 from keras_vit.data.splits import canonical, split_name, split_range
-from keras_vit.io.paths import locate, read_text, split_options
+from keras_vit.io.logs import log_once
+from keras_vit.io.paths import in_threads, locate, read_text, split_options
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import did_you_mean
 
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
+_DELIMITERS = (",", ";", "\t", "|")
 _MOST_CLASSES = 1_000_000
+_INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)  # 1.0 is what a column of integers becomes when one of them is missing
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
+_MISSING = ("nan", "na", "n/a", "<na>", "null")  # how other software writes that there is no value
+
+Row = collections.namedtuple("Row", "image label split line")  # text, but for the number of the line
 
 
-def _csv_rows(path):
+def _columns(chosen, header):
+    """{"image", "label", "split": the column of the header that holds it}; without those that are not there."""
+    found = {}
+    for kind, usual in _COLUMNS.items():
+        valid = (chosen[kind],) if chosen[kind] else usual
+        spellings = [*((name, name) for name in header), *((name.strip().lower(), name) for name in header)]
+        matches = [name for word in valid for spelling, name in spellings if spelling == word]
+        found |= {kind: matches[0]} if matches else {}
+    return found
+
+
+def _check_columns(path, chosen, header, found):
+    """Refuses a header in which a column is missing.
+
+    Raises:
+        ValueError: naming the columns that there are.
+    """
+    for kind, usual in _COLUMNS.items():
+        if kind not in found and (kind != "split" or chosen[kind]):
+            valid = chosen[kind] or " or ".join(usual)
+            raise ValueError(
+                f'"{path}" has the columns {header}; none is the {kind}\'s, {valid}. The first line names the columns; name '
+                f'another one: "{path}?{kind}=COLUMN".'
+            )
+
+
+def _csv_rows(path, chosen):
     """(line number, {column: text}) of each row."""
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), delimiter="\t" if path.endswith(".tsv") else ",")
+    text = read_text(path)
+    split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
+    usual = "\t" if path.lower().endswith(".tsv") else ","
+    fits = [d for d in (usual, *_DELIMITERS) if {"image", "label"} <= _columns(chosen, next(split(d), [])).keys()]
+    reader = split(fits[0] if fits else usual)
     try:
-        for row in reader:
-            yield reader.line_num, row
+        header = next(reader, [])
+        twice = next((name for name in _columns(chosen, header).values() if header.count(name) > 1), None)
+        if twice:
+            raise ValueError(f'"{path}" has more than one column "{twice}".')
+        for cells in reader:
+            if len(cells) > len(header) and any(cells[len(header) :]):
+                raise ValueError(
+                    f'"{path}", line {reader.line_num}: {len(cells)} cells, and the header names {len(header)}: put quotation marks '
+                    "around a text that contains the delimiter."
+                )
+            if any(cells):
+                yield reader.line_num, dict(itertools.zip_longest(header, cells[: len(header)]))
     except csv.Error as error:
         raise ValueError(f'"{path}", line {reader.line_num}: {error}.') from None
 
 
-def _jsonl_rows(path):
+def _jsonl_rows(path, chosen):
     """(line number, {column: value}) of each line that is not empty."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
@@ -49,111 +105,227 @@ def _jsonl_rows(path):
         yield number, row
 
 
-def _column(path, chosen, kind, columns):
-    """The column for `kind`; None for a split column that is not there."""
-    valid = (chosen[kind],) if chosen[kind] else _COLUMNS[kind]
-    matches = [name for name in valid if name in columns]
-    if not matches and (kind != "split" or chosen[kind]):
-        named = [name for name in columns if isinstance(name, str)]
-        raise ValueError(
-            f'"{path}" has the columns {named}; none is the {kind}\'s, {" or ".join(valid)}. Name it: "{path}?{kind}=COLUMN".'
-        )
-    return matches[0] if matches else None
+def _text(value):
+    """A value of a table as text, in which 1.0 is 1; None for what is neither text nor a number."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if isinstance(value, bool) or not isinstance(value, str | int | float) else str(value).strip()
 
 
 def _read(kind, path, chosen):
-    """(image, label, split, line number) of each row; all but the number as text."""
-    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path))
+    """The Rows of a table."""
+    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, chosen))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
-    names = {which: _column(path, chosen, which, list(rows[0][1])) for which in _COLUMNS}
-    for number, row in rows:
-        image, label = row.get(names["image"]), row.get(names["label"])
-        split = row.get(names["split"]) if names["split"] else "train"
-        for which, value in (("image", image), ("label", label), ("split", split)):
-            if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-                raise ValueError(f'"{path}", line {number}: column "{names[which]}" should hold the {which}, got {value!r}.')
-        yield str(image).strip(), str(label).strip(), canonical(str(split).strip()), number
+    header = list(rows[0][1])
+    columns = _columns(chosen, header)
+    _check_columns(path, chosen, header, columns)
+    for line, row in rows:
+        values = {which: _text(row.get(column)) for which, column in columns.items()}
+        for which, text in values.items():
+            if not text or "\0" in text:
+                expected = f'column "{columns[which]}" should hold the {which}, got {row.get(columns[which])!r}'
+                raise ValueError(f'"{path}", line {line}: {expected}.')
+        label = unicodedata.normalize("NFC", values["label"])
+        yield Row(values["image"], label, canonical(values.get("split", "train")), line)
 
 
-def _check_no_measures(path, texts):
-    """Refuses labels that are all numbers with fractions: they are measures, not names of classes.
+def _check_names(path, rows):
+    """Refuses labels that are no names of classes: missing values, measures, and numbers among names.
 
     Raises:
-        ValueError: pointing to regression.
+        ValueError: naming a line.
     """
-    fractions = [text for text in texts if "." in text]
-    if fractions and all(_NUMBER.fullmatch(text) for text in texts):
-        raise ValueError(
-            f'"{path}": the labels are numbers such as {fractions[0]}, not classes. A model that predicts numbers (regression) needs a task '
-            "of your own: docs/tasks.md. If they are classes all the same, list them in labels.txt beside the table, or with ?classes=FILE."
-        )
-
-
-def _numbered(path, rows, names):
-    """(integer labels of `rows`, class names). Text labels are sorted into classes; integer labels are the classes' numbers."""
-    texts = [label for _, label, _, _ in rows]
-    if all(text.isdecimal() and text.isascii() for text in texts):
-        labels = [int(text) for text in texts]
-        top = max(labels)
-        if names is None and top >= _MOST_CLASSES:
+    listed = "If they are classes all the same, list them in labels.txt beside the table, or with ?classes=FILE."
+    for row in rows:
+        if row.label.lower() in _MISSING:
             raise ValueError(
-                f'"{path}": the labels range up to {top}, and integers number the classes. Write names, or 0, 1, 2...'
+                f'"{path}", line {row.line}: the label is missing, it says "{row.label}". Leave out rows without a class. {listed}'
             )
-        names = tuple(str(i) for i in range(top + 1)) if names is None else names
-        unknown = next(((label, row[3]) for label, row in zip(labels, rows) if label >= len(names)), None)
-    else:
-        if names is None:
-            _check_no_measures(path, texts)
-        names = tuple(sorted(set(texts))) if names is None else names
-        label_of = {name: i for i, name in enumerate(names)}
-        labels = [label_of.get(text, -1) for text in texts]
-        unknown = next(((text, row[3]) for label, text, row in zip(labels, texts, rows) if label < 0), None)
-    if unknown:
+    numbers = [row for row in rows if _NUMBER.fullmatch(row.label)]
+    others = [row for row in rows if not _NUMBER.fullmatch(row.label)]
+    if numbers and others:
         raise ValueError(
-            f'"{path}", line {unknown[1]}: label "{unknown[0]}" is not one of the {len(names)} classes: {names[:5]}...'
+            f'"{path}": some labels are numbers ("{numbers[0].label}" in line {numbers[0].line}) and some are names '
+            f'("{others[0].label}" in line {others[0].line}). {listed}'
         )
-    return np.array(labels), names
+    if numbers:
+        fraction = next(row.label for row in rows if not _INTEGER.fullmatch(row.label))
+        raise ValueError(
+            f'"{path}": the labels are numbers such as {fraction}, not classes. A model that predicts numbers (regression) needs a task '
+            f"of your own: docs/tasks.md. {listed}"
+        )
+
+
+def _of_numbers(path, rows, names, first):
+    """(labels from 0, class names) of integer labels; `first` is the label of the first class."""
+    labels = [int(row.label.partition(".")[0]) - first for row in rows]
+    low, top = min(labels), max(labels)
+    if low < 0:
+        row = rows[labels.index(low)]
+        raise ValueError(
+            f'"{path}", line {row.line}: the label is {row.label}, and classes are numbered from {first}. Leave out rows without a class.'
+        )
+    if names is None and top >= _MOST_CLASSES:
+        raise ValueError(f'"{path}": the labels range up to {top}, and integers number the classes. Write names, or 0, 1, 2...')
+    if names is None:
+        names = tuple(str(i + first) for i in range(top + 1))
+        if low == 1:
+            text = (
+                '%s: no row has the label 0, so class 0 is empty. If the classes are numbered from 1, say so: "?first_label=1".'
+            )
+            log_once(logging.WARNING, text % path)
+    if top >= len(names):
+        row = rows[labels.index(top)]
+        mend = ' The labels begin with 1: if so do the classes, add "?first_label=1".' if low == 1 and top == len(names) else ""
+        raise ValueError(
+            f'"{path}", line {row.line}: label "{row.label}" is not one of the {len(names)} classes: {names[:5]}...{mend}'
+        )
+    return labels, names
+
+
+def _numbered(path, rows, names, first_label):
+    """(integer labels of `rows`, class names). Text labels are sorted into classes; integer labels are the classes' numbers."""
+    texts = [row.label for row in rows]
+    if names is not None and not first_label and set(texts) <= set(names):
+        pass  # names that happen to be numbers too
+    elif all(_INTEGER.fullmatch(text) for text in texts):
+        labels, names = _of_numbers(path, rows, names, int(first_label or 0))
+        return np.array(labels), names
+    elif names is None:
+        _check_names(path, rows)
+        names = tuple(sorted(set(texts)))
+    label_of = {name: i for i, name in enumerate(names)}
+    unknown = next((row for row in rows if row.label not in label_of), None)
+    if unknown:
+        near = did_you_mean(unknown.label, names)
+        raise ValueError(
+            f'"{path}", line {unknown.line}: label "{unknown.label}" is not one of the {len(names)} classes: {names[:5]}...{near}'
+        )
+    return np.array([label_of[text] for text in texts]), names
+
+
+def _paths(folder, rows):
+    """The path of each row's image."""
+    windows = next((row.image for row in rows if "\\" in row.image), None)
+    if windows and not tf.io.gfile.exists(os.path.join(folder, windows)):
+        rows = [row._replace(image=row.image.replace("\\", "/")) for row in rows]
+    return [row.image if "://" in row.image else os.path.join(folder, row.image) for row in rows]
+
+
+def _names_in(folder, work):
+    """The names in a folder; none if there is no such folder."""
+    work.advance()
+    try:
+        return set(tf.io.gfile.listdir(folder or "."))
+    except tf.errors.OpError:
+        return set()
+
+
+def _missing(paths, work):
+    """{path of a missing file: a file in its folder whose name differs only in case, or ""}. Folders are listed, not each file asked for."""
+    folders = sorted({os.path.dirname(path) for path in paths})
+    names = dict(zip(folders, in_threads(lambda folder: _names_in(folder, work), folders)))
+    doubtful = [path for path in dict.fromkeys(paths) if os.path.basename(path) not in names[os.path.dirname(path)]]
+    gone = [path for path, exists in zip(doubtful, in_threads(tf.io.gfile.exists, doubtful)) if not exists]
+    other_case = {
+        folder: {name.casefold(): name for name in names[folder]} for folder in {os.path.dirname(path) for path in gone}
+    }
+    return {path: other_case[os.path.dirname(path)].get(os.path.basename(path).casefold(), "") for path in gone}
+
+
+def _without_missing(table, paths, rows, work):
+    """The positions of the rows whose image is there; the others are told.
+
+    Raises:
+        FileNotFoundError: if none is there.
+    """
+    gone = _missing(paths, work)
+    lost = [i for i, path in enumerate(paths) if path in gone]
+    if not lost:
+        return range(len(rows))
+    first, line = paths[lost[0]], rows[lost[0]].line
+    near = f' There is "{gone[first]}": upper and lower case count.' if gone[first] else ""
+    if len(lost) == len(rows):
+        raise FileNotFoundError(
+            f'"{table}", line {line}: there is no file "{first}"; paths are relative to the folder of the table.{near}'
+        )
+    log_once(
+        logging.WARNING,
+        f'"{table}": ignored: {counted(len(lost), "row")} of {len(rows):,} whose file is missing, such as "{first}" in line {line}.{near}',
+    )
+    kept = set(range(len(rows))) - set(lost)
+    return sorted(kept)
+
+
+def _check_repeated(table, paths, rows):
+    """Warns of images that several rows name.
+
+    Raises:
+        ValueError: if they name different classes.
+    """
+    first, again, elsewhere = {}, [], []
+    for path, row in zip(paths, rows):
+        known = first.setdefault(path if "://" in path else os.path.normpath(path), row)
+        if known is row:
+            continue
+        if known.label != row.label:
+            raise ValueError(
+                f'"{table}", line {row.line}: the image "{row.image}" is of the class "{row.label}" here, and of "{known.label}" in line '
+                f"{known.line}. An image has one class."
+            )
+        (again if known.split == row.split else elsewhere).append(row)
+    what = {"in the same split; each row counts": again, "in another split: what is trained on is evaluated too": elsewhere}
+    for where, repeated in what.items():
+        if repeated:
+            text = f'"{table}": {counted(len(repeated), "row")} with an image that an earlier row names'
+            log_once(logging.WARNING, f"{text}, {where}. The first is line {repeated[0].line}.")
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of the rows of `split`; without a split column all rows are "train".
 
-    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0; the classes are the
-    same for every split. A file labels.txt next to the table, or the option classes= (a number of classes, or another such file), fixes
-    the classes and their order.
+    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0, or from the option
+    first_label=; the classes are the same for every split. A file labels.txt next to the table, or the option classes= (a number of classes,
+    or another such file), fixes the classes and their order. Rows whose image is missing are ignored, with a warning.
 
     Args:
         kind: "csv" or "jsonl".
         text: the table's path and options; a relative path is relative to `data_dir`, if that is given.
 
     Raises:
-        FileNotFoundError: if there is no such table, or the first row's image is missing.
-        ValueError: naming the line, for rows without an image or a label; for splits and columns that do not exist.
+        FileNotFoundError: if there is no such table, or none of the images.
+        ValueError: naming the line, for rows without an image or a label, and labels that are no classes; for splits and columns that do
+            not exist.
     """
-    path, chosen = split_options(text, image="", label="", split="", classes="")
+    path, chosen = split_options(text, image="", label="", split="", classes="", first_label="")
+    if chosen["first_label"] and not chosen["first_label"].isdecimal():
+        raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
     path, name = locate(path, data_dir), canonical(split_name(split))
-    folder = os.path.dirname(path)
+    folder, title = os.path.dirname(path), f"{kind}:{path}"
     rows = list(_read(kind, path, chosen))
-    labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]))
-    valid = list(dict.fromkeys(row[2] for row in rows))
+    labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
+    paths = _paths(folder, rows)
+    _check_repeated(path, paths, rows)
+    valid = list(dict.fromkeys(row.split for row in rows))
     if name not in valid:
         raise ValueError(f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}.')
-    order = [i for i, row in enumerate(rows) if row[2] == name]
-    images = [os.path.join(folder, row[0]) if "://" not in row[0] else row[0] for row in rows]
-    if not tf.io.gfile.exists(images[order[0]]):
-        number = rows[order[0]][3]
-        raise FileNotFoundError(
-            f'"{path}", line {number}: there is no file "{images[order[0]]}"; paths are relative to the folder of the table.'
-        )
+    order = [i for i, row in enumerate(rows) if row.split == name]
+    with stage(f"Looking for the images of {path}", unit="folders") as work:
+        there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
+        order = [order[i] for i in there]
+        warnings = warnings_of(title, [paths[i] for i in order])
+    log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')} of {counted(len(names), 'class')}.")
+    for warning in [*doubts(title, names), *warnings]:
+        log_once(logging.WARNING, warning)
     random.Random(0).shuffle(order)
     order = order[slice(*split_range(split, len(order)))]
-    paths = tf.constant([images[i] for i in order])
+    files = tf.constant([os.fsencode(paths[i]) for i in order])
 
     def lookup(i):
-        return {"image": tf.io.read_file(paths[i])}
+        return {"image": read_image(files[i])}
 
     def name_of(i):
-        return paths[i]
+        return files[i]
 
-    return RandomAccess(f"{kind}:{path}", names, labels[order], lookup, name_of)
+    return RandomAccess(title, names, labels[order], lookup, name_of)

@@ -1,0 +1,155 @@
+"""Image files: their formats by ending and by first bytes, and reading them, with Pillow where TensorFlow does not know the format."""
+
+import dataclasses
+import functools
+import importlib.util
+import io
+import os
+import re
+import threading
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.ops.decode import MAX_PIXELS
+
+HEAD = 16  # bytes that tell a format
+_NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a kind of file, unlike those of "scan.2019" and "photo.jpg_2"
+_opening = threading.Lock()  # warnings are filtered for the whole process
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """An image format.
+
+    Attributes:
+        endings: of file names, in lower case.
+        start: what the first HEAD bytes match.
+        module: of the library that reads it; "" for TensorFlow.
+    """
+
+    endings: tuple[str, ...]
+    start: bytes
+    module: str = ""
+
+
+FORMATS = {
+    "JPEG": Format((".jpg", ".jpeg", ".jpe", ".jfif", ".jif"), rb"\xff\xd8\xff"),
+    "PNG": Format((".png", ".apng"), rb"\x89PNG"),
+    "BMP": Format((".bmp", ".dib"), rb"BM....\0\0\0\0"),
+    "GIF": Format((".gif",), rb"GIF8"),
+    "WebP": Format((".webp",), rb"RIFF....WEBP"),
+    "TIFF": Format((".tif", ".tiff"), rb"II[*+]\0|MM\0[*+]", "PIL"),
+    "AVIF": Format((".avif",), rb"....ftypavi[fs]", "PIL"),
+    "JPEG 2000": Format((".jp2", ".j2k", ".jpf", ".jpx"), rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51", "PIL"),
+    "PNM": Format((".ppm", ".pgm", ".pbm", ".pnm"), rb"P[1-6]\s", "PIL"),
+    "HEIC": Format((".heic", ".heif", ".hif"), rb"....ftyp(?:he[iv][cxms]|mif1|msf1)", "pillow_heif"),
+}
+_BY_ENDING = {ending: name for name, row in FORMATS.items() for ending in row.endings}
+ENDINGS = tuple(_BY_ENDING)
+NEEDS_HEIF = 'to read them: pip install "keras-vit[heic]"'
+
+
+def ending(name: str) -> str:
+    """The ending of a file's name in lower case, with its dot; "" without one that names a kind of file."""
+    text = os.path.splitext(name)[1].lower()
+    return text if _NAMED_ENDING.fullmatch(text) else ""
+
+
+def format_of_start(start: bytes) -> str | None:
+    """The format of a file that begins with `start`, HEAD bytes; None for no image."""
+    return next((name for name, row in FORMATS.items() if re.match(row.start, start, re.DOTALL)), None)
+
+
+def format_of(path: str) -> str | None:
+    """The format of a file by the ending of its name; the file is opened only if it has none."""
+    kind = ending(path)
+    if kind:
+        return _BY_ENDING.get(kind)
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return format_of_start(file.read(HEAD))
+    except tf.errors.OpError:
+        return None
+
+
+def is_readable(name: str) -> bool:
+    """Whether the library that reads the format of that name is installed."""
+    return not FORMATS[name].module or importlib.util.find_spec(FORMATS[name].module) is not None
+
+
+@functools.cache
+def _with_heif():
+    """Teaches Pillow to read HEIC."""
+    if not is_readable("HEIC"):
+        raise ValueError(f"pillow-heif is not installed; {NEEDS_HEIF}")
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+
+
+def opened(file, name: str):
+    """The Pillow image of a file of the format of that name: its header is read, its pixels are not."""
+    from PIL import Image
+
+    if FORMATS[name].module == "pillow_heif":
+        _with_heif()
+    with _opening, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large sizes, which are checked here, and of damaged EXIF data
+        return Image.open(file)
+
+
+def _pixels(image):
+    """A Pillow image as an upright one of 8 bits, grey or RGB."""
+    from PIL import Image, ImageOps
+
+    limit = MAX_PIXELS // 2
+    if image.width * image.height > limit:
+        raise ValueError(f"The image has too many pixels: {limit} at most. It has {image.width * image.height}")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"its pixels are {'floats' if image.mode == 'F' else 'integers of 32 bits'}; expected 8 or 16 bits")
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype("uint8"))  # the high 8 bits, as of a PNG
+    return image if image.mode == "L" else image.convert("RGB")
+
+
+def to_known_format(encoded: bytes) -> bytes:
+    """An image that Pillow has to read in a format that TensorFlow knows, 8 bit and upright; any other bytes as they are.
+
+    The format is BMP, which costs a tenth of PNG's time, but PNG for grey, which BMP has only by a palette.
+
+    Raises:
+        ValueError: if it cannot be read, has too many pixels, or pixels that are not of 8 or 16 bits.
+    """
+    name = format_of_start(encoded[:HEAD])
+    if name is None or not FORMATS[name].module:
+        return encoded
+    try:
+        pixels = _pixels(opened(io.BytesIO(encoded), name))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except Exception as error:  # of a damaged file Pillow raises errors of many kinds
+        raise ValueError(f"Damaged {name}: {error}") from None
+    file = io.BytesIO()
+    pixels.save(file, "PNG" if pixels.mode == "L" else "BMP")
+    return file.getvalue()
+
+
+def _to_known_format(encoded):
+    """`to_known_format` of what tf.numpy_function passes on: bytes in a graph, an array of them eagerly."""
+    return to_known_format(np.asarray(encoded, object).item())
+
+
+def read_image(path: tf.Tensor) -> tf.Tensor:
+    """The bytes of the image file `path`, scalar string tensors, in a format that the op `decode` knows. Runs in a graph."""
+    encoded = tf.io.read_file(path)
+    start = tf.strings.substr(encoded, 0, 2)
+    is_known = tf.reduce_any(start == [b"\xff\xd8", b"\x89P", b"BM", b"GI", b"RI"])
+
+    def converted():
+        known = tf.numpy_function(_to_known_format, [encoded], tf.string, stateful=False)
+        return tf.ensure_shape(known, ())
+
+    return tf.cond(is_known, lambda: encoded, converted)

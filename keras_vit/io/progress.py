@@ -1,0 +1,209 @@
+"""What long work is doing: on a terminal one line that is refreshed, in a log file a line at its beginning and one a minute.
+
+    with progress.stage("Embedding the test split", total=360, unit="images") as stage:
+        for batch in batches:
+            ...
+            stage.advance(len(batch))
+
+The binaries switch the line on with `shown`; without it stages are messages of level info, which absl keeps to itself in a library. Of stages
+within each other the innermost is shown.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+from absl import logging
+
+_REFRESH = 0.5  # seconds
+_LOG_EVERY = 60.0  # seconds
+_CLEAR = "\r\033[K"  # the cursor's line
+_shown = False
+_stages = []  # under way, the innermost last
+
+
+def _duration(seconds):
+    """ "12 s", "3 min 5 s"."""
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+class Stage:
+    """What is being done. `stage` makes and yields it.
+
+    Args:
+        what: a few words, such as "Opening folder:photos".
+        total: how many units there are; None if that is not known.
+        unit: what is counted.
+        show: whether to show it on a terminal outside a binary too.
+    """
+
+    def __init__(self, what: str, total: int | None = None, unit: str = "", show: bool = False):
+        self._what, self._total, self._unit = what, total, unit
+        self._shown = _shown or show and sys.stdout.isatty()
+        self._done, self._began = 0, time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, name="progress", daemon=True)
+
+    def advance(self, count: int = 1) -> None:
+        """Counts units that are done."""
+        self._done += count
+
+    def text(self) -> str:
+        """The line: what, how much of it is done, and since when."""
+        passed = time.monotonic() - self._began
+        parts = [_duration(passed)]
+        if self._total:
+            parts.insert(0, f"{self._done:,} of {self._total:,} {self._unit}".rstrip())
+            if 0 < self._done < self._total:
+                parts.append(f"{_duration(passed * (self._total / self._done - 1))} left")
+        elif self._done:
+            parts.insert(0, f"{self._done:,} {self._unit}".rstrip())
+        return f"{self._what}: {', '.join(parts)}"
+
+    def _refresh(self):
+        while not self._ended.wait(_REFRESH if self._shown else _LOG_EVERY):
+            if _stages[-1:] == [self]:
+                self._say(self.text())
+
+    def _say(self, text):
+        if self._shown:
+            print(f"{_CLEAR}{text[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+        else:
+            logging.info("%s.", text)
+
+    def begin(self) -> None:
+        """Says that the work has begun."""
+        _stages.append(self)
+        self._say(self._what)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Clears the line. Further calls do nothing."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._thread.join()
+        _stages.remove(self)
+        if self._shown:
+            print(_CLEAR, end="", flush=True)
+
+
+@contextlib.contextmanager
+def stage(what: str, total: int | None = None, unit: str = "", show: bool = False) -> Iterator[Stage]:
+    """A context in which the work `what` is done; for the arguments see Stage."""
+    work = Stage(what, total, unit, show)
+    work.begin()
+    try:
+        yield work
+    finally:
+        work.end()
+
+
+_TRAINING, _EVALUATION = "the first training step", "the evaluation"
+
+
+class FirstStep(keras.callbacks.Callback):
+    """Says within fit and evaluate that the first training step and the first evaluation are being compiled, until they are done.
+
+    Keras' bar begins after them.
+    """
+
+    async_safe = True  # on JAX, Keras ends batches in threads
+
+    def __init__(self):
+        super().__init__()
+        self._begun = set()
+        self._under_way: dict[str, Stage] = {}
+
+    def _begin(self, what):
+        if what not in self._begun:
+            self._begun.add(what)
+            work = Stage(f"Compiling {what}, and waiting for its data")
+            work.begin()
+            self._under_way[what] = work
+
+    def _end(self, what):
+        work = self._under_way.pop(what, None)
+        if work is not None:
+            work.end()
+
+    def end(self) -> None:
+        """Ends what is under way; to be called when fit or evaluate was interrupted."""
+        for what in list(self._under_way):
+            self._end(what)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._begin(_TRAINING)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._end(_TRAINING)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self._begin(_EVALUATION)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._end(_EVALUATION)
+
+
+# Libraries of other languages write to stderr directly, wherever the cursor is. Their lines go through a process of their own, which
+# clears the cursor's line first; it outlives this one, so that the last words of a crash are not lost. What libjpeg says of a damaged
+# image names no file, so once is enough.
+_LINES = r"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+out, said = sys.stdout.buffer, set()
+for line in sys.stdin.buffer:
+    start = b" ".join(line.split()[:2])
+    if start in (b"Corrupt JPEG", b"Premature end", b"Invalid SOS", b"Unsupported marker", b"Inconsistent progression") and start in said:
+        continue
+    said.add(start)
+    out.write(b"\r\033[K" + line)
+    out.flush()
+"""
+
+
+@contextlib.contextmanager
+def _stderr_in_lines():
+    """A context in which every line that is written to stderr, by any library, clears the line that the cursor is in."""
+    sys.stderr.flush()
+    original = os.dup(2)
+    process: subprocess.Popen[Any] = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _LINES], stdin=subprocess.PIPE, stdout=original, start_new_session=True
+    )
+    os.dup2(process.stdin.fileno(), 2)
+    process.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(original, 2)
+        os.close(original)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that this one started may still hold the pipe
+            process.wait(2.0)
+
+
+@contextlib.contextmanager
+def shown(chief: bool = True) -> Iterator[None]:
+    """A context in which stages are shown as one line on the terminal, if stdout is one, and what libraries say does not run into it.
+
+    Args:
+        chief: whether this process is the one of several that speaks.
+    """
+    global _shown
+    if not (chief and sys.stdout.isatty()):
+        yield
+        return
+    _shown = True
+    try:
+        with _stderr_in_lines() if sys.stderr.isatty() else contextlib.nullcontext():
+            yield
+    finally:
+        _shown = False

@@ -1,0 +1,386 @@
+"""Folders as they come: links and loops, metadata, formats of all kinds, splits beside classes; each told in one line."""
+
+import io
+import logging
+import os
+import re
+import shutil
+import unicodedata
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data import open_source
+from keras_vit.data.scan import scan
+from keras_vit.data.sources import image_files
+from keras_vit.data.sources.selection import example_names
+from keras_vit.io.progress import Stage
+
+pil = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture
+def told(caplog):
+    """A function: the messages of at least that level since the last call."""
+    logging.getLogger("absl").propagate = True
+    caplog.set_level("INFO", logger="absl")
+
+    def messages(level="INFO"):
+        texts = [record.getMessage() for record in caplog.records if record.levelno >= getattr(logging, level)]
+        texts = [text for text in texts if not text.startswith("Reading ")]
+        caplog.clear()
+        return texts
+
+    return messages
+
+
+def pixels(seed=0, size=(20, 24)):
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype="uint8")
+
+
+def encoded(kind, seed=0, **options):
+    file = io.BytesIO()
+    pil.fromarray(pixels(seed)).save(file, kind, **options)
+    return file.getvalue()
+
+
+def write(root, *names, kind="PNG"):
+    """Images of different contents."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(kind, seed=sum(map(ord, str(name)))))
+
+
+def names(root, split="train"):
+    """The examples' paths, relative to the root."""
+    return sorted(os.path.relpath(name, root) for name in example_names(open_source(f"folder:{root}", split)))
+
+
+def decoded(root):
+    """({file name: pixels}, {file name: the reason why it does not decode})."""
+    rows = list(scan(open_source(f"folder:{root}", "train"), lambda example, pixels: (tf.ensure_shape(pixels, (20, 24, 3)),)))
+    short = lambda name: name.rpartition("/")[2]  # noqa: E731
+    return {short(name): row[0] for name, row, why in rows if row}, {short(name): why for name, row, why in rows if why}
+
+
+def test_a_loop_of_links_ends_and_each_file_counts_once(tmp_path, told):
+    write(tmp_path, "cat/a.png", "cat/b.png", "dog/young/c.png")
+    (tmp_path / "cat" / "loop").symlink_to(tmp_path)
+    (tmp_path / "dog" / "young" / "up").symlink_to("..")
+    (tmp_path / "again").symlink_to("cat")
+    (tmp_path / "dog" / "a_link.png").symlink_to("../cat/a.png")
+    (tmp_path / "dog" / "lost.png").symlink_to("nowhere.png")
+    (tmp_path / "dog" / "itself").symlink_to("itself")
+    source = open_source(f"folder:{tmp_path}", "train")
+    assert source.class_names == ("cat", "dog/young") and source.size == 3
+    [line] = told("WARNING")
+    assert "3 images of 2 classes; ignored: 3 links to a folder that is read anyway (" in line
+    assert (
+        "2 links to nothing (dog/itself, dog/lost.png)" in line
+        and "1 link to a file that is read anyway (dog/a_link.png)" in line
+    )
+
+
+def test_links_to_elsewhere_work(tmp_path):
+    write(tmp_path / "store", "tabby/a.png", "tabby/deep/b.png", "x.png", "rest/y.png")
+    write(tmp_path / "photos", "cat/own.png", "dog/d.png")
+    os.symlink("../../store/tabby", tmp_path / "photos" / "cat" / "linked")
+    os.symlink(tmp_path / "store" / "x.png", tmp_path / "photos" / "dog" / "x.png")
+    os.symlink(tmp_path / "photos", tmp_path / "store" / "tabby" / "deep" / "back")
+    os.symlink(tmp_path / "store", tmp_path / "store" / "tabby" / "above")
+    found = ["cat/linked/a.png", "cat/linked/deep/b.png", "cat/own.png", "dog/d.png", "dog/x.png"]
+    assert names(tmp_path / "photos") == found
+    os.symlink(tmp_path / "photos", tmp_path / "a_link")
+    assert names(tmp_path / "a_link") == found
+
+
+def test_a_folder_is_read_where_it_really_is(tmp_path):
+    """The link comes first in the alphabet; two links to one folder count once."""
+    write(tmp_path, "photos/zebra/a.png", "photos/cat/b.png", "elsewhere/c.png")
+    (tmp_path / "photos" / "a_zebra").symlink_to("zebra")
+    for name in ("one", "two"):
+        (tmp_path / "photos" / name).symlink_to(tmp_path / "elsewhere")
+    assert names(tmp_path / "photos") == ["cat/b.png", "one/c.png", "zebra/a.png"]
+
+
+def test_no_file_is_in_two_splits(tmp_path, told):
+    """Splits made of links into a store in the same folder work; a link to the other split's file is ignored."""
+    write(tmp_path, "all/cat/a.png", "all/cat/b.png", "all/dog/c.png", "test/dog/own.png")
+    for link, target in {
+        "train/cat": "../all/cat",
+        "train/dog": "../all/dog",
+        "test/cat/a.png": "../../all/cat/a.png",
+        "train/own": "../test/dog",
+    }.items():
+        (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / link).symlink_to(target)
+    assert names(tmp_path) == ["train/cat/b.png", "train/dog/c.png"]
+    assert names(tmp_path, "test") == ["test/cat/a.png", "test/dog/own.png"]
+    lines = "".join(told("WARNING"))
+    assert "2 links to a file that is read anyway (train/cat/a.png, train/own/own.png)" in lines
+    assert "1 folder beside the splits (all)" in lines
+
+
+def test_metadata_is_neither_class_nor_image(tmp_path, told):
+    write(tmp_path, "cat/a.png", "dog/b.png")
+    folders = ["__MACOSX/cat", "@eaDir", ".git", "cat/.ipynb_checkpoints", "$RECYCLE.BIN", "lost+found", "cat/@eaDir"]
+    folders += ["System Volume Information", "#recycle", "dog/.thumbnails", "train/.cache"]
+    for name in folders:
+        write(tmp_path, f"{name}/x.png")
+    shutil.rmtree(tmp_path / "train")
+    for name in ("cat/._a.png", "cat/.DS_Store", "dog/Thumbs.db", "dog/desktop.ini", "cat/.hidden.jpg"):
+        (tmp_path / name).write_bytes(b"x")
+    assert names(tmp_path) == ["cat/a.png", "dog/b.png"]
+    [line] = told()
+    assert "2 images of 2 classes; ignored: 10 folders of metadata (" in line and "5 files of metadata (" in line
+
+
+def test_nothing_ignored_is_no_warning(tmp_path, told):
+    write(tmp_path, "cat/a.png", "dog/b.png")
+    names(tmp_path)
+    assert told() == [f"folder:{tmp_path}: 2 images of 2 classes."]
+    names(tmp_path)
+    assert told() == []  # a run opens it twice
+    (tmp_path / "notes.txt").write_text("x")
+    names(tmp_path)
+    assert told("WARNING") == []
+
+
+def test_endings_of_all_kinds_are_read(tmp_path):
+    kinds = {"a.jfif": "JPEG", "b.JPE": "JPEG", "c.JPG": "JPEG", "d.tif": "TIFF", "e.TIFF": "TIFF", "f.webp": "WEBP"}
+    kinds |= {"g.dib": "BMP", "h.jp2": "JPEG2000", "i.ppm": "PPM", "j.avif": "AVIF"}
+    kinds |= {"without": "PNG", "scan.2019": "JPEG", "photo.jpg_2": "JPEG", "tiff without": "TIFF", "named.jpg": "TIFF"}
+    write(tmp_path, "dog/x.png")
+    for name, kind in kinds.items():
+        write(tmp_path, f"cat/{name}", kind=kind)
+    images, reasons = decoded(tmp_path)
+    assert images.keys() == {*kinds, "x.png"} and not reasons
+    for name in ("d.tif", "e.TIFF", "tiff without", "named.jpg", "i.ppm"):
+        np.testing.assert_array_equal(images[name], pixels(sum(map(ord, f"cat/{name}"))), err_msg=name)
+
+
+def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
+    """As docs/data.md says: 16 bits, grey, palette, CMYK, alpha, orientation, pages; damaged ones are named with the reason."""
+    photo = pil.fromarray(pixels())
+    grey, clear = np.asarray(photo.convert("L")), photo.copy()
+    clear.putalpha(100)
+    turned = pil.Exif()
+    turned[0x0112] = 3
+    deep = pil.fromarray(grey.astype("uint16") * 257)
+    (tmp_path / "cat").mkdir()
+    save = lambda image, name, **options: image.save(tmp_path / "cat" / name, "TIFF", **options)  # noqa: E731
+    (
+        save(deep, "deep.tif"),
+        save(photo.convert("L"), "grey.tif"),
+        save(clear, "alpha.tif"),
+        save(photo.convert("CMYK"), "cmyk.tif"),
+    )
+    save(photo, "turned.tif", exif=turned), save(photo, "pages.tif", save_all=True, append_images=[photo.rotate(90)])
+    save(photo.convert("1"), "bits.tif"), save(photo, "lzw.tif", compression="tiff_lzw")
+    save(pil.fromarray(grey.astype("float32")), "float.tif")
+    whole = (tmp_path / "cat" / "lzw.tif").read_bytes()
+    (tmp_path / "cat" / "half.tif").write_bytes(whole[: len(whole) // 2])
+    write(tmp_path, "dog/x.png")
+    images, reasons = decoded(tmp_path)
+    three = np.repeat(grey[..., None], 3, -1)
+    expected = {"deep.tif": three, "grey.tif": three, "turned.tif": pixels()[::-1, ::-1]}
+    expected |= {"cmyk.tif": np.asarray(photo.convert("CMYK").convert("RGB"))}
+    expected |= dict.fromkeys(("alpha.tif", "pages.tif", "lzw.tif"), pixels())
+    for name, image in expected.items():
+        np.testing.assert_array_equal(images[name], image, err_msg=name)
+    assert set(np.unique(images["bits.tif"])) == {0, 255}
+    assert reasons.keys() == {"float.tif", "half.tif"}
+    assert reasons["float.tif"] == "TIFF: its pixels are floats; expected 8 or 16 bits" and reasons["half.tif"].startswith(
+        "Damaged TIFF: "
+    )
+
+
+def test_heic_is_read_by_pillow_heif(tmp_path):
+    heif = pytest.importorskip("pillow_heif")
+    heif.register_heif_opener()
+    write(tmp_path, "dog/x.png")
+    write(tmp_path, "cat/a.HEIC", "cat/without", kind="HEIF")
+    images, reasons = decoded(tmp_path)
+    assert images.keys() == {"a.HEIC", "without", "x.png"} and not reasons
+    np.testing.assert_array_equal(images["a.HEIC"], np.asarray(pil.open(tmp_path / "cat" / "a.HEIC")))
+
+
+def test_without_pillow_heif_it_is_told_how_to_read_heic(tmp_path, told, monkeypatch):
+    monkeypatch.setattr(image_files.importlib.util, "find_spec", lambda name: None if name == "pillow_heif" else name)
+    image_files._with_heif.cache_clear()
+    write(tmp_path, "cat/a.png", "dog/b.png")
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+    for name in ("cat/c.heic", "cat/d.HEIC", "cat/without"):
+        (tmp_path / name).write_bytes(heic)
+    assert names(tmp_path) == ["cat/a.png", "dog/b.png"]
+    [line] = told("WARNING")
+    assert 'ignored: 2 .heic (to read them: pip install "keras-vit[heic]"), 1 in HEIC (to read' in line
+    with pytest.raises(ValueError, match=r'HEIC: pillow-heif is not installed; to read them: pip install "keras-vit\[heic\]"'):
+        image_files.to_known_format(heic)
+
+
+def test_what_is_beside_the_splits_is_told(tmp_path, told):
+    write(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "test/dog/d.png", "outside.png", "train/too.png")
+    (tmp_path / "labels.csv").write_text("x")
+    (tmp_path / "__MACOSX").mkdir()
+    write(tmp_path, "extra/e.png")
+    names(tmp_path)
+    [line] = told("WARNING")
+    assert line.startswith(
+        f"folder:{tmp_path}: train 2, test 2 images of 2 classes; ignored: 2 images outside of a class folder ("
+    )
+    for part in ("1 folder beside the splits (extra)", "1 .csv", "1 folder of metadata (__MACOSX)"):
+        assert part in line
+
+
+def test_everything_ignored_is_told_by_kind(tmp_path, told):
+    write(tmp_path, "cat/a.png", "dog/b.png", "outside.png", "outside2.JPG")
+    for name in ("cat/a.txt", "cat/b.TXT", "dog/c.mp4", "dog/raw.dng", "dog/README", "dog/d.txt"):
+        (tmp_path / name).write_bytes(b"II*\0 as in a raw file" if name.endswith("dng") else b"x")
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    assert names(tmp_path) == ["cat/a.png", "dog/b.png"]
+    [line] = told("WARNING")
+    assert line.startswith(
+        f"folder:{tmp_path}: 2 images of 2 classes; ignored: 3 .txt, 2 images outside of a class folder (outside.png, "
+    )
+    for part in (
+        "1 .mp4",
+        "1 .dng",
+        "1 file of no known format (dog/README)",
+        "1 folder without images (empty)",
+        "1 special file",
+    ):
+        assert part in line
+
+
+def test_images_without_class_folders(tmp_path):
+    write(tmp_path, "a.png", "b.png")
+    with pytest.raises(ValueError, match="it holds 2 images and no class folders. Expected PATH/CLASS/IMAGE"):
+        names(tmp_path)
+    write(tmp_path, "train/a.png", "test/b.png")
+    with pytest.raises(ValueError, match="has no class folders in test, train. Expected test/CLASS/IMAGE"):
+        names(tmp_path)
+
+
+def test_a_stray_train_beside_class_folders_is_refused(tmp_path):
+    write(tmp_path, "cat/a.png", "dog/b.png", "train/cat/c.png", "train/dog/d.png")
+    with pytest.raises(
+        ValueError, match='has train, which is the name of a split, and beside it other folders of images: cat, dog.*"folder:'
+    ):
+        names(tmp_path)
+    assert names(tmp_path / "train") == ["cat/c.png", "dog/d.png"]
+
+
+def test_trains_may_be_a_class(tmp_path, told):
+    write(tmp_path, "bus/a.png", "car/b.png", "train/c.png")
+    assert open_source(f"folder:{tmp_path}", "train").class_names == ("bus", "car", "train")
+    assert any("train holds images and no class folders, and is taken as a class" in line for line in told("WARNING"))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["test/cat/a.png", "test/dog/b.png"], 'has test and no train.*"folder:.*/test", split "train"'),
+        (["cat/a.png", "val/cat/b.png"], "has val and no train"),
+        (["train/cat/a.png", "Train/cat/b.png"], "several folders for one split: Train, train"),
+        (["x/train/cat/a.png", "x/test/cat/b.png"], 'has splits inside x: test, train.*write "folder:.*/x"'),
+        (["cat/train/a.png", "cat/test/b.png"], "has splits inside cat: test, train.*SPLIT/CLASS/IMAGE"),
+        (["cat/a.png", "train/b.png", "test/c.png"], "has no class folders in test, train"),
+        (["train/cat/a.png", "val/cat/b.png", "validation/cat/c.png"], "several folders for one split: train, val, validation"),
+    ],
+)
+def test_splits_that_are_not_clear_are_refused(tmp_path, files, message):
+    write(tmp_path, *files)
+    with pytest.raises(ValueError, match=message):
+        names(tmp_path)
+
+
+def test_classes_that_a_split_lacks(tmp_path, told):
+    write(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png")
+    assert names(tmp_path, "test") == ["test/cat/c.png"]
+    lines = told()
+    assert f"folder:{tmp_path}: train 2, test 1 images of 2 classes." in lines
+    assert f"folder:{tmp_path}: test has no images of 1 class: dog." in lines
+    write(tmp_path, "test/Dog/d.png")
+    with pytest.raises(ValueError, match='"test" of .* has classes that train does not have: Dog. Did you mean "dog"'):
+        names(tmp_path, "test")
+
+
+def test_one_class_and_classes_that_look_alike(tmp_path, told):
+    write(tmp_path, "cat/a.png")
+    names(tmp_path)
+    assert any('all images are of one class, "cat"' in line for line in told("WARNING"))
+    write(tmp_path, "Cat/b.png")
+    assert len(open_source(f"folder:{tmp_path}", "train").class_names) == 2
+    assert any("differ only in case or spaces: 'Cat', 'cat'" in line for line in told("WARNING"))
+
+
+def test_accents_written_in_two_ways_are_one_class(tmp_path):
+    one, two = (unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD"))
+    write(tmp_path, f"train/{one}/a.png", "train/tea/b.png", f"test/{two}/c.png", f"train/{two}/d.png")
+    source = open_source(f"folder:{tmp_path}", "test")
+    assert source.class_names == (one, "tea") and source.labels.tolist() == [0]
+    assert open_source(f"folder:{tmp_path}", "train").class_counts().tolist() == [2, 1]
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    write(tmp_path, "dog/b.png")
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    with open(folder + b"/\xff.png", "wb") as file:
+        file.write(encoded("PNG"))
+    images, reasons = decoded(tmp_path)
+    assert len(images) == 2 and not reasons
+
+
+def test_the_same_contents_twice_are_told(tmp_path, told):
+    write(tmp_path, "train/cat/a.png", "train/dog/b.png")
+    (tmp_path / "test" / "cat").mkdir(parents=True)
+    shutil.copy(tmp_path / "train" / "cat" / "a.png", tmp_path / "test" / "cat" / "copy.png")
+    names(tmp_path)
+    assert any(
+        f"1 file with the same contents as another, such as {tmp_path}/test/cat/copy.png = {tmp_path}/train/cat/a.png." in line
+        for line in told("WARNING")
+    )
+
+
+def test_a_giant_is_named_with_its_size(tmp_path, told):
+    write(tmp_path, "cat/a.png", "dog/b.png")
+    pil.new("1", (12000, 9000)).save(tmp_path / "dog" / "giant.png")
+    names(tmp_path)
+    [line] = told("WARNING")
+    assert (
+        f"1 image of more than 33,554,432 pixels, slow to decode every time: {tmp_path}/dog/giant.png (12000 x 9000). Shrink"
+        in line
+    )
+    assert "trainers.prepare --resize" in line
+
+
+def test_paths_that_are_no_folder(tmp_path):
+    write(tmp_path, "photos/cat/a.png")
+    with pytest.raises(FileNotFoundError, match='There is no folder ".*/fotos". Did you mean "photos"'):
+        names(tmp_path / "fotos")
+    with pytest.raises(FileNotFoundError, match="is a file; .*Unpack an archive"):
+        names(tmp_path / "photos" / "cat" / "a.png")
+
+
+def test_folders_in_another_file_system(tmp_path):
+    tf.io.gfile.makedirs("ram://folders/cat/@eaDir")
+    for name in ("cat/a.png", "cat/@eaDir/a.png", "cat/without", "cat/notes.txt"):
+        tf.io.write_file(f"ram://folders/{name}", encoded("PNG"))
+    source = open_source("folder:ram://folders", "train")
+    assert sorted(example_names(source)) == ["ram://folders/cat/a.png", "ram://folders/cat/without"]
+
+
+def test_reading_a_folder_says_how_far_it_is(tmp_path, caplog, monkeypatch):
+    write(tmp_path, "cat/a.png", "dog/b.png")
+    texts = []
+    monkeypatch.setattr(Stage, "end", lambda self, end=Stage.end: (texts.append(self.text()), end(self)))
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("INFO", logger="absl"):
+        names(tmp_path)
+    assert caplog.messages[0] == f"Reading the folder {tmp_path}."
+    assert re.fullmatch(rf"Reading the folder {tmp_path}: 2 files, \d+ s", texts[0])
