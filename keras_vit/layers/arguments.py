@@ -1,5 +1,6 @@
 """Arguments of layers and specs as plain Python values: numpy's numbers are taken, anything of another kind is refused by its name."""
 
+import math
 import numbers
 
 import numpy as np
@@ -39,7 +40,7 @@ def number(value, what: str, least: float | None = None) -> int | float:
         ValueError: if it is none, or below `least`; `what` names the argument.
     """
     value = _plain(value)
-    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not np.isfinite(value):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
         raise ValueError(f"{what} must be a number, got {value!r}.")
     if least is not None and value < least:
         raise ValueError(f"{what} must be {least} or more, got {value!r}.")

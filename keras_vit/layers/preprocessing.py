@@ -1,5 +1,7 @@
 """The preprocessing text of evaluation as a layer, in front of a model or in a tf.data pipeline."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -23,7 +25,7 @@ class Preprocessing(keras.layers.Layer):
         ValueError: for a text that cannot be parsed, or has random ops.
     """
 
-    def __init__(self, text: str, **kwargs):
+    def __init__(self, text: str, **kwargs: Any):
         if kwargs.pop("autocast", False):
             raise ValueError("Preprocessing: autocast must be False, since a compute dtype of 16 bits would round the pixels.")
         super().__init__(autocast=False, **kwargs)

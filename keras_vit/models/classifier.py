@@ -145,7 +145,7 @@ class Classifier(Model):
         return super().predict_on_batch(x)
 
     def classify(
-        self, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+        self, x: Any, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
     ) -> list[Prediction] | list[list[Prediction]]:
         self.check_head()
         if self.has_zero_head():

@@ -226,7 +226,7 @@ class ViTSpec:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(ViTSpec))
-_DEFAULTS = ViTSpec(patch_size=1, depth=1, width=1, mlp_dim=1, heads=1)
+_DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
 
 
 def _parse(variant):

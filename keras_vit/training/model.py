@@ -255,7 +255,7 @@ class Model(keras.Model):
             outputs = super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks)
             return keras.tree.map_structure(lambda t: t[: len(x)], outputs) if hasattr(x, "shape") else outputs
 
-    def preprocess(self, x):
+    def preprocess(self, x: Any) -> Any:
         """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its size.
 
         Args:
@@ -273,7 +273,7 @@ class Model(keras.Model):
         return classify.preprocess(self, x)
 
     def classify(
-        self, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+        self, x: Any, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
     ) -> list[classify.Prediction] | list[list[classify.Prediction]]:
         """What images show: names and probabilities, through the model's own preprocessing.
 
