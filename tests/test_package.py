@@ -11,18 +11,18 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Which other rooms each room may import: io <- layers, data, optim, distribution <- training <- models <- the rest.
+# Which other rooms each room may import: io <- data, layers, optim, distribution <- training <- models <- the rest.
 ALLOWED = {
     "io": set(),
-    "layers": {"io"},
     "data": {"io"},
+    "layers": {"io", "data"},  # data when a Preprocessing is made: importing the layers does not import TensorFlow's ops
     "distribution": {"io"},
     "optim": {"io", "layers", "distribution"},
     "training": {"io", "layers", "optim", "distribution"},
     "models": {"io", "layers", "training"},
     "checkpoints": {"io", "layers", "models", "training"},
     "inspection": {"io", "layers", "models"},
-    "serving": {"io", "data", "models"},
+    "serving": {"io", "data", "models", "training"},
     "evaluation": {"io", "data", "distribution", "models", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "models", "optim", "training"},
     "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},

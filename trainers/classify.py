@@ -1,8 +1,9 @@
-"""Classifies image files with an exported SavedModel. Needs only TensorFlow.
+"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or with anything that keras_vit.load takes.
 
 python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 """
 
+import os
 import sys
 
 
@@ -27,8 +28,8 @@ def _broken(predict, paths, images):
     return None
 
 
-def _classify(folder, paths):
-    """Prints the three most probable classes of each image."""
+def _by_export(folder, paths):
+    """[(name, probability), ...] of each image, best first, by an exported SavedModel."""
     import tensorflow as tf
 
     images = [_read(path) for path in paths]
@@ -44,9 +45,25 @@ def _classify(folder, paths):
         if broken is None:
             raise
         sys.exit(f"{broken}: this file cannot be decoded as an image.")
-    for path, classes, probabilities in zip(paths, answer["classes"].numpy(), answer["probabilities"].numpy()):
-        guesses = ", ".join(f"{name.decode()} {p:.1%}" for name, p in zip(classes[:3], probabilities))
-        print(f"{path}: {guesses}")
+    best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
+    return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
+
+
+def _by_model(name, paths):
+    """The same by a model of keras_vit."""
+    import keras_vit
+
+    try:
+        return [[guess[:2] for guess in image] for image in keras_vit.load(name).classify(paths, top_k=3, verbose=0)]
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+def _classify(model, paths):
+    """Prints the three most probable classes of each image."""
+    is_model = os.path.isfile(model) or os.path.exists(os.path.join(model, "config.json")) or not os.path.exists(model)
+    for path, best in zip(paths, (_by_model if is_model else _by_export)(model, paths)):
+        print(f"{path}: {', '.join(f'{name} {probability:.1%}' for name, probability in best[:3])}")
 
 
 def run():

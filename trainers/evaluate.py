@@ -33,7 +33,7 @@ def evaluate(values, strategy):
     from keras_vit.evaluation import Setting, parse_evaluators
     from keras_vit.io.progress import stage
     from keras_vit.runs.evaluate import task_of, write_evaluation
-    from keras_vit.serving.export import serving_preprocessing
+    from keras_vit.training.classify import preprocessing_text
 
     task = task_of(values.model)
     with strategy.scope(), stage(f"Loading {values.model}"):
@@ -44,7 +44,7 @@ def evaluate(values, strategy):
         with stage(f"Opening {data}"):
             source = open_source(data, values.split, values.data_dir)
         task.check_model(model, source)
-    preprocess = values.preprocess or serving_preprocessing(model)
+    preprocess = values.preprocess or preprocessing_text(model)
     errors = ExampleErrors()
     setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True)
     chosen = parse_evaluators(values.evals) if values.evals else {"": task.evaluator()}

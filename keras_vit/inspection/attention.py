@@ -13,16 +13,25 @@ from keras_vit.layers import TokenPooling
 from keras_vit.models import taps
 
 
+def _call(block) -> dict:
+    """The symbolic arguments of a block's call: x (b, n, d), and its masks, Keras' own among them."""
+    call = block._inbound_nodes[0].arguments
+    given = {**dict(zip(("x", "mask", "attention_mask"), call.args)), **call.kwargs}
+    implicit = getattr(given["x"], "_keras_mask", None)
+    masks = {"mask": implicit if given.get("mask") is None else given["mask"], "attention_mask": given.get("attention_mask")}
+    return {"x": given["x"], **{name: mask for name, mask in masks.items() if mask is not None}}
+
+
 def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
     """The attention weights of a model's blocks.
 
     Args:
         model: a ViT, or a functional model that contains one.
-        images: (b, h, w, c), what the model takes: pixels 0..255.
+        images: (b, h, w, c), what the model takes: pixels 0..255; a list for a model with several inputs, such as masks.
         blocks: block numbers, negative ones counting from the end; None for all.
 
     Returns:
-        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1.
+        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1, or 0 where a mask leaves none.
 
     Raises:
         ValueError: if the model has no attention blocks, or not those.
@@ -35,12 +44,15 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
         numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
     except IndexError:
         raise ValueError(f"blocks={blocks}: the model has blocks 0 to {len(layers) - 1}.") from None
-    images = np.asarray(images, "float32")
+    is_one = isinstance(model.input, keras.KerasTensor)
+    images = np.asarray(images, "float32") if is_one else [np.asarray(x, "float32") for x in images]
     if encoder is not model:
         images = keras.Model(model.input, image)(images, training=False)
-    inputs = keras.Model(encoder.input, [layers[i].input for i in numbers])(images, training=False)
-    inputs = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-    return {i: keras.ops.convert_to_numpy(layers[i].attention_weights(x)).astype("float32") for i, x in zip(numbers, inputs)}
+    calls = {str(i): _call(layers[i]) for i in numbers}
+    symbolic = {i: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for i, call in calls.items()}
+    values = keras.Model(encoder.input, symbolic)(images, training=False)
+    weights = {i: layers[int(i)].attention_weights(**{**call, **values[i]}) for i, call in calls.items()}
+    return {int(i): keras.ops.convert_to_numpy(w).astype("float32") for i, w in weights.items()}
 
 
 def rollout(weights: list[np.ndarray]) -> np.ndarray:

@@ -5,29 +5,50 @@ from collections.abc import Iterable, Iterator, Mapping
 
 # What other libraries call our arguments, by our name. Of several of ours, the first that is valid is meant.
 _ELSEWHERE = {
-    ("attention_dropout",): "attn_drop attn_drop_rate attention_probs_dropout_prob",
-    ("channels",): "in_chans in_channels input_channels num_channels",
-    ("class_names",): "label_names labels id2label",
-    ("classes",): "num_classes n_classes nb_classes num_labels",
-    ("depth",): "layers n_layers num_layers num_hidden_layers num_blocks",
+    ("attention_dropout",): "attn_dropout attention_dropout_rate attn_drop attn_drop_rate attention_probs_dropout_prob",
+    ("channels",): "n_channels in_chans in_channels input_channels num_channels",
+    ("class_names",): "categories names label_names labels id2label",
+    ("classes",): "nclasses num_classes n_classes nb_classes num_labels",
+    ("depth",): "transformer_layers blocks layers n_layers num_layers num_hidden_layers num_blocks",
     ("distillation_token",): "distilled",
-    ("drop_path",): "drop_path_rate stochastic_depth stochastic_depth_prob",
-    ("dropout",): "drop_rate dropout_rate hidden_dropout_prob",
-    ("dtype",): "torch_dtype dtype_policy precision",
-    ("epsilon",): "eps layer_norm_eps layernorm_eps norm_eps",
-    ("gelu",): "act act_layer activation hidden_act",
+    ("drop_path",): "stochastic_depth_rate drop_path_rate stochastic_depth stochastic_depth_prob",
+    ("dropout",): "hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop drop_rate dropout_rate hidden_dropout_prob",
+    ("dtype",): "policy torch_dtype dtype_policy precision",
+    ("epsilon",): "layer_norm_epsilon eps layer_norm_eps layernorm_eps norm_eps",
+    ("gelu",): "mlp_activation act act_layer activation hidden_act",
     ("head", "classes"): "include_top top",
     ("heads",): "n_heads nhead num_heads num_attention_heads",
-    ("image_size",): "img_size imgsz image_shape input_shape input_size resolution",
+    ("image_size",): "imagesize input_resolution size img_size imgsz image_shape input_shape input_size resolution",
     ("layer_scale",): "init_values layer_scale_init_value layerscale_value",
-    ("mean",): "image_mean",
-    ("mlp_dim",): "dim_feedforward intermediate_size mlp_size",
+    ("mean",): "pixel_mean image_mean",
+    ("mlp_dim",): "intermediate_dim feedforward_dim ffn_dim dim_feedforward intermediate_size mlp_size",
     ("path",): "weights load_weights pretrained checkpoint ckpt filename model_name preset",
-    ("pool",): "global_pool pooling",
-    ("registers",): "num_register_tokens reg_tokens",
-    ("remat",): "gradient_checkpointing",
-    ("std",): "image_std",
-    ("width",): "d_model dim embed_dim embedding_dim hidden_dim hidden_size",
+    ("pool",): "pool_type global_pool pooling",
+    ("registers",): "num_registers num_register_tokens reg_tokens",
+    ("remat",): "grad_checkpointing checkpointing gradient_checkpointing",
+    ("std",): "pixel_std image_std",
+    ("class_token",): "cls_token use_class_token",
+    ("head_dim",): "dim_head key_dim head_size",
+    ("patch_size",): "patch patches patch_shape",
+    ("positions",): "posemb pos_embed position_embedding position_embeddings",
+    ("pre_logits",): "representation_size",
+    ("qkv_bias",): "use_bias use_mha_bias use_qkv_bias",
+    ("width",): "projection_dim d_model dim embed_dim embedding_dim hidden_dim hidden_size",
+}
+
+_LOAD = "Trained weights come with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
+# Arguments that have no counterpart, and what to write instead.
+_SENTENCES = {
+    **dict.fromkeys(("weights", "pretrained", "checkpoint", "pretrained_weights", "load_weights"), _LOAD),
+    "mlp_ratio": "mlp_dim is the hidden width itself: width times mlp_ratio.",
+    "include_top": "A model without a head is classes=None.",
+    "input_shape": "The size of the images is image_size, a number or (height, width), and channels.",
+    "input_tensor": "Call the model on the tensor: model(tensor).",
+    "classifier_activation": "The model returns logits: leave it out, and apply a softmax to them or give the loss from_logits=True.",
+    **dict.fromkeys(
+        ("include_rescaling", "rescaling", "include_normalization"), "The model normalises pixels 0..255: leave it out."
+    ),
+    "trainable": "Set model.trainable, or use keras_vit.models.freeze.",
 }
 
 
@@ -35,6 +56,7 @@ def _plain(name):
     return str(name).lower().replace("_", "").replace("-", "")
 
 
+_INSTEAD = {_plain(theirs): sentence for theirs, sentence in _SENTENCES.items()}
 _OURS = {_plain(theirs): ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
 
 
@@ -55,6 +77,11 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """' Did you mean "..."?' with the nearest valid name, or an empty string."""
     close = nearest(name, valid)
     return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def argument_hint(name: str, valid: Iterable[str]) -> str:
+    """What to write instead of the unknown argument `name` of a model: a sentence where there is none like it, or did_you_mean's hint."""
+    return f" {_INSTEAD[_plain(name)]}" if _plain(name) in _INSTEAD else did_you_mean(name, valid)
 
 
 def _paths(tree, above: str = "") -> Iterator[str]:

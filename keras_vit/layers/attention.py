@@ -9,8 +9,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.masking import attendable, masked_softmax, token_count
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import fold_in
 
@@ -28,7 +30,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dropout: rate after the output map.
         attention_dropout: rate on the attention weights.
 
-    Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n).
+    Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call and of
+    `attention_weights`, are boolean or integers, True or 1 for yes:
+
+    - mask (b, n): which tokens are there. Keras passes its own on: that of Embedding(mask_zero=True), for example.
+    - attention_mask (b, n), (b, n, n) or (b, k, n, n): to which tokens (the last axis) each token may attend.
+
+    A token that may attend to none gets weights of 0.
     """
 
     def __init__(
@@ -43,13 +51,16 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.heads = heads
-        self.head_dim = head_dim
-        self.qkv_bias = qkv_bias
-        self.qk_norm = qk_norm
-        self.epsilon = epsilon
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
+        owner = "MultiHeadSelfAttention"
+        self.heads = integer(heads, f"{owner}: heads")
+        self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
+        self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
+        self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
+        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
+        self.dropout = rate(dropout, f"{owner}: dropout")
+        self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -77,25 +88,29 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.out_dropout = Dropout(self.dropout, dtype=policy, name="dropout")
 
     def _split(self, x):
-        x = ops.reshape(x, (-1, x.shape[1], self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
+        x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def attention_weights(self, x: Any) -> Any:
-        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1."""
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
+        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
         q, k = self._split(self.query(x)), self._split(self.key(x))
         if self.qk_norm:
             q, k = self.query_norm(q), self.key_norm(k)
         q = q * ops.cast(self.size**-0.5, q.dtype)
-        return ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))  # (b, k, n, n)
+        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (b, k, n, n)
+        return masked_softmax(scores, attendable(x, self.heads, mask, attention_mask))
 
-    def call(self, x, training=False, seed=None):
-        """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        weights = self.attention_weights(x)
+    def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
+        """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators.
+
+        `x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too.
+        """
+        weights = self.attention_weights(x, x_mask if mask is None else mask, attention_mask)
         weights_seed = None if seed is None else fold_in(seed, 1)
         weights = self.weights_dropout(weights, training=training, seed=weights_seed)
         y = ops.matmul(weights, self._split(self.value(x)))  # (b, k, n, c)
         y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c)
-        y = ops.reshape(y, (-1, y.shape[1], self.heads * self.size))  # (b, n, k*c)
+        y = ops.reshape(y, (-1, token_count(x), self.heads * self.size))  # (b, n, k*c)
         return self.out_dropout(self.out(y), training=training, seed=seed)
 
     def compute_output_shape(self, input_shape, **_):

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dropout import DropPath
 from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
@@ -17,7 +18,8 @@ class LayerScale(keras.layers.Layer):
 
     def __init__(self, initial: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
-        self.initial = initial
+        self.initial = number(initial, "LayerScale: initial")
+        self.supports_masking = True
 
     def build(self, input_shape):
         initializer = keras.initializers.Constant(self.initial)
@@ -56,7 +58,7 @@ class TransformerBlock(keras.layers.Layer):
         layer_scale: LayerScale's initial value; None for no LayerScale.
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
 
-    Input and output (b, n, d).
+    Input and output (b, n, d). The call takes `mask` and `attention_mask` as MultiHeadSelfAttention does.
     """
 
     def __init__(
@@ -79,20 +81,23 @@ class TransformerBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         check_gelu(gelu, "TransformerBlock")
         check_mlp(mlp_form, "TransformerBlock")
-        self.heads = heads
-        self.mlp_dim = mlp_dim
-        self.head_dim = head_dim
-        self.qkv_bias = qkv_bias
-        self.qk_norm = qk_norm
+        owner = "TransformerBlock"
+        self.heads = integer(heads, f"{owner}: heads")
+        self.mlp_dim = integer(mlp_dim, f"{owner}: mlp_dim")
+        self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
+        self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
+        self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
         self.gelu = gelu
-        self.epsilon = epsilon
-        self.dropout = dropout
-        self.attention_dropout = attention_dropout
-        self.drop_path = drop_path
-        self.layer_scale = layer_scale
-        self.remat = remat
+        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
+        self.dropout = rate(dropout, f"{owner}: dropout")
+        self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
+        self.drop_path = rate(drop_path, f"{owner}: drop_path")
+        self.layer_scale = None if layer_scale is None else number(layer_scale, f"{owner}: layer_scale")
+        self.remat = flag(remat, f"{owner}: remat")
         self.mlp_form = mlp_form
-        random = dropout or attention_dropout or drop_path
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+        random = self.dropout or self.attention_dropout or self.drop_path
         self.seed_generator = ReplicaSeedGenerator() if random else None
 
     def build(self, input_shape):
@@ -125,13 +130,15 @@ class TransformerBlock(keras.layers.Layer):
         scale.build(input_shape)
         return scale
 
-    def call(self, x, training=False):
+    def call(self, x, mask=None, attention_mask=None, training=False, x_mask=None):
+        """`x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too."""
+        masks = {"mask": x_mask if mask is None else mask, "attention_mask": attention_mask}
         # Taken once, outside the function that may be recomputed, so that recomputing repeats the masks.
         seed = self.seed_generator.next() if training and self.seed_generator else None
 
         def residuals(x):
             inner, path = _branch_seeds(seed)
-            y = self.attention(self.attention_norm(x), training=training, seed=inner)
+            y = self.attention(self.attention_norm(x), **masks, training=training, seed=inner)
             x = x + self.skip(self.attention_scale(y), training=training, seed=path)
             inner, path = _branch_seeds(None if seed is None else fold_in(seed, 7))
             y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
@@ -139,9 +146,9 @@ class TransformerBlock(keras.layers.Layer):
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
 
-    def attention_weights(self, x: Any) -> Any:
-        """The block's attention weights for its input x: (b, n, d) -> (b, k, n, n)."""
-        return self.attention.attention_weights(self.attention_norm(x))
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
+        """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
+        return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import flag, integer
 from keras_vit.layers.convolution import StdConv2D
 from keras_vit.layers.registration import serializable
 
@@ -36,12 +37,12 @@ class BottleneckUnit(keras.layers.Layer):
 
     def __init__(self, filters: int, strides: int = 1, preactivation: bool = False, remat: bool = False, **kwargs: Any):
         super().__init__(**kwargs)
-        if filters % GROUPS:
+        self.filters = integer(filters, "BottleneckUnit: filters")
+        if self.filters % GROUPS:
             raise ValueError(f"BottleneckUnit: filters must be a multiple of {GROUPS} for group normalisation, got {filters}.")
-        self.filters = filters
-        self.strides = strides
-        self.preactivation = preactivation
-        self.remat = remat
+        self.strides = integer(strides, "BottleneckUnit: strides")
+        self.preactivation = flag(preactivation, "BottleneckUnit: preactivation")
+        self.remat = flag(remat, "BottleneckUnit: remat")
 
     def build(self, input_shape):
         policy, channels = self.dtype_policy, input_shape[-1]

@@ -4,6 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.layers.arguments import integer
+from keras_vit.layers.arguments import rate as checked_rate
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import FixedSeed, ReplicaSeedGenerator
 
@@ -13,11 +15,10 @@ class _RandomLayer(keras.layers.Layer):
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs):
         super().__init__(**kwargs)
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"{type(self).__name__}: rate must be in [0, 1), got {rate}.")
-        self.rate = float(rate)
-        self.seed = seed
-        self.seed_generator = ReplicaSeedGenerator(seed) if rate else None
+        self.rate = checked_rate(rate, f"{type(self).__name__}: rate")
+        self.seed = None if seed is None else integer(seed, f"{type(self).__name__}: seed", least=0)
+        self.supports_masking = True
+        self.seed_generator = ReplicaSeedGenerator(self.seed) if self.rate else None
 
     def noise_shape(self, x: Any) -> tuple | None:
         """The mask's shape; None for the shape of x."""

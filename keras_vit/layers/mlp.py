@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import integer, rate
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.registration import serializable
@@ -45,10 +46,11 @@ class MlpBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         check_gelu(gelu, "MlpBlock")
         check_mlp(form, "MlpBlock")
-        self.mlp_dim = mlp_dim
+        self.mlp_dim = integer(mlp_dim, "MlpBlock: mlp_dim")
         self.gelu = gelu
-        self.dropout = dropout
+        self.dropout = rate(dropout, "MlpBlock: dropout")
         self.form = form
+        self.supports_masking = True
 
     def build(self, input_shape):
         init = {"bias_initializer": keras.initializers.RandomNormal(stddev=1e-6), "dtype": self.dtype_policy}

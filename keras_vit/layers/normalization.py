@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import per_channel
 from keras_vit.layers.registration import serializable
 
 
@@ -20,9 +21,14 @@ class PixelNormalization(keras.layers.Layer):
     """
 
     def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs: Any):
-        super().__init__(autocast=False, **{k: v for k, v in kwargs.items() if k != "autocast"})
-        self.mean = tuple(mean) if isinstance(mean, (list, tuple)) else float(mean)
-        self.std = tuple(std) if isinstance(std, (list, tuple)) else float(std)
+        if kwargs.pop("autocast", False):
+            raise ValueError(
+                "PixelNormalization: autocast must be False, since a compute dtype of 16 bits would round the pixels."
+            )
+        super().__init__(autocast=False, **kwargs)
+        mean, std = per_channel(mean, "PixelNormalization: mean"), per_channel(std, "PixelNormalization: std")
+        self.mean = mean if isinstance(mean, tuple) else float(mean)
+        self.std = std if isinstance(std, tuple) else float(std)
         smallest = min(self.std) if isinstance(self.std, tuple) else self.std
         if smallest <= 0:
             raise ValueError(f"PixelNormalization: std must be positive, got {std}.")
@@ -36,7 +42,11 @@ class PixelNormalization(keras.layers.Layer):
                 )
         self.built = True
 
-    def call(self, x):
+    def call(self, x, mask=None):
+        if mask is not None:
+            raise ValueError(
+                "A mask of an image has no effect on a Vision Transformer. Mask its tokens: keras_vit.models.encode(tokens, spec, mask=mask)."
+            )
         x = ops.cast(x, self.variable_dtype)
         mean = ops.convert_to_tensor(self.mean, dtype=self.variable_dtype)
         std = ops.convert_to_tensor(self.std, dtype=self.variable_dtype)

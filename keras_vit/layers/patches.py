@@ -4,25 +4,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_vit.layers.arguments import flag, integer, is_integer, number
 from keras_vit.layers.registration import serializable
+
+FORMS = ("conv", "dense")
 
 
 def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
     """(height, width) from a number or a pair.
 
     Args:
-        value: a positive integer, or two of them in a tuple or list.
+        value: a positive integer, or two of them in a tuple, list or array.
         what: the argument's name, for the error.
 
     Raises:
         ValueError: if `value` is neither.
     """
-    values = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(values) != 2 or not all(isinstance(v, int) and v > 0 for v in values):
+    values = (value, value) if is_integer(value) else tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else ()
+    if len(values) != 2 or not all(is_integer(v) and v > 0 for v in values):
         raise ValueError(f"{what} must be a positive integer or a pair (height, width) of them, got {value!r}.")
-    return values
+    return int(values[0]), int(values[1])
 
 
 def grid_size(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
@@ -38,6 +42,17 @@ def grid_size(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple
             f"{patch_size[0]}x{patch_size[1]}. The nearest size that is: {near[0]}x{near[1]}."
         )
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+
+
+def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) -> None:
+    """Refuses a number of tokens that is not that of the prefix and the patches; None, a number known only at run time, passes.
+
+    Raises:
+        ValueError: if it is another; `owner` names the class in the message.
+    """
+    h, w = grid
+    if n not in (None, prefix + h * w):
+        raise ValueError(f"{owner}: got {n} tokens, expected {prefix + h * w} ({prefix} before a grid of {h}x{w} patches).")
 
 
 @serializable
@@ -66,13 +81,13 @@ class PatchEncoder(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if form not in ("conv", "dense"):
+        if form not in FORMS:
             raise ValueError(f'PatchEncoder: unknown form {form!r}. Valid forms: "conv", "dense".')
         self.patch_size = pair(patch_size, "PatchEncoder: patch_size")
-        self.width = width
-        self.form = "dense" if norm else form
-        self.norm = norm
-        self.epsilon = epsilon
+        self.width = integer(width, "PatchEncoder: width")
+        self.norm = flag(norm, "PatchEncoder: norm")
+        self.form = "dense" if self.norm else form
+        self.epsilon = number(epsilon, "PatchEncoder: epsilon", least=0)
 
     def build(self, input_shape):
         if len(input_shape) != 4 or None in input_shape[1:]:
@@ -137,19 +152,18 @@ class PatchGrid(keras.layers.Layer):
     def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = pair(grid, "PatchGrid: grid")
-        self.prefix = prefix
+        self.prefix = integer(prefix, "PatchGrid: prefix", least=0)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
-        h, w = self.grid
-        if input_shape[1] != self.prefix + h * w:
-            raise ValueError(
-                f"PatchGrid: got {input_shape[1]} tokens, expected {self.prefix + h * w} "
-                f"({self.prefix} before a grid of {h}x{w} patches)."
-            )
+        check_tokens(input_shape[1], self.prefix, self.grid, "PatchGrid")
 
     def call(self, x):
+        check_tokens(x.shape[1], self.prefix, self.grid, "PatchGrid")
         h, w = self.grid
-        return ops.reshape(x[:, self.prefix :], (-1, h, w, x.shape[-1]))  # (b, h*w, d) -> (b, h, w, d)
+        # Of an unknown number of tokens a wrong one must not pass for more images.
+        b = -1 if x.shape[1] is not None else ops.shape(x)[0]
+        return ops.reshape(x[:, self.prefix :], (b, h, w, x.shape[-1]))  # (b, h*w, d) -> (b, h, w, d)
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.grid, input_shape[-1])

@@ -1,11 +1,17 @@
-"""From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return (b, d)."""
+"""From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return (b, d).
+
+With a `mask` (b, n), Keras' own or given, mean and attention leave out the tokens that are not there (False); without any token the result
+is that of zeros.
+"""
 
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.masking import attendable, masked_softmax, present, token_count
 from keras_vit.layers.mlp import MlpBlock, check_gelu
 from keras_vit.layers.registration import serializable
 
@@ -16,10 +22,19 @@ class TokenPooling(keras.layers.Layer):
 
     def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.index = index
+        self.index = integer(index, "TokenPooling: index", least=0)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape):
+        if input_shape[1] is not None and input_shape[1] <= self.index:
+            raise ValueError(f"TokenPooling: index={self.index}, but there are only {input_shape[1]} tokens.")
 
     def call(self, x):
         return x[:, self.index]
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
@@ -34,10 +49,25 @@ class MeanPooling(keras.layers.Layer):
 
     def __init__(self, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.prefix = prefix
+        self.prefix = integer(prefix, "MeanPooling: prefix", least=0)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
-    def call(self, x):
-        return ops.mean(x[:, self.prefix :], axis=1)
+    def build(self, input_shape):
+        if input_shape[1] is not None and input_shape[1] <= self.prefix:
+            raise ValueError(f"MeanPooling: prefix={self.prefix} leaves none of {input_shape[1]} tokens.")
+
+    def call(self, x, mask=None):
+        if mask is None:
+            return ops.mean(x[:, self.prefix :], axis=1)
+        kept = present(x, mask)[:, self.prefix :, None]  # (b, n, 1)
+        values = ops.cast(x[:, self.prefix :], keras.backend.result_type(x.dtype, "float32"))
+        total = ops.sum(ops.where(kept, values, 0.0), axis=1)  # (b, d)
+        count = ops.sum(ops.cast(kept, values.dtype), axis=1)  # (b, 1)
+        return ops.cast(total / ops.maximum(count, 1.0), x.dtype)
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
@@ -59,10 +89,12 @@ class AttentionPooling(keras.layers.Layer):
     def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
         check_gelu(gelu, "AttentionPooling")
-        self.heads = heads
-        self.mlp_dim = mlp_dim
+        self.heads = integer(heads, "AttentionPooling: heads")
+        self.mlp_dim = integer(mlp_dim, "AttentionPooling: mlp_dim")
         self.gelu = gelu
-        self.epsilon = epsilon
+        self.epsilon = number(epsilon, "AttentionPooling: epsilon", least=0)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -82,17 +114,21 @@ class AttentionPooling(keras.layers.Layer):
         self.mlp.build((None, 1, width))
 
     def _split(self, x):
-        x = ops.reshape(x, (-1, x.shape[1], self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)
+        x = ops.reshape(x, (-1, token_count(x), self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def call(self, x):
+    def call(self, x, mask=None):
         q = self._split(self.query(ops.cast(self.probe, x.dtype)))  # (1, k, 1, c)
         k, v = self._split(self.key(x)), self._split(self.value(x))  # (b, k, n, c)
         q = q * ops.cast(q.shape[-1] ** -0.5, q.dtype)
-        weights = ops.softmax(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))))  # (b, k, 1, n)
+        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (b, k, 1, n)
+        weights = masked_softmax(scores, attendable(x, self.heads, mask))
         y = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))  # (b, 1, k, c)
         y = self.out(ops.reshape(y, (-1, 1, x.shape[2])))  # (b, 1, k, c) -> (b, 1, d)
         return (y + self.mlp(self.norm(y)))[:, 0]
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.patches import pair
+from keras_vit.layers.arguments import integer, number
+from keras_vit.layers.patches import check_tokens, pair
 from keras_vit.layers.registration import serializable
 
 
@@ -65,23 +66,23 @@ class AddPositionEmbs(keras.layers.Layer):
 
     def __init__(self, grid: tuple[int, int], prefix: int = 0, kind: str = "learned", stddev: float = 0.02, **kwargs: Any):
         super().__init__(**kwargs)
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise ValueError(f"AddPositionEmbs: unknown kind {kind!r}. Valid kinds: {', '.join(KINDS)}.")
         self.grid = pair(grid, "AddPositionEmbs: grid")
-        self.prefix = prefix
+        self.prefix = integer(prefix, "AddPositionEmbs: prefix", least=0)
         self.kind = kind
-        self.stddev = stddev
+        self.stddev = number(stddev, "AddPositionEmbs: stddev", least=0)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
-        expected = self.prefix + self.grid[0] * self.grid[1]
-        if input_shape[1] != expected:
-            raise ValueError(
-                f"AddPositionEmbs: got {input_shape[1]} tokens, expected {expected} "
-                f"({self.prefix} before a grid of {self.grid[0]}x{self.grid[1]} patches)."
-            )
+        check_tokens(input_shape[1], self.prefix, self.grid, "AddPositionEmbs")
         self.embedding = KINDS[self.kind](self, self.grid, self.prefix, input_shape[-1])
 
     def call(self, x):
+        check_tokens(x.shape[1], self.prefix, self.grid, "AddPositionEmbs")
+        if x.shape[1] is None:  # a single token, or none, would pass for all of them in the sum
+            x = ops.reshape(x, (ops.shape(x)[0], self.embedding.shape[1], x.shape[-1]))  # (b, n, d)
         return x + ops.cast(ops.convert_to_tensor(self.embedding), x.dtype)
 
     def compute_output_shape(self, input_shape):

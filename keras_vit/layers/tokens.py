@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.registration import serializable
 
 
@@ -20,22 +21,26 @@ class ClassToken(keras.layers.Layer):
         after: how many tokens of the input come before them.
         initializer: any Keras initializer; "normal" has a standard deviation of 0.02.
 
-    Input (b, n, d); output (b, n + count, d). The weight is (1, count, d).
+    Input (b, n, d); output (b, n + count, d). The weight is (1, count, d). In a mask the new tokens are there.
     """
 
     def __init__(
         self, count: int = 1, after: int = 0, initializer: str | keras.initializers.Initializer = "zeros", **kwargs: Any
     ):
         super().__init__(**kwargs)
-        if count < 1 or after < 0:
-            raise ValueError(f"ClassToken: expected count >= 1 and after >= 0, got count={count}, after={after}.")
-        self.count = count
-        self.after = after
+        if not (is_integer(count) and is_integer(after)) or count < 1 or after < 0:
+            raise ValueError(f"ClassToken: expected integers count >= 1 and after >= 0, got count={count!r}, after={after!r}.")
+        self.count = int(count)
+        self.after = int(after)
         if initializer == "normal":
             initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.initializer = keras.initializers.get(initializer)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
 
     def build(self, input_shape):
+        if input_shape[1] is not None and input_shape[1] < self.after:
+            raise ValueError(f"ClassToken: after={self.after}, but there are only {input_shape[1]} tokens.")
         shape = (1, self.count, input_shape[-1])
         self.tokens = self.add_weight(shape=shape, initializer=self.initializer, name="tokens")
 
@@ -46,9 +51,15 @@ class ClassToken(keras.layers.Layer):
             return ops.concatenate([tokens, x], axis=1)
         return ops.concatenate([x[:, : self.after], tokens, x[:, self.after :]], axis=1)
 
+    def compute_mask(self, inputs, previous_mask):
+        if previous_mask is None:
+            return None
+        there = ops.repeat(ops.ones_like(previous_mask[:, :1]), self.count, axis=1)  # (b, count)
+        return ops.concatenate([previous_mask[:, : self.after], there, previous_mask[:, self.after :]], axis=1)
+
     def compute_output_shape(self, input_shape):
         b, n, d = input_shape
-        return (b, n + self.count, d)
+        return (b, None if n is None else n + self.count, d)
 
     def get_config(self):
         initializer = keras.initializers.serialize(self.initializer)

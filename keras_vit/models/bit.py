@@ -9,16 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit import layers
 from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.arguments import is_integer, number, per_channel
 from keras_vit.layers.bottleneck import group_norm
-from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import BiTOverrides
+from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.heads.classify import linear
+from keras_vit.models.spec import check_overrides
+from keras_vit.models.variants import variant_hint
 
 # Residual units per stage, by the number of layers.
 DEPTHS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -45,11 +49,18 @@ class BiTSpec:
     std: float | tuple = 127.5
 
     def __post_init__(self):
-        for name in ("units", "mean", "std"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not self.units or not all(isinstance(n, int) and n > 0 for n in self.units):
+        units = self.units if isinstance(self.units, (list, tuple, np.ndarray)) else ()
+        if not len(units) or not all(is_integer(n) and n > 0 for n in units):
             raise ValueError(f"units must be the residual units per stage, such as (3, 4, 6, 3), got {self.units!r}.")
+        plain = {
+            "units": tuple(int(n) for n in units),
+            "width_factor": number(self.width_factor, "width_factor"),
+            "head_bias": number(self.head_bias, "head_bias"),
+            "mean": per_channel(self.mean, "mean"),
+            "std": per_channel(self.std, "std"),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
         if self.width_factor <= 0 or self.width % layers.bottleneck.GROUPS:
             raise ValueError(f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32.")
 
@@ -82,8 +93,11 @@ def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpac
     Raises:
         ValueError: for an unknown variant or field.
     """
+    check_overrides(overrides, BIT_FIELDS, "BiT")
     if isinstance(variant, BiTSpec):
         fields = variant.to_dict()
+    elif dataclasses.is_dataclass(variant):
+        raise ValueError(f"Expected the variant of a BiT, or a BiTSpec, got a {type(variant).__name__}.")
     elif isinstance(variant, dict):
         fields = variant
     else:
@@ -91,14 +105,13 @@ def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpac
         if not match or int(match.group(1)) not in DEPTHS:
             depths = ", ".join(f"R{depth}" for depth in DEPTHS)
             raise ValueError(
-                f'Unknown BiT "{variant}". A BiT is a depth ({depths}) and a width factor: {", ".join(BIT_VARIANTS)}.'
+                f'Unknown BiT "{variant}".{variant_hint(str(variant), "BiT")} A BiT is a depth ({depths}) and a width factor: '
+                f"{', '.join(BIT_VARIANTS)}."
             )
         fields = {"units": DEPTHS[int(match.group(1))], "width_factor": int(match.group(2))}
-    for name in (*fields, *overrides):
+    for name in fields:
         if name not in BIT_FIELDS:
-            raise ValueError(
-                f'Unknown argument "{name}" of a BiT.{did_you_mean(name, BIT_FIELDS)} Valid: {", ".join(BIT_FIELDS)}.'
-            )
+            raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, BIT_FIELDS)}')
     return BiTSpec(**{**fields, **overrides})
 
 
@@ -125,7 +138,7 @@ class BiT(Classifier):
     Args:
         variant: a name such as "R50x1", or a BiTSpec.
         image_size, classes, channels, class_names, preprocessing, name, dtype: as in ViT.
-        remat: rematerialise the residual units, to train with less memory.
+        remat: rematerialise all residual units (True), or those with these numbers, to train with less memory.
         **overrides: any field of BiTSpec.
 
     Input: pixels 0..255, (b, height, width, channels); output: logits (b, classes). The residual units are named `block_00`...
@@ -145,28 +158,30 @@ class BiT(Classifier):
         channels: int = 3,
         class_names: Sequence[str] | None = None,
         preprocessing: str | None = None,
-        remat: bool = False,
-        name: str = "bit",
+        remat: bool | Sequence[int] = False,
+        name: str | None = "bit",
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[BiTOverrides],
     ):
         spec = make_bit_spec(variant, **overrides)
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        image = keras.Input((*pair(image_size, "image_size"), channels), dtype="float32", name="image")
+        policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
+        name = model_name(name, "bit")
+        image = image_input(image_size, channels, name, "bit")
+        rematerialised = blocks_to_remat(remat, sum(spec.units))
         x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
         x = layers.StdConv2D(spec.width, 7, 2, "fixed", "variance", dtype=policy, name="stem_conv")(x)
         x = ZeroPaddedMaxPooling(dtype=policy, name="stem_pool")(x)
-        number = 0
+        block = 0
         for i, units in enumerate(spec.units):
             for j in range(units):
                 strides = 2 if i and not j else 1
                 unit = layers.BottleneckUnit(
-                    spec.width * 2**i, strides, preactivation=True, remat=bool(remat), dtype=policy, name=f"block_{number:02d}"
+                    spec.width * 2**i, strides, True, block in rematerialised, dtype=policy, name=f"block_{block:02d}"
                 )
                 x = unit(x)
-                number += 1
+                block += 1
         x = group_norm(1e-5, policy, "norm")(x)
         x = keras.layers.Activation("relu", dtype=policy, name="relu")(x)
-        features = keras.layers.GlobalAveragePooling2D(dtype=policy, name="pool")(x)
+        features = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=policy, name="pool")(x)
         outputs = features if classes is None else linear(features, classes, spec.head_bias, policy)
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)

@@ -8,7 +8,9 @@ import keras
 import numpy as np
 
 from keras_vit.models import taps
+from keras_vit.models.checks import plain_names
 from keras_vit.training import state
+from keras_vit.training.classify import Prediction
 from keras_vit.training.model import Model, describe_input
 
 
@@ -38,17 +40,19 @@ class Classifier(Model):
         name: str,
         policy: keras.DTypePolicy,
     ):
-        if isinstance(class_names, str):
-            raise ValueError(f'class_names should be a list with one name per class, got "{class_names}".')
+        class_names = None if class_names is None else plain_names(class_names)
         if class_names is not None and len(class_names) != classes:
-            raise ValueError(f"class_names has {len(class_names)} names for {classes} classes.")
+            mend = "leave them out, or set classes" if classes is None else f"set classes={len(class_names)}, or give all names"
+            raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {mend}.")
+        if not isinstance(preprocessing, str | None):
+            raise ValueError(f'preprocessing must be text such as "decode|resize(224, 224)", got {preprocessing!r}.')
         super().__init__(image, outputs, name=name)
         describe_input(image, spec, preprocessing)
         self.dtype_policy = policy
         self.spec = spec
         self.classes = classes
-        self.class_names = None if class_names is None else tuple(class_names)
-        self.preprocessing = preprocessing
+        self.class_names = class_names
+        self.preprocessing = None if preprocessing is None else str(preprocessing)
         self.remat = remat
         self._features = features
 
@@ -92,6 +96,7 @@ class Classifier(Model):
             raise ValueError(f"with_head: unknown on={on!r}. Valid: {', '.join(inputs)}.")
         model = Model(self.input, layer(inputs[on]()), name=name or self.name)
         if class_names is not None:
+            class_names = plain_names(class_names)
             if model.output_shape != (None, len(class_names)):
                 raise ValueError(f"class_names has {len(class_names)} names for outputs of shape {model.output_shape}.")
             if taps.ends_in_probabilities(model):
@@ -99,7 +104,7 @@ class Classifier(Model):
                     "class_names are for a head that returns logits, and this one ends in a softmax or sigmoid: leave that out. An "
                     "exported model applies the softmax itself."
                 )
-            model.classes, model.class_names = len(class_names), tuple(class_names)
+            model.classes, model.class_names = len(class_names), class_names
         return model
 
     def _check_new_head(self, layer):
@@ -138,6 +143,25 @@ class Classifier(Model):
     def predict_on_batch(self, x):
         self.check_head()
         return super().predict_on_batch(x)
+
+    def classify(
+        self, x: Any, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+    ) -> list[Prediction] | list[list[Prediction]]:
+        self.check_head()
+        if self.has_zero_head():
+            raise ValueError(
+                "The head is all zeros, as before any training: every class would be as probable. Train the model first."
+            )
+        return super().classify(x, top_k, batch_size, activation, verbose)
+
+    def _run_through_graph(self, *args, **options):
+        if "call_fn" in options and getattr(self, "spec", None) is not None:
+            raise ValueError(
+                f'keras.models.clone_model would make a keras.Functional of "{self.name}", without its architecture, classes and '
+                "preprocessing. Write model.clone() for a copy with its weights, type(model).from_config(model.get_config()) for one with "
+                "new weights, or model(tensor) to build on a tensor."
+            )
+        return super()._run_through_graph(*args, **options)
 
     def arguments(self) -> dict:
         """The constructor's arguments, as JSON, that make an equal model with other weights."""

@@ -4,23 +4,25 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from keras_vit import layers
 from keras_vit.layers.patches import grid_size
-from keras_vit.models.spec import ViTSpec
+from keras_vit.models.checks import blocks_to_remat, float_policy
+from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
 
 def embed(
-    image: keras.KerasTensor, spec: ViTSpec, remat: bool = False, dtype: str | keras.DTypePolicy | None = None
+    image: keras.KerasTensor, spec: ViTSpec | str, remat: bool = False, dtype: str | keras.DTypePolicy | None = None
 ) -> keras.KerasTensor:
     """Equation 1 of the paper: z_0 = [x_class; x_p E] + E_pos.
 
     Args:
         image: pixels 0..255, symbolic (b, height, width, c).
-        spec: the architecture.
+        spec: the architecture, a ViTSpec or a variant's name.
         remat: whether to rematerialise a hybrid's stem.
         dtype: a policy or its name; None for Keras' default.
 
@@ -30,7 +32,7 @@ def embed(
     Raises:
         ValueError: if the image is not a whole number of patches.
     """
-    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    spec, policy = make_spec(spec), float_policy(dtype)
     grid = grid_size(image.shape[1:3], spec.stride)
     x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
     if spec.stem is not None:
@@ -59,15 +61,23 @@ def embed(
 
 
 def encode(
-    tokens: keras.KerasTensor, spec: ViTSpec, remat: bool | Sequence[int] = False, dtype: str | keras.DTypePolicy | None = None
+    tokens: keras.KerasTensor,
+    spec: ViTSpec | str,
+    remat: bool | Sequence[int] = False,
+    dtype: str | keras.DTypePolicy | None = None,
+    mask: Any = None,
+    attention_mask: Any = None,
 ) -> keras.KerasTensor:
     """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
 
     Args:
         tokens: symbolic (b, n, d).
-        spec: the architecture. With `fc_norm` the last normalisation is left to the head.
+        spec: the architecture, a ViTSpec or a variant's name. With `fc_norm` the last normalisation is left to the head.
         remat: True to rematerialise all blocks, or a collection of block numbers.
         dtype: a policy or its name; None for Keras' default.
+        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have one. It is passed on:
+            layers.MeanPooling and AttentionPooling leave the others out.
+        attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for all.
 
     Returns:
         Tokens (b, n, d).
@@ -75,8 +85,9 @@ def encode(
     Raises:
         ValueError: if `remat` contains a number that no block has.
     """
-    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-    rematerialised = _blocks_to_remat(remat, spec.depth)
+    spec, policy = make_spec(spec), float_policy(dtype)
+    rematerialised = blocks_to_remat(remat, spec.depth)
+    masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
     x = tokens
     for i in range(spec.depth):
         block = layers.TransformerBlock(
@@ -96,15 +107,7 @@ def encode(
             dtype=policy,
             name=f"block_{i:02d}",
         )
-        x = block(x)
+        x = block(x, **masks)
     if spec.fc_norm:
         return x
     return keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
-
-
-def _blocks_to_remat(remat, depth):
-    """`remat`, a bool or block numbers, as a set of block numbers."""
-    blocks = set(range(depth)) if remat is True else set(remat or ())
-    if not blocks <= set(range(depth)):
-        raise ValueError(f"remat names blocks {sorted(blocks - set(range(depth)))}; the model has blocks 0 to {depth - 1}.")
-    return blocks

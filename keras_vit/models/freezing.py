@@ -13,7 +13,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
 
     Args:
         model: its layers are frozen in place.
-        patterns: with * and ? as in file names: "block_0*", "patch_encoder".
+        patterns: one or several, with * and ? as in file names: "block_0*", "patch_encoder".
 
     Returns:
         The names of the frozen layers, sorted.
@@ -23,7 +23,7 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
     """
     names = [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
     frozen = set()
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matched = fnmatch.filter(names, pattern)
         if not matched:
             raise ValueError(f'No layer matches "{pattern}". Layers: {", ".join(names)}.')

@@ -10,12 +10,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from keras_vit.io.suggest import did_you_mean
+import numpy as np
+
+from keras_vit.io.suggest import argument_hint, did_you_mean
+from keras_vit.layers.arguments import flag, integer, is_integer, number, per_channel, rate
 from keras_vit.layers.mlp import check_gelu, check_mlp
-from keras_vit.layers.patches import pair
+from keras_vit.layers.patches import FORMS, pair
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
+from keras_vit.models.variants import variant_hint
 
 ROWS = {
     "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
@@ -35,6 +39,16 @@ STEMS = {
     ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
 }
 POOLS = ("token", "gap", "map", "token_gap")
+# The arguments of ViT and BiT besides the fields of their specs.
+ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
+# The fields by the kind of their values; those of _OPTIONAL may be None.
+_SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width")
+_FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm")
+_NUMBERS = ("layer_scale", "head_bias")
+_NOT_NEGATIVE = ("position_std", "epsilon")
+_CHOICES = ("pool", "positions", "patch_form", "gelu", "mlp_form")
+_RATES = ("dropout", "attention_dropout", "drop_path")
+_OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale")
 
 
 def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()) -> tuple[int, int]:
@@ -114,10 +128,7 @@ class ViTSpec:
 
     def __post_init__(self):
         self._replace("patch_size", pair(self.patch_size, "patch_size"))
-        if isinstance(self.mean, (list, tuple)):
-            self._replace("mean", tuple(self.mean))
-        if isinstance(self.std, (list, tuple)):
-            self._replace("std", tuple(self.std))
+        self._make_plain()
         if self.class_token is None:
             self._replace("class_token", self.pool in ("token", "token_gap"))
         self._complete_conv_stem()
@@ -128,22 +139,34 @@ class ViTSpec:
         """Sets a field of the frozen dataclass, while it is made."""
         object.__setattr__(self, name, value)
 
+    def _make_plain(self):
+        """Numbers as Python's own: numpy's would not go into JSON."""
+        for names, kind in ((_SIZES, integer), (_FLAGS, flag), (_NUMBERS, number), (_RATES, rate)):
+            for name in names:
+                value = getattr(self, name)
+                if value is not None or name not in _OPTIONAL:
+                    self._replace(name, kind(value, name))
+        for name in _NOT_NEGATIVE:
+            self._replace(name, number(getattr(self, name), name, least=0))
+        self._replace("registers", integer(self.registers, "registers", least=0))
+        self._replace("mean", per_channel(self.mean, "mean"))
+        self._replace("std", per_channel(self.std, "std"))
+
     def _complete_stem(self):
         if self.stem is None:
             return
+        if not isinstance(self.stem, (list, tuple, np.ndarray)):
+            raise ValueError(f"stem must be the ResNet units per stage, such as (3, 4, 9), got {self.stem!r}.")
         if self.conv_stem:
             raise ValueError("stem and conv_stem exclude each other: a hybrid already has a stem.")
-        self._replace("stem", tuple(self.stem))
-        if not all(isinstance(units, int) and units > 0 for units in self.stem):
+        if not all(is_integer(units) and units > 0 for units in self.stem):
             raise ValueError(f"stem must be the ResNet units per stage, such as (3, 4, 9), got {self.stem}.")
+        self._replace("stem", tuple(int(units) for units in self.stem))
 
     def _check(self):
-        for name in ("depth", "width", "mlp_dim", "heads"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a positive integer, got {getattr(self, name)!r}.")
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
-        for name, valid in (("pool", POOLS), ("positions", tuple(KINDS))):
+        for name, valid in (("pool", POOLS), ("positions", tuple(KINDS)), ("patch_form", FORMS)):
             if getattr(self, name) not in valid:
                 hint = did_you_mean(getattr(self, name), valid)
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}.{hint} Valid: {', '.join(valid)}.")
@@ -152,6 +175,8 @@ class ViTSpec:
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
         check_gelu(self.gelu, "ViTSpec")
         check_mlp(self.mlp_form, "ViTSpec")
+        for name in _CHOICES:
+            self._replace(name, str(getattr(self, name)))
         if self.pool in ("token", "token_gap") and not self.class_token:
             raise ValueError(f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".')
         if self.distillation_token and (self.pool != "token" or self.pre_logits):
@@ -162,15 +187,15 @@ class ViTSpec:
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
 
     def _complete_conv_stem(self):
-        if not all(isinstance(value, (list, tuple)) for value in (self.conv_stem, self.conv_strides)):
+        if not all(isinstance(value, (list, tuple, np.ndarray)) for value in (self.conv_stem, self.conv_strides)):
             raise ValueError(
                 "conv_stem and conv_strides must be tuples with one number per convolution, such as (32, 64), got "
                 f"{self.conv_stem!r} and {self.conv_strides!r}."
             )
-        self._replace("conv_stem", tuple(self.conv_stem))
-        self._replace("conv_strides", tuple(self.conv_strides) or (2,) * len(self.conv_stem))
-        if not all(isinstance(n, int) and n > 0 for n in self.conv_stem + self.conv_strides):
+        if not all(is_integer(n) and n > 0 for n in (*self.conv_stem, *self.conv_strides)):
             raise ValueError(f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}.")
+        self._replace("conv_stem", tuple(int(n) for n in self.conv_stem))
+        self._replace("conv_strides", tuple(int(n) for n in self.conv_strides) or (2,) * len(self.conv_stem))
         if len(self.conv_stem) != len(self.conv_strides):
             raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
 
@@ -201,6 +226,7 @@ class ViTSpec:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(ViTSpec))
+_DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
 
 
 def _parse(variant):
@@ -209,7 +235,7 @@ def _parse(variant):
     stem, row, patch = match.groups() if match else (None, None, 0)
     if row not in ROWS:
         raise ValueError(
-            f'Unknown variant "{variant}". A variant is a size and a patch size in pixels, such as "B/16"; '
+            f'Unknown variant "{variant}".{variant_hint(str(variant), "ViT")} A variant is a size and a patch size in pixels, such as "B/16"; '
             f"sizes: {', '.join(ROWS)}."
         )
     if stem is None:
@@ -220,6 +246,42 @@ def _parse(variant):
     return {**STEMS[stem, int(patch)], **ROWS[row]}
 
 
+def check_overrides(overrides, fields, family: str) -> None:
+    """Refuses arguments of a ViT or BiT that are not fields of its spec.
+
+    Args:
+        overrides: names of arguments.
+        fields: the names of the spec's fields.
+        family: "ViT" or "BiT", for the message.
+
+    Raises:
+        ValueError: with the nearest valid name, or what to write instead of another library's word.
+    """
+    for name in overrides:
+        if name in ARGUMENTS:
+            raise ValueError(f'"{name}" is an argument of keras_vit.{family}, not a field of its spec.')
+        if name not in fields:
+            hint = argument_hint(name, (*fields, *ARGUMENTS))
+            raise ValueError(f'Unknown argument "{name}" of a {family}.{hint} Valid: {", ".join((*ARGUMENTS, *fields))}.')
+
+
+def _check_effect(overrides, spec):
+    """Refuses overrides that the architecture does not use.
+
+    Raises:
+        ValueError: for a field that would have no effect.
+    """
+    unused = {
+        "gelu": spec.mlp_form == "swiglu" and spec.pool != "map" and 'mlp_form="swiglu" has no GELU',
+        "position_std": spec.positions != "learned" and f'positions="{spec.positions}" are not learned',
+        "stem_width": spec.stem is None and "there is no stem",
+        "conv_strides": not spec.conv_stem and "there is no conv_stem",
+    }
+    for name, reason in unused.items():
+        if reason and overrides.get(name, getattr(_DEFAULTS, name)) != getattr(_DEFAULTS, name):
+            raise ValueError(f"{name}={overrides[name]!r} has no effect: {reason}. Leave it out.")
+
+
 def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
     """The ViTSpec of `variant` with `overrides` applied.
 
@@ -228,13 +290,13 @@ def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[Vi
         **overrides: any field of ViTSpec.
 
     Raises:
-        ValueError: for an unknown variant or field, with the nearest valid name.
+        ValueError: for an unknown variant or field, with the nearest valid name, or an override without effect.
     """
-    for name in overrides:
-        if name not in FIELDS:
-            raise ValueError(f'Unknown argument "{name}".{did_you_mean(name, FIELDS)} Valid: {", ".join(FIELDS)}.')
+    check_overrides(overrides, FIELDS, "ViT")
     if isinstance(variant, ViTSpec):
         fields = variant.to_dict()
+    elif dataclasses.is_dataclass(variant):
+        raise ValueError(f"Expected the variant of a ViT, or a ViTSpec, got a {type(variant).__name__}.")
     elif isinstance(variant, dict):
         fields = dict(variant)
         for name in fields:
@@ -244,4 +306,6 @@ def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[Vi
         fields = _parse(variant)
     if "pool" in overrides and "class_token" not in overrides:
         fields.pop("class_token", None)
-    return ViTSpec(**{**fields, **overrides})
+    spec = ViTSpec(**{**fields, **overrides})
+    _check_effect(overrides, spec)
+    return spec

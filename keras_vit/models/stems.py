@@ -24,7 +24,7 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
     x = layers.StdConv2D(width, 7, 2, dtype=policy, name="stem_conv")(x)
     x = group_norm(1e-6, policy, "stem_norm")(x)
     x = keras.layers.Activation("relu", dtype=policy, name="stem_relu")(x)
-    x = keras.layers.MaxPooling2D(3, 2, "same", dtype=policy, name="stem_pool")(x)
+    x = keras.layers.MaxPooling2D(3, 2, "same", "channels_last", dtype=policy, name="stem_pool")(x)
     for i, units in enumerate(stages):
         for j in range(units):
             strides = 2 if i and not j else 1
@@ -45,7 +45,9 @@ def conv_stem(x, widths: tuple, strides: tuple, policy):
         (b, h/s, w/s, widths[-1]), rounded up, s the product of the strides.
     """
     for i, (channels, stride) in enumerate(zip(widths, strides), 1):
-        conv = keras.layers.Conv2D(channels, 3, stride, "same", use_bias=False, dtype=policy, name=f"stem_conv{i}")
+        conv = keras.layers.Conv2D(
+            channels, 3, stride, "same", "channels_last", use_bias=False, dtype=policy, name=f"stem_conv{i}"
+        )
         norm = keras.layers.BatchNormalization(momentum=MOMENTUM, synchronized=True, dtype=policy, name=f"stem_norm{i}")
         x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(norm(conv(x)))
     return x

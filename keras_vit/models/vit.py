@@ -5,10 +5,11 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_vit.layers.patches import grid_size, pair
+from keras_vit.layers.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
 from keras_vit.models.arguments import ViTOverrides
+from keras_vit.models.checks import class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.heads.classify import classify
@@ -28,7 +29,8 @@ class ViT(Classifier):
         class_names: the classes' names, in order; `.keras` and SavedModel files carry them.
         preprocessing: text of the evaluation preprocessing (docs/data.md), which an exported model applies to image files.
         remat: rematerialise all blocks and a hybrid's stem (True), or the blocks with these numbers, to train with less memory.
-        name, dtype: as in Keras; dtype is a policy such as "mixed_bfloat16".
+        name: of the model, and of its input: "image", or "left_image" for a model called "left". None for a new one: vit_1, vit_2...
+        dtype: a Keras policy such as "mixed_bfloat16".
         **overrides: any field of ViTSpec: depth, dropout, pool, positions, registers, ...
 
     Input: pixels 0..255, (b, height, width, channels), uint8 or float; the model normalises. Output: logits (b, classes), float32
@@ -50,13 +52,14 @@ class ViT(Classifier):
         class_names: Sequence[str] | None = None,
         preprocessing: str | None = None,
         remat: bool | Sequence[int] = False,
-        name: str = "vit",
+        name: str | None = "vit",
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[ViTOverrides],
     ):
         spec = make_spec(variant, **overrides)
-        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-        image = keras.Input((*pair(image_size, "image_size"), channels), dtype="float32", name="image")
+        policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
+        name = model_name(name, "vit")
+        image = image_input(image_size, channels, name, "vit")
         tokens = encode(embed(image, spec, remat is True, policy), spec, remat, policy)
         features, outputs = classify(tokens, spec, classes, policy)
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)

@@ -29,6 +29,7 @@ from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import find_task
 from keras_vit.training import Model
 from keras_vit.training.averages import swap_averages
+from keras_vit.training.state import KEY as TRAINING
 from keras_vit.version import __version__
 
 _ONE_DEVICE = Strategy()
@@ -195,7 +196,8 @@ def _describe(rundir, resolved, model):
         "python": platform.python_version(),
     }
     used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
-    return {**resolved, "model_spec": model.arguments(), "versions": versions, "strategy": used}
+    spec = {name: value for name, value in model.get_config().items() if name != TRAINING}
+    return {**resolved, "model_spec": spec, "versions": versions, "strategy": used}
 
 
 def run(

@@ -9,15 +9,10 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
+from keras_vit.training.classify import preprocessing_text
 
 FORMATS = ("tf_saved_model",)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
-
-
-def serving_preprocessing(model) -> str:
-    """The preprocessing text that an exported model applies: the model's own, or a resize to its input size."""
-    height, width = model.image_size
-    return model.preprocessing or f"decode({model.channels})|resize({height}, {width})"
 
 
 def _float32(outputs):
@@ -62,7 +57,7 @@ def _bytes_endpoint(model, top_k):
 
     from keras_vit.data import parse
 
-    preprocess = parse(serving_preprocessing(model))
+    preprocess = parse(preprocessing_text(model))
     shape = (*model.image_size, model.channels)
 
     def decoded(encoded_images):

@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
-from keras_vit.training import state
+from keras_vit.training import classify, state
 from keras_vit.training.compile_checks import check_compiled
 from keras_vit.training.input_checks import InputChecks, plain_errors
 from keras_vit.training.inputs import feed, scope_of, topology_of
@@ -55,10 +55,27 @@ class _Remaining(keras.callbacks.Callback):
 # {Input layer: (spec, preprocessing)} for every ViT, BiT and model built on one: a further model on the same Input looks here.
 _DESCRIPTIONS = weakref.WeakKeyDictionary()
 
+# {layer that gives the logits: (classes, class names)} of models that keras.models.clone_model made.
+_HEADS = weakref.WeakKeyDictionary()
+
 
 def describe_input(image, spec, preprocessing):
     """Records the architecture and preprocessing that the symbolic input `image` belongs to, for models built on it later."""
     _DESCRIPTIONS[image._keras_history.operation] = (spec, preprocessing)
+
+
+@contextlib.contextmanager
+def _explained_names():
+    """Adds to Keras' error of two layers with one name how to put several ViTs into one graph."""
+    try:
+        yield
+    except ValueError as error:
+        if "names should be unique" not in str(error):
+            raise
+        raise ValueError(
+            f'{error} To put several models of this package into one graph, give each a name of its own, ViT(..., name="left") or '
+            'model.clone(name="left"), and call it: left(left.input), or left(image). Their blocks have the same names.'
+        ) from None
 
 
 @serializable
@@ -98,7 +115,8 @@ class Model(keras.Model):
     _remaining = None
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
-        super().__init__(inputs, outputs, name=name, trainable=trainable)
+        with _explained_names():
+            super().__init__(inputs, outputs, name=name, trainable=trainable)
         self._distribution = keras.distribution.distribution()
         shape = self.input_shape
         is_image = isinstance(shape, tuple) and len(shape) == 4 and None not in shape[1:]
@@ -109,6 +127,8 @@ class Model(keras.Model):
 
     def _describe(self):
         """Takes spec, preprocessing and classes from the one ViT or BiT that the model starts with or calls, if there is one."""
+        if isinstance(self.output, keras.KerasTensor):
+            self.classes, self.class_names = _HEADS.get(self.output._keras_history.operation, (None, None))
         known = {layer: _DESCRIPTIONS[layer] for layer in self.layers if layer in _DESCRIPTIONS}
         nested = [layer for layer in self.layers if isinstance(layer, Model) and layer.spec is not None]
         if len(known) + len(nested) != 1:
@@ -159,9 +179,10 @@ class Model(keras.Model):
         """
         return load_preset(cls, preset, arguments)
 
-    def clone(self) -> "Model":
-        """A copy with the same class, config and weights, independent of this model (keras.models.clone_model returns a keras.Functional)."""
-        copy = type(self).from_config(self.get_config())
+    def clone(self, name: str | None = None) -> "Model":
+        """A copy with the same class, config and weights, independent of this model; `name` None keeps the name."""
+        config = self.get_config()
+        copy = type(self).from_config(config if name is None else {**config, "name": name})
         copy.set_weights(self.get_weights())
         return copy
 
@@ -185,6 +206,16 @@ class Model(keras.Model):
         else:
             if self.optimizer is not None:
                 self.optimizer.build(self.trainable_variables)
+
+    def _run_through_graph(self, *args, **options):
+        """Keras' own. With `call_fn` it is called by keras.models.clone_model, whose copy then knows what this model knows."""
+        outputs = super()._run_through_graph(*args, **options)
+        known = getattr(self, "spec", None)  # not there while the graph is made, with `call_fn` too
+        if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):
+            _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names)
+            if isinstance(args[0], keras.KerasTensor) and not any(isinstance(layer, Model) for layer in self.layers):
+                describe_input(args[0], self.spec, self.preprocessing)
+        return outputs
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
@@ -223,6 +254,46 @@ class Model(keras.Model):
             ready = feed(self, x, batch_size=batch_size)
             outputs = super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks)
             return keras.tree.map_structure(lambda t: t[: len(x)], outputs) if hasattr(x, "shape") else outputs
+
+    def preprocess(self, x: Any) -> Any:
+        """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its size.
+
+        Args:
+            x: a path, encoded bytes, an open file, a PIL image, pixels 0..255 (h, w) or (h, w, c), or a list or batch of these. In a
+                `tf.data` pipeline: encoded images, () or (b,), or pixels.
+
+        Returns:
+            uint8 (height, width, c), or (b, height, width, c) for a list or batch.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ImportError: if TensorFlow, which decodes on every backend, is not installed.
+            ValueError: for what is not an image, or pixels on another scale.
+        """
+        return classify.preprocess(self, x)
+
+    def classify(
+        self, x: Any, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+    ) -> list[classify.Prediction] | list[list[classify.Prediction]]:
+        """What images show: names and probabilities, through the model's own preprocessing.
+
+        Args:
+            x: an image or several, as for `preprocess`.
+            top_k: how many classes, at most.
+            batch_size: images at once.
+            activation: "softmax" or "sigmoid", for models of several labels per image. None for sigmoid if the model has one class or was
+                compiled with a binary cross-entropy, else softmax.
+            verbose: whether to show progress; "auto" for more images than a batch.
+
+        Returns:
+            A list of named tuples (name, probability, index), most probable first; for several images a list of these. Without class names the names
+            are the classes' numbers.
+
+        Raises:
+            FileNotFoundError, ImportError: as in `preprocess`.
+            ValueError: as in `preprocess`, for a model without classes, or one whose head was never trained.
+        """
+        return classify.classify(self, x, top_k, batch_size, activation, verbose)
 
     def predict_on_batch(self, x):
         """Keras' predict_on_batch; the replicas share the batch."""

@@ -34,10 +34,10 @@ def test_deit_gives_the_reference_logits(deit, shared_data):
 
 def test_deit_classifies_jpegs_through_our_preprocessing(deit, shared_data):
     from keras_vit.data import parse
-    from keras_vit.serving.export import serving_preprocessing
+    from keras_vit.training.classify import preprocessing_text
 
     folder = shared_data / "imagenet_sample"
-    preprocess = parse(serving_preprocessing(deit))
+    preprocess = parse(preprocessing_text(deit))
     rows = list(csv.DictReader((folder / "labels.csv").open()))
     images = np.stack([preprocess.image(tf.constant((folder / row["file"]).read_bytes())).numpy() for row in rows])
     logits = np.concatenate([deit(batch) for batch in np.split(images, 5)])

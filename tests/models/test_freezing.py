@@ -15,6 +15,10 @@ def test_patterns_freeze_layers_and_nothing_else(tiny):
     assert trained == {"class_token", "position_embedding", "encoder_norm", "head"}
 
 
+def test_one_pattern_needs_no_list(tiny):
+    assert freeze(tiny(), "block_0*") == ["block_00", "block_01"]
+
+
 def test_a_pattern_without_match_is_an_error(tiny):
     with pytest.raises(ValueError, match='No layer matches "blok_.".*block_00'):
         freeze(tiny(), ["blok_*"])

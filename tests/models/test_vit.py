@@ -191,7 +191,7 @@ def test_remat_trains_to_the_same_weights(tiny, pixels):
     [
         (lambda: keras_vit.ViT("B16"), 'Unknown variant "B16".*such as "B/16"; sizes: Ti, S, B, L, So400m, H, g, G'),
         (lambda: keras_vit.ViT("B/0"), "Unknown variant"),
-        (lambda: keras_vit.ViT("Ti/16", depht=3), 'Unknown argument "depht". Did you mean "depth"'),
+        (lambda: keras_vit.ViT("Ti/16", depht=3), 'Unknown argument "depht" of a ViT. Did you mean "depth"'),
         (lambda: keras_vit.ViT("Ti/16", image_size=225), "225x225.*not divisible by patches of 16x16.*224x224"),
         (lambda: keras_vit.ViT("Ti/16", pool="cls"), "Valid: token, gap, map"),
         (lambda: keras_vit.ViT("Ti/16", depth=0), "depth must be a positive integer, got 0"),

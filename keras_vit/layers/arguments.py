@@ -1,0 +1,84 @@
+"""Arguments of layers and specs as plain Python values: numpy's numbers are taken, anything of another kind is refused by its name."""
+
+import math
+import numbers
+
+import numpy as np
+
+
+def _plain(value):
+    """A numpy scalar, or an array of no dimensions, as Python's own number, string or bool; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+
+
+def is_integer(value) -> bool:
+    """Whether `value` is an integer, Python's or numpy's. True and False are not."""
+    return isinstance(_plain(value), numbers.Integral) and not isinstance(_plain(value), bool)
+
+
+def integer(value, what: str, least: int = 1) -> int:
+    """`value` as an int.
+
+    Args:
+        value: an integer, Python's or numpy's.
+        what: the argument's name, for the error.
+        least: the smallest valid value.
+
+    Raises:
+        ValueError: if it is none, or too small. 224.0 and True are none.
+    """
+    if not is_integer(value) or value < least:
+        kind = {1: "a positive integer", 0: "an integer of 0 or more"}.get(least, f"an integer of {least} or more")
+        raise ValueError(f"{what} must be {kind}, got {value!r}.")
+    return int(value)
+
+
+def number(value, what: str, least: float | None = None) -> int | float:
+    """`value` as a finite int or float.
+
+    Raises:
+        ValueError: if it is none, or below `least`; `what` names the argument.
+    """
+    value = _plain(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{what} must be a number, got {value!r}.")
+    if least is not None and value < least:
+        raise ValueError(f"{what} must be {least} or more, got {value!r}.")
+    return value if isinstance(value, (int, float)) else float(value)
+
+
+def rate(value, what: str) -> float:
+    """`value`, the share that a dropout leaves out, as a float.
+
+    Raises:
+        ValueError: if it is not a number in [0, 1); `what` names the argument.
+    """
+    share = number(value, what)
+    if not 0.0 <= share < 1.0:
+        raise ValueError(f"{what} must be in [0, 1), got {value!r}.")
+    return float(share)
+
+
+def flag(value, what: str) -> bool:
+    """`value` as a bool; 0 and 1 are taken.
+
+    Raises:
+        ValueError: for anything else, such as "no" or None; `what` names the argument.
+    """
+    if not isinstance(_plain(value), numbers.Integral) or value not in (0, 1):
+        raise ValueError(f"{what} must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def per_channel(value, what: str) -> int | float | tuple:
+    """`value` as a number, or as a tuple of one number per channel: of a list, a tuple or an array (c,).
+
+    Raises:
+        ValueError: if it is neither; `what` names the argument.
+    """
+    value = _plain(value)
+    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1):
+        if not len(value):
+            raise ValueError(f"{what} must be a number, or one per channel, got {value!r}.")
+        return tuple(number(v, what) for v in value)
+    return number(value, what)

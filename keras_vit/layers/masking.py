@@ -1,0 +1,82 @@
+"""Masks of tokens in attention and pooling: boolean or integers, True or 1 for a token that is there, or may be attended to."""
+
+import keras
+from keras import ops
+
+
+def token_count(x):
+    """The number of tokens n of x (b, n, ...): an int where it is known, else a scalar tensor."""
+    return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
+
+
+def _boolean(mask, shapes, what):
+    """`mask` as a boolean tensor.
+
+    Args:
+        mask: a tensor or an array.
+        shapes: {rank: shape} that it may have; None for a size that is known only at run time. Sizes of 1 fit all but the last.
+        what: the argument's name, for the error.
+    """
+    mask = ops.convert_to_tensor(mask)
+    if "float" in keras.backend.standardize_dtype(mask.dtype):
+        raise ValueError(
+            f"{what} must be boolean, or integers with 1 for yes, got {keras.backend.standardize_dtype(mask.dtype)}. Give what is "
+            "added to attention scores, 0 or a large negative number, as its comparison with 0: mask == 0."
+        )
+    expected = shapes.get(len(mask.shape), ())
+    sizes = list(zip(mask.shape, expected))
+    fits = [m is None or e is None or m == e or (m == 1 and i < len(sizes) - 1) for i, (m, e) in enumerate(sizes)]
+    if not fits or not all(fits):
+        valid = " or ".join(str(shape) for shape in shapes.values())
+        raise ValueError(f"{what} has the shape {tuple(mask.shape)}, expected {valid}.")
+    return ops.cast(mask, "bool")
+
+
+def present(x, mask):
+    """Which tokens of x (b, n, d) are there: the argument `mask`, checked, as booleans (b, n).
+
+    Raises:
+        ValueError: for a mask of another shape, or of floating-point numbers.
+    """
+    return _boolean(mask, {2: (x.shape[0], x.shape[1])}, "mask")
+
+
+def attendable(x, heads: int, mask=None, attention_mask=None):
+    """Both masks of an attention layer as one.
+
+    Args:
+        x: the tokens (b, n, d).
+        heads: number of heads k.
+        mask: (b, n), which tokens are there, or None.
+        attention_mask: (b, n), (b, n, n) or (b, k, n, n), to which tokens (the last axis) each may attend, or None.
+
+    Returns:
+        Booleans that broadcast to (b, k, n, n), or None without any mask.
+
+    Raises:
+        ValueError: for a mask of another shape, or of floating-point numbers.
+    """
+    masks = []
+    if mask is not None:
+        masks.append(present(x, mask)[:, None, None, :])  # (b, n) -> (b, 1, 1, n)
+    if attention_mask is not None:
+        b, n = x.shape[:2]
+        allowed = _boolean(attention_mask, {2: (b, n), 3: (b, n, n), 4: (b, heads, n, n)}, "attention_mask")
+        if len(allowed.shape) == 2:
+            allowed = allowed[:, None, None, :]  # (b, n) -> (b, 1, 1, n)
+        elif len(allowed.shape) == 3:
+            allowed = allowed[:, None]  # (b, n, n) -> (b, 1, n, n)
+        masks.append(allowed)
+    if len(masks) == 2:
+        return ops.logical_and(*masks)
+    return masks[0] if masks else None
+
+
+def masked_softmax(scores, mask=None):
+    """Softmax over the last axis of scores (b, k, n, n) among those that the mask allows; all others are 0, also where none is allowed."""
+    if mask is None:
+        return ops.softmax(scores)
+    # The lowest finite number rather than -inf, which makes NaN of a row without any allowed.
+    lowest = -65504.0 if keras.backend.standardize_dtype(scores.dtype) == "float16" else -3e38
+    weights = ops.softmax(ops.where(mask, scores, ops.cast(lowest, scores.dtype)))
+    return ops.where(mask, weights, ops.zeros_like(weights))

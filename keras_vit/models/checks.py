@@ -1,0 +1,105 @@
+"""The arguments that ViT and BiT share, checked and as plain Python values."""
+
+import collections
+import warnings
+
+import keras
+import numpy as np
+
+from keras_vit.layers.arguments import integer, is_integer
+from keras_vit.layers.patches import pair
+
+
+def model_name(name: str | None, default: str) -> str:
+    """The model's name; for None one that no model has: vit_1, vit_2...
+
+    Raises:
+        ValueError: for anything but text, which Keras could not use as the start of its weights' paths.
+    """
+    if name is not None and (not isinstance(name, str) or not name or "/" in name):
+        raise ValueError(f'name must be text without "/", or None, got {name!r}.')
+    return f"{default}_{keras.backend.get_uid(default)}" if name is None else str(name)
+
+
+def image_input(image_size, channels, name: str, default: str):
+    """A model's input, pixels 0..255 (b, height, width, c): "image", or "left_image" for a model called "left", so that several fit into a graph.
+
+    Never uint8: Keras would truncate floats to it.
+
+    Raises:
+        ValueError: for sizes that are not positive integers.
+    """
+    shape = (*pair(image_size, "image_size"), integer(channels, "channels"))
+    return keras.Input(shape, dtype="float32", name="image" if name == default else f"{name}_image")
+
+
+def class_count(classes) -> int | None:
+    """The argument `classes`, a positive integer or None.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if classes is not None and (not is_integer(classes) or classes < 1):
+        raise ValueError(f"classes must be a positive integer, or None for a model without a head, got {classes!r}.")
+    return None if classes is None else int(classes)
+
+
+def float_policy(dtype):
+    """Keras' dtype policy of `dtype`, a policy, its name or None for Keras' default.
+
+    Raises:
+        ValueError: if it does not compute with floating-point numbers.
+    """
+    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+    if "float" not in policy.compute_dtype:
+        raise ValueError(
+            f'dtype must be a policy of floating-point numbers, such as "float32" or "mixed_bfloat16", got {dtype!r}.'
+        )
+    return policy
+
+
+def plain_remat(remat) -> bool | tuple[int, ...]:
+    """The argument `remat`, a bool, None or block numbers, as a bool or a tuple of ints.
+
+    Raises:
+        ValueError: for anything else, such as 1, which may mean True or block 1.
+    """
+    if remat is None or isinstance(remat, (bool, np.bool_)):
+        return bool(remat)
+    numbers = sorted(remat) if isinstance(remat, (set, frozenset)) else remat
+    if not isinstance(numbers, (list, tuple, range, np.ndarray)) or not all(map(is_integer, numbers)):
+        raise ValueError(f"remat must be True, False or a tuple of block numbers, such as (0, 1), got {remat!r}.")
+    return tuple(int(number) for number in numbers)
+
+
+def blocks_to_remat(remat, count: int) -> set[int]:
+    """The numbers of the blocks that are rematerialised, of `count` in all.
+
+    Raises:
+        ValueError: if `remat` is not a bool or block numbers, or names a block that is not there.
+    """
+    remat = plain_remat(remat)
+    blocks = set(range(count if remat else 0)) if isinstance(remat, bool) else set(remat)
+    if not blocks <= set(range(count)):
+        raise ValueError(f"remat names blocks {sorted(blocks - set(range(count)))}; the model has blocks 0 to {count - 1}.")
+    return blocks
+
+
+def plain_names(class_names) -> tuple[str, ...]:
+    """The argument `class_names` as a tuple of strings. Names that several classes have are warned of.
+
+    Raises:
+        ValueError: for text, a set or a dict, or for names that are not text.
+    """
+    if isinstance(class_names, (str, bytes, set, frozenset, dict)):
+        shown = f'"{class_names}"' if isinstance(class_names, str) else repr(class_names)
+        raise ValueError(f"class_names should be a list with one name per class, got {shown}.")
+    names = class_names.tolist() if isinstance(class_names, np.ndarray) else list(class_names)
+    wrong = [name for name in names if not isinstance(name, str) and not is_integer(name)]
+    if wrong:
+        raise ValueError(f"class_names must be text, got {wrong[0]!r}.")
+    names = tuple(str(name) for name in names)
+    twice = [name for name, count in collections.Counter(names).items() if count > 1]
+    if twice:
+        warnings.warn(f"Several classes have the same name: {', '.join(twice[:8])}.", stacklevel=2)
+    return names

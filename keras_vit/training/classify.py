@@ -1,0 +1,257 @@
+"""From image files to names and probabilities: what `model.classify` and `model.preprocess` take and return.
+
+An image is a path, encoded bytes or an open file, a PIL image, or an array (h, w) or (h, w, c) of pixels 0..255. All become what
+`data.parse(text).image` makes of them, as in evaluation and in an exported model.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.layers.arguments import integer
+from keras_vit.layers.backend import parse_preprocessing
+from keras_vit.training.compile_checks import what_is
+from keras_vit.training.input_checks import InputChecks, normalisation_of
+from keras_vit.training.losses import SigmoidCrossEntropy
+
+_PIXEL_STD = 10.0  # a smaller standard deviation is not one of pixels 0..255
+ACTIVATIONS = ("softmax", "sigmoid")
+_SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+
+
+class Prediction(NamedTuple):
+    """A class that an image may show: its name, its probability in [0, 1], and its number."""
+
+    name: str
+    probability: float
+    index: int
+
+
+def preprocessing_text(model) -> str:
+    """The preprocessing of a model's images: its own text, or a resize to its input size."""
+    height, width = model.image_size
+    return model.preprocessing or f"decode({model.channels})|resize({height}, {width})"
+
+
+def _is_pil(x):
+    return hasattr(x, "getbands") and hasattr(x, "convert")
+
+
+def _listed(x) -> tuple[list, bool]:
+    """(images, whether x is a single one)."""
+    if isinstance(x, (str, bytes, bytearray, memoryview, os.PathLike)) or _is_pil(x) or hasattr(x, "read"):
+        return [x], True
+    if hasattr(x, "element_spec") or isinstance(x, dict):
+        raise ValueError(f"Expected an image or a list of images, got {type(x).__name__}. Of a dataset: model.predict(dataset).")
+    if not hasattr(x, "shape"):
+        if not isinstance(x, Iterable):
+            raise ValueError(f"Expected a path, bytes, a PIL image, an array or a list of these, got {x!r}.")
+        return list(x), False
+    array = np.asarray(x)
+    if array.dtype.kind in "SUO" and array.ndim < 2:
+        return ([array.item()], True) if not array.ndim else (array.tolist(), False)
+    if array.ndim in (2, 3):
+        return [array], True
+    if array.ndim == 4:
+        return list(array), False
+    raise ValueError(f"Expected an image (h, w, c) or images (b, h, w, c), got an array of shape {array.shape}.")
+
+
+def _read(path):
+    """The bytes of a file, on this machine or in a bucket."""
+    text = os.fspath(path)
+    if text.startswith(("http://", "https://")):
+        raise ValueError("an address: download the image, and give its path or its bytes")
+    if "://" in text:
+        import tensorflow as tf
+
+        try:
+            with tf.io.gfile.GFile(text, "rb") as file:
+                return file.read()
+        except tf.errors.OpError as error:
+            raise FileNotFoundError(f'Cannot read "{text}": {error.message}.') from None
+    text = os.path.expanduser(text)
+    if os.path.isdir(text):
+        raise ValueError(f'a folder: give its files, such as pathlib.Path("{text}").rglob("*.jpg")')
+    try:
+        with open(text, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise FileNotFoundError(f'There is no image file "{text}".') from None
+
+
+def _pil_pixels(image):
+    """A PIL image's pixels as `decode` would read its file: upright; an alpha channel is dropped."""
+    from PIL import ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        pixels = np.asarray(image)
+        return pixels.astype("uint16") if image.mode == "I" and 0 <= pixels.min() and pixels.max() < 2**16 else pixels
+    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
+
+
+def _eight_bits(pixels, checks):
+    """Pixels on the scale 0..255: 16-bit integers by their high 8 bits, as in a 16-bit PNG, if any value needs them.
+
+    Raises:
+        ValueError: for pixels on another scale.
+    """
+    kind = pixels.dtype.kind
+    if kind not in "iuf" or not pixels.size:
+        raise ValueError(f"expected pixels, integers or floats, got {pixels.dtype} of shape {pixels.shape}")
+    low, high = pixels.min(), pixels.max()
+    if pixels.dtype == np.uint16:
+        return (pixels // 256 if high > 255 else pixels).astype("uint8")
+    lowest, highest = (-255, 511) if kind == "f" else (0, 255)  # filters overshoot, and clipping follows
+    if not lowest <= low <= high <= highest:
+        raise ValueError(f"expected pixels 0..255 (or uint16 of 16 bits), got values from {low} to {high}")
+    checks.arrays(pixels[None])
+    return pixels.astype("uint8" if kind != "f" else "float32")
+
+
+def _pixels(array, channels, checks):
+    """An array as pixels 0..255, (h, w, c); of a grey or RGB image with an alpha channel without that.
+
+    Raises:
+        ValueError: for another shape, or pixels on another scale.
+    """
+    array = np.asarray(array)
+    array = array[..., None] if array.ndim == 2 else array
+    if array.ndim != 3 or array.shape[-1] not in (1, 2, 3, 4, channels):
+        first = " Is the first axis the channels? Then transpose it to the end." if array.shape[:1] in ((1,), (3,)) else ""
+        raise ValueError(f"expected an array (h, w), or (h, w, c) with c of 1 to 4 channels, got shape {array.shape}.{first}")
+    pixels = _eight_bits(array, checks)
+    with_alpha = pixels.shape[-1] in (2, 4) and pixels.shape[-1] != channels
+    return pixels[..., :-1] if with_alpha else pixels
+
+
+def _image(item, channels, checks):
+    """One image as encoded bytes or as pixels (h, w, c)."""
+    if isinstance(item, (str, os.PathLike)):
+        return _read(item)
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return bytes(item)
+    if hasattr(item, "read"):
+        return item.read()
+    if _is_pil(item):
+        return _pixels(_pil_pixels(item), channels, checks)
+    if hasattr(item, "shape") and np.asarray(item).dtype.kind in "SO" and not np.asarray(item).ndim:
+        return _image(np.asarray(item).item(), channels, checks)
+    if not hasattr(item, "shape"):
+        raise ValueError(f"expected a path, bytes, a PIL image or an array, got {type(item).__name__}")
+    return _pixels(item, channels, checks)
+
+
+def _name(item, number, single):
+    """What messages call an image."""
+    if isinstance(item, (str, os.PathLike)):
+        return f'"{os.fspath(item)}"'
+    return "The image" if single else f"Image {number} of the list"
+
+
+class _Preprocessor:
+    """Images of any kind to the model's pixels, uint8 (height, width, c)."""
+
+    def __init__(self, model):
+        if model.image_size is None:
+            raise ValueError(
+                f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
+            )
+        _, std = normalisation_of(model) or (None, None)
+        if std is not None and std.max() < _PIXEL_STD and model.check_pixels:
+            raise ValueError(
+                f"The model's std {std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255: make or load it with mean and "
+                "std on that scale, 255 times larger. If it is right, set model.check_pixels = False."
+            )
+        self.checks = InputChecks.of(model)
+        self.text = preprocessing_text(model)
+        self.shape = (*model.image_size, model.channels)
+        self.preprocess = parse_preprocessing(self.text)
+
+    def __call__(self, item, name):
+        """The pixels of one image.
+
+        Raises:
+            FileNotFoundError: if a path leads nowhere.
+            ValueError: for anything that is not an image, or a preprocessing that gives another size; `name` names the image.
+        """
+        import tensorflow as tf
+
+        try:
+            pixels = self.preprocess.image(_image(item, self.shape[-1], self.checks)).numpy()
+        except tf.errors.OpError as error:
+            reason = error.message.rpartition("}} ")[2].removesuffix(" [Op:DecodeImage]") or type(error).__name__
+            raise ValueError(f"{name} cannot be decoded as an image: {reason}") from None
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        if pixels.shape != self.shape:
+            raise ValueError(
+                f'{name}: the model\'s preprocessing "{self.text}" gives pixels of shape {pixels.shape}, and the model takes {self.shape}. '
+                'Set model.preprocessing to a text for its size, such as "decode|resize(224, 224)".'
+            )
+        return pixels
+
+
+def preprocess(model, x: Any):
+    """The pixels that `model` takes, of an image or a list of images; see Model.preprocess."""
+    if isinstance(x, keras.KerasTensor) or hasattr(x, "graph"):  # symbolic: of a Keras model, or inside tf.data
+        from keras_vit.layers import Preprocessing
+
+        return Preprocessing(preprocessing_text(model), dtype="uint8")(x)
+    images, single = _listed(x)
+    prepare = _Preprocessor(model)
+    pixels = [prepare(item, _name(item, i, single)) for i, item in enumerate(images)]
+    return pixels[0] if single else np.stack(pixels) if pixels else np.zeros((0, *prepare.shape), "uint8")
+
+
+def _activation(model, activation):
+    """The function from the model's outputs to probabilities, by name; the default is that of its loss.
+
+    Raises:
+        ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
+    """
+    if what_is(model.output) == "probabilities":
+        if activation is not None:
+            raise ValueError(f"The model's outputs are probabilities already: leave out activation={activation!r}.")
+        return lambda outputs: outputs
+    if activation is None:
+        is_sigmoid = any(isinstance(loss, _SIGMOID_LOSSES) for loss in keras.tree.flatten(getattr(model, "loss", None)))
+        activation = "sigmoid" if model.classes == 1 or is_sigmoid else "softmax"
+    if activation not in ACTIVATIONS:
+        raise ValueError(f'Unknown activation "{activation}". Valid: {", ".join(ACTIVATIONS)}.')
+    if activation == "softmax" and model.classes == 1:
+        raise ValueError('The model has one class, whose softmax is always 1: use activation="sigmoid".')
+    return keras.ops.softmax if activation == "softmax" else keras.ops.sigmoid
+
+
+def _best(probabilities, names, top_k):
+    """The `top_k` classes of one image, most probable first, of probabilities (classes,)."""
+    order = np.argsort(-probabilities, kind="stable")[:top_k]
+    return [Prediction(names[i], float(probabilities[i]), int(i)) for i in order]
+
+
+def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
+    """The classes of an image or of a list of images; see Model.classify."""
+    top_k, batch_size = integer(top_k, "top_k"), integer(batch_size, "batch_size")
+    if model.classes is None:
+        raise ValueError(
+            f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
+            "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
+        )
+    function = _activation(model, activation)
+    names = model.class_names or [str(i) for i in range(model.classes)]
+    images, single = _listed(x)
+    prepare, results = _Preprocessor(model), []
+    bar = keras.utils.Progbar(len(images), unit_name="image") if verbose and len(images) > batch_size else None
+    for start in range(0, len(images), batch_size):
+        numbered = enumerate(images[start : start + batch_size], start)
+        pixels = np.stack([prepare(item, _name(item, i, single)) for i, item in numbered])
+        outputs = np.asarray(model.predict_on_batch(pixels), "float32")
+        results += [_best(row, names, top_k) for row in keras.ops.convert_to_numpy(function(outputs))]
+        if bar:
+            bar.update(len(results))
+    return results[0] if single else results

@@ -1,0 +1,329 @@
+"""Arguments of models and layers: numpy's numbers are taken and kept as Python's own, other kinds refused, other libraries' words explained."""
+
+import json
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import layers
+from keras_vit.io.suggest import argument_hint
+from keras_vit.models import ROWS, BiTSpec, ViTSpec, embed, encode, make_bit_spec, make_spec
+from keras_vit.models.variants import SIZES, nearest_variant
+
+SMALL = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32}
+NUMPY = {name: np.int64(value) for name, value in SMALL.items()}
+
+
+def vit(variant="Ti/4", **options):
+    return keras_vit.ViT(variant, **{"image_size": 8, "classes": 2, **SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({**NUMPY, "classes": np.int32(5)}, {**SMALL, "classes": 5}),
+        ({"image_size": np.int64(8), "channels": np.uint8(1)}, {"image_size": 8, "channels": 1}),
+        ({"image_size": np.array([8, 12])}, {"image_size": (8, 12)}),
+        ({"patch_size": np.array([2, 4])}, {"patch_size": (2, 4)}),
+        ({"mean": np.array([1.0, 2.0, 3.0]), "std": np.float32(0.5)}, {"mean": (1.0, 2.0, 3.0), "std": 0.5}),
+        ({"mean": np.array(3.0), "std": [1, 2, 3]}, {"mean": 3.0, "std": (1, 2, 3)}),
+        (
+            {"dropout": np.float32(0.5), "qk_norm": np.bool_(True), "registers": np.int8(2)},
+            {"dropout": 0.5, "qk_norm": True, "registers": 2},
+        ),
+        ({"conv_stem": np.array([4, 8]), "patch_size": 1}, {"conv_stem": (4, 8), "patch_size": 1}),
+        ({"remat": np.bool_(True)}, {"remat": True}),
+        ({"remat": [0, np.int64(1)]}, {"remat": (0, 1)}),
+        ({"remat": {1}}, {"remat": (1,)}),
+        ({"remat": range(2)}, {"remat": (0, 1)}),
+        ({"class_names": np.array(["a", "b"])}, {"class_names": ("a", "b")}),
+        ({"class_names": range(2)}, {"class_names": ("0", "1")}),
+        ({"layer_scale": np.float64(0.1), "head_dim": np.int16(4)}, {"layer_scale": 0.1, "head_dim": 4}),
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_numpys_numbers_are_taken_and_kept_as_pythons(given, plain):
+    config, expected = vit(**given).get_config(), vit(**plain).get_config()
+    assert json.dumps(config) == json.dumps(expected)
+    assert keras_vit.ViT.from_config(json.loads(json.dumps(config))).get_config() == config
+
+
+def test_a_bit_takes_them_too():
+    spec = BiTSpec(units=np.array([1, 1]), width_factor=np.float32(0.5), mean=np.array([1, 2, 3]), std=np.int64(4))
+    model = keras_vit.BiT(spec, image_size=np.int64(32), classes=np.int64(2), remat=np.array([1]))
+    assert json.loads(json.dumps(model.get_config()))["remat"] == [1]
+    assert [model.get_layer(f"block_0{i}").remat for i in range(2)] == [False, True]
+    assert spec == BiTSpec((1, 1), 0.5, mean=(1, 2, 3), std=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("PatchEncoder", {"patch_size": np.array([4, 4]), "width": np.int64(16), "norm": np.bool_(False)}),
+        ("PixelNormalization", {"mean": np.array([1.0, 2.0, 3.0]), "std": np.float32(2)}),
+        ("TransformerBlock", {"heads": np.int64(2), "mlp_dim": np.int32(8), "dropout": np.float32(0.5), "remat": np.bool_(True)}),
+        ("MultiHeadSelfAttention", {"heads": np.int64(2), "head_dim": np.int64(4), "epsilon": np.float32(0.5)}),
+        ("MlpBlock", {"mlp_dim": np.int64(8)}),
+        ("ClassToken", {"count": np.int64(2), "after": np.int64(1)}),
+        ("AddPositionEmbs", {"grid": np.array([2, 3]), "prefix": np.int64(0), "stddev": np.float32(0.5)}),
+        ("PatchGrid", {"grid": [np.int64(2), 3]}),
+        ("StdConv2D", {"filters": np.int64(8), "kernel_size": np.int64(3)}),
+        ("BottleneckUnit", {"filters": np.int64(32), "strides": np.int64(2)}),
+        ("Dropout", {"rate": np.float32(0.5), "seed": np.int64(3)}),
+        ("DropPath", {"rate": 0}),
+        ("TokenPooling", {"index": np.int64(1)}),
+        ("MeanPooling", {"prefix": np.int64(1)}),
+        ("AttentionPooling", {"heads": np.int64(2), "mlp_dim": np.int64(8)}),
+        ("LayerScale", {"initial": np.float32(0.5)}),
+    ],
+)
+def test_layers_keep_pythons_numbers(name, arguments):
+    config = getattr(layers, name)(**arguments).get_config()
+    assert getattr(layers, name).from_config(json.loads(json.dumps(config))).get_config() == config
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 0}, "classes must be a positive integer, or None for a model without a head, got 0"),
+        ({"classes": -3}, "classes must be a positive integer"),
+        ({"classes": 10.0}, "classes must be a positive integer.*got 10.0"),
+        ({"classes": True}, "classes must be a positive integer.*got True"),
+        ({"classes": "10"}, "classes must be a positive integer.*got '10'"),
+        ({"channels": 0}, "channels must be a positive integer, got 0"),
+        ({"channels": None}, "channels must be a positive integer, got None"),
+        ({"image_size": 224.0}, r"image_size must be a positive integer or a pair.*got 224.0"),
+        ({"image_size": True}, "image_size must be a positive integer or a pair"),
+        ({"image_size": (8, 8, 3)}, "image_size must be a positive integer or a pair"),
+        ({"depth": True}, "depth must be a positive integer, got True"),
+        ({"width": 16.0}, "width must be a positive integer, got 16.0"),
+        ({"heads": "2"}, "heads must be a positive integer, got '2'"),
+        ({"registers": -1}, "registers must be an integer of 0 or more, got -1"),
+        ({"pre_logits": 0}, "pre_logits must be a positive integer, got 0"),
+        ({"head_dim": 2.5}, "head_dim must be a positive integer, got 2.5"),
+        ({"qkv_bias": "no"}, "qkv_bias must be True or False, got 'no'"),
+        ({"qk_norm": 2}, "qk_norm must be True or False, got 2"),
+        ({"fc_norm": None}, "fc_norm must be True or False, got None"),
+        ({"dropout": True}, "dropout must be a number, got True"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"drop_path": -0.1}, r"drop_path must be in \[0, 1\)"),
+        ({"attention_dropout": "0.1"}, "attention_dropout must be a number, got '0.1'"),
+        ({"layer_scale": float("nan")}, "layer_scale must be a number, got nan"),
+        ({"mean": "imagenet"}, "mean must be a number, got 'imagenet'"),
+        ({"std": np.ones((3, 1))}, "std must be a number"),
+        ({"mean": ()}, "mean must be a number, or one per channel"),
+        ({"patch_form": "fft"}, "Unknown patch_form 'fft'. Valid: conv, dense"),
+        ({"remat": 1}, r"remat must be True, False or a tuple of block numbers, such as \(0, 1\), got 1"),
+        ({"remat": "all"}, "remat must be True, False or a tuple of block numbers.*got 'all'"),
+        ({"remat": [True]}, "remat must be True, False or a tuple"),
+        ({"remat": [2]}, r"remat names blocks \[2\]; the model has blocks 0 to 1"),
+        ({"class_names": "ab"}, 'class_names should be a list with one name per class, got "ab"'),
+        ({"class_names": {"a", "b"}}, "class_names should be a list with one name per class"),
+        ({"class_names": [1.0, 0.0]}, "class_names must be text, got 1.0"),
+        ({"class_names": ["a", "b", "c"]}, "class_names has 3 names for 2 classes: set classes=3"),
+        ({"class_names": ["a"], "classes": None}, "class_names has 1 names for no classes: leave them out"),
+        ({"preprocessing": 224}, "preprocessing must be text"),
+        ({"epsilon": -1e-6}, "epsilon must be 0 or more, got -1e-06"),
+        ({"position_std": -1}, "position_std must be 0 or more"),
+        ({"name": ""}, 'name must be text without "/", or None, got'),
+        ({"name": "a/b"}, 'name must be text without "/", or None, got .a/b.'),
+        ({"dtype": "uint8"}, "dtype must be a policy of floating-point numbers.*got 'uint8'"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_other_kinds_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        vit(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: keras_vit.BiT("R50x1", remat="all"), "remat must be True, False or a tuple"),
+        (lambda: keras_vit.BiT("R50x1", remat=[99]), r"remat names blocks \[99\]; the model has blocks 0 to 15"),
+        (lambda: BiTSpec(3), "units must be the residual units per stage"),
+        (lambda: BiTSpec((True, 1)), "units must be"),
+        (lambda: BiTSpec((1,), width_factor="1"), "width_factor must be a number, got '1'"),
+        (lambda: layers.TransformerBlock(2.0, 32), "TransformerBlock: heads must be a positive integer, got 2.0"),
+        (lambda: layers.TransformerBlock(2, 32, remat="yes"), "TransformerBlock: remat must be True or False, got 'yes'"),
+        (lambda: layers.MlpBlock(0), "MlpBlock: mlp_dim must be a positive integer"),
+        (lambda: layers.MeanPooling(-1), "MeanPooling: prefix must be an integer of 0 or more"),
+        (lambda: layers.ClassToken(count=1.0), "expected integers count >= 1"),
+        (lambda: layers.Dropout("0.5"), "Dropout: rate must be a number"),
+        (lambda: layers.PixelNormalization(autocast=True), "autocast must be False"),
+        (lambda: layers.MeanPooling()(np.ones((2, 4, 3, 8), "float32")), "expected ndim=3, found ndim=4"),
+        (lambda: layers.TransformerBlock(2, 8)(np.ones((4, 8), "float32")), "expected ndim=3, found ndim=2"),
+        (lambda: vit()(np.ones((1, 8, 8, 3)), mask=np.ones((1, 4), bool)), "mask of an image has no effect.*encode"),
+        (lambda: layers.LayerScale(None), "LayerScale: initial must be a number, got None"),
+    ],
+)
+def test_other_kinds_are_refused_by_bit_and_layers(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_encoder_takes_a_variants_name():
+    assert embed(keras.Input((8, 8, 3)), "Ti/4").shape == (None, 5, 192)
+    with pytest.raises(ValueError, match='Unknown variant "tiny". Did you mean "Ti/16"'):
+        encode(keras.Input((5, 192)), "tiny")
+
+
+def test_numpys_text_becomes_pythons():
+    config = vit(pool=np.str_("gap"), name=np.str_("left"), preprocessing=np.str_("decode")).get_config()
+    assert {type(value) for value in (config["variant"]["pool"], config["name"], config["preprocessing"])} == {str}
+
+
+def test_names_of_two_classes_are_warned_of():
+    with pytest.warns(UserWarning, match="Several classes have the same name: crane"):
+        vit(class_names=["crane", "crane"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vit(class_names=["crane", "bird"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": "sincos2d", "position_std": 1.0}, 'position_std=1.0 has no effect: positions="sincos2d" are not learned'),
+        ({"mlp_form": "swiglu", "gelu": "tanh"}, "gelu='tanh' has no effect"),
+        ({"stem_width": 32}, "stem_width=32 has no effect: there is no stem"),
+        ({"conv_strides": (2,)}, "conv_stem has 0 convolutions, conv_strides 1 strides"),
+    ],
+)
+def test_arguments_without_effect_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        vit(**options)
+    spec = {**make_spec("Ti/4", **SMALL).to_dict(), **options}
+    if "conv_strides" not in options:
+        assert make_spec(spec).to_dict() == spec  # what a file says stays as it is
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("num_classes", 'Did you mean "classes"'),
+        ("imagesize", 'Did you mean "image_size"'),
+        ("img_size", 'Did you mean "image_size"'),
+        ("in_chans", 'Did you mean "channels"'),
+        ("patch", 'Did you mean "patch_size"'),
+        ("dropout_rate", 'Did you mean "dropout"'),
+        ("attn_drop_rate", 'Did you mean "attention_dropout"'),
+        ("drop_path_rate", 'Did you mean "drop_path"'),
+        ("embed_dim", 'Did you mean "width"'),
+        ("hidden_size", 'Did you mean "width"'),
+        ("num_layers", 'Did you mean "depth"'),
+        ("num_heads", 'Did you mean "heads"'),
+        ("mlp_ratio", "mlp_dim is the hidden width itself"),
+        ("global_pool", 'Did you mean "pool"'),
+        ("gradient_checkpointing", 'Did you mean "remat"'),
+        ("Num_Classes", 'Did you mean "classes"'),
+        ("weights", r"keras_vit.load\(name\)"),
+        ("pretrained", r"keras_vit.load\(name\)"),
+        ("include_top", "classes=None"),
+        ("input_shape", "image_size, a number or .height, width., and channels"),
+        ("classifier_activation", "returns logits"),
+        ("depht", 'Did you mean "depth"'),
+    ],
+)
+def test_other_libraries_words(word, hint):
+    with pytest.raises(ValueError, match=f'Unknown argument "{word}" of a ViT. .*{hint}'):
+        vit(**{word: 1})
+
+
+def test_words_suggest_only_what_is_valid():
+    assert argument_hint("num_heads", ("units", "classes")) == ""
+    with pytest.raises(ValueError, match='of a BiT. Did you mean "classes".*Valid: image_size, classes'):
+        keras_vit.BiT("R50x1", num_classes=3)
+    with pytest.raises(ValueError, match='"classes" is an argument of keras_vit.ViT, not a field of its spec'):
+        make_spec("B/16", classes=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        *[
+            (text, "B/16")
+            for text in ("b/16", "vit_b16", "ViT-B/16", "B16", "B-16", "vitb16", "vit_b_16", "base", "ViT_B_16", "B/16 ")
+        ],
+        *[
+            (text, "B/16")
+            for text in ("vit_base_patch16_224", "google/vit-base-patch16-224", "deit_base_patch16_384", "vit-b-16-384")
+        ],
+        *[(text, "L/14") for text in ("ViT-L-14", "ViT-L/14@336px", "l14", "vit_large_patch14_dinov2", "large/14")],
+        *[("tiny", "Ti/16"), ("vit_tiny_patch16_224", "Ti/16"), ("ti/8", "Ti/8"), ("S32", "S/32"), ("vit_small_p8", "S/8")],
+        *[("ViT-H-14", "H/14"), ("huge", "H/14"), ("giant", "g/14"), ("ViT-g-14", "g/14"), ("ViT-G/14", "G/14")],
+        *[("so400m", "So400m/14"), ("SO400M/14", "So400m/14"), ("vit_so400m_patch14_siglip_224", "So400m/14")],
+        *[("r50+b/16", "R50+B/16"), ("R50-B16", "R50+B/16"), ("vit_base_r50_s16_224", "R50+B/16"), ("R26+vit_s32", "R26+S/32")],
+        *[("r50x1", "R50x1"), ("BiT-M-R101x3", "R101x3"), ("resnetv2_152x4_bitm", "R152x4"), ("bit_r50x1", "R50x1")],
+        *[("", None), ("convnext", None), ("swin", None), ("Q/16", None)],
+    ],
+)
+def test_other_spellings_of_variants(text, near):
+    assert nearest_variant(text) == near
+
+
+def test_spellings_lead_to_every_size():
+    assert set(SIZES.values()) == set(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: keras_vit.ViT("vit_b16"), 'Unknown variant "vit_b16". Did you mean "B/16"?'),
+        (lambda: keras_vit.ViT("R50x1"), r'Unknown variant "R50x1". It is a BiT: write keras_vit.BiT."R50x1".'),
+        (lambda: keras_vit.BiT("B/16"), r'Unknown BiT "B/16". It is a ViT: write keras_vit.ViT."B/16".'),
+        (lambda: keras_vit.BiT("r50x1"), 'Unknown BiT "r50x1". Did you mean "R50x1"'),
+        (lambda: keras_vit.ViT(make_bit_spec("R50x1")), "a ViTSpec, got a BiTSpec"),
+        (lambda: keras_vit.BiT(make_spec("B/16")), "a BiTSpec, got a ViTSpec"),
+        (lambda: keras_vit.ViT(16), 'Unknown variant "16".'),
+    ],
+)
+def test_variants_of_another_spelling_or_class(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_fields_of_a_spec_are_of_known_kinds():
+    """A new field is checked and made plain too."""
+    from keras_vit.models import spec
+
+    known = {*spec._SIZES, *spec._FLAGS, *spec._NUMBERS, *spec._NOT_NEGATIVE, *spec._RATES, *spec._CHOICES}
+    known |= {"registers", "mean", "std", "patch_size", "stem", "conv_stem", "conv_strides"}
+    assert known == set(ViTSpec.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        ("R+Ti/16", {"image_size": 64, "stem_width": 32}),
+        ("R50+Ti/16", {"image_size": 32, "stem": (1, 1, 1), "stem_width": 32}),
+        ("Ti/1", {"conv_stem": (4, 8)}),
+        ("Ti/4", {"pool": "gap", "patch_form": "dense"}),
+    ],
+)
+def test_channels_first_default_changes_nothing(variant, options):
+    same_whatever_the_default(lambda: keras_vit.ViT(variant, **{"image_size": 8, "classes": None, **SMALL, **options}))
+
+
+def test_channels_first_default_changes_no_bit():
+    same_whatever_the_default(lambda: keras_vit.BiT(BiTSpec((1, 1), 0.5), image_size=(32, 40), classes=None))
+
+
+def same_whatever_the_default(make):
+    keras.utils.set_random_seed(0)
+    first = make()
+    x = np.random.default_rng(0).integers(0, 256, (2, *first.image_size, 3), dtype="uint8")
+    expected = np.asarray(first(x))
+    keras.config.set_image_data_format("channels_first")
+    try:
+        keras.utils.set_random_seed(0)
+        model = make()
+        np.testing.assert_array_equal(model(x), expected)
+        assert [tuple(w.shape) for w in model.weights] == [tuple(w.shape) for w in first.weights]
+        np.testing.assert_array_equal(model.clone()(x), expected)
+        np.testing.assert_array_equal(model(x, training=True), first(x, training=True))
+    finally:
+        keras.config.set_image_data_format("channels_last")

@@ -1,0 +1,275 @@
+"""model.classify and model.preprocess: every kind of image, by the model's own preprocessing; mistakes are named."""
+
+import io
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.data import parse
+from keras_vit.training import AdamW, SigmoidCrossEntropy
+
+Image = pytest.importorskip("PIL.Image")
+NAMES = tuple("abcde")
+TEXT = "decode(3)|resize(10)|central_crop(8, 12)"
+
+
+@pytest.fixture
+def model(tiny):
+    return tiny(class_names=NAMES, preprocessing=TEXT)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """{kind: path} of image files."""
+    folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    colour = rng.integers(0, 256, (20, 30, 3), dtype="uint8")
+    deep = rng.integers(0, 2**16, (20, 30), dtype="uint16")
+    alpha = np.concatenate([colour, rng.integers(0, 256, (20, 30, 1), dtype="uint8")], -1)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    images = {
+        "rgb.png": Image.fromarray(colour),
+        "grey.png": Image.fromarray(colour[..., 0]),
+        "alpha.png": Image.fromarray(alpha),
+        "grey_alpha.png": Image.fromarray(alpha[..., 2:]),
+        "palette.png": Image.fromarray(colour).quantize(16),
+        "one_bit.png": Image.fromarray(colour[..., 0]).convert("1"),
+        "deep.png": Image.fromarray(deep),
+        "cmyk.jpg": Image.fromarray(colour).convert("CMYK"),
+        "turned.jpg": Image.fromarray(colour),
+    }
+    for name, image in images.items():
+        image.save(folder / name, **({"exif": turned} if name == "turned.jpg" else {}))
+    return {name: folder / name for name in images}
+
+
+def expected(model, path):
+    """What the model makes of a file, by the preprocessing of evaluation: probabilities (classes,)."""
+    pixels = parse(model.preprocessing).image(pathlib.Path(path).read_bytes())
+    return np.asarray(keras.ops.softmax(model(pixels[None])))[0]
+
+
+def check(predictions, probabilities, top_k=5):
+    order = np.argsort(-probabilities)[:top_k]
+    assert [p.index for p in predictions] == list(order)
+    assert [p.name for p in predictions] == [NAMES[i] for i in order]
+    np.testing.assert_allclose([p.probability for p in predictions], probabilities[order], atol=1e-5)
+
+
+KINDS = {
+    "path": pathlib.Path,
+    "text": str,
+    "bytes": lambda path: path.read_bytes(),
+    "bytearray": lambda path: bytearray(path.read_bytes()),
+    "open": lambda path: io.BytesIO(path.read_bytes()),
+    "pil": Image.open,
+    "string tensor": lambda path: tf.constant(path.read_bytes()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_one_image(model, files, kind):
+    check(model.classify(KINDS[kind](files["rgb.png"]), top_k=3), expected(model, files["rgb.png"]), 3)
+
+
+def test_every_format_from_files_and_from_pil(model, files):
+    """Grey, alpha, palettes, 16 bits, CMYK and EXIF: PIL's image of a file is classified as the file."""
+    for results in (model.classify(list(files.values())), model.classify([Image.open(path) for path in files.values()])):
+        for path, predictions in zip(files.values(), results, strict=True):
+            check(predictions, expected(model, path))
+
+
+def test_arrays_of_every_kind(model, files):
+    colour = np.asarray(Image.open(files["rgb.png"]))
+    alpha = np.asarray(Image.open(files["alpha.png"]))
+    deep = np.asarray(Image.open(files["deep.png"])).astype("uint16")
+    rgb = expected(model, files["rgb.png"])
+    same = [colour, colour.astype("int64"), colour.astype("float32"), alpha, tf.constant(colour), colour.astype("uint16")]
+    for array in same:
+        check(model.classify(array), rgb)
+    check(model.classify(deep), expected(model, files["deep.png"]))
+    check(model.classify(colour[..., 0]), expected(model, files["grey.png"]))
+    for batch in (np.stack([colour, colour]), tf.stack([colour, colour])):
+        for predictions in model.classify(batch):
+            check(predictions, rgb)
+
+
+def test_lists_may_be_mixed_and_their_results_are_lists(model, files):
+    path = files["rgb.png"]
+    for images in ([path, path.read_bytes(), Image.open(path)], tf.constant([path.read_bytes()] * 3), np.array([str(path)] * 3)):
+        results = model.classify(images, top_k=2, batch_size=2, verbose=0)
+        assert len(results) == 3
+        for predictions in results:
+            check(predictions, expected(model, path), 2)
+    assert len(model.classify(path.parent.glob("rgb.*"))) == 1
+    assert model.classify([]) == [] and len(model.classify([path])) == 1
+
+
+def test_it_equals_what_the_exported_model_says(model, files, tmp_path):
+    keras_vit.export(model, tmp_path / "saved", top_k=5)
+    serve = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"]
+    out = serve(tf.constant([path.read_bytes() for path in files.values()]))
+    for predictions, names, probabilities in zip(
+        model.classify(files.values()), out["classes"], out["probabilities"], strict=True
+    ):
+        assert [p.name.encode() for p in predictions] == list(names.numpy())
+        np.testing.assert_allclose([p.probability for p in predictions], probabilities, atol=1e-6)
+
+
+def test_progress_for_more_than_a_batch(model, files, capsys):
+    model.classify([files["rgb.png"]] * 3, batch_size=2)
+    assert "3/3" in capsys.readouterr().out
+    model.classify([files["rgb.png"]] * 3, batch_size=2, verbose=0)
+    model.classify([files["rgb.png"]] * 2, batch_size=2)
+    assert not capsys.readouterr().out
+
+
+def test_without_names_and_text(tiny, files):
+    model = tiny(channels=1)
+    [first, *_] = model.classify(files["rgb.png"])
+    assert first.name == str(first.index)
+    pixels = parse("decode(1)|resize(8, 12)").image(files["rgb.png"].read_bytes())
+    np.testing.assert_array_equal(model.preprocess(files["rgb.png"]), pixels)
+
+
+def test_models_built_on_a_vit_classify_too(model, files):
+    dense = keras.layers.Dense(2, bias_initializer=keras.initializers.Constant([0.0, 3.0]))
+    two = model.with_head(dense, class_names=["no", "yes"])
+    assert [p.name for p in two.classify(files["rgb.png"])] in (["yes", "no"], ["no", "yes"])
+    image = keras.Input((8, 12, 3))
+    check(keras_vit.Model(image, model(image)).classify(files["rgb.png"]), expected(model, files["rgb.png"]))
+
+
+def test_sigmoid(tiny, files):
+    model = tiny(class_names=NAMES, preprocessing=TEXT)
+    logits = np.asarray(model(model.preprocess([files["rgb.png"]])))[0]
+    sigmoid = 1 / (1 + np.exp(-logits))
+    check(model.classify(files["rgb.png"], activation="sigmoid"), sigmoid)
+    model.compile(AdamW(1e-3), SigmoidCrossEntropy())
+    check(model.classify(files["rgb.png"]), sigmoid)
+    one = tiny(classes=1, class_names=["cat"])
+    [cat] = one.classify(files["rgb.png"])
+    assert cat.name == "cat" and 0 < cat.probability < 1
+    with pytest.raises(ValueError, match='one class, whose softmax is always 1: use activation="sigmoid"'):
+        one.classify(files["rgb.png"], activation="softmax")
+
+
+def pixels(dtype="uint8", shape=(9, 13, 3), scale=255):
+    return (np.random.default_rng(0).random(shape) * scale).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ("/nowhere/cat.jpg", 'There is no image file "/nowhere/cat.jpg"'),
+        (["/nowhere/cat.jpg"], "no image file"),
+        (os.path.dirname(__file__), "a folder: give its files"),
+        ("https://example.org/cat.jpg", "an address: download the image"),
+        (__file__, r'test_classify.py" cannot be decoded as an image'),
+        (b"", "The image cannot be decoded as an image"),
+        ([pixels(), b"text"], "Image 1 of the list cannot be decoded"),
+        (pixels("float32", scale=1), "The image: The images look normalised"),
+        ([pixels("float32") - 1000], r"Image 0 of the list: expected pixels 0..255.*values from -"),
+        (pixels("int32", scale=65000), "expected pixels 0..255 .or uint16 of 16 bits.* to 6"),
+        (pixels("float32") * np.nan, "expected pixels 0..255"),
+        (pixels("bool"), "expected pixels, integers or floats, got bool"),
+        (pixels(shape=(9, 13, 7)), r"with c of 1 to 4 channels, got shape \(9, 13, 7\)"),
+        (pixels(shape=(3, 9, 13)), "Is the first axis the channels"),
+        (pixels(shape=(2, 1, 9, 13, 3)), r"got an array of shape \(2, 1, 9, 13, 3\)"),
+        ([pixels(shape=(1, 9, 13, 3))], r"Image 0 of the list: expected an array"),
+        ([[1, 2, 3]], "Image 0 of the list: expected a path, bytes, a PIL image or an array, got list"),
+        ({"image": pixels()}, "got dict. Of a dataset: model.predict"),
+        (tf.data.Dataset.range(2), "Of a dataset: model.predict"),
+        (3, "Expected a path, bytes, a PIL image, an array or a list of these, got 3"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_not_an_image_is_named(model, x, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        model.classify(x)
+
+
+def test_models_that_cannot_classify_say_why(tiny, files):
+    path = files["rgb.png"]
+    with pytest.raises(ValueError, match="has no classes: it returns features"):
+        tiny(classes=None).classify(path)
+    with pytest.raises(ValueError, match="has no classes.*class_names"):
+        tiny().with_head(keras.layers.Dense(2)).classify(path)
+    with pytest.raises(ValueError, match="head is all zeros"):
+        keras_vit.ViT("Ti/4", image_size=8, classes=2, depth=1, width=16, heads=2, mlp_dim=16).classify(path)
+    with pytest.raises(ValueError, match=r"gives pixels of shape \(9, 9, 3\), and the model takes \(8, 12, 3\)"):
+        tiny(preprocessing="decode(3)|resize(9, 9)").classify(path)
+    with pytest.raises(ValueError, match="random ops"):
+        tiny(preprocessing="decode(3)|random_crop(8, 12)").classify(path)
+    with pytest.raises(ValueError, match="top_k must be a positive integer, got 0"):
+        tiny().classify(path, top_k=0)
+    with pytest.raises(ValueError, match="Unknown activation .tanh.. Valid: softmax, sigmoid"):
+        tiny().classify(path, activation="tanh")
+
+
+def test_models_for_other_scales_and_of_probabilities(tiny, files):
+    with pytest.raises(ValueError, match=r"std 0.5 is for images in \[0, 1\], and preprocessing gives pixels 0..255"):
+        tiny(mean=0.5, std=0.5).classify(files["rgb.png"])
+    vit = tiny(preprocessing=TEXT)
+    model = keras_vit.Model(vit.input, keras.layers.Softmax()(vit.output))
+    model.classes, model.class_names = 5, NAMES
+    check(model.classify(files["rgb.png"]), expected(vit, files["rgb.png"]))
+    with pytest.raises(ValueError, match="probabilities already: leave out activation='softmax'"):
+        model.classify(files["rgb.png"], activation="softmax")
+
+
+def test_preprocess_gives_the_models_pixels(model, files):
+    path = files["rgb.png"]
+    one = parse(TEXT).image(path.read_bytes()).numpy()
+    x = model.preprocess(path)
+    assert x.dtype == "uint8"
+    np.testing.assert_array_equal(x, one)
+    assert model.preprocess([path, path]).shape == (2, 8, 12, 3) and model.preprocess([]).shape == (0, 8, 12, 3)
+    encoded = tf.data.Dataset.from_tensors(path.read_bytes())
+    [mapped] = encoded.map(model.preprocess)
+    np.testing.assert_array_equal(mapped, one)
+    [mapped] = encoded.batch(1).map(model.preprocess)
+    np.testing.assert_array_equal(mapped[0], one)
+
+
+ON_JAX = """
+import importlib.util, pathlib, sys
+import numpy as np
+import keras, keras_vit
+assert keras.backend.backend() == "jax"
+model = keras_vit.load(sys.argv[1])
+paths = sorted(pathlib.Path(sys.argv[2]).iterdir())
+results = model.classify(paths)
+import tensorflow as tf
+layer = keras_vit.layers.Preprocessing(model.preprocessing)
+[mapped] = tf.data.Dataset.from_tensors(paths[-1].read_bytes()).map(layer)
+assert tf.is_tensor(mapped) and (mapped.numpy() == model.preprocess(paths[-1])).all()
+assert (np.asarray(layer(np.array([paths[-1].read_bytes()])))[0] == mapped.numpy()).all()
+np.savez(sys.argv[3], i=[[p.index for p in r] for r in results], p=[[p.probability for p in r] for r in results])
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name == "tensorflow" else find(name, *a)
+try:
+    model.classify(paths)
+except ImportError as error:
+    assert 'needs TensorFlow, on the JAX backend too' in str(error)
+else:
+    raise AssertionError
+"""
+
+
+@pytest.mark.processes
+def test_on_jax(model, files, tmp_path):
+    model.save(tmp_path / "m.keras")
+    arguments = [str(tmp_path / "m.keras"), str(files["rgb.png"].parent), str(tmp_path / "out.npz")]
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([sys.executable, "-c", ON_JAX, *arguments], check=True, env=environment)
+    out = np.load(tmp_path / "out.npz")
+    for indices, probabilities, path in zip(out["i"], out["p"], sorted(files.values()), strict=True):
+        np.testing.assert_allclose(probabilities, expected(model, path)[indices], atol=1e-5)
