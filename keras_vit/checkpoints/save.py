@@ -14,7 +14,7 @@ from etils import epath
 
 from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, name_map, timm
 from keras_vit.checkpoints.reading import metadata
-from keras_vit.checkpoints.transfer import model_weights
+from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing
 from keras_vit.models import BiT, Classifier
 
@@ -130,7 +130,8 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
             "huggingface" (ViT, DeiT, DINOv2, SigLIP). None chooses by the ending of the path.
 
     Raises:
-        ValueError: for an unknown format, a model that the format cannot express, or a path that does not suit the format.
+        ValueError: for an unknown format, a model that the format cannot express, also one that is quantised or has LoRA (.keras
+            holds both), or a path that does not suit the format.
     """
     path = os.fspath(path)
     endings = {".keras": "keras", ".npz": "google"}
@@ -147,4 +148,6 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
         raise ValueError(
             f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save the ViT or BiT.'
         )
+    if format != "keras":
+        check_plain(model, f'The format "{format}"')
     {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.mlp import MlpBlock, check_gelu
 from keras_vit.layers.registration import serializable
@@ -45,7 +46,7 @@ class MeanPooling(keras.layers.Layer):
 
 
 @serializable
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(ComposedLayer):
     """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned query attends to all tokens; a residual MLP follows.
 
     Args:
@@ -78,6 +79,7 @@ class AttentionPooling(keras.layers.Layer):
         self.norm.build((None, 1, width))
         self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
         self.mlp.build((None, 1, width))
+        self.restore_dense()
 
     def _split(self, x):
         x = ops.reshape(x, (-1, x.shape[1], self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)

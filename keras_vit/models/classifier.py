@@ -5,7 +5,8 @@ import dataclasses
 import keras
 import numpy as np
 
-from keras_vit.models import taps
+from keras_vit.layers.composed import apply_dense_config, dense_config
+from keras_vit.models import lora, taps
 from keras_vit.training.model import Model, describe_input
 
 
@@ -83,6 +84,14 @@ class Classifier(Model):
             model.classes, model.class_names = len(class_names), tuple(class_names)
         return model
 
+    def enable_lora(self, rank: int, targets=lora.TARGETS, alpha: float | None = None) -> list[str]:
+        """Low-rank adaptation: only small matrices beside the dense layers' kernels train, and the head; see models.lora.enable_lora."""
+        return lora.enable_lora(self, rank, targets, alpha)
+
+    def merge_lora(self) -> None:
+        """Adds what LoRA has learned to the kernels; see models.lora.merge_lora."""
+        lora.merge_lora(self)
+
     def _check_new_head(self, layer):
         inner = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) else []
         if not inner or any(isinstance(part, keras.layers.Lambda) for part in inner):
@@ -131,8 +140,15 @@ class Classifier(Model):
             "remat": self.remat,
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
+            **dense_config(self),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**{**config, "dtype": keras.dtype_policies.deserialize(config["dtype"])})
+        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
+        quantization, adapted = config.pop("quantization", None), config.pop("lora", None)
+        model = cls(**config)
+        apply_dense_config(model, quantization, adapted)
+        if adapted:
+            lora.freeze_all_but_lora(model)
+        return model

@@ -11,10 +11,12 @@ import weakref
 import keras
 from keras import ops
 
+from keras_vit.layers.dense import kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
 from keras_vit.training.inputs import feed, scope_of, topology_of
 from keras_vit.training.pixel_range import check_pixel_range
+from keras_vit.training.quantization import Filters, check_trainable, layers_to_quantize
 from keras_vit.training.weights import per_value, sums_over_batch, with_mean_one
 
 
@@ -91,6 +93,7 @@ class Model(keras.Model):
 
     def __init__(self, inputs, outputs, name=None, *, trainable=True):
         super().__init__(inputs, outputs, name=name, trainable=trainable)
+        self.__dict__.pop("quantize", None)  # Keras wraps it in checks, whose messages are those of a single layer
         self._distribution = keras.distribution.distribution()
         shape = self.input_shape
         is_image = isinstance(shape, tuple) and len(shape) == 4 and None not in shape[1:]
@@ -143,8 +146,30 @@ class Model(keras.Model):
     def clone(self):
         """A copy with the same class, config and weights, independent of this model (keras.models.clone_model returns a keras.Functional)."""
         copy = type(self).from_config(self.get_config())
-        copy.set_weights(self.get_weights())
+        for layer, other in zip(self._flatten_layers(), copy._flatten_layers(), strict=True):
+            weights = {}
+            layer.save_own_variables(
+                weights
+            )  # as into a file: the order of a quantised layer's weights depends on when it was quantised
+            other.load_own_variables(weights)
         return copy
+
+    def quantize(self, mode: str | None = None, config=None, filters: Filters = None, **kwargs) -> None:
+        """Keras' quantize: every dense layer, also inside the blocks, computes with a kernel of few bits. In place, and for good.
+
+        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay quantised.
+
+        Args:
+            mode: "int8", "int4" or "float8"; None for that of the config.
+            config: a keras.quantizers.Int8QuantizationConfig, Int4QuantizationConfig or Float8QuantizationConfig; None for Keras' defaults.
+            filters: as in Keras: a regular expression or a list of them, searched in the layers' names, or a function of a layer.
+
+        Raises:
+            ValueError: for another mode, or if no dense layer is left to quantise.
+        """
+        chosen = {id(layer) for layer in layers_to_quantize(self, mode, config, filters)}
+        with kernels_deleted_quickly():
+            super().quantize(mode, config=config, filters=lambda layer: id(layer) in chosen, **kwargs)
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
@@ -229,6 +254,7 @@ class Model(keras.Model):
         super()._maybe_symbolic_build(data_batch=data_batch)
 
     def make_train_function(self, force=False):
+        check_trainable(self, topology_of(self).replicas)
         self._weigh_loss()
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)

@@ -152,3 +152,21 @@ def test_mistakes_are_clear_errors(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file; an export is a folder"):
         keras_vit.export(digits_model(), tmp_path / "file")
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8", "lora"])
+def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(tmp_path, mode):
+    model = digits_model()
+    rng = np.random.default_rng(0)
+    model.get_layer("head").kernel.assign(rng.normal(size=(32, 10)))
+    if mode == "lora":
+        model.enable_lora(2)
+        for weight in model.trainable_weights:
+            weight.assign(rng.normal(size=weight.shape))
+    else:
+        model.quantize(mode)
+    keras_vit.export(model, tmp_path / "m")
+    signatures = tf.saved_model.load(tmp_path / "m").signatures
+    x = tf.constant(rng.integers(0, 256, (3, 8, 8, 1)), tf.float32)
+    np.testing.assert_allclose(signatures["pixels"](x)["logits"], model(x), atol=1e-4)
+    np.testing.assert_allclose(signatures["features"](x)["features"], keras.Model(model.input, model.features)(x), atol=1e-4)
