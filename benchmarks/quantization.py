@@ -55,39 +55,45 @@ def _size(model):
         return path.stat().st_size
 
 
-def measure(checkpoint, source, batch_size, repeats):
-    """{form: {"right", "bytes", "images/s", "ratio"}}; "ratio" is the speed over that of float32."""
+def _right(model, images, labels, batch_size):
+    """How many images the model classifies as their labels say."""
+    return int((model.predict(images, batch_size=batch_size, verbose=0).argmax(-1) == labels).sum())
+
+
+def _speeds(models, batch, repeats):
+    """{form: (images/s, the speed over that of float32)}, medians over rounds in which the forms take turns."""
+    import tensorflow as tf
+
+    forwards = {name: tf.function(lambda form=form: form(batch, training=False)) for name, form in models.items()}
+    times = {name: [] for name in forwards}
+    for i in range(repeats + 1):
+        for name, forward in forwards.items():
+            began = time.perf_counter()
+            forward().numpy()
+            if i:  # the first round compiles
+                times[name].append(time.perf_counter() - began)
+    return {
+        name: (len(batch) / statistics.median(seconds), statistics.median(a / b for a, b in zip(times["float32"], seconds)))
+        for name, seconds in times.items()
+    }
+
+
+def main():
     import tensorflow as tf
 
     import keras_vit
     from keras_vit.serving.export import serving_preprocessing
 
-    model = keras_vit.load(checkpoint)
-    images, labels = _read(source, serving_preprocessing(model))
-    models = {name: _quantized(model, *how) for name, how in FORMS.items()}
-    found = {}
-    for name, form in models.items():
-        right = (form.predict(images, batch_size=batch_size, verbose=0).argmax(-1) == labels).sum()
-        found[name] = {"right": int(right), "bytes": _size(form)}
-    batch = tf.constant(images[:batch_size])
-    forwards = {name: tf.function(lambda form=form: form(batch, training=False)) for name, form in models.items()}
-    times = {name: [] for name in forwards}
-    for _ in range(repeats + 1):  # the first round compiles
-        for name, forward in forwards.items():
-            began = time.perf_counter()
-            forward().numpy()
-            times[name].append(time.perf_counter() - began)
-    for name, seconds in times.items():
-        ratios = [a / b for a, b in zip(times["float32"][1:], seconds[1:])]
-        found[name] |= {"images/s": len(batch) / statistics.median(seconds[1:]), "ratio": statistics.median(ratios)}
-    return found
-
-
-def main():
     values = flags.FLAGS
-    print(f"{'':20} {'right':>5} {'MB':>6} {'images/s':>9} {'of float32':>10}")
-    for name, row in measure(values.checkpoint, values.data, values.batch_size, values.repeats).items():
-        print(f"{name:20} {row['right']:5} {row['bytes'] / 1e6:6.1f} {row['images/s']:9.1f} {row['ratio']:10.2f}")
+    model = keras_vit.load(values.checkpoint)
+    images, labels = _read(values.data, serving_preprocessing(model))
+    models = {name: _quantized(model, *how) for name, how in FORMS.items()}
+    print(f"{'':20} {'right of ' + str(len(labels)):>13} {'MB':>6}")
+    for name, form in models.items():
+        print(f"{name:20} {_right(form, images, labels, values.batch_size):13} {_size(form) / 1e6:6.1f}", flush=True)
+    print(f"{'':20} {'images/s':>13} {'of float32':>10}")
+    for name, (speed, ratio) in _speeds(models, tf.constant(images[: values.batch_size]), values.repeats).items():
+        print(f"{name:20} {speed:13.1f} {ratio:10.2f}")
 
 
 def run():
