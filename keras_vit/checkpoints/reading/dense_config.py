@@ -40,10 +40,10 @@ def _is_quantization(how):
 
 
 def check_object(node: Mapping[str, Any], where: str) -> None:
-    """Checks the numbers in a serialised quantiser or dtype policy by which a layer's arrays grow.
+    """Checks a serialised quantisation or dtype policy: its quantisers, and the numbers by which a layer's arrays grow.
 
     Raises:
-        ValueError: for a number that no layer has.
+        ValueError: for a value that no layer has.
     """
     numbers = node["config"] if isinstance(node.get("config"), dict) else {}
     block, history = numbers.get("block_size"), numbers.get("amax_history_length", 1)
@@ -51,6 +51,9 @@ def check_object(node: Mapping[str, Any], where: str) -> None:
         block is None or (type(block) is int and (block > 0 or block == -1))
     ):
         raise ValueError(f"{where}: block_size should be a positive integer, -1 or null, got {block!r}.")
+    quantizers = [numbers.get(name) for name in ("weight_quantizer", "activation_quantizer")]
+    if any(quantizer is not None and not isinstance(quantizer, dict) for quantizer in quantizers):
+        raise ValueError(f"{where}: a quantisation should name its quantisers as objects, got {quantizers}.")
     if node["class_name"] == "QuantizedFloat8DTypePolicy" and not (type(history) is int and 0 < history <= _LONGEST_HISTORY):
         raise ValueError(f"{where}: amax_history_length should be at most {_LONGEST_HISTORY}, got {history!r}.")
 

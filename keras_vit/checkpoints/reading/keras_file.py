@@ -19,7 +19,13 @@ from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unp
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
 
-_CLASSES = {"keras_vit>ViT": (ViT, make_spec), "keras_vit>BiT": (BiT, make_bit_spec)}
+
+def _from_config(cls):
+    """The constructor of a config's arguments, which also say what is quantised or has LoRA."""
+    return lambda **config: cls.from_config(config)
+
+
+_CLASSES = {"keras_vit>ViT": (_from_config(ViT), make_spec), "keras_vit>BiT": (_from_config(BiT), make_bit_spec)}
 _SPECS = {"keras_vit>ViTSpec": ViTSpec, "keras_vit>BiTSpec": BiTSpec}
 # What a config may hold besides objects of classes: Keras' notation for tensors of the graph and for plain values.
 _VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
@@ -112,7 +118,7 @@ def load(path):
     if isinstance(name, str) and name in _CLASSES:
         arguments = _arguments(config, shapes, path)
         try:
-            model = _CLASSES[name][0].from_config(arguments)
+            model = _CLASSES[name][0](**arguments)
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     elif _is_composed(config):
