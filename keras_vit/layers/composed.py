@@ -82,6 +82,13 @@ def train_lora_alone(layer: keras.layers.Layer) -> None:
         weight.trainable = layer.trainable and weight.name in LORA_WEIGHTS
 
 
+def freeze_quantized(layer: keras.layers.Layer) -> None:
+    """Freezes the layers inside that are quantised, unless they have LoRA: integers do not learn, and biases alone would learn something else."""
+    for part in layer._flatten_layers():
+        if part.quantization_mode is not None and not getattr(part, "lora_enabled", False):
+            part.trainable = False
+
+
 class ComposedLayer(keras.layers.Layer):
     """The base of layers with dense layers inside: they come back from their configs quantised and with LoRA, as they were.
 

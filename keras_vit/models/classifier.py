@@ -1,6 +1,7 @@
 """What ViT and BiT share: pixels in, features, a head; and a config that describes the model completely."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -84,7 +85,7 @@ class Classifier(Model):
             model.classes, model.class_names = len(class_names), tuple(class_names)
         return model
 
-    def enable_lora(self, rank: int, targets=lora.TARGETS, alpha: float | None = None) -> list[str]:
+    def enable_lora(self, rank: int, targets: str | Sequence[str] = lora.TARGETS, alpha: float | None = None) -> list[str]:
         """Low-rank adaptation: only small matrices beside the dense layers' kernels train, and the head; see models.lora.enable_lora."""
         return lora.enable_lora(self, rank, targets, alpha)
 

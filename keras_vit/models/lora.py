@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit.layers.composed import inner_layers, set_trainable, train_lora_alone
+from keras_vit.layers.composed import freeze_quantized, inner_layers, set_trainable, train_lora_alone
 from keras_vit.layers.dense import Dense, kernels_deleted_quickly
 from keras_vit.models import taps
 
@@ -51,9 +51,7 @@ def freeze_all_but_lora(model: keras.Model) -> None:
             part.trainable = True  # otherwise nothing inside would train
     for layer in _trunk(model):
         train_lora_alone(layer)
-    for part in model._flatten_layers():
-        if part.quantization_mode is not None and not getattr(part, "lora_enabled", False):
-            part.trainable = False
+    freeze_quantized(model)
 
 
 def enable_lora(model: keras.Model, rank: int, targets: str | Sequence[str] = TARGETS, alpha: float | None = None) -> list[str]:

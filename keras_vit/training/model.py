@@ -11,7 +11,8 @@ import weakref
 import keras
 from keras import ops
 
-from keras_vit.layers.dense import kernels_deleted_quickly
+from keras_vit.layers.composed import freeze_quantized
+from keras_vit.layers.dense import Dense, kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
 from keras_vit.training.inputs import feed, scope_of, topology_of
@@ -157,7 +158,8 @@ class Model(keras.Model):
     def quantize(self, mode: str | None = None, config=None, filters: Filters = None, **kwargs) -> None:
         """Keras' quantize: every dense layer, also inside the blocks, computes with a kernel of few bits. In place, and for good.
 
-        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay quantised.
+        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay quantised. If the
+        model has LoRA, this alone still trains.
 
         Args:
             mode: "int8", "int4" or "float8"; None for that of the config.
@@ -170,6 +172,8 @@ class Model(keras.Model):
         chosen = {id(layer) for layer in layers_to_quantize(self, mode, config, filters)}
         with kernels_deleted_quickly():
             super().quantize(mode, config=config, filters=lambda layer: id(layer) in chosen, **kwargs)
+        if any(isinstance(layer, Dense) and layer.lora_enabled for layer in self._flatten_layers()):
+            freeze_quantized(self)
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""

@@ -80,7 +80,7 @@ def check_trainable(model: keras.Model, replicas: int) -> None:
     wrong = [layer.path for layer in integer if any(w.name not in LORA_WEIGHTS for w in layer.trainable_weights)]
     if wrong:
         raise ValueError(
-            f"{len(wrong)} layers are quantised to {integer[0].quantization_mode}, and integers do not learn: {', '.join(wrong[:3])}... "
+            f"Layers that are quantised to {integer[0].quantization_mode} do not learn: {', '.join(wrong[:3])} ({len(wrong)} in all). "
             "Train before you quantise; or train LoRA alone: keras_vit.models.enable_lora(model, rank=8); or another head alone: "
             "vit.with_head(layer), then keras_vit.models.freeze_all_but_head."
         )

@@ -112,7 +112,7 @@ def test_files_and_clones_go_on_as_they_were(tiny, pixels, tmp_path, make, mode)
     if mode:
         model.quantize(mode)
     enable_lora(model, 2, ["query", "mlp/out"], alpha=4)
-    trained(model, pixels)
+    trained(model, pixels, steps=1)
     expected, trainable = outputs(model, pixels), paths(model.trainable_weights)
     model.save(tmp_path / "m.keras")
     for other in (keras_vit.load(tmp_path / "m.keras"), keras.saving.load_model(tmp_path / "m.keras"), model.clone()):
@@ -163,6 +163,13 @@ def test_a_quantised_kernel_is_merged_by_quantising_it_again(tiny, pixels):
     model.merge_lora()
     assert "lora" not in model.get_config() and len(model.get_config()["quantization"]) == 13
     assert np.abs(outputs(model, pixels) - expected).max() < 0.03 * np.abs(expected).max()
+
+
+def test_lora_trains_alone_in_either_order(tiny):
+    model = tiny()
+    model.enable_lora(2)
+    model.quantize("int8")
+    assert paths(model.trainable_weights) == LORA
 
 
 def test_merging_rounds_nothing_under_mixed_precision(tiny):

@@ -189,7 +189,7 @@ def fitted(model, pixels, run_eagerly=True):
 
 def test_a_quantised_model_does_not_train_but_another_head_does(tiny, pixels):
     model = quantized(tiny(depth=1))
-    with pytest.raises(ValueError, match="7 layers are quantised to int8, and integers do not learn"):
+    with pytest.raises(ValueError, match="quantised to int8 do not learn: .* .7 in all"):
         fitted(model, pixels)
     other = model.with_head(keras.layers.Dense(2, name="mine"))
     freeze_all_but_head(other)
