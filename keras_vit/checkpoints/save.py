@@ -14,7 +14,7 @@ from etils import epath
 
 from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, name_map, timm
 from keras_vit.checkpoints.reading import metadata
-from keras_vit.checkpoints.transfer import model_weights
+from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier
@@ -135,7 +135,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
 
     Raises:
         ValueError: for something other than a model of this package and a path, an unknown format, a model that the format cannot
-            express, or a path that does not suit the format.
+            express, also one that is quantised or has LoRA (.keras holds both), or a path that does not suit the format.
     """
     path = check_model_and_path("save", model, path)
     endings = {".keras": "keras", ".npz": "google"}
@@ -159,4 +159,6 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
         raise ValueError(
             f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save the ViT or BiT.'
         )
+    if format != "keras":
+        check_plain(model, f'The format "{format}"')
     {"keras": save_model, "google": _google, "timm": _timm, "huggingface": _huggingface}[format](model, path)

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
 from keras_vit.checkpoints.resample import check_method, resample_patches, resample_positions
 from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.composed import dense_config
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec
 from keras_vit.models.arguments import Changes
@@ -27,6 +28,29 @@ _CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtyp
 _CHANGEABLE = (*_CHANGEABLE_BIT, *"patch_size pool dropout attention_dropout drop_path gelu epsilon".split())
 _PATCHES = "patch_encoder/kernel"
 _POSITIONS = "position_embedding/embedding"
+
+
+def check_plain(model: Classifier, purpose: str) -> None:
+    """Refuses a model whose kernels are not plain floating-point matrices.
+
+    Args:
+        model: a ViT or BiT.
+        purpose: what needs such kernels, the start of the message.
+
+    Raises:
+        ValueError: if it is quantised, or has LoRA that is not merged, with what to do.
+    """
+    adapted = dense_config(model)
+    if "quantization" in adapted:
+        raise ValueError(
+            f'{purpose} needs weights in floating point, and "{model.name}" is quantised ({len(adapted["quantization"])} layers). Do it with '
+            "the model that you quantised, and quantise the result; .keras files and exports hold quantised models."
+        )
+    if "lora" in adapted:
+        raise ValueError(
+            f'{purpose} needs plain kernels, and "{model.name}" has LoRA ({len(adapted["lora"])} layers). Write model.merge_lora() first, or '
+            "merge a copy, model.clone(); .keras files and exports hold LoRA as it is."
+        )
 
 
 def model_weights(model: Classifier) -> dict[str, np.ndarray]:
@@ -213,7 +237,8 @@ def transfer(
             repeated for more); patch_size (the patch kernel is resampled as in FlexiViT). What the weights determine cannot change.
 
     Raises:
-        ValueError: for a change of what the weights determine; if a weight of the new model has no value, a value no weight, or shapes differ; the message lists them.
+        ValueError: for a change of what the weights determine, or a model that is quantised or has LoRA; if a weight of the new model
+            has no value, a value no weight, or shapes differ; the message lists them.
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file.")
@@ -221,5 +246,6 @@ def transfer(
         raise ValueError(
             f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."
         )
+    check_plain(model, "Another resolution, head or channels")
     config = {**model.arguments(), "variant": model.spec}
     return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, **changes)

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import flag, integer, number, rate
+from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.masking import attendable, masked_softmax, token_count
@@ -18,7 +19,7 @@ from keras_vit.layers.seeds import fold_in
 
 
 @serializable
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(ComposedLayer):
     """softmax(q k^T / sqrt(c)) v in `heads` heads, then a linear map back to the input's width.
 
     Args:
@@ -86,6 +87,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.out.build((*input_shape[:-1], inner))
         self.weights_dropout = Dropout(self.attention_dropout, dtype=policy, name="attention_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=policy, name="dropout")
+        self.restore_dense()
 
     def _split(self, x):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)

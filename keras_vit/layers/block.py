@@ -6,6 +6,7 @@ import keras
 
 from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dropout import DropPath
 from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
 from keras_vit.layers.registration import serializable
@@ -46,7 +47,7 @@ def _branch_seeds(seed):
 
 
 @serializable
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
@@ -122,6 +123,7 @@ class TransformerBlock(keras.layers.Layer):
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
             layer.build(input_shape)
         self.skip = DropPath(self.drop_path, dtype=policy, name="drop_path")
+        self.restore_dense()
 
     def _make_scale(self, name, input_shape):
         if self.layer_scale is None:

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer, rate
+from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.registration import serializable
@@ -29,7 +30,7 @@ def check_mlp(form: str, owner: str):
 
 
 @serializable
-class MlpBlock(keras.layers.Layer):
+class MlpBlock(ComposedLayer):
     """Dense, GELU, dropout, dense, dropout. With SwiGLU the first layer gives two values x, y per hidden unit, and silu(x) y follows.
 
     Args:
@@ -64,6 +65,7 @@ class MlpBlock(keras.layers.Layer):
         self.out.build((*input_shape[:-1], self.mlp_dim))
         self.hidden_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="hidden_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.restore_dense()
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""

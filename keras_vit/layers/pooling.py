@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer, number
+from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.masking import attendable, masked_softmax, present, token_count
 from keras_vit.layers.mlp import MlpBlock, check_gelu
@@ -77,7 +78,7 @@ class MeanPooling(keras.layers.Layer):
 
 
 @serializable
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(ComposedLayer):
     """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned query attends to all tokens; a residual MLP follows.
 
     Args:
@@ -112,6 +113,7 @@ class AttentionPooling(keras.layers.Layer):
         self.norm.build((None, 1, width))
         self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
         self.mlp.build((None, 1, width))
+        self.restore_dense()
 
     def _split(self, x):
         x = ops.reshape(x, (-1, token_count(x), self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)

@@ -5,6 +5,7 @@ from keras_vit.models.build import build
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
+from keras_vit.models.lora import enable_lora, merge_lora
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.vit import ViT
@@ -20,6 +21,7 @@ __all__ = [
     "ViTSpec",
     "build",
     "embed",
+    "enable_lora",
     "encode",
     "feature_map",
     "features",
@@ -27,5 +29,6 @@ __all__ = [
     "freeze_all_but_head",
     "make_bit_spec",
     "make_spec",
+    "merge_lora",
     "tokens",
 ]

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.models import taps
+from keras_vit.layers.composed import apply_dense_config, dense_config
+from keras_vit.models import lora, taps
 from keras_vit.models.checks import plain_names
 from keras_vit.training import state
 from keras_vit.training.classify import Prediction
@@ -107,6 +108,14 @@ class Classifier(Model):
             model.classes, model.class_names = len(class_names), class_names
         return model
 
+    def enable_lora(self, rank: int, targets: str | Sequence[str] = lora.TARGETS, alpha: float | None = None) -> list[str]:
+        """Low-rank adaptation: only small matrices beside the dense layers' kernels train, and the head; see models.lora.enable_lora."""
+        return lora.enable_lora(self, rank, targets, alpha)
+
+    def merge_lora(self) -> None:
+        """Adds what LoRA has learned to the kernels; see models.lora.merge_lora."""
+        lora.merge_lora(self)
+
     def _check_new_head(self, layer):
         inner = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) else []
         if not inner or any(isinstance(part, keras.layers.Lambda) for part in inner):
@@ -178,12 +187,15 @@ class Classifier(Model):
         }
 
     def get_config(self):
-        return {**self.arguments(), **state.to_config(self)}
+        return {**self.arguments(), **dense_config(self), **state.to_config(self)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = {**config, "dtype": keras.dtype_policies.deserialize(config["dtype"])}
-        training = config.pop(state.KEY, None)
+        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
+        quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
         model = cls(**config)
+        apply_dense_config(model, quantization, adapted)
+        if adapted:
+            lora.freeze_all_but_lora(model)
         state.restore(model, training)
         return model

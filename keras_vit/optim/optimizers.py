@@ -3,7 +3,8 @@
 - Momentum keeps the velocity independent of the learning rate: m = mu m + g; w -= lr m. Keras folds lr into m, so the two
   trajectories differ under a schedule.
 - Adam adds eps to the bias-corrected root of the second moment; Keras adds it to the uncorrected one.
-- Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings.
+- Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings. The two matrices
+  of LoRA are kernels: decay pulls their product to zero, and so the model to the one that it started from.
 
 The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer: `fit` does not
 overwrite the model's weights with them at its end, as it does with Keras' optimizers.
@@ -17,7 +18,10 @@ import keras
 from keras import ops
 
 from keras_vit.distribution.reduction import all_reduce
+from keras_vit.layers.dense import LORA_WEIGHTS
 from keras_vit.layers.registration import serializable
+
+KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
 
 
 def layer_depth(path: str, depth: int) -> int:
@@ -88,7 +92,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
             return
         super().build(variables)
         self._slots = [self.add_optimizer_variables(variables, slot) for slot in self.slots]
-        self._decays = [v.path.rsplit("/", 1)[-1] == "kernel" and bool(self.decay) for v in variables]
+        self._decays = [v.path.rsplit("/", 1)[-1] in KERNELS and bool(self.decay) for v in variables]
         paths = [v.path for v in variables]
         self._multipliers = layer_multipliers(paths, self.layer_decay) if self.layer_decay else [1.0] * len(paths)
 

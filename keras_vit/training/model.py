@@ -16,6 +16,8 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_vit.layers.composed import freeze_quantized
+from keras_vit.layers.dense import Dense, kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
 from keras_vit.training import classify, state
@@ -23,6 +25,7 @@ from keras_vit.training.compile_checks import check_compiled
 from keras_vit.training.input_checks import InputChecks, plain_errors
 from keras_vit.training.inputs import feed, scope_of, topology_of
 from keras_vit.training.presets import load_preset
+from keras_vit.training.quantization import Filters, check_trainable, layers_to_quantize
 from keras_vit.training.weights import RunningLoss, check_unweighted, divides_by_weights, per_counted, per_value, sums_over_batch
 
 
@@ -117,6 +120,7 @@ class Model(keras.Model):
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         with _explained_names():
             super().__init__(inputs, outputs, name=name, trainable=trainable)
+        self.__dict__.pop("quantize", None)  # Keras wraps it in checks, whose messages are those of a single layer
         self._distribution = keras.distribution.distribution()
         shape = self.input_shape
         is_image = isinstance(shape, tuple) and len(shape) == 4 and None not in shape[1:]
@@ -183,7 +187,11 @@ class Model(keras.Model):
         """A copy with the same class, config and weights, independent of this model; `name` None keeps the name."""
         config = self.get_config()
         copy = type(self).from_config(config if name is None else {**config, "name": name})
-        copy.set_weights(self.get_weights())
+        # As into a file: the order of a quantised layer's weights depends on when it was quantised.
+        for layer, other in zip(self._flatten_layers(), copy._flatten_layers(), strict=True):
+            weights = {}
+            layer.save_own_variables(weights)
+            other.load_own_variables(weights)
         return copy
 
     def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
@@ -216,6 +224,26 @@ class Model(keras.Model):
             if isinstance(args[0], keras.KerasTensor) and not any(isinstance(layer, Model) for layer in self.layers):
                 describe_input(args[0], self.spec, self.preprocessing)
         return outputs
+
+    def quantize(self, mode: str | None = None, config=None, filters: Filters = None, **kwargs) -> None:
+        """Keras' quantize: every dense layer, also inside the blocks, computes with a kernel of few bits. In place, and for good.
+
+        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay quantised. If the
+        model has LoRA, this alone still trains.
+
+        Args:
+            mode: "int8", "int4" or "float8"; None for that of the config.
+            config: a keras.quantizers.Int8QuantizationConfig, Int4QuantizationConfig or Float8QuantizationConfig; None for Keras' defaults.
+            filters: as in Keras: a regular expression or a list of them, searched in the layers' names, or a function of a layer.
+
+        Raises:
+            ValueError: for another mode, or if no dense layer is left to quantise.
+        """
+        chosen = {id(layer) for layer in layers_to_quantize(self, mode, config, filters)}
+        with kernels_deleted_quickly():
+            super().quantize(mode, config=config, filters=lambda layer: id(layer) in chosen, **kwargs)
+        if any(isinstance(layer, Dense) and layer.lora_enabled for layer in self._flatten_layers()):
+            freeze_quantized(self)
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
@@ -398,6 +426,7 @@ class Model(keras.Model):
             super()._maybe_symbolic_build(data_batch=data_batch)
 
     def make_train_function(self, force=False):
+        check_trainable(self, topology_of(self).replicas)
         self._count_examples()
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)

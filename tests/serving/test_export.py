@@ -193,3 +193,21 @@ def test_a_full_disk_is_an_error_that_names_the_export(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r'export" cannot be written: No space left on device. What was there is as it was'):
         keras_vit.export(digits_model(), tmp_path / "export")
     assert os.listdir(tmp_path) == ["export"] and os.listdir(tmp_path / "export") == []
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8", "lora"])
+def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(tmp_path, mode):
+    model = digits_model()
+    rng = np.random.default_rng(0)
+    model.get_layer("head").kernel.assign(rng.normal(size=(32, 10)))
+    if mode == "lora":
+        model.enable_lora(2)
+        for weight in model.trainable_weights:
+            weight.assign(rng.normal(size=weight.shape))
+    else:
+        model.quantize(mode)
+    keras_vit.export(model, tmp_path / "m")
+    signatures = tf.saved_model.load(tmp_path / "m").signatures
+    x = tf.constant(rng.integers(0, 256, (3, 8, 8, 1)), tf.float32)
+    np.testing.assert_allclose(signatures["pixels"](x)["logits"], model(x), atol=1e-4)
+    np.testing.assert_allclose(signatures["features"](x)["features"], keras.Model(model.input, model.features)(x), atol=1e-4)

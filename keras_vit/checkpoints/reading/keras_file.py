@@ -14,12 +14,19 @@ import h5py
 import keras
 import numpy as np
 
-from keras_vit.checkpoints.reading import metadata
+from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
+from keras_vit.layers.composed import ComposedLayer
 from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
 from keras_vit.training import state
 
-_CLASSES = {"keras_vit>ViT": (ViT, make_spec), "keras_vit>BiT": (BiT, make_bit_spec)}
+
+def _from_config(cls):
+    """The constructor of a config's arguments, which also say what is quantised or has LoRA."""
+    return lambda **config: cls.from_config(config)
+
+
+_CLASSES = {"keras_vit>ViT": (_from_config(ViT), make_spec), "keras_vit>BiT": (_from_config(BiT), make_bit_spec)}
 _SPECS = {"keras_vit>ViTSpec": ViTSpec, "keras_vit>BiTSpec": BiTSpec}
 # What a config may hold besides objects of classes: Keras' notation for tensors of the graph and for plain values.
 _VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
@@ -31,6 +38,7 @@ _MODULES = {
     "keras.initializers": keras.initializers,
     "keras.layers": keras.layers,
     "keras.models": keras.models,
+    "keras.quantizers": keras.quantizers,
     "keras.regularizers": keras.regularizers,
 }
 _KINDS = (
@@ -39,6 +47,7 @@ _KINDS = (
     keras.constraints.Constraint,
     keras.initializers.Initializer,
     keras.regularizers.Regularizer,
+    *dense_config.QUANTIZERS,
 )
 # They run code from the file, or read other files that it names.
 _UNSAFE = (
@@ -112,7 +121,7 @@ def load(path):
         try:
             model = _CLASSES[name][0](**arguments)
             state.restore(model, config["config"].get(state.KEY))
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     elif _is_composed(config):
         model = _composed(config, shapes, path)
@@ -141,8 +150,11 @@ def _arguments(config, shapes, path):
     recorded = {k: v for k, v in recorded.items() if k != state.KEY} if isinstance(recorded, dict) else recorded
     arguments = metadata.arguments(recorded, where)
     make = _CLASSES[config["registered_name"]][1]
+    values = sum(map(math.prod, shapes))
+    _check_dense_config(arguments, values, where)
+    values = 2 * values if dense_config.is_packed(arguments) else values
     try:
-        metadata.check_size(make(arguments["variant"]), arguments, len(shapes), sum(map(math.prod, shapes)), path)
+        metadata.check_size(make(arguments["variant"]), arguments, len(shapes), values, path)
     except ValueError as error:
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
     return arguments
@@ -197,6 +209,19 @@ def _is_allowed(node):
     return issubclass(cls, _KINDS) or node.get("registered_name") in _SPECS
 
 
+def _check_dense_config(config, values, where):
+    """Checks what a config says of dense layers that are quantised or have LoRA, and the objects in it.
+
+    Raises:
+        ValueError: if it is not what this package writes.
+    """
+    dense_config.check(config, values, where)
+    for node in _objects(config.get("quantization")):
+        if not _is_allowed(node):
+            raise ValueError(f"{where} names {node['class_name']} for quantisation, which is not built from a file.")
+        dense_config.check_object(node, where)
+
+
 def _composed(config, shapes, path):
     """The keras_vit.Model of a config, without its weights.
 
@@ -215,6 +240,9 @@ def _composed(config, shapes, path):
             _arguments(node, shapes, path)
         if _is_composed(node) and isinstance(node.get("config"), dict) and "spec" in node["config"]:
             metadata.check_description(node["config"], (), where)
+        if isinstance(_class_of(node), type) and issubclass(_class_of(node), ComposedLayer) and isinstance(node["config"], dict):
+            dense_config.check(node["config"], sum(map(math.prod, shapes)), where)
+        dense_config.check_object(node, where)
         if node.get("registered_name") in _SPECS:
             metadata.check_fields(node["config"], _SPECS[node["registered_name"]], where)
     try:

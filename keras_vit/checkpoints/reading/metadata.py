@@ -21,7 +21,8 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.patches import grid_size
 from keras_vit.models import BiTSpec, ViTSpec
 
-ARGUMENTS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
+_ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
+ARGUMENTS = (*_ALWAYS, "quantization", "lora")  # these two are checked in dense_config.py
 # Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers would itself take too long.
 _LARGEST = 2**31
 _LARGEST_SIDE = 2**16  # pixels

@@ -133,6 +133,12 @@ def keras_config(change, folder, rng):
 
 CALL = {"module": "os", "class_name": "mkdir", "config": {"path": "executed"}, "registered_name": None}
 LAMBDA = {"class_name": "__lambda__", "config": {"code": "4wEAAAAAAAAA", "defaults": None, "closure": None}}
+BLOCKS = {
+    "module": "keras.quantizers",
+    "class_name": "Int4QuantizationConfig",
+    "config": {"block_size": 1e-9, "weight_quantizer": None, "activation_quantizer": "?"},
+    "registered_name": None,
+}
 CALLS = {
     "function": CALL,
     "lambda": {
@@ -153,6 +159,21 @@ CALLS = {
     "remat text": {"config.remat": "all"},
     "remat beyond": {"config.remat": [7]},
     "name": {"config.name": "a/b"},
+    "quantisation": {"config.quantization": "int8"},
+    "quantisation to bits": {"config.quantization": {"head": "int3"}},
+    "quantisation of nothing": {"config.quantization": {"tail": "int8"}},
+    "quantisation of a norm": {"config.quantization": {"encoder_norm": "int8"}},
+    "quantisation of floats": {"config.quantization": {"head": "int8"}},
+    "quantisation by a call": {"config.quantization": {"head": CALL}},
+    "quantisation in tiny blocks": {"config.quantization": {"head": BLOCKS}},
+    "quantisation by text": {"config.quantization": {"head": {**BLOCKS, "class_name": "Int8QuantizationConfig"}}},
+    "lora": {"config.lora": ["head"]},
+    "lora without alpha": {"config.lora": {"block_00/attention/query": [2]}},
+    "lora of any rank": {"config.lora": {"block_00/attention/query": [10**9, 1]}},
+    "lora of rank text": {"config.lora": {"block_00/attention/query": ["2", 2]}},
+    "lora of nothing": {"config.lora": {"block_00/attention": [2, 2]}},
+    "lora without matrices": {"config.lora": {"block_00/attention/query": [2, 2]}},
+    "lora of the head": {"config.lora": {"head": [2, 2]}},
 }
 
 
