@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.io.logs import printable
+
 _NAMED = 20
 
 
@@ -43,7 +45,7 @@ class ExampleErrors:
                 return
             self.names[name] = reason()
             if len(self.names) <= _NAMED:
-                logging.warning("Skipping %s: %s", name, self.names[name])
+                logging.warning("Skipping %s: %s", printable(name), self.names[name])
             elif len(self.names) == _NAMED + 1:
                 logging.warning("More than %d examples failed: from now on they are counted and not named here.", _NAMED)
             if len(self.names) > self.limit:

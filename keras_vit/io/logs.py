@@ -1,6 +1,7 @@
 """How much is logged, and how often."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 from absl import logging
@@ -17,6 +18,11 @@ def quiet(level: int = logging.WARNING) -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+def printable(name: str) -> str:
+    """A file's name as it can be written anywhere: bytes that are not UTF-8 become \\xff and the like."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 @logging.skip_log_prefix

@@ -179,3 +179,8 @@ def test_cached_sources_give_the_same_stream(tmp_path):
             (tmp_path / "c0" / "0.png").unlink()
         assert collect(cached.shuffled(2), 24) == expected
     assert from_arrays(np.zeros((2, 4, 4, 1)), [0, 1]).cached().size == 2
+
+
+def test_a_name_that_is_not_utf8_is_logged_as_text(caplog):
+    ExampleErrors().add("photos/\udcff.jpg", lambda: "truncated")
+    assert "Skipping photos/\\xff.jpg: truncated" in caplog.text
