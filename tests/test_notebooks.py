@@ -2,10 +2,12 @@
 
 import json
 import os
+import pathlib
 
 import matplotlib
 import pytest
-from conftest import ROOT
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.processes  # none is started, but whole trainings run
 

@@ -53,6 +53,8 @@ def apply_dense_config(layer: keras.layers.Layer, quantization: Mapping[str, Any
     Raises:
         ValueError: for a path that leads to no dense layer.
     """
+    if not quantization and not lora:
+        return
     inner = inner_layers(layer)
     wrong = [path for path in {**(quantization or {}), **(lora or {})} if not isinstance(inner.get(path), keras.layers.Dense)]
     if wrong:

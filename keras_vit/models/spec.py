@@ -278,7 +278,7 @@ def _check_effect(overrides, spec):
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
     }
     for name, reason in unused.items():
-        if reason and overrides.get(name, getattr(_DEFAULTS, name)) != getattr(_DEFAULTS, name):
+        if reason and name in overrides and getattr(spec, name) != getattr(_DEFAULTS, name):
             raise ValueError(f"{name}={overrides[name]!r} has no effect: {reason}. Leave it out.")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from keras_vit.layers.composed import freeze_quantized
+from keras_vit.layers.composed import freeze_quantized, inner_layers
 from keras_vit.layers.dense import Dense, kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import step_of
@@ -187,11 +187,12 @@ class Model(keras.Model):
         """A copy with the same class, config and weights, independent of this model; `name` None keeps the name."""
         config = self.get_config()
         copy = type(self).from_config(config if name is None else {**config, "name": name})
-        # As into a file: the order of a quantised layer's weights depends on when it was quantised.
-        for layer, other in zip(self._flatten_layers(), copy._flatten_layers(), strict=True):
-            weights = {}
-            layer.save_own_variables(weights)
-            other.load_own_variables(weights)
+        copies = {"": copy, **inner_layers(copy)}
+        for path, layer in {"": self, **inner_layers(self)}.items():
+            weights: dict[str, Any] = {}
+            layer.save_own_variables(weights)  # as into a file: the order of a quantised layer's weights depends on its history
+            if weights:
+                copies[path].load_own_variables(weights)
         return copy
 
     def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):

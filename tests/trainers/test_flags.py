@@ -67,7 +67,7 @@ def test_a_users_mistake_ends_without_a_traceback(tmp_path):
         (f"--workdir={tmp_path}", "--config.data.source=folder:/none"): 'Error: There is no folder "/none"',
         (f"--workdir={tmp_path}", "nonsense"): 'Unexpected argument "nonsense"',
         (f"--workdir={tmp_path}", "--config.init=some/run"): "pretrain starts from random weights",
-        (f"--workdir={tmp_path}", "--config.model.dept=3"): 'Unknown argument "dept". Did you mean "depth"',
+        (f"--workdir={tmp_path}", "--config.model.dept=3"): 'Unknown argument "dept" of a ViT. Did you mean "depth"',
         (f"--workdir={tmp_path}", "--config.evals.few_sot.source=digits"): 'Unknown evaluator "few_sot". Did you mean "few_shot"',
     }
     for (printed, code), message in zip(
@@ -149,7 +149,7 @@ def test_the_models_fields_are_the_specs_own():
     assert all(config.model[field] == (1, 2) for field in fields)
     config = config_files.load_config("digits_pretrain")
     config_files.apply_overrides(["--config.model.dept=3"], config)
-    with pytest.raises(ValueError, match='Unknown argument "dept". Did you mean "depth"'):
+    with pytest.raises(ValueError, match='Unknown argument "dept" of a ViT. Did you mean "depth"'):
         find_task(config.task)(config).build(from_arrays(np.zeros((1, 8, 8, 1), "uint8"), [0]))
 
 

@@ -59,10 +59,12 @@ def test_losses_on_logits_pass(vits, loss):
 
 
 def with_end(vit, *layers):
-    return vit.with_head(keras.Sequential([keras.layers.Dense(3), *layers]))
+    return vit.with_head(keras.Sequential([keras.layers.Dense(3, name="logits"), *layers]))
 
 
-@pytest.mark.parametrize("end", [keras.layers.Softmax(), keras.layers.Activation("sigmoid"), keras.layers.Dense(3, "softmax")])
+@pytest.mark.parametrize(
+    "end", [keras.layers.Softmax(), keras.layers.Activation("sigmoid"), keras.layers.Dense(3, "softmax", name="shares")]
+)
 def test_a_model_that_ends_in_probabilities_takes_keras_losses_and_refuses_ours(vits, end):
     model = with_end(vits[3], end)
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=[keras.metrics.AUC(), keras.metrics.Precision()])
