@@ -30,7 +30,7 @@ def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, c
             float(re.search(pattern, told)[1])
             for pattern in (rf"{name} .*?([\d.]+) of decode", rf"\n{name} +(\d+) images/s", r"\ndecode +(\d+) images/s")
         )
-        assert ratio == pytest.approx(rate / alone, abs=0.01)
+        assert ratio == pytest.approx(rate / alone, abs=0.01, rel=0.02)  # both rates are printed as whole numbers
     held = [int(mib) for mib in re.search(r"with medium1: ([\d ]+) MiB", told)[1].split()]
     assert len(held) == 11 and min(held) > 100
 

@@ -5,7 +5,7 @@
      "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 
 `features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records in each file, and
-`bytes` the length of each file, by which a damaged one is recognized; files of version 0.3 and before lack it.
+`bytes` the length of each file, by which a damaged one is recognised; files of version 0.3 and before lack it.
 """
 
 import dataclasses
