@@ -338,7 +338,7 @@ def refusals():
     with two().scope():
         inputs = keras.Input((6,))
         late = keras_vit.Model(inputs, keras.layers.Dense(5)(inputs))
-    late.compile(keras.optimizers.Adam(), "sparse_categorical_crossentropy")
+    late.compile(keras.optimizers.Adam(), SoftmaxCrossEntropy())
     with pytest.raises(ValueError, match="optimizer was made outside the strategy's scope"):
         late.fit(x, y, verbose=0)
     ok = dense(two(), keras.optimizers.Adam, steps_per_execution=2)

@@ -38,7 +38,7 @@ def compiled(mixing=Mixup(0.2, 5), **kwargs):  # noqa: B008
     model.micro_batches = 2
     model.mixing = mixing
     optimizer.build(model.trainable_variables)
-    model._weigh_loss()
+    model._count_examples()
     model._symbolic_build(data_batch=(tf.zeros(IMAGES.shape), tf.zeros(BATCH, "int32"), tf.zeros(BATCH)))
     return model
 

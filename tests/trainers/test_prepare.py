@@ -146,7 +146,7 @@ def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(command, env=os.environ, check=False, capture_output=True).returncode == 9
-    assert [path.name for path in tmp_path.iterdir()] == [".partial-train"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".partial-train", "lock.json"]
     with pytest.raises(FileNotFoundError, match="No file matches"):
         open_source(f"tfrecord:{tmp_path}", "train")
     prepare(noisy(8), str(tmp_path), "x", "train", 2)
