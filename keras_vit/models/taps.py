@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import layers
+from keras_vit.training.compile_checks import what_is
 
 # The layer whose output is the features, whichever of them the model has: the last in the graph comes first.
 _FEATURES = ("features", "pre_logits", "fc_norm", "pool")
@@ -134,12 +135,8 @@ def _encoded(model):
 
 
 def ends_in_probabilities(model: keras.Model) -> bool:
-    """Whether the last operation of the model's output, also inside a nested model, is a softmax or sigmoid that can be seen as one."""
-    last = model
-    while isinstance(last, keras.Model) and len(getattr(last, "outputs", None) or ()) == 1:
-        last = last.outputs[0]._keras_history.operation  # `output` of a nested model leads back to itself
-    activations = (keras.activations.softmax, keras.activations.sigmoid)
-    return type(last).__name__ in ("Softmax", "Sigmoid") or getattr(last, "activation", None) in activations
+    """Whether the model's one output, also that of a model nested in it, is a softmax or sigmoid that can be seen as one."""
+    return isinstance(model.output, keras.KerasTensor) and what_is(model.output) == "probabilities"
 
 
 def feature_map(model: keras.Model, numbers: Sequence[int] | None = None) -> Any:

@@ -14,10 +14,9 @@ import numpy as np
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.backend import parse_preprocessing
 from keras_vit.training.compile_checks import what_is
-from keras_vit.training.input_checks import InputChecks, normalisation_of
+from keras_vit.training.input_checks import PIXEL_STD, InputChecks, normalisation_of
 from keras_vit.training.losses import SigmoidCrossEntropy
 
-_PIXEL_STD = 10.0  # a smaller standard deviation is not one of pixels 0..255
 ACTIVATIONS = ("softmax", "sigmoid")
 _SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 
@@ -162,7 +161,7 @@ class _Preprocessor:
                 f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
             )
         _, std = normalisation_of(model) or (None, None)
-        if std is not None and std.max() < _PIXEL_STD and model.check_pixels:
+        if std is not None and std.max() < PIXEL_STD and model.check_pixels:
             raise ValueError(
                 f"The model's std {std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255: make or load it with mean and "
                 "std on that scale, 255 times larger. If it is right, set model.check_pixels = False."

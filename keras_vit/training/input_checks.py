@@ -19,7 +19,7 @@ from keras_vit.training.labels import ONE_BASED, are_numbers, are_wrong, check_l
 from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
-_SMALLEST_STD = 10.0  # that is for pixels 0..255
+PIXEL_STD = 10.0  # a smaller standard deviation is not one of pixels 0..255
 _LARGEST_BYTE = 4 * 255.0  # with room for what filters overshoot
 _LOWEST_BYTE = -64.0
 _SAMPLE = 32  # images whose pixels are looked at
@@ -140,7 +140,7 @@ class InputChecks:
     def _problems(self, low, high, floating):
         """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the mend) of each."""
         yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
-        if self.std.max() < _SMALLEST_STD:
+        if self.std.max() < PIXEL_STD:
             yield (
                 high > float((self.mean + 10 * _LARGEST_NORMALISED * self.std).max()),
                 "look like pixels 0..255",
