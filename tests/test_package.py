@@ -15,10 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALLOWED = {
     "io": set(),
     "data": {"io"},
-    "layers": {"io", "data"},  # data when a Preprocessing is made: importing the layers does not import TensorFlow's ops
+    "layers": {"io"},
     "distribution": {"io"},
     "optim": {"io", "layers", "distribution"},
-    "training": {"io", "layers", "optim", "distribution"},
+    "training": {"io", "data", "layers", "optim", "distribution"},
     "models": {"io", "layers", "training"},
     "checkpoints": {"io", "layers", "models", "training"},
     "inspection": {"io", "layers", "models"},

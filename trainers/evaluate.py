@@ -33,7 +33,7 @@ def evaluate(values, strategy):
     from keras_vit.evaluation import Setting, parse_evaluators
     from keras_vit.io.progress import stage
     from keras_vit.runs.evaluate import task_of, write_evaluation
-    from keras_vit.training.classify import preprocessing_text
+    from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     task = task_of(values.model)
     with strategy.scope(), stage(f"Loading {values.model}"):

@@ -10,7 +10,6 @@ from keras_vit.layers.normalization import PixelNormalization
 from keras_vit.layers.patches import PatchEncoder, PatchGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
-from keras_vit.layers.preprocessing import Preprocessing
 from keras_vit.layers.tokens import ClassToken
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "PatchEncoder",
     "PatchGrid",
     "PixelNormalization",
-    "Preprocessing",
     "StdConv2D",
     "TokenPooling",
     "TransformerBlock",

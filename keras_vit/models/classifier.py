@@ -11,8 +11,9 @@ from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.models import lora, taps
 from keras_vit.models.checks import plain_names
 from keras_vit.training import state
-from keras_vit.training.classify import Prediction
-from keras_vit.training.model import Model, describe_input
+from keras_vit.training.described import describe_input
+from keras_vit.training.model import Model
+from keras_vit.training.prediction.classify import Prediction
 
 
 class Classifier(Model):

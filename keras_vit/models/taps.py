@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import layers
-from keras_vit.training.compile_checks import what_is
+from keras_vit.training.checks.compiled import what_is
 
 # The layer whose output is the features, whichever of them the model has: the last in the graph comes first.
 _FEATURES = ("features", "pre_logits", "fc_norm", "pool")

@@ -9,7 +9,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
-from keras_vit.training.classify import preprocessing_text
+from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 FORMATS = ("tf_saved_model",)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel

@@ -5,6 +5,7 @@ from keras_vit.training.averages import EvaluateAverage, swap_averages
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
+from keras_vit.training.prediction.preprocessing import Preprocessing
 
 __all__ = [
     "Accuracy",
@@ -17,6 +18,7 @@ __all__ = [
     "MixupOrCutmix",
     "Model",
     "Momentum",
+    "Preprocessing",
     "RectifiedAdam",
     "SigmoidCrossEntropy",
     "SoftmaxCrossEntropy",

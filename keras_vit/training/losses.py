@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
-from keras_vit.training.labels import check_labels, concrete, label_rows
+from keras_vit.training.checks.labels import check_labels, concrete, label_rows
 
 ONE_LOGIT = (
     "With one class, {}. Use the loss keras_vit.training.SigmoidCrossEntropy() with labels 0 and 1, and the metric "

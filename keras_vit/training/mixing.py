@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.seeds import FixedSeed, fold_in
-from keras_vit.training.labels import label_rows
+from keras_vit.training.checks.labels import label_rows
 
 
 def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:

@@ -12,7 +12,7 @@ from tpu_program import REPLICAS, lower
 import keras_vit
 from benchmarks.strategies import limit
 from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
-from keras_vit.training.inputs import Topology, check_scope, feed, topology_of
+from keras_vit.training.steps.inputs import Topology, check_scope, feed, topology_of
 
 # These tests start no processes, but compile whole programs, which takes as long.
 pytestmark = pytest.mark.processes

@@ -141,8 +141,7 @@ def test_jax_gives_the_same_numbers(tmp_path):
 
 
 def test_every_public_layer_is_in_the_cases():
-    own = {"Preprocessing"}  # TensorFlow's work on any backend, not to be compiled: test_preprocessing.py
-    assert {name for name, _, _ in CASES} | own == set(layers.__all__)
+    assert {name for name, _, _ in CASES} == set(layers.__all__)
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ model = keras_vit.load(sys.argv[1])
 paths = sorted(pathlib.Path(sys.argv[2]).iterdir())
 results = model.classify(paths)
 import tensorflow as tf
-layer = keras_vit.layers.Preprocessing(model.preprocessing)
+layer = keras_vit.training.Preprocessing(model.preprocessing)
 [mapped] = tf.data.Dataset.from_tensors(paths[-1].read_bytes()).map(layer)
 assert tf.is_tensor(mapped) and (mapped.numpy() == model.preprocess(paths[-1])).all()
 assert (np.asarray(layer(np.array([paths[-1].read_bytes()])))[0] == mapped.numpy()).all()

@@ -223,9 +223,9 @@ def test_the_number_of_batches_stays_known():
     model = classifier()
     history = model.fit(dataset(X, Y).repeat(), steps_per_epoch=3, verbose=0)
     assert history.params["steps"] == 3
-    checked = keras_vit.training.input_checks.InputChecks.of(model).dataset(dataset(X, Y))
+    checked = keras_vit.training.checks.inputs.InputChecks.of(model).dataset(dataset(X, Y))
     assert int(checked.cardinality()) == 2
-    assert int(keras_vit.training.input_checks.InputChecks.of(model).dataset(dataset(X, Y).repeat()).cardinality()) == -1
+    assert int(keras_vit.training.checks.inputs.InputChecks.of(model).dataset(dataset(X, Y).repeat()).cardinality()) == -1
 
 
 @pytest.mark.parametrize("form", [None, dataset])

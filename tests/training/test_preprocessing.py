@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data import parse
-from keras_vit.layers import Preprocessing
+from keras_vit.training import Preprocessing
 
 TEXT = "decode(3)|resize(10)|central_crop(8, 12)"
 

@@ -1,4 +1,4 @@
-"""From image files to names and probabilities: what `model.classify` and `model.preprocess` take and return.
+"""Images of any kind as the pixels that a model takes: what `model.preprocess` does.
 
 An image is a path, encoded bytes or an open file, a PIL image, or an array (h, w) or (h, w, c) of pixels 0..255. All become what
 `data.parse(text).image` makes of them, as in evaluation and in an exported model.
@@ -6,40 +6,20 @@ An image is a path, encoded bytes or an open file, a PIL image, or an array (h, 
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.layers.arguments import integer
-from keras_vit.layers.backend import parse_preprocessing
-from keras_vit.training.compile_checks import what_is
-from keras_vit.training.input_checks import PIXEL_STD, InputChecks, normalisation_of
-from keras_vit.training.losses import SigmoidCrossEntropy
-
-ACTIVATIONS = ("softmax", "sigmoid")
-_SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
-
-
-class Prediction(NamedTuple):
-    """A class that an image may show: its name, its probability in [0, 1], and its number."""
-
-    name: str
-    probability: float
-    index: int
-
-
-def preprocessing_text(model) -> str:
-    """The preprocessing of a model's images: its own text, or a resize to its input size."""
-    height, width = model.image_size
-    return model.preprocessing or f"decode({model.channels})|resize({height}, {width})"
+from keras_vit.training.checks.inputs import PIXEL_STD, InputChecks, normalisation_of
+from keras_vit.training.prediction.preprocessing import Preprocessing, parse_preprocessing, preprocessing_text
 
 
 def _is_pil(x):
     return hasattr(x, "getbands") and hasattr(x, "convert")
 
 
-def _listed(x) -> tuple[list, bool]:
+def listed(x) -> tuple[list, bool]:
     """(images, whether x is a single one)."""
     if isinstance(x, (str, bytes, bytearray, memoryview, os.PathLike)) or _is_pil(x) or hasattr(x, "read"):
         return [x], True
@@ -145,14 +125,14 @@ def _image(item, channels, checks):
     return _pixels(item, channels, checks)
 
 
-def _name(item, number, single):
+def name_of(item, number, single):
     """What messages call an image."""
     if isinstance(item, (str, os.PathLike)):
         return f'"{os.fspath(item)}"'
     return "The image" if single else f"Image {number} of the list"
 
 
-class _Preprocessor:
+class Preprocessor:
     """Images of any kind to the model's pixels, uint8 (height, width, c)."""
 
     def __init__(self, model):
@@ -198,59 +178,8 @@ class _Preprocessor:
 def preprocess(model, x: Any):
     """The pixels that `model` takes, of an image or a list of images; see Model.preprocess."""
     if isinstance(x, keras.KerasTensor) or hasattr(x, "graph"):  # symbolic: of a Keras model, or inside tf.data
-        from keras_vit.layers import Preprocessing
-
         return Preprocessing(preprocessing_text(model), dtype="uint8")(x)
-    images, single = _listed(x)
-    prepare = _Preprocessor(model)
-    pixels = [prepare(item, _name(item, i, single)) for i, item in enumerate(images)]
+    images, single = listed(x)
+    prepare = Preprocessor(model)
+    pixels = [prepare(item, name_of(item, i, single)) for i, item in enumerate(images)]
     return pixels[0] if single else np.stack(pixels) if pixels else np.zeros((0, *prepare.shape), "uint8")
-
-
-def _activation(model, activation):
-    """The function from the model's outputs to probabilities, by name; the default is that of its loss.
-
-    Raises:
-        ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
-    """
-    if what_is(model.output) == "probabilities":
-        if activation is not None:
-            raise ValueError(f"The model's outputs are probabilities already: leave out activation={activation!r}.")
-        return lambda outputs: outputs
-    if activation is None:
-        is_sigmoid = any(isinstance(loss, _SIGMOID_LOSSES) for loss in keras.tree.flatten(getattr(model, "loss", None)))
-        activation = "sigmoid" if model.classes == 1 or is_sigmoid else "softmax"
-    if activation not in ACTIVATIONS:
-        raise ValueError(f'Unknown activation "{activation}". Valid: {", ".join(ACTIVATIONS)}.')
-    if activation == "softmax" and model.classes == 1:
-        raise ValueError('The model has one class, whose softmax is always 1: use activation="sigmoid".')
-    return keras.ops.softmax if activation == "softmax" else keras.ops.sigmoid
-
-
-def _best(probabilities, names, top_k):
-    """The `top_k` classes of one image, most probable first, of probabilities (classes,)."""
-    order = np.argsort(-probabilities, kind="stable")[:top_k]
-    return [Prediction(names[i], float(probabilities[i]), int(i)) for i in order]
-
-
-def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
-    """The classes of an image or of a list of images; see Model.classify."""
-    top_k, batch_size = integer(top_k, "top_k"), integer(batch_size, "batch_size")
-    if model.classes is None:
-        raise ValueError(
-            f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
-            "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
-        )
-    function = _activation(model, activation)
-    names = model.class_names or [str(i) for i in range(model.classes)]
-    images, single = _listed(x)
-    prepare, results = _Preprocessor(model), []
-    bar = keras.utils.Progbar(len(images), unit_name="image") if verbose and len(images) > batch_size else None
-    for start in range(0, len(images), batch_size):
-        numbered = enumerate(images[start : start + batch_size], start)
-        pixels = np.stack([prepare(item, _name(item, i, single)) for i, item in numbered])
-        outputs = np.asarray(model.predict_on_batch(pixels), "float32")
-        results += [_best(row, names, top_k) for row in keras.ops.convert_to_numpy(function(outputs))]
-        if bar:
-            bar.update(len(results))
-    return results[0] if single else results

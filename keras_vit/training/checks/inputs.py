@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers import PixelNormalization
-from keras_vit.training.labels import ONE_BASED, are_numbers, are_wrong, check_labels, message
+from keras_vit.training.checks.labels import ONE_BASED, are_numbers, are_wrong, check_labels, message
 from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations

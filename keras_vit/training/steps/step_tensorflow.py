@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.distribution.reduction import all_reduce, replicas
 from keras_vit.optim.wrapper import innermost
-from keras_vit.training.weights import check_unweighted, sums_over_batch
+from keras_vit.training.steps.weights import check_unweighted, sums_over_batch
 
 
 def _rows(x):

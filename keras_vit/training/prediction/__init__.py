@@ -1,0 +1,1 @@
+"""From image files to names and probabilities: reading, preprocessing, classification."""

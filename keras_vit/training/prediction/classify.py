@@ -1,0 +1,71 @@
+"""The classes of images, by name and probability: what `model.classify` returns."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.layers.arguments import integer
+from keras_vit.training.checks.compiled import what_is
+from keras_vit.training.losses import SigmoidCrossEntropy
+from keras_vit.training.prediction.images import Preprocessor, listed, name_of
+
+ACTIVATIONS = ("softmax", "sigmoid")
+_SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+
+
+class Prediction(NamedTuple):
+    """A class that an image may show: its name, its probability in [0, 1], and its number."""
+
+    name: str
+    probability: float
+    index: int
+
+
+def _activation(model, activation):
+    """The function from the model's outputs to probabilities, by name; the default is that of its loss.
+
+    Raises:
+        ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
+    """
+    if what_is(model.output) == "probabilities":
+        if activation is not None:
+            raise ValueError(f"The model's outputs are probabilities already: leave out activation={activation!r}.")
+        return lambda outputs: outputs
+    if activation is None:
+        is_sigmoid = any(isinstance(loss, _SIGMOID_LOSSES) for loss in keras.tree.flatten(getattr(model, "loss", None)))
+        activation = "sigmoid" if model.classes == 1 or is_sigmoid else "softmax"
+    if activation not in ACTIVATIONS:
+        raise ValueError(f'Unknown activation "{activation}". Valid: {", ".join(ACTIVATIONS)}.')
+    if activation == "softmax" and model.classes == 1:
+        raise ValueError('The model has one class, whose softmax is always 1: use activation="sigmoid".')
+    return keras.ops.softmax if activation == "softmax" else keras.ops.sigmoid
+
+
+def _best(probabilities, names, top_k):
+    """The `top_k` classes of one image, most probable first, of probabilities (classes,)."""
+    order = np.argsort(-probabilities, kind="stable")[:top_k]
+    return [Prediction(names[i], float(probabilities[i]), int(i)) for i in order]
+
+
+def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
+    """The classes of an image or of a list of images; see Model.classify."""
+    top_k, batch_size = integer(top_k, "top_k"), integer(batch_size, "batch_size")
+    if model.classes is None:
+        raise ValueError(
+            f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
+            "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
+        )
+    function = _activation(model, activation)
+    names = model.class_names or [str(i) for i in range(model.classes)]
+    images, single = listed(x)
+    prepare, results = Preprocessor(model), []
+    bar = keras.utils.Progbar(len(images), unit_name="image") if verbose and len(images) > batch_size else None
+    for start in range(0, len(images), batch_size):
+        numbered = enumerate(images[start : start + batch_size], start)
+        pixels = np.stack([prepare(item, name_of(item, i, single)) for i, item in numbered])
+        outputs = np.asarray(model.predict_on_batch(pixels), "float32")
+        results += [_best(row, names, top_k) for row in keras.ops.convert_to_numpy(function(outputs))]
+        if bar:
+            bar.update(len(results))
+    return results[0] if single else results

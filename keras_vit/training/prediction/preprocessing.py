@@ -1,0 +1,119 @@
+"""The preprocessing text of evaluation: a model's own, and as a layer in front of a model or in a tf.data pipeline."""
+
+import importlib.util
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.layers.registration import serializable
+
+
+def preprocessing_text(model) -> str:
+    """The preprocessing of a model's images: its own text, or a resize to its input size."""
+    height, width = model.image_size
+    return model.preprocessing or f"decode({model.channels})|resize({height}, {width})"
+
+
+def parse_preprocessing(text: str):
+    """The data.ops.text.Preprocess that `text` describes.
+
+    Raises:
+        ImportError: without TensorFlow, which decodes and resizes images on every backend.
+        ValueError: for text that describes none.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise ImportError(
+            "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed: pip install "
+            '"keras-vit[cpu]". Without it, give the model pixels 0..255 of its size: model.predict(images).'
+        )
+    from keras_vit.data import parse
+
+    return parse(text)
+
+
+def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
+    """The shape (height, width, c) of what a Preprocess makes of pixels with so many channels, or with None of encoded images.
+
+    Raises:
+        ValueError: if images of different sizes keep different sizes.
+    """
+    import tensorflow as tf
+
+    given = tf.TensorSpec((), tf.string) if channels is None else tf.TensorSpec((None, None, channels), tf.uint8)
+    shape = tuple(tf.function(preprocess.image, autograph=False).get_concrete_function(given).output_shapes)
+    if None in shape:
+        raise ValueError(
+            f'"{preprocess.text}" gives images of different sizes: end it with one size, such as "resize(224, 224)" or "central_crop(224)".'
+        )
+    return shape
+
+
+def _apply(preprocess, images, shape: tuple, dtype: str):
+    """A Preprocess on encoded images, () or (b,), or pixels, (h, w, c) or (b, h, w, c): pixels of `shape`, (height, width, c), or with b before.
+
+    TensorFlow tensors give TensorFlow tensors on every backend, inside tf.data too; arrays give tensors of the backend.
+    """
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(images)
+    if tensor.shape.rank in (0, 3):
+        pixels = tf.ensure_shape(preprocess.image(tensor), shape)
+    else:
+        pixels = tf.map_fn(preprocess.image, tensor, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
+    pixels = tf.cast(pixels, dtype)
+    return (
+        pixels if tf.is_tensor(images) or keras.backend.backend() == "tensorflow" else keras.ops.convert_to_tensor(pixels.numpy())
+    )
+
+
+@serializable
+class Preprocessing(keras.layers.Layer):
+    """Encoded images, or pixels, as the pixels that a model takes: what the text says, as training and an exported model do it.
+
+    Args:
+        text: ops joined by "|" (docs/data.md), none of them random, which end in a fixed size: "decode|resize(256)|central_crop(224)".
+
+    Input: strings (b,), encoded JPEG, PNG...; or pixels 0..255, (b, h, w, c). Both also without b, for a dataset of single images. Output:
+    whole numbers 0..255, (b, height, width, c), in the layer's dtype. It is TensorFlow's work: on the JAX backend it maps a tf.data dataset
+    or takes arrays, and cannot be part of a compiled model.
+
+    Raises:
+        ImportError: if TensorFlow is not installed.
+        ValueError: for a text that cannot be parsed, or has random ops.
+    """
+
+    def __init__(self, text: str, **kwargs: Any):
+        if kwargs.pop("autocast", False):
+            raise ValueError("Preprocessing: autocast must be False, since a compute dtype of 16 bits would round the pixels.")
+        super().__init__(autocast=False, **kwargs)
+        self.text = text
+        self._preprocess = parse_preprocessing(text)
+        if self._preprocess.random:
+            raise ValueError(f'Preprocessing: "{text}" has random ops, which are for training. Leave them out.')
+        self.supports_jit = False  # strings
+        self._shapes = {}
+
+    def __call__(self, images, **options):
+        # Keras would convert what is not a tensor of its backend, strings among them.
+        return super().__call__(images, **options) if isinstance(images, keras.KerasTensor) else self.call(images)
+
+    def _shape(self, shape):
+        """The shape (height, width, c) of what becomes of one image of images of `shape`."""
+        channels = shape[-1] if len(shape) > 2 else None
+        if channels not in self._shapes:
+            self._shapes[channels] = _preprocessed_shape(self._preprocess, channels)
+        return self._shapes[channels]
+
+    def call(self, images):
+        shape = np.shape(images) if getattr(images, "shape", None) is None else images.shape
+        if len(shape) not in (0, 1, 3, 4):
+            raise ValueError(f"Preprocessing takes strings (b,) or pixels (b, h, w, c), got the shape {tuple(shape)}.")
+        return _apply(self._preprocess, images, self._shape(shape), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape):
+        batch = () if len(input_shape) in (0, 3) else input_shape[:1]
+        return (*batch, *self._shape(input_shape))
+
+    def get_config(self):
+        return {**super().get_config(), "text": self.text}

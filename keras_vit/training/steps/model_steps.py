@@ -1,0 +1,149 @@
+"""The steps of training, evaluation and prediction on every backend: what a batch, its weights and its replicas make of loss and metrics."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from keras_vit.optim.wrapper import step_of
+from keras_vit.training.described import DescribedModel
+from keras_vit.training.quantization import check_trainable
+from keras_vit.training.steps.inputs import topology_of
+from keras_vit.training.steps.weights import (
+    RunningLoss,
+    check_unweighted,
+    divides_by_weights,
+    per_counted,
+    per_value,
+    sums_over_batch,
+)
+
+
+def _tensorflow():
+    """The part for the TensorFlow backend, imported only when it is needed."""
+    from keras_vit.training.steps import step_tensorflow
+
+    return step_tensorflow
+
+
+class SteppingModel(DescribedModel):
+    """A model with this package's steps; its attributes are those of training.Model."""
+
+    mixing: Any = None
+    micro_batches: int = 1
+    _remaining = None
+
+    def has_own(self, *methods: str) -> bool:
+        """Whether the user's class overrides one of these methods of training.Model."""
+        raise NotImplementedError  # by training.Model
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Builds metrics and optimizer from the shapes of the data; Keras would read a batch, which fails with several workers."""
+        if self._distribute_strategy is not None:
+            _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
+        several = len(self.outputs) > 1
+        if iterator is not None and (several or self._distribute_strategy is not None):
+            data_batch = _tensorflow().local_spec(iterator.data_adapter.get_tf_dataset().element_spec)
+        if several and data_batch is not None:
+            self._symbolic_build(data_batch=data_batch)  # makes the running loss of each output
+        else:
+            super()._maybe_symbolic_build(data_batch=data_batch)
+
+    def make_train_function(self, force=False):
+        check_trainable(self, topology_of(self).replicas)
+        self._count_examples()
+        if keras.backend.backend() != "tensorflow":
+            return super().make_train_function(force)
+        if self.train_function is None or force:
+            _tensorflow().check_optimizer(self.optimizer, self.distribute_strategy)
+            own = self.has_own("train_step", "compute_metrics")
+            self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
+        return self.train_function
+
+    def make_test_function(self, force=False):
+        self._count_examples()
+        if keras.backend.backend() != "tensorflow":
+            return super().make_test_function(force)
+        if self.test_function is None or force:
+            own = self.has_own("test_step", "compute_metrics")
+            self.test_function = _tensorflow().make_function(self, self.test_step, lambda: self._remaining, own)
+        return self.test_function
+
+    def make_predict_function(self, force=False):
+        several = keras.backend.backend() == "tensorflow" and topology_of(self).workers > 1
+        if not several:
+            return super().make_predict_function(force)
+        if self.predict_function is None or force:
+            self.predict_function = _tensorflow().make_gathering_function(self, self.predict_step)
+        return self.predict_function
+
+    def _get_metrics_result_or_logs(self, logs):
+        """What an epoch reports. Keras would report its own running loss, 0, where a step of the user's own returns only "loss"."""
+        if self.has_own("train_step", "test_step", "compute_metrics"):
+            return logs
+        return super()._get_metrics_result_or_logs(logs)
+
+    def _count_examples(self):
+        """Has the running losses, of all outputs and of each, average over examples rather than batches."""
+        for tracker in self._running_losses():
+            if type(tracker) is keras.metrics.Mean:
+                tracker.__class__ = RunningLoss  # made and registered by Keras
+
+    def train_step(self, *args):
+        """The arguments are (batch,), and on the JAX backend (state, batch)."""
+        if keras.backend.backend() == "tensorflow":
+            return _tensorflow().train_step(self, *args)
+        state, batch = args
+        if self.mixing is not None:
+            images, labels, *rest = batch
+            check_unweighted(rest[0] if rest else None)
+            batch = (*self.mixing(images, labels, step_of(self.optimizer, state[2])), *rest)
+        if self.micro_batches > 1:
+            from keras_vit.training.steps.step_jax import accumulated_step
+
+            return accumulated_step(self, state, batch)
+        with self.weighing(keras.utils.unpack_x_y_sample_weight(batch)[2], is_mean=False):
+            return super().train_step(state, batch)
+
+    def test_step(self, *args):
+        """The arguments are (batch,), and on the JAX backend (state, batch)."""
+        _, _, weights = keras.utils.unpack_x_y_sample_weight(args[-1])
+        with self.weighing(weights, is_mean=True):
+            return super().test_step(*args)
+
+    @contextlib.contextmanager
+    def weighing(self, weights: Any, is_mean: bool) -> Iterator[None]:
+        """While a step is traced, tells the running losses the weights of its examples.
+
+        Args:
+            weights: one tensor, a structure with one per output, or None.
+            is_mean: see RunningLoss.
+        """
+        total, *outputs = self._running_losses()
+        each = [] if weights is None or sums_over_batch(self.loss) else keras.tree.flatten(weights)
+        total.weights = each[0] if each and (is_mean or len(each) == 1) else None
+        for i, tracker in enumerate(outputs):
+            tracker.weights = None if not each else each[i] if len(each) == len(outputs) else each[0]
+        for tracker in (total, *outputs):
+            tracker.is_mean, tracker.by_weight = is_mean, divides_by_weights(self.loss)
+        try:
+            yield
+        finally:
+            for tracker in (total, *outputs):
+                tracker.weights = None
+
+    def _running_losses(self):
+        """The metrics that hold the running loss: of all, and, of a model with several outputs, of each."""
+        return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not counted."""
+        weights = per_value(sample_weight, y_pred)
+        if not training and weights is not None and not sums_over_batch(self.loss):
+            weights = per_counted(weights)
+        return super().compute_loss(x, y, y_pred, weights, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Keras' metrics, with weights of examples for outputs of any rank."""
+        return super().compute_metrics(x, y, y_pred, per_value(sample_weight, y_pred))
