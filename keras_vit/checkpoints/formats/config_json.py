@@ -6,7 +6,8 @@ Each function takes a model that the format can express, see CAPABILITIES in the
 import numpy as np
 
 from keras_vit.checkpoints.formats.bit import timm_size
-from keras_vit.checkpoints.formats.huggingface import GELUS, dinov2_mlp_ratio, model_type
+from keras_vit.checkpoints.formats.huggingface import model_type
+from keras_vit.checkpoints.formats.huggingface_config import GELUS, dinov2_mlp_ratio
 from keras_vit.checkpoints.formats.timm import HYBRIDS
 
 

@@ -5,6 +5,15 @@ import re
 from collections.abc import Iterable, Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.huggingface_config import (
+    check_config,
+    dinov2_mlp_ratio,
+    epsilon,
+    gelu,
+    labels,
+    normalisation,
+    preprocessing,
+)
 from keras_vit.checkpoints.formats.name_map import (
     NameMap,
     conv,
@@ -19,15 +28,12 @@ from keras_vit.checkpoints.formats.parsed import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     ParsedCheckpoint,
-    check_agreement,
-    constants,
     depth,
     grid,
     heads,
     hint_grid,
     known_heads,
     need,
-    normalisation,
     pixels,
     renamed,
     setting,
@@ -89,17 +95,8 @@ TYPES = {
         imagenet=False,
     ),
 }
-# What "model_type" in config.json may be, by the type that the arrays have.
-_MODEL_TYPES = {
-    "vit": ("vit", "vit_mae", "vit_msn"),
-    "deit": ("deit",),
-    "dinov2": ("dinov2",),
-    "dinov2_with_registers": ("dinov2_with_registers",),
-    "siglip_vision_model": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
-}
 # The parts of a larger model's config.json that describe its image model.
 _SECTIONS = ("vision_config", "backbone_config", "encoder")
-GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
 _DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_ids$)")
 
 
@@ -110,26 +107,6 @@ def model_type(spec) -> str:
     if spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu":
         return "dinov2_with_registers" if spec.registers else "dinov2"
     return "deit" if spec.distillation_token else "vit"
-
-
-def _dinov2_mlp_dim(fields, ratio):
-    """mlp_dim as DINOv2's code computes it from an mlp_ratio; None without one."""
-    if ratio is None:
-        return None
-    hidden = int(fields["width"] * ratio)
-    # For SwiGLU it is two thirds of that, rounded up to a multiple of 8.
-    return (int(hidden * 2 / 3) + 7) // 8 * 8 if fields["mlp_form"] == "swiglu" else hidden
-
-
-def dinov2_mlp_ratio(spec) -> float | None:
-    """The mlp_ratio from which DINOv2's code computes mlp_dim; None if there is none."""
-    fields = {"width": spec.width, "mlp_form": spec.mlp_form}
-    if spec.mlp_form == "swiglu":
-        return next((ratio for ratio in range(1, 17) if _dinov2_mlp_dim(fields, ratio) == spec.mlp_dim), None)
-    ratio = spec.mlp_dim / spec.width
-    if _dinov2_mlp_dim(fields, ratio) != spec.mlp_dim:
-        return None
-    return int(ratio) if ratio.is_integer() else ratio
 
 
 def _siglip_fields(model):
@@ -242,13 +219,6 @@ def _fields(arrays, kind, config, options):
     w = need(arrays, f"{names.prefix}{names.patch}.weight", 4)
     swiglu = f"{block}mlp.weights_in.weight" in arrays
     hidden = need(arrays, f"{block}mlp.weights_out.weight" if swiglu else f"{block}{names.mlp[1]}.weight", 2)
-    act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
-    if act not in GELUS:
-        raise ValueError(f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(GELUS)}.")
-    epsilon = setting(config, "layer_norm_eps", float, int)
-    epsilon = names.epsilon if epsilon is None else epsilon
-    if not 0 < epsilon < 1:
-        raise ValueError(f"config.json has layer_norm_eps={epsilon!r}, expected a small positive number.")
     tokens = f"{names.prefix}embeddings.register_tokens"
     registers = need(arrays, tokens, 3).shape[1] if tokens in arrays else 0
     if setting(config, "num_register_tokens", int) not in (None, registers):
@@ -273,99 +243,10 @@ def _fields(arrays, kind, config, options):
         "registers": registers,
         "layer_scale": 1.0 if kind.startswith("dinov2") else None,
         "qkv_bias": f"{block}{names.attention['query']}.bias" in arrays,
-        "gelu": GELUS[act],
-        "epsilon": epsilon,
+        "gelu": gelu(config, kind),
+        "epsilon": epsilon(config, names.epsilon),
         "pool": pool,
     }
-
-
-def _check_config(outer, config, kind, fields, size, classes, channels):
-    """Compares config.json with the arrays, which alone determine the sizes.
-
-    Args:
-        outer, config: config.json, and the part of it that describes the image model.
-        kind, fields, size, classes, channels: type, spec, image size, labels and channels by the arrays.
-
-    Raises:
-        ValueError: naming each difference.
-    """
-    types, stated_type = _MODEL_TYPES[kind], setting(config, "model_type", str)
-    rows = [
-        ("model_type", stated_type, stated_type if stated_type in types else kind),
-        ("hidden_size", setting(config, "hidden_size", int), fields["width"]),
-        ("num_hidden_layers", setting(config, "num_hidden_layers", int), fields["depth"]),
-        ("patch_size", stated_pair(config, "patch_size"), tuple(fields["patch_size"])),
-        ("num_channels", setting(config, "num_channels", int), channels),
-        ("image_size", stated_pair(config, "image_size"), size),
-    ]
-    if kind.startswith("dinov2"):
-        ratio = setting(config, "mlp_ratio", int, float)
-        rows.append(("use_swiglu_ffn", setting(config, "use_swiglu_ffn", bool), fields["mlp_form"] == "swiglu"))
-        rows.append(("the MLP's width, by mlp_ratio,", _dinov2_mlp_dim(fields, ratio), fields["mlp_dim"]))
-    else:
-        rows.append(("intermediate_size", setting(config, "intermediate_size", int), fields["mlp_dim"]))
-    if kind != "siglip_vision_model":
-        rows.append(("qkv_bias", setting(config, "qkv_bias", bool), fields["qkv_bias"]))
-    if classes is not None:
-        labels = setting(outer, "id2label", dict)
-        rows.append(("the number of labels in id2label", None if labels is None else len(labels), classes))
-        rows.append(("num_labels", setting(outer, "num_labels", int), classes))
-    check_agreement(rows)
-
-
-def _rescaling(preprocessor):
-    """What 1 is in pixels after the rescaling of preprocessor_config.json, by default 255.
-
-    Raises:
-        ValueError: if the factor is not a positive number.
-    """
-    if preprocessor.get("do_rescale", True) is False:
-        return 1.0
-    factor = setting(preprocessor, "rescale_factor", float, int)
-    factor = 1 / 255 if factor is None else factor
-    if not 1e-6 < factor < 1e6:
-        raise ValueError(f"rescale_factor in the config should be a positive number, such as 1/255, got {factor!r}.")
-    return 1 / factor
-
-
-def _normalisation(kind, preprocessor, channels, options, assumptions):
-    """mean and std on the 0..255 scale, from preprocessor_config.json; the usual ones of the type without it."""
-    scale = _rescaling(preprocessor)
-    stated = constants(preprocessor, ("image_mean", "image_std"), scale)
-    if preprocessor.get("do_normalize", True) is False:
-        stated = (0.0,) * channels, (scale,) * channels
-    missing = "image_mean and image_std in preprocessor_config.json" if preprocessor else "preprocessor_config.json"
-    assumption = f"No {missing}: assuming the usual normalisation of {kind}. If that is wrong, pass mean and std."
-    usual = (IMAGENET_MEAN, IMAGENET_STD) if TYPES[kind].imagenet else (127.5, 127.5)
-    return normalisation(stated, usual, channels, options, assumption, assumptions)
-
-
-def _preprocessing(preprocessor):
-    """The steps of preprocessor_config.json as a function (h, w) -> text; None where they are of another form."""
-    size, crop = (setting(preprocessor, name, dict, int, list) for name in ("size", "crop_size"))
-    method = {2: "bilinear", 3: "bicubic"}.get(setting(preprocessor, "resample", int))
-    if not isinstance(size, dict) or method is None:
-        return None
-    edge, height = setting(size, "shortest_edge", int), setting(crop, "height", int) if isinstance(crop, dict) else None
-    if edge and height and preprocessor.get("do_center_crop"):
-        if not (0 < height < 2**16 and 0 < edge < 2**16):
-            raise ValueError(
-                f"The images' shortest_edge of {edge} and crop_size of {height} in the config are not sizes in pixels."
-            )
-        ratio = edge / height
-        return lambda h, w: f"decode|resize({round(min(h, w) * ratio)}, method='{method}')|central_crop({h}, {w})"
-    return lambda h, w: f"decode|resize({h}, {w}, method='{method}')"
-
-
-def _labels(config, classes):
-    """The class names in id2label; None if there are none, or placeholders."""
-    labels = setting(config, "id2label", dict)
-    if labels is None or classes is None:
-        return None
-    names = tuple(labels.get(str(i)) for i in range(classes))
-    if not all(type(name) in (str, int) for name in names):
-        raise ValueError(f'"id2label" in the config should name the classes "0" to "{classes - 1}".')
-    return None if str(names[0]).startswith("LABEL_") else tuple(map(str, names))
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
@@ -378,7 +259,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     assumptions = []
     fields = _fields(arrays, kind, config, options)
     channels = need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1]
-    fields.update(_normalisation(kind, contents.preprocessor, channels, options, assumptions))
+    usual = (IMAGENET_MEAN, IMAGENET_STD) if names.imagenet else (127.5, 127.5)
+    fields.update(normalisation(kind, contents.preprocessor, usual, channels, options, assumptions))
     head = next((name for name in ("classifier.weight", "cls_classifier.weight") if name in arrays), None)
     classes = None if head is None else need(arrays, head, 2).shape[0]
     if kind == "deit" and "classifier.weight" in arrays:
@@ -395,7 +277,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     )
     size = pixels(shape, fields["patch_size"])
     fits = stated is not None and tuple(s // p for s, p in zip(stated, fields["patch_size"])) == shape
-    _check_config(outer, config, kind, fields, stated if fits else size, classes, channels)
+    check_config(outer, config, kind, fields, stated if fits else size, classes, channels)
     return ParsedCheckpoint(
         "vit",
         fields,
@@ -404,11 +286,11 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         arrays,
         classes,
         channels,
-        _labels(outer, classes),
+        labels(outer, classes),
         dropped,
         assumptions,
         "timm" if kind == "dinov2_with_registers" else "bicubic",
-        _preprocessing(contents.preprocessor),
+        preprocessing(contents.preprocessor),
     )
 
 

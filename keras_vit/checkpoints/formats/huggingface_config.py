@@ -1,0 +1,147 @@
+"""What Hugging Face's config.json and preprocessor_config.json say of a model: checked against its arrays, and taken where these say nothing."""
+
+from keras_vit.checkpoints.formats import parsed
+from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
+
+GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
+# What "model_type" in config.json may be, by the type that the arrays have.
+_MODEL_TYPES = {
+    "vit": ("vit", "vit_mae", "vit_msn"),
+    "deit": ("deit",),
+    "dinov2": ("dinov2",),
+    "dinov2_with_registers": ("dinov2_with_registers",),
+    "siglip_vision_model": ("siglip", "siglip_vision_model", "siglip2", "siglip2_vision_model"),
+}
+
+
+def gelu(config, kind: str) -> str:
+    """The form of GELU that hidden_act names.
+
+    Raises:
+        ValueError: for an activation that is not implemented.
+    """
+    act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
+    if act not in GELUS:
+        raise ValueError(f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(GELUS)}.")
+    return GELUS[act]
+
+
+def epsilon(config, default: float) -> float:
+    """That of the normalisations.
+
+    Raises:
+        ValueError: if it is not a small positive number.
+    """
+    stated = setting(config, "layer_norm_eps", float, int)
+    stated = default if stated is None else stated
+    if not 0 < stated < 1:
+        raise ValueError(f"config.json has layer_norm_eps={stated!r}, expected a small positive number.")
+    return stated
+
+
+def _dinov2_mlp_dim(fields, ratio):
+    """mlp_dim as DINOv2's code computes it from an mlp_ratio; None without one."""
+    if ratio is None:
+        return None
+    hidden = int(fields["width"] * ratio)
+    # For SwiGLU it is two thirds of that, rounded up to a multiple of 8.
+    return (int(hidden * 2 / 3) + 7) // 8 * 8 if fields["mlp_form"] == "swiglu" else hidden
+
+
+def dinov2_mlp_ratio(spec) -> float | None:
+    """The mlp_ratio from which DINOv2's code computes mlp_dim; None if there is none."""
+    fields = {"width": spec.width, "mlp_form": spec.mlp_form}
+    if spec.mlp_form == "swiglu":
+        return next((ratio for ratio in range(1, 17) if _dinov2_mlp_dim(fields, ratio) == spec.mlp_dim), None)
+    ratio = spec.mlp_dim / spec.width
+    if _dinov2_mlp_dim(fields, ratio) != spec.mlp_dim:
+        return None
+    return int(ratio) if ratio.is_integer() else ratio
+
+
+def check_config(outer, config, kind, fields, size, classes, channels):
+    """Compares config.json with the arrays, which alone determine the sizes.
+
+    Args:
+        outer, config: config.json, and the part of it that describes the image model.
+        kind, fields, size, classes, channels: type, spec, image size, labels and channels by the arrays.
+
+    Raises:
+        ValueError: naming each difference.
+    """
+    types, stated_type = _MODEL_TYPES[kind], setting(config, "model_type", str)
+    rows = [
+        ("model_type", stated_type, stated_type if stated_type in types else kind),
+        ("hidden_size", setting(config, "hidden_size", int), fields["width"]),
+        ("num_hidden_layers", setting(config, "num_hidden_layers", int), fields["depth"]),
+        ("patch_size", stated_pair(config, "patch_size"), tuple(fields["patch_size"])),
+        ("num_channels", setting(config, "num_channels", int), channels),
+        ("image_size", stated_pair(config, "image_size"), size),
+    ]
+    if kind.startswith("dinov2"):
+        ratio = setting(config, "mlp_ratio", int, float)
+        rows.append(("use_swiglu_ffn", setting(config, "use_swiglu_ffn", bool), fields["mlp_form"] == "swiglu"))
+        rows.append(("the MLP's width, by mlp_ratio,", _dinov2_mlp_dim(fields, ratio), fields["mlp_dim"]))
+    else:
+        rows.append(("intermediate_size", setting(config, "intermediate_size", int), fields["mlp_dim"]))
+    if kind != "siglip_vision_model":
+        rows.append(("qkv_bias", setting(config, "qkv_bias", bool), fields["qkv_bias"]))
+    if classes is not None:
+        stated = setting(outer, "id2label", dict)
+        rows.append(("the number of labels in id2label", None if stated is None else len(stated), classes))
+        rows.append(("num_labels", setting(outer, "num_labels", int), classes))
+    check_agreement(rows)
+
+
+def _rescaling(preprocessor):
+    """What 1 is in pixels after the rescaling of preprocessor_config.json, by default 255.
+
+    Raises:
+        ValueError: if the factor is not a positive number.
+    """
+    if preprocessor.get("do_rescale", True) is False:
+        return 1.0
+    factor = setting(preprocessor, "rescale_factor", float, int)
+    factor = 1 / 255 if factor is None else factor
+    if not 1e-6 < factor < 1e6:
+        raise ValueError(f"rescale_factor in the config should be a positive number, such as 1/255, got {factor!r}.")
+    return 1 / factor
+
+
+def normalisation(kind: str, preprocessor, usual, channels: int, options, assumptions):
+    """mean and std on the 0..255 scale, from preprocessor_config.json; without it the `usual` ones of the type."""
+    scale = _rescaling(preprocessor)
+    stated = constants(preprocessor, ("image_mean", "image_std"), scale)
+    if preprocessor.get("do_normalize", True) is False:
+        stated = (0.0,) * channels, (scale,) * channels
+    missing = "image_mean and image_std in preprocessor_config.json" if preprocessor else "preprocessor_config.json"
+    assumption = f"No {missing}: assuming the usual normalisation of {kind}. If that is wrong, pass mean and std."
+    return parsed.normalisation(stated, usual, channels, options, assumption, assumptions)
+
+
+def preprocessing(preprocessor):
+    """The steps of preprocessor_config.json as a function (h, w) -> text; None where they are of another form."""
+    size, crop = (setting(preprocessor, name, dict, int, list) for name in ("size", "crop_size"))
+    method = {2: "bilinear", 3: "bicubic"}.get(setting(preprocessor, "resample", int))
+    if not isinstance(size, dict) or method is None:
+        return None
+    edge, height = setting(size, "shortest_edge", int), setting(crop, "height", int) if isinstance(crop, dict) else None
+    if edge and height and preprocessor.get("do_center_crop"):
+        if not (0 < height < 2**16 and 0 < edge < 2**16):
+            raise ValueError(
+                f"The images' shortest_edge of {edge} and crop_size of {height} in the config are not sizes in pixels."
+            )
+        ratio = edge / height
+        return lambda h, w: f"decode|resize({round(min(h, w) * ratio)}, method='{method}')|central_crop({h}, {w})"
+    return lambda h, w: f"decode|resize({h}, {w}, method='{method}')"
+
+
+def labels(config, classes):
+    """The class names in id2label; None if there are none, or placeholders."""
+    labels = setting(config, "id2label", dict)
+    if labels is None or classes is None:
+        return None
+    names = tuple(labels.get(str(i)) for i in range(classes))
+    if not all(type(name) in (str, int) for name in names):
+        raise ValueError(f'"id2label" in the config should name the classes "0" to "{classes - 1}".')
+    return None if str(names[0]).startswith("LABEL_") else tuple(map(str, names))
