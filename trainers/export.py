@@ -41,7 +41,7 @@ def export(values):
         if values.format in FORMATS:
             keras_vit.save(model, values.output, format=values.format)
         else:
-            keras_vit.export(model, values.output, format=values.format, top_k=values.top_k)
+            keras_vit.export(model, values.output, format=values.format, top_k=values.top_k, activation=values.activation)
     logging.info("Exported %s to %s.", values.model, values.output)
 
 
@@ -52,6 +52,12 @@ def run():
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, timm, huggingface, google or keras.")
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
+    flags.string(
+        "activation",
+        None,
+        "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else softmax.",
+    )
+    flags.only_with("activation", "format", lambda form: form == "tf_saved_model", "--format=tf_saved_model")
     flags.only_with("top_k", "format", lambda form: form == "tf_saved_model", "--format=tf_saved_model")
     flags.launch(main)
 

@@ -9,6 +9,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
+from keras_vit.training.prediction.classify import activation_of
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 FORMATS = ("tf_saved_model",)
@@ -28,14 +29,14 @@ def _named(outputs):
     return {"outputs": outputs}
 
 
-def _pixel_endpoint(model, training):
+def _pixel_endpoint(model, training, activation):
     """images (b, h, w, c) float32 -> logits and probabilities (b, classes); outputs, for heads of the user's own."""
 
     def pixels(images):
         outputs = model(images, training=training)
         results = {} if isinstance(model, Classifier) else _named(outputs)
         if model.classes is not None:
-            results = {**results, "logits": outputs, "probabilities": keras.ops.softmax(outputs)}
+            results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
         return _float32(results)
 
     return pixels
@@ -51,7 +52,7 @@ def _feature_endpoint(model, tensor, training):
     return endpoint
 
 
-def _bytes_endpoint(model, top_k):
+def _bytes_endpoint(model, top_k, activation):
     """Encoded images (b,) strings -> the top k probabilities (b, k) and class names (b, k), best first; or the model's outputs."""
     import tensorflow as tf
 
@@ -74,7 +75,7 @@ def _bytes_endpoint(model, top_k):
 
     def serving_default(encoded_images):
         logits = tf.cast(model(decoded(encoded_images), training=False), tf.float32)
-        best = tf.math.top_k(tf.nn.softmax(logits), k=min(top_k, model.classes))
+        best = tf.math.top_k(activation(logits), k=min(top_k, model.classes))
         return {"probabilities": best.values, "classes": tf.gather(names, best.indices)}
 
     return serving_default
@@ -115,7 +116,7 @@ def _check(model, path, format):
     if model.classes is not None and ends_in_probabilities(model):
         raise ValueError(
             f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid, and an export would '
-            "apply the softmax twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
+            "apply one twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
         )
 
 
@@ -128,7 +129,12 @@ def _features_or_none(model):
 
 
 def export(
-    model: keras.Model, path: str | os.PathLike, format: str = "tf_saved_model", top_k: int = 5, verbose: bool = False
+    model: keras.Model,
+    path: str | os.PathLike,
+    format: str = "tf_saved_model",
+    top_k: int = 5,
+    verbose: bool = False,
+    activation: str | None = None,
 ) -> None:
     """Writes `model` to the folder `path` as a SavedModel that runs without this package.
 
@@ -148,6 +154,8 @@ def export(
         format: "tf_saved_model".
         top_k: how many classes serving_default returns.
         verbose: print the signatures.
+        activation: from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the model's
+            own.
 
     Raises:
         ValueError: for something other than a model of this package and a path, an unknown format, a backend other than TensorFlow, a
@@ -161,14 +169,15 @@ def export(
     images = [tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")]
     encoded = [tf.TensorSpec((None,), tf.string, name="encoded_images")]
     tensor = _features_or_none(model)
+    function = None if model.classes is None else activation_of(model, activation)
     archive = keras.export.ExportArchive()
     archive.track(model)
     if isinstance(model, Classifier) and model.classes is None:
         archive.add_endpoint("serving_default", _feature_endpoint(model, tensor, False), images)
     else:
-        archive.add_endpoint("serving_default", _bytes_endpoint(model, top_k), encoded)
-        archive.add_endpoint("pixels", _pixel_endpoint(model, False), images)
-        archive.add_endpoint("pixels_training", _pixel_endpoint(model, True), images)
+        archive.add_endpoint("serving_default", _bytes_endpoint(model, top_k, function), encoded)
+        archive.add_endpoint("pixels", _pixel_endpoint(model, False, function), images)
+        archive.add_endpoint("pixels_training", _pixel_endpoint(model, True, function), images)
     if tensor is not None:
         archive.add_endpoint("features", _feature_endpoint(model, tensor, False), images)
         archive.add_endpoint("features_training", _feature_endpoint(model, tensor, True), images)

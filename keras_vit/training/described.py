@@ -46,6 +46,7 @@ class DescribedModel(keras.Model):
     preprocessing: str | None
     classes: int | None
     class_names: tuple[str, ...] | None
+    activation: str | None = None
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         with _explained_names():

@@ -153,3 +153,20 @@ def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
     if not all(counts):
         raise ValueError(f"Balanced class weights need at least one example of every class; got counts {list(counts)}.")
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
+
+
+ACTIVATIONS = ("softmax", "sigmoid")
+_SOFTMAX_LOSSES = (
+    SoftmaxCrossEntropy,
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+)
+_SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+
+
+def activation_by(loss: Any) -> str | None:
+    """Which of ACTIVATIONS makes probabilities of the logits that a loss trains; None for other losses, and for several."""
+    if isinstance(loss, _SIGMOID_LOSSES):
+        return "sigmoid"
+    return "softmax" if isinstance(loss, _SOFTMAX_LOSSES) else None

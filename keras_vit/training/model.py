@@ -17,6 +17,7 @@ from keras_vit.layers.dense import Dense, kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
+from keras_vit.training.losses import activation_by
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.quantization import Filters, layers_to_quantize
 from keras_vit.training.steps.inputs import feed, scope_of, topology_of
@@ -63,8 +64,9 @@ class Model(SteppingModel):
             its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
             whole batch.
         check_pixels: whether floating-point images on another scale than the model's normalisation are refused.
+        activation: "softmax" or "sigmoid", from logits to probabilities: that of the last loss that was a cross-entropy; None before.
 
-    A `.keras` file keeps mixing, micro_batches, and which layers are frozen.
+    A `.keras` file keeps mixing, micro_batches, activation, and which layers are frozen.
     """
 
     check_pixels: bool = True
@@ -76,6 +78,7 @@ class Model(SteppingModel):
             ValueError: for a loss or metric on probabilities of a model that returns logits, the reverse, or a softmax over one class.
         """
         check_compiled(self, loss, [metrics, weighted_metrics])
+        self.activation = activation_by(loss) or self.activation
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
 
     def compile_from_config(self, config):
@@ -174,8 +177,8 @@ class Model(SteppingModel):
             x: an image or several, as for `preprocess`.
             top_k: how many classes, at most.
             batch_size: images at once.
-            activation: "softmax" or "sigmoid", for models of several labels per image. None for sigmoid if the model has one class or was
-                compiled with a binary cross-entropy, else softmax.
+            activation: "softmax" or "sigmoid", for models of several labels per image. None for the model's own (`model.activation`), or
+                else for sigmoid if it has one class, softmax if more.
             verbose: whether to show progress; "auto" for more images than a batch.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What a model's config keeps of how it is trained: which layers are frozen, micro_batches and mixing."""
+"""What a model's config keeps of how it is trained: which layers are frozen, micro_batches, mixing and activation."""
 
 import dataclasses
 import warnings
@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.training.losses import ACTIVATIONS
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 
 KEY = "training"  # of a model's config
@@ -28,11 +29,12 @@ def _mixing(mixing):
 
 
 def to_config(model: keras.Model) -> dict[str, Any]:
-    """{KEY: the state of `model` as JSON}; {} for a model whose layers all train, in one part and without mixing."""
+    """{KEY: the state of `model` as JSON}; {} for a model whose layers all train, in one part, without mixing and without a known loss."""
     state = {
         "frozen": ["/".join(path) for path in _frozen(model)],
         "micro_batches": model.micro_batches if model.micro_batches != 1 else None,
         "mixing": _mixing(model.mixing),
+        "activation": model.activation,
     }
     state = {name: value for name, value in state.items() if value not in (None, [])}
     return {KEY: state} if state else {}
@@ -51,11 +53,13 @@ def restore(model: keras.Model, state: Any) -> None:
         layers = [_find(model, path) for path in frozen]
         if type(micro_batches) is not int or micro_batches < 1:
             raise ValueError(f"micro_batches={micro_batches!r}")
+        if state.get("activation") not in (None, *ACTIVATIONS):
+            raise ValueError(f"activation={state['activation']!r}")
         if mixing is not None:
             model.mixing = _MIXINGS[mixing["name"]](**{name: value for name, value in mixing.items() if name != "name"})
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
         raise ValueError(f'The model\'s config has a "{KEY}" that this model cannot have: {error!r}.') from None
-    model.micro_batches = micro_batches
+    model.micro_batches, model.activation = micro_batches, state.get("activation")
     for layer in layers:
         # A layer made from a config may be frozen already, but not the layers in it, and setting the same value again has no effect.
         layer.trainable = True

@@ -18,7 +18,7 @@ NAMES = tuple("zero one two three four five six seven eight nine".split())
 def digits_model(**kwargs):
     keras.utils.set_random_seed(0)
     size = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "pool": "gap", "position_std": 1.0, "classes": 10, **kwargs}
-    names = NAMES if size["classes"] else None
+    names = NAMES if size["classes"] == 10 else None
     return keras_vit.ViT("Ti/2", image_size=8, channels=1, class_names=names, preprocessing="decode(1)|resize(8, 8)", **size)
 
 
@@ -130,6 +130,27 @@ def test_outputs_are_float32_under_mixed_precision(tmp_path):
     x = tf.zeros((2, 8, 8, 1))
     for name in ("pixels", "features", "pixels_training"):
         assert all(v.dtype == tf.float32 for v in loaded.signatures[name](x).values())
+
+
+@pytest.mark.parametrize(
+    ("classes", "loss", "activation"),
+    [(10, "SigmoidCrossEntropy", None), (1, None, None), (10, None, "sigmoid")],
+    ids=["by its loss", "one class", "told"],
+)
+def test_probabilities_of_a_sigmoid_model(tmp_path, classes, loss, activation):
+    model = digits_model(classes=classes)
+    model.get_layer("head").bias.assign(np.linspace(-1, 2, classes))
+    if loss:
+        model.compile("sgd", getattr(keras_vit.training, loss)())
+    keras_vit.export(model, tmp_path / "m", activation=activation)
+    out = tf.saved_model.load(tmp_path / "m").signatures["pixels"](tf.ones((1, 8, 8, 1)))
+    np.testing.assert_allclose(out["probabilities"], tf.sigmoid(out["logits"]), atol=1e-6)
+
+
+def test_an_unknown_activation_is_refused(tmp_path):
+    with pytest.raises(ValueError, match='"tanh". Valid: softmax, sigmoid'):
+        keras_vit.export(digits_model(), tmp_path / "m", activation="tanh")
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):

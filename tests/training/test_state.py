@@ -7,7 +7,7 @@ from small_models import data
 
 import keras_vit
 from keras_vit.models import freeze, freeze_all_but_head
-from keras_vit.training import AdamW, Cutmix, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
+from keras_vit.training import AdamW, Cutmix, Mixup, MixupOrCutmix, SigmoidCrossEntropy, SoftmaxCrossEntropy
 
 X, Y = data(8)
 
@@ -20,6 +20,24 @@ def reloaded(model, path):
     """The model after each way of loading, {name: model}."""
     model.save(path)
     return {"load_model": keras.saving.load_model(path), "load": keras_vit.load(path), "clone": model.clone()}
+
+
+@pytest.mark.parametrize(
+    ("loss", "activation"),
+    [
+        (SigmoidCrossEntropy(), "sigmoid"),
+        (keras.losses.BinaryCrossentropy(from_logits=True), "sigmoid"),
+        (SoftmaxCrossEntropy(), "softmax"),
+        ("mse", None),
+    ],
+)
+def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_path, loss, activation):
+    model = tiny()
+    model.compile("sgd", loss)
+    for way, copy in reloaded(model, tmp_path / "m.keras").items():
+        assert copy.activation == activation, way
+    keras_vit.save(model, tmp_path / "weights.keras")
+    assert keras_vit.load(tmp_path / "weights.keras").activation == activation
 
 
 def freezers():

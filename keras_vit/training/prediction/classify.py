@@ -1,5 +1,6 @@
 """The classes of images, by name and probability: what `model.classify` returns."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -7,11 +8,8 @@ import numpy as np
 
 from keras_vit.layers.arguments import integer
 from keras_vit.training.checks.compiled import what_is
-from keras_vit.training.losses import SigmoidCrossEntropy
+from keras_vit.training.losses import ACTIVATIONS
 from keras_vit.training.prediction.images import Preprocessor, listed, name_of
-
-ACTIVATIONS = ("softmax", "sigmoid")
-_SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 
 
 class Prediction(NamedTuple):
@@ -22,8 +20,8 @@ class Prediction(NamedTuple):
     index: int
 
 
-def _activation(model, activation):
-    """The function from the model's outputs to probabilities, by name; the default is that of its loss.
+def activation_of(model, activation: str | None = None) -> Callable:
+    """The function from the model's outputs to probabilities, by name; the default is the model's own.
 
     Raises:
         ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
@@ -32,9 +30,7 @@ def _activation(model, activation):
         if activation is not None:
             raise ValueError(f"The model's outputs are probabilities already: leave out activation={activation!r}.")
         return lambda outputs: outputs
-    if activation is None:
-        is_sigmoid = any(isinstance(loss, _SIGMOID_LOSSES) for loss in keras.tree.flatten(getattr(model, "loss", None)))
-        activation = "sigmoid" if model.classes == 1 or is_sigmoid else "softmax"
+    activation = activation or model.activation or ("sigmoid" if model.classes == 1 else "softmax")
     if activation not in ACTIVATIONS:
         raise ValueError(f'Unknown activation "{activation}". Valid: {", ".join(ACTIVATIONS)}.')
     if activation == "softmax" and model.classes == 1:
@@ -56,7 +52,7 @@ def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | N
             f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
             "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
         )
-    function = _activation(model, activation)
+    function = activation_of(model, activation)
     names = model.class_names or [str(i) for i in range(model.classes)]
     images, single = listed(x)
     prepare, results = Preprocessor(model), []
