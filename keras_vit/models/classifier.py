@@ -142,7 +142,7 @@ class Classifier(Model):
         """Refuses to predict with a head that was loaded as zeros and still is zero: its logits mean nothing."""
         if self.refuses_zero_head and self.has_zero_head():
             raise ValueError(
-                "This checkpoint's head is all zeros, as it was published: it predicts nothing. Load it with "
+                "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts nothing. Load it with "
                 'head="reset" and fine-tune it, or with head="drop" for features.'
             )
 

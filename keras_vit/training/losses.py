@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.registration import serializable
-from keras_vit.training.checks.labels import check_labels, concrete, label_rows
+from keras_vit.training.checks.labels import are_numbers, check_labels, concrete, label_rows
 
 ONE_LOGIT = (
     "With one class, {}. Use the loss keras_vit.training.SigmoidCrossEntropy() with labels 0 and 1, and the metric "
@@ -36,7 +36,12 @@ class FromLogits(keras.losses.Loss):
 
     Labels outside the classes raise a ValueError where their values are known, and give a loss of NaN inside compiled functions
     (keras_vit.Model checks them before). Those of examples of weight 0 may be anything.
+
+    Attributes:
+        shares: whether the labels of an example have to sum to 1.
     """
+
+    shares = False
 
     def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, name: str = "loss", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -50,7 +55,8 @@ class FromLogits(keras.losses.Loss):
             y_true, sample_weight = (ops.convert_to_tensor(value, self.dtype) for value in (y_true, sample_weight))
             if len(y_true.shape) in (1, 2) and len(sample_weight.shape) == 1:
                 counts = ops.reshape(sample_weight != 0, (-1, *[1] * (len(y_true.shape) - 1)))  # (b,) -> (b,) or (b, 1)
-                y_true = ops.where(counts, y_true, 0.0)
+                numbers = are_numbers(y_true.shape, y_pred.shape[-1])
+                y_true = ops.where(counts, y_true, 0.0 if numbers or not self.shares else 1.0 / y_true.shape[-1])
         return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
@@ -58,7 +64,7 @@ class FromLogits(keras.losses.Loss):
         classes = logits.shape[-1]
         values = concrete(y_true)
         if values is not None:
-            check_labels(values, classes)
+            check_labels(values, classes, shares=self.shares)
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} values for {classes} classes.")
         loss = self.per_example(label_rows(y_true, classes, self.label_smoothing), logits)
@@ -82,6 +88,8 @@ class SoftmaxCrossEntropy(FromLogits):
         label_smoothing: the share of the label that is spread evenly over all classes.
         class_weights: one factor per class, applied to the loss of its examples; None for 1.
     """
+
+    shares = True
 
     def per_example(self, rows: Any, logits: Any) -> Any:
         if logits.shape[-1] == 1:

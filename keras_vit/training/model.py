@@ -15,6 +15,7 @@ import numpy as np
 from keras_vit.layers.composed import freeze_quantized
 from keras_vit.layers.dense import Dense, kernels_deleted_quickly
 from keras_vit.layers.registration import serializable
+from keras_vit.optim.wrapper import innermost
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
 from keras_vit.training.losses import activation_by
@@ -117,6 +118,7 @@ class Model(SteppingModel):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
         weights = kwargs.pop("sample_weight", None)
         self._check_trainable()
+        self._check_known()
         x = self._checked(x, y, weights)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
@@ -145,6 +147,7 @@ class Model(SteppingModel):
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
+        self._check_data(x)
         x = InputChecks.of(self).any(x)
         with scope_of(self), plain_errors():
             ready = feed(self, x, batch_size=batch_size)
@@ -193,9 +196,12 @@ class Model(SteppingModel):
 
     def predict_on_batch(self, x):
         """Keras' predict_on_batch; the replicas share the batch."""
-        if topology_of(self).replicas == 1:
-            return super().predict_on_batch(x)
-        return self.predict(x, batch_size=len(x), verbose=0)  # Keras would have each replica predict all of x
+        replicas = topology_of(self).replicas
+        if replicas > 1:  # Keras would have each of them predict all of x
+            return self.predict(x, batch_size=-(-len(x) // replicas) * replicas, verbose=0)
+        self._check_data(x)
+        InputChecks.of(self).arrays(x)
+        return super().predict_on_batch(x)
 
     def _validation(self, options, batch_size):
         """The options of fit, with the validation data prepared for the strategy."""
@@ -225,10 +231,59 @@ class Model(SteppingModel):
             raise ValueError(
                 "Nothing would train: every layer of the model is frozen. Set trainable = True on some, then compile again."
             )
+        pure = {str(v.dtype) for v in self.trainable_variables} & {"bfloat16", "float16"}
+        if pure:
+            warnings.warn(
+                f"The weights are {pure.pop()}, too coarse for small updates: training may stand still or diverge. Make the model with "
+                'dtype="mixed_bfloat16", which keeps them in float32.',
+                stacklevel=3,
+            )
         now = {layer: layer.trainable for layer in self._flatten_layers()}
         if getattr(self, "train_function", None) is not None and now != self._compiled_trainable_state:
             changed = sorted(layer.name for layer in now if now[layer] != self._compiled_trainable_state.get(layer))
             raise ValueError(f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again.")
+
+    def _check_known(self):
+        """Refuses to train weights that the optimizer was not built for: Keras says so too, but not what to do."""
+        if not getattr(self, "compiled", False) or self.optimizer is None:
+            return
+        optimizer = innermost(self.optimizer)
+        known = {id(v) for v in getattr(optimizer, "_trainable_variables", ())}
+        new = [v.path for v in self.trainable_variables if id(v) not in known]
+        if optimizer.built and new:
+            raise ValueError(
+                f"The weights {', '.join(new[:3])}{'...' if new[3:] else ''} are new since compile: call compile again."
+            )
+
+    def _check_data(self, x):
+        """Refuses data that has no examples, or images of another shape than the model's, if that can be seen.
+
+        Raises:
+            ValueError: naming what was given, and what is expected.
+        """
+        if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
+            raise ValueError(
+                f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
+            )
+        is_dataset = hasattr(x, "element_spec")
+        if (
+            len(getattr(x, "shape", ()))
+            and x.shape[0] == 0
+            or is_dataset
+            and hasattr(x, "cardinality")
+            and int(x.cardinality()) == 0
+        ):
+            raise ValueError("The data is empty: it has no examples.")
+        images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
+        shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)
+        if (
+            len(shape) == 4
+            and len(expected) == 3
+            and any(None not in pair and pair[0] != pair[1] for pair in zip(shape[1:], expected))
+        ):
+            raise ValueError(
+                f"The images have the shape {shape[1:]}, and the model takes {expected}: resize them, or make or load the model for them."
+            )
 
     def _checked(self, x, y, weights):
         """What to train or evaluate on instead of `x`: arrays are checked, anything else is checked as it is read.
@@ -236,12 +291,7 @@ class Model(SteppingModel):
         Raises:
             ValueError: for arrays that are refused, or data without labels.
         """
-        if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
-            raise ValueError(
-                f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
-            )
-        if len(getattr(x, "shape", ())) and x.shape[0] == 0:
-            raise ValueError("The data is empty: it has no examples.")
+        self._check_data(x)
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
@@ -279,7 +329,7 @@ class Model(SteppingModel):
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(_Remaining())
             return callbacks
-        return [*(callbacks or ()), _Remaining()]
+        return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), _Remaining()]
 
     def has_own(self, *methods: str) -> bool:
         """Whether the user's class overrides one of these methods of Model."""

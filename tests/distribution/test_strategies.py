@@ -98,6 +98,41 @@ def test_ragged_batches_and_xla_are_right_on_two_replicas(replicas):
     assert max(distances.values()) <= limit(rounding), (distances, rounding)
 
 
+def divided_by_weights():
+    """(weights, loss, val_loss) after a step of SGD with reduction="mean_with_sample_weight", on one device and on two replicas."""
+    (x, y), weights = rows(16), np.where(np.arange(16) == 3, 0, np.linspace(0.5, 3, 16)).astype("float32")
+    results = []
+    for chosen, parts in ((strategy("one"), 1), (two(), 1), (two(), 2)):
+        model = dense(chosen, lambda: keras.optimizers.SGD(0.1))
+        with chosen.scope():
+            model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(reduction="mean_with_sample_weight"), jit_compile=False)
+        model.micro_batches = parts
+        options = {"sample_weight": weights, "validation_data": (x, y, weights), "shuffle": False, "verbose": 0}
+        history = model.fit(x, y, batch_size=16, **options).history
+        results.append(([w.tolist() for w in model.get_weights()], history["loss"][0], history["val_loss"][0]))
+    return results
+
+
+def test_a_loss_divided_by_the_weights_is_that_of_the_whole_batch(replicas):
+    one, *others = replicas.run(divided_by_weights)
+    for weights, loss, val_loss in others:
+        for a, b in zip(weights, one[0]):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+        assert [loss, val_loss] == pytest.approx(one[1:], rel=1e-5)
+
+
+def one_image_on_two_replicas():
+    with two().scope():
+        model = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3)
+    model.get_layer("head").set_weights([np.full((16, 3), 1e-3), np.array([0.0, 1.0, 2.0])])
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), dtype="uint8")
+    return [model.classify(images[0], top_k=1)[0].name, *model.predict_on_batch(images).shape]
+
+
+def test_a_batch_smaller_than_the_replicas_is_predicted(replicas):
+    assert replicas.run(one_image_on_two_replicas) == ["2", 3, 3]
+
+
 def own_logs_and_weights():
     """What steps of the user's own report, and the losses under sample weights, {name: (one device, two replicas)}."""
     from training.test_own_steps import OwnMetrics, OwnSteps, made

@@ -36,6 +36,21 @@ def test_a_loss_on_probabilities_is_refused_for_logits(vits, loss, mend):
         vits[3].compile("sgd", loss)
 
 
+@pytest.mark.parametrize(
+    "metric",
+    [
+        keras.metrics.F1Score(threshold=0.5),
+        keras.metrics.KLDivergence(),
+        keras.metrics.binary_accuracy,
+        keras.metrics.sparse_categorical_crossentropy,
+    ],
+)
+def test_metrics_and_functions_on_probabilities_are_refused_for_logits(vits, metric):
+    with pytest.raises(ValueError, match="returns logits, and the metric .* takes them for probabilities"):
+        vits[3].compile("sgd", SoftmaxCrossEntropy(), metrics=[metric])
+    vits[3].compile("sgd", SoftmaxCrossEntropy(), metrics=[keras.metrics.F1Score()])
+
+
 @pytest.mark.parametrize("loss", ["kl_divergence", keras.losses.Dice()])
 def test_a_loss_without_a_form_for_logits_names_ours(vits, loss):
     with pytest.raises(ValueError, match="Write loss=keras_vit.training.SoftmaxCrossEntropy"):

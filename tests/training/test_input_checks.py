@@ -97,6 +97,36 @@ def test_text_as_labels_is_refused():
         classifier().fit(X, np.array(["cat"] * 8), verbose=0)
 
 
+@pytest.mark.parametrize("dtype", ["string", "complex64"])
+def test_labels_of_a_dataset_that_are_no_numbers_are_refused(dtype):
+    labels = np.array(["a", "b"] * 4) if dtype == "string" else Y.astype(dtype)
+    with pytest.raises(ValueError, match=f"should be numbers, got {dtype}"):
+        classifier().fit(dataset(X, labels), verbose=0)
+
+
+@pytest.mark.parametrize("form", [None, dataset, generator])
+@pytest.mark.parametrize("rows", [np.zeros((8, 5)), np.ones((8, 5)), np.eye(5)[Y % 5] + 0.5 * np.eye(5)[(Y + 1) % 5]])
+def test_rows_that_share_out_no_label_are_refused_under_a_softmax(form, rows):
+    with pytest.raises(ValueError, match="should sum to 1.*SigmoidCrossEntropy"):
+        classifier().fit(*given(form, X, np.minimum(rows, 1.0).astype("float32")), verbose=0)
+
+
+def test_rows_of_weight_0_and_shares_of_16_bits_pass():
+    rows = np.eye(5)[Y % 5] * 0.7 + np.eye(5)[(Y + 2) % 5] * 0.3
+    classifier().fit(dataset(X, tf.cast(rows, "bfloat16")), verbose=0)
+    weights = (np.arange(8) < 6).astype("float32")
+    model = classifier()
+    model.fit(X, rows * weights[:, None], sample_weight=weights, verbose=0)
+    assert np.isfinite(model.evaluate(X, rows * weights[:, None], sample_weight=weights, verbose=0))
+
+
+def test_numbers_in_an_array_of_objects_are_numbers():
+    labels = np.asarray(list(map(int, Y % 5)), object)
+    with pytest.raises(ValueError, match="should be numbers, got object such as"):
+        classifier().fit(X, np.array([*labels[1:], "cat"], object), verbose=0)
+    keras_vit.training.checks.labels.check_labels(labels, 5)
+
+
 def test_examples_of_weight_0_may_have_any_label():
     weights = (np.arange(8) < 6).astype("float32")
     labels = np.where(weights > 0, Y, -1)
@@ -115,6 +145,54 @@ def test_every_output_is_checked_by_its_own_loss():
     model.fit(X, {"a": Y, "b": Y % 3}, verbose=0)
     with pytest.raises(ValueError, match="for 3 classes, and are from 1 to 3"):
         model.fit(X, {"a": Y, "b": Y % 3 + 1}, verbose=0)
+
+
+def test_a_dict_of_losses_and_labels_goes_by_the_names_of_the_outputs():
+    """Whose order here is not that of the alphabet."""
+    inputs = keras.Input((8, 12, 3))
+    x = keras.layers.Flatten()(inputs)
+    model = keras_vit.Model(inputs, [keras.layers.Dense(5, name="b")(x), keras.layers.Dense(3, name="a")(x)])
+    model.compile("sgd", {"a": SoftmaxCrossEntropy(), "b": SoftmaxCrossEntropy()}, jit_compile=False)
+    model.fit(X, {"a": Y % 3, "b": Y % 5}, verbose=0)
+    with pytest.raises(ValueError, match="for 3 classes, and are from 1 to 3"):
+        model.fit(X, {"a": Y % 3 + 1, "b": Y % 5}, verbose=0)
+    with pytest.raises(ValueError, match="SparseCategoricalCrossentropy takes them for probabilities"):
+        model.compile("sgd", {"a": "sparse_categorical_crossentropy", "b": SoftmaxCrossEntropy()})
+
+
+def test_pixels_in_a_dict_or_list_are_checked(tiny):
+    model = tiny()
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+    images = np.random.default_rng(0).uniform(0, 1, (4, *model.input_shape[1:]))
+    for x in ({"image": images}, [images], tf.data.Dataset.from_tensors(({"image": images}, Y[:4]))):
+        with pytest.raises(ValueError, match="look normalised"):
+            model.fit(x, *(() if hasattr(x, "scan") else (Y[:4],)), verbose=0)
+    with pytest.raises(ValueError, match="look normalised"):
+        model.predict_on_batch(images)
+    left, right = (keras.Input(model.input_shape[1:], name=name) for name in ("right", "left"))
+    towers = keras_vit.Model([left, right], keras.layers.Dense(5)(model(left) + model.clone(name="other")(right)))
+    towers.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+    with pytest.raises(ValueError, match="look normalised"):
+        towers.fit({"left": images, "right": images * 255}, Y[:4] % 5, verbose=0)
+
+
+def test_images_of_zeros_and_ones_are_refused(vit):
+    for x in (X > 100, (X > 100).astype("int32"), (X > 100).astype("uint8")):
+        with pytest.raises(ValueError, match="no values but 0 and 1.*Multiply them by 255"):
+            vit.predict(x, verbose=0)
+
+
+@pytest.mark.parametrize("form", [None, dataset])
+def test_no_examples_and_images_of_another_shape_are_refused(vit, form):
+    for x, message in ((X[:0], "is empty"), (X[..., :1], r"have the shape \(8, 12, 1\), and the model takes \(8, 12, 3\)")):
+        for call in (vit.evaluate, vit.predict):
+            with pytest.raises(ValueError, match=message):
+                call(*given(form, x, Y[: len(x)])[: 1 if call == vit.predict else None], verbose=0)
+
+
+def test_predict_takes_no_list_of_images(vit):
+    with pytest.raises(ValueError, match="np.stack"):
+        vit.predict(list(X), verbose=0)
 
 
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), SigmoidCrossEntropy()])
@@ -174,7 +252,7 @@ def test_predict_checks_pixels_too(vit):
         vit.predict(tf.data.Dataset.from_tensor_slices(X / 255.0).batch(4), verbose=0)
 
 
-@pytest.mark.parametrize("x", [X, X // 200, X.astype("float32"), np.zeros((8, 8, 12, 3), "float32")])
+@pytest.mark.parametrize("x", [X, X // 100, X.astype("float32"), np.zeros((8, 8, 12, 3), "float32")])
 def test_pixels_integers_and_constants_pass(vit, x):
     for form in (None, dataset):
         vit.evaluate(*given(form, x, Y), verbose=0)
@@ -275,6 +353,29 @@ def test_layers_frozen_after_training_began_need_compile(tiny):
     model.get_layer("block_00").trainable = False
     with pytest.raises(ValueError, match="block_00.* were frozen or unfrozen after compile: call compile again"):
         model.fit(X, Y, verbose=0)
+
+
+def test_weights_that_are_new_since_compile_are_refused(tiny):
+    model = tiny(classes=5)
+    model.compile("adam", SoftmaxCrossEntropy(), jit_compile=False)
+    images = np.zeros((4, *model.input_shape[1:]), "uint8")
+    model.fit(images, Y[:4] % 5, verbose=0)
+    model.enable_lora(2)
+    with pytest.raises(ValueError, match="new since compile: call compile again"):
+        model.fit(images, Y[:4] % 5, verbose=0)
+
+
+def test_weights_of_16_bits_train_with_a_warning(tiny):
+    model = tiny(classes=5, dtype="bfloat16")
+    model.compile("adam", SoftmaxCrossEntropy(), jit_compile=False)
+    with pytest.warns(UserWarning, match="too coarse for small updates.*mixed_bfloat16"):
+        model.fit(np.zeros((4, *model.input_shape[1:]), "uint8"), Y[:4] % 5, verbose=0)
+
+
+def test_one_callback_needs_no_list():
+    model = dense_on_images()
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False, steps_per_execution=2)
+    model.fit(X, Y % 5, batch_size=4, callbacks=keras.callbacks.EarlyStopping("loss"), verbose=0)
 
 
 @pytest.mark.parametrize("micro_batches", [0, -1, 2.0, "2", True])

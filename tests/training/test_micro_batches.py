@@ -1,12 +1,13 @@
 """Micro-batches on one device equal one large batch, up to rounding. On several devices: tests/distribution."""
 
 import keras
+import numpy as np
 import pytest
-from small_models import data, dense, distance, reordered, rows, small, trained
+from small_models import data, dense, dense_on_images, dense_on_rows, distance, reordered, rows, small, trained
 
 from benchmarks.strategies import limit
 from keras_vit.distribution import strategy
-from keras_vit.training import AdamW
+from keras_vit.training import AdamW, Mixup, SoftmaxCrossEntropy
 
 ONE = strategy("one")
 
@@ -34,3 +35,53 @@ def test_keras_accumulation_on_one_device_is_one_large_batch():
     large = trained(ONE, adam, x, y, batch_size=16, make=dense)
     rounding = distance(large, trained(ONE, adam, reordered(x, 16), reordered(y, 16), batch_size=16, make=dense))
     assert distance(large, trained(ONE, accumulating, x, y, batch_size=4, make=dense)) <= limit(rounding)
+
+
+def stepped(parts, reduction, weights):
+    """(the weights after a step of SGD on 16 examples, the loss that fit reports)."""
+    x, y = rows(16)
+    model = dense_on_rows("sgd")
+    model.micro_batches = parts
+    model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(reduction=reduction), jit_compile=False)
+    history = model.fit(x, y, batch_size=16, sample_weight=weights, shuffle=False, verbose=0)
+    return [v.numpy() for v in model.trainable_variables], history.history["loss"][0]
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_other_reductions_are_those_of_the_whole_batch(reduction, weighted):
+    weights = np.where(np.arange(16) == 5, 0.0, np.linspace(0.5, 3, 16)).astype("float32") if weighted else None
+    whole, loss = stepped(1, reduction, weights)
+    parts, loss_of_parts = stepped(4, reduction, weights)
+    for a, b in zip(parts, whole):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert loss_of_parts == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_sum_with_regularizers_is_refused():
+    model = dense_on_rows("sgd")
+    model.layers[-1].kernel_regularizer = keras.regularizers.L2(1e-3)
+    model.layers[-1].kernel.regularizer = keras.regularizers.L2(1e-3)
+    model.micro_batches = 4
+    model.compile("sgd", SoftmaxCrossEntropy(reduction="sum"), jit_compile=False)
+    with pytest.raises(ValueError, match="regularizers would count once for every micro-batch"):
+        model.fit(*rows(16), verbose=0)
+
+
+def test_what_is_set_after_a_fit_counts_in_the_next():
+    """mixing and micro_batches are part of the compiled step."""
+    x, y = data(16)
+    model = dense_on_images()
+    model.compile(keras.optimizers.SGD(0.0), SoftmaxCrossEntropy(), jit_compile=False)
+
+    def loss():
+        return model.fit(x, y, batch_size=16, shuffle=False, verbose=0).history["loss"][0]
+
+    plain = loss()
+    model.mixing = Mixup(1.0, model.output_shape[-1])
+    assert abs(loss() - plain) > 1e-3
+    model.mixing = None
+    assert loss() == pytest.approx(plain, rel=1e-6)
+    model.micro_batches = 3
+    with pytest.raises(ValueError, match="16 cannot be split into 3 micro-batches"):
+        loss()

@@ -34,6 +34,21 @@ def test_strings_and_pixels_one_and_many(encoded):
     assert Preprocessing(TEXT, dtype="uint8")(encoded).dtype == "uint8"
 
 
+def test_pixels_on_other_scales_are_refused_in_a_dataset_too(tiny):
+    model = tiny()
+    bright = np.full((2, 20, 30, 3), 200, "uint8")
+    datasets = lambda x: tf.data.Dataset.from_tensor_slices(x).map(model.preprocess)  # noqa: E731
+    for x in (bright / 255.0, (bright.astype("float32") - 100) * [0.0, 2, -2], bright.astype("int32") * 257):
+        x = np.where(np.arange(30)[:, None] > 3, x, 0)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="look normalised|negative pixels|look like 16-bit"):
+            list(datasets(x))
+    [first, _] = datasets(bright.astype("uint16") * 257)  # 16 bits by their high 8, as an array is
+    np.testing.assert_array_equal(first, model.preprocess(bright[0].astype("uint16") * 257))
+    layer = Preprocessing(TEXT, check_pixels=False)
+    assert layer.get_config()["check_pixels"] is False
+    assert np.max(layer(np.where(np.arange(30)[:, None] > 3, bright / 255.0, 0))) <= 1
+
+
 def test_in_a_dataset(encoded):
     layer = Preprocessing(TEXT)
     dataset = tf.data.Dataset.from_tensor_slices(encoded)

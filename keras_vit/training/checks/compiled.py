@@ -3,6 +3,7 @@ where a softmax needs several. Training would run without an error, and learn no
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -42,6 +43,15 @@ _THRESHOLDS = {
     keras.metrics.SensitivityAtSpecificity: None,
     keras.metrics.SpecificityAtSensitivity: None,
 }
+_F_SCORES = (keras.metrics.FBetaScore, keras.metrics.F1Score)  # without a threshold they take the largest value, of logits too
+# Metrics that Keras also has as functions, which take probabilities.
+_METRIC_FUNCTIONS = {
+    keras.metrics.binary_accuracy: keras.metrics.BinaryAccuracy,
+    keras.metrics.binary_crossentropy: keras.metrics.BinaryCrossentropy,
+    keras.metrics.categorical_crossentropy: keras.metrics.CategoricalCrossentropy,
+    keras.metrics.sparse_categorical_crossentropy: keras.metrics.SparseCategoricalCrossentropy,
+    keras.metrics.kl_divergence: keras.metrics.KLDivergence,
+}
 _CATEGORICAL_ACCURACIES = (
     Accuracy,
     keras.metrics.CategoricalAccuracy,
@@ -70,6 +80,24 @@ def what_is(output: Any) -> str | None:
     return None
 
 
+def output_names(model: keras.Model) -> tuple[str, ...]:
+    """What a dict of losses or labels calls each of model.outputs."""
+    if isinstance(model.output, dict):
+        return tuple(sorted(model.output))  # as model.outputs lists them
+    return tuple(model.output_names)
+
+
+def in_order(values: Any, names: Sequence[str]) -> list | None:
+    """The values of a structure, such as losses or labels, in the order of the outputs or inputs with these names.
+
+    A dict is read by the names, as Keras does: flattened, it would have the order of the alphabet. None for another number of values.
+    """
+    if isinstance(values, dict):
+        return None if set(values) - set(names) else [values.get(name) for name in names]
+    flat = keras.tree.flatten(values)
+    return flat if len(flat) == len(names) else None
+
+
 def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
     """Compares a loss and metrics with the outputs of a model.
 
@@ -80,11 +108,11 @@ def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
     Raises:
         ValueError: with the line to write instead.
     """
-    outputs, losses = model.outputs, [one for one in keras.tree.flatten(loss) if one is not None]
+    outputs = model.outputs
     kinds = {what_is(output) for output in outputs}
     several = len(outputs) > 1
-    if len(losses) == len(outputs):
-        for one, output in zip(losses, outputs):
+    for one, output in zip(in_order(loss, output_names(model)) or (), outputs):
+        if one is not None:
             _check_loss(one, what_is(output), output.shape[-1])
     if several and (len(kinds) > 1 or len({output.shape[-1] for output in outputs}) > 1):
         return  # which metric belongs to which output is Keras' affair
@@ -150,6 +178,8 @@ def _check_metric(metric, kind, units):
         _refuse_metric(f'"{metric}"', f"keras.metrics.{form}(from_logits=True)")
     elif metric in ("accuracy", "acc") and units == 1:
         _refuse_metric(f'"{metric}"', "keras.metrics.BinaryAccuracy(threshold=0.0)")
+    elif callable(metric) and hasattr(metric, "__hash__") and metric in _METRIC_FUNCTIONS:
+        _check_instance(_METRIC_FUNCTIONS[metric](), _METRIC_FUNCTIONS[metric].__name__)
     elif isinstance(metric, keras.metrics.Metric):
         _check_instance(metric, type(metric).__name__)
 
@@ -158,6 +188,10 @@ def _check_instance(metric, name):
     config = metric.get_config() if type(metric).__module__.startswith("keras.") else {}
     if config.get("from_logits") is False:
         _refuse_metric(name, f"keras.metrics.{name}(from_logits=True)")
+    if type(metric) is keras.metrics.KLDivergence or type(metric) in _F_SCORES and config.get("threshold") is not None:
+        _refuse_metric(
+            name, "a model that ends in a softmax or sigmoid" + (", or leave threshold out" if type(metric) in _F_SCORES else "")
+        )
     for form, argument in _THRESHOLDS.items():
         if type(metric) is not form:
             continue

@@ -15,7 +15,8 @@ import keras
 import numpy as np
 
 from keras_vit.layers import PixelNormalization
-from keras_vit.training.checks.labels import ONE_BASED, are_numbers, are_wrong, check_labels, message
+from keras_vit.training.checks.compiled import in_order, output_names
+from keras_vit.training.checks.labels import NO_SHARES, ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
 from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
@@ -27,25 +28,31 @@ _SAMPLE = 32  # images whose pixels are looked at
 _OPEN, _CLOSE = "<<<", ">>>"
 
 
-def normalisation_of(model: keras.Model) -> tuple[np.ndarray, np.ndarray] | None:
-    """(mean, std) of the normalisation that a model, or one nested in it, applies to its input first; None for any other model."""
+@dataclasses.dataclass(frozen=True)
+class Normalisation:
+    """What a model applies to an input first: (x - mean) / std, each (c,) or a scalar."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1, 1]
+
+
+def _normalisation_of_input(model, tensor) -> Normalisation | None:
     nodes = [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
-    inputs = {id(tensor) for tensor in getattr(model, "inputs", None) or ()}
     for node in nodes:
-        if any(id(tensor) in inputs for tensor in node.input_tensors):
-            if isinstance(node.operation, PixelNormalization):
-                return np.asarray(node.operation.mean), np.asarray(node.operation.std)
-            if isinstance(node.operation, keras.Model):
-                return normalisation_of(node.operation)
+        places = [i for i, given in enumerate(node.input_tensors) if given is tensor]
+        if places and isinstance(node.operation, PixelNormalization):
+            return Normalisation(np.asarray(node.operation.mean), np.asarray(node.operation.std))
+        if places and isinstance(node.operation, keras.Model):
+            return _normalisation_of_input(node.operation, node.operation.inputs[places[0]])
     return None
 
 
-def _label_classes(model):
-    """For each output, the number of classes that its labels name if its loss is one of this package's, else None."""
-    losses, outputs = keras.tree.flatten(getattr(model, "loss", None)), model.outputs
-    if len(losses) != len(outputs):
-        return (None,) * len(outputs)
-    return tuple(output.shape[-1] if isinstance(loss, FromLogits) else None for loss, output in zip(losses, outputs))
+def normalisations(model: keras.Model) -> list[Normalisation | None]:
+    """For each input, the normalisation that a model, or one nested in it, applies to it first; None for any other input."""
+    return [_normalisation_of_input(model, tensor) for tensor in getattr(model, "inputs", None) or ()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,53 +60,65 @@ class InputChecks:
     """What is checked of the input of fit, evaluate or predict.
 
     Attributes:
-        mean, std: of the model's normalisation; None to leave the pixels unchecked.
-        classes: for each output, in the order of keras.tree.flatten, the number of classes; None for labels that are not checked.
+        scales: {name of an input: its normalisation, or None to leave it unchecked}.
+        labels: {name of an output: (its number of classes, whether rows of labels sum to 1), or None for labels that are not checked}.
     """
 
-    mean: np.ndarray | None = None
-    std: np.ndarray | None = None
-    classes: tuple[int | None, ...] = ()
+    scales: dict[str, Normalisation | None]
+    labels: dict[str, tuple[int, bool] | None]
 
     @classmethod
     def of(cls, model: keras.Model) -> "InputChecks":
         """The checks that suit a model: its own normalisation, unless model.check_pixels is False, and its compiled loss."""
-        mean, std = (model.check_pixels and normalisation_of(model)) or (None, None)
-        return cls(mean, std, _label_classes(model))
+        scales = normalisations(model) if model.check_pixels else [None] * len(model.inputs)
+        names = output_names(model)
+        losses = in_order(getattr(model, "loss", None), names) or ()
+        labels = {
+            name: (output.shape[-1], loss.shares) if isinstance(loss, FromLogits) else None
+            for name, loss, output in zip(names, losses, model.outputs)
+        }
+        return cls(dict(zip((tensor.name for tensor in model.inputs), scales)), labels)
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
 
         Args:
-            x: images (b, h, w, c); anything else is not checked.
+            x: images (b, h, w, c), or a list or dict of the inputs; anything else is not checked.
             y, weights: as in fit.
             pixels: whether to check the images.
 
         Raises:
             ValueError: for pixels on another scale, or wrong labels.
         """
-        if pixels and self._has_pixels(x):
-            images = np.asarray(x[:_SAMPLE])
-            if images.size and images.dtype.kind in "fiu" and images.dtype.itemsize > 1:
-                self._check_range(float(images.min()), float(images.max()), images.dtype.kind == "f")
-        for labels, weight, classes in self._labels(y, weights):
-            check_labels(keras.ops.convert_to_numpy(labels), classes, None if weight is None else np.asarray(weight))
+        for images, scale in self._images(x) if pixels else ():
+            check_range(np.asarray(images[:_SAMPLE]), scale)
+        for labels, weight, classes, shares in self._labels(y, weights):
+            weight = None if weight is None else np.asarray(weight)
+            check_labels(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels, classes, weight, shares)
 
     def dataset(self, dataset: Any) -> Any:
         """A tf.data dataset of batches that is checked as it is read."""
         import tensorflow as tf
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        has_pixels = self._has_pixels(x) and x.dtype.size > 1 and (x.dtype.is_floating or x.dtype.is_integer)
-        if not has_pixels and not list(self._labels(y, weights)):
+        has_pixels = any(_may_be_wrong(images.dtype) for images, _ in self._images(x))
+        labelled = [labels for labels, *_ in self._labels(y, weights)]
+        for labels in labelled:
+            if not (labels.dtype.is_floating or labels.dtype.is_integer or labels.dtype.is_bool):
+                raise ValueError(f"The labels should be numbers, got {labels.dtype.name}. Number the classes from 0.")
+        if not has_pixels and not labelled:
             return dataset
+
+        def check_pixels(x):
+            found = [(images, scale) for images, scale in self._images(x) if _may_be_wrong(images.dtype)]
+            return tf.group(*(check for images, scale in found for check in assert_range(images[:_SAMPLE], scale)))
 
         def check(first, batch):
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             if has_pixels:
-                tf.cond(first, lambda: self._assert_range(x[:_SAMPLE]), tf.no_op)
-            for labels, weight, classes in self._labels(y, weights):
-                self._assert_labels(labels, weight, classes)
+                tf.cond(first, lambda: check_pixels(x), tf.no_op)
+            for labels, weight, classes, shares in self._labels(y, weights):
+                _assert_labels(labels, weight, classes, shares)
             return False, batch
 
         return dataset.scan(True, check)
@@ -123,72 +142,92 @@ class InputChecks:
         self.arrays(x, y, weights)
         return x
 
-    def _has_pixels(self, x):
-        return self.mean is not None and len(getattr(x, "shape", ())) == 4
+    def _images(self, x):
+        """(images, normalisation) of each input whose pixels are checked."""
+        for images, scale in zip(in_order(x, list(self.scales)) or (), self.scales.values()):
+            if scale is not None and len(getattr(images, "shape", ())) == 4:
+                yield images, scale
 
     def _labels(self, y, weights):
-        """(labels, weights or None, classes) of each output whose labels are checked."""
-        labels, shared = keras.tree.flatten(y), not keras.tree.is_nested(weights)
-        if y is None or len(labels) != len(self.classes):
-            return
-        each = [weights] * len(labels) if shared else keras.tree.flatten(weights)
-        each = each if len(each) == len(labels) else [None] * len(labels)
-        for one, weight, classes in zip(labels, each, self.classes):
-            if classes is not None and hasattr(one, "shape") and len(one.shape) in (1, 2):
-                yield one, weight, classes
+        """(labels, weights or None, classes, whether rows sum to 1) of each output whose labels are checked."""
+        names = list(self.labels)
+        found = None if y is None else in_order(y, names)
+        each = in_order(weights, names) if keras.tree.is_nested(weights) else [weights] * len(names)
+        for labels, weight, expected in zip(found or (), each or [None] * len(names), self.labels.values()):
+            if expected is not None and hasattr(labels, "shape") and len(labels.shape) in (1, 2):
+                yield labels, weight, *expected
 
-    def _problems(self, low, high, floating):
-        """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the mend) of each."""
-        yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
-        if self.std.max() < PIXEL_STD:
-            yield (
-                high > float((self.mean + 10 * _LARGEST_NORMALISED * self.std).max()),
-                "look like pixels 0..255",
-                f"This model's mean {self.mean.tolist()} and std {self.std.tolist()} are for smaller values: divide the images by 255, or "
-                "load the model with mean and std on the 0..255 scale.",
-            )
-            return
-        ours = "This model expects pixels 0..255 and normalises them itself."
-        if floating:
-            yield (
-                (low != high) & (low >= -_LARGEST_NORMALISED) & (high <= _LARGEST_NORMALISED),
-                "look normalised",
-                f"{ours} Multiply images in [0, 1] by 255, or undo the normalisation.",
-            )
-        yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
-        yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
 
-    def _check_range(self, low, high, floating):
-        for wrong, what, mend in self._problems(np.float64(low), np.float64(high), floating):
-            if wrong:
-                raise ValueError(_range_message(what, mend, f"{low:.3g}", f"{high:.3g}"))
+def _may_be_wrong(dtype):
+    """Whether pixels of a TensorFlow dtype can be on another scale: bytes cannot, but for images of 0 and 1, which nobody stores so."""
+    return dtype.is_bool or dtype.size > 1 and (dtype.is_floating or dtype.is_integer)
 
-    def _assert_range(self, images):
-        """_check_range as an operation of TensorFlow."""
-        import tensorflow as tf
 
-        floating, images = images.dtype.is_floating, tf.cast(images, "float32")
-        low, high = tf.reduce_min(images), tf.reduce_max(images)
-        checks = [
-            tf.debugging.Assert(~wrong, [_filled_in(_range_message(what, mend, "{}", "{}"), low, high)])
-            for wrong, what, mend in self._problems(low, high, floating)
-        ]
-        with tf.control_dependencies(checks):
-            return tf.no_op()
+def _problems(scale, low, high, floating):
+    """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the mend) of each."""
+    yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
+    if scale.std.max() < PIXEL_STD:
+        yield (
+            high > float((scale.mean + 10 * _LARGEST_NORMALISED * scale.std).max()),
+            "look like pixels 0..255",
+            f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values: divide the images by 255, or "
+            "load the model with mean and std on the 0..255 scale.",
+        )
+        return
+    ours = "This model expects pixels 0..255 and normalises them itself."
+    if floating:
+        yield (
+            (low != high) & (low >= -_LARGEST_NORMALISED) & (high <= _LARGEST_NORMALISED),
+            "look normalised",
+            f"{ours} Multiply images in [0, 1] by 255, or undo the normalisation.",
+        )
+    else:
+        yield (low == 0) & (high == 1), "have no values but 0 and 1", f"{ours} Multiply them by 255."
+    yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
+    yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
 
-    @staticmethod
-    def _assert_labels(labels, weight, classes):
-        """check_labels as an operation of TensorFlow."""
-        import tensorflow as tf
 
-        numbers = are_numbers(labels.shape, classes)
-        labels = tf.cast(tf.reshape(labels, (tf.shape(labels)[0], -1)), "float32")  # (b, 1 or classes)
-        if weight is not None and weight.shape.rank == 1:
-            labels = tf.boolean_mask(labels, weight != 0)
-        low, high = tf.reduce_min(labels), tf.reduce_max(labels)
-        hint = tf.where((low >= 1) & (high == classes) & numbers, ONE_BASED, "")
-        text = _filled_in(message("{}", "{}", numbers, classes, "{}"), low, high, hint)
-        tf.debugging.Assert(~tf.reduce_any(are_wrong(labels, numbers, classes)), [text])
+def check_range(images: np.ndarray, scale: Normalisation) -> None:
+    """Refuses images (b, h, w, c) on another scale than that of a model's normalisation.
+
+    Raises:
+        ValueError: naming their range.
+    """
+    one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may well be black
+    if not images.size or images.dtype.kind not in "biuf" or one_of_bytes:
+        return
+    floating, low, high = images.dtype.kind == "f", float(images.min()), float(images.max())
+    for wrong, what, mend in _problems(scale, np.float64(low), np.float64(high), floating):
+        if wrong:
+            raise ValueError(_range_message(what, mend, f"{low:.3g}", f"{high:.3g}"))
+
+
+def assert_range(images: Any, scale: Normalisation) -> list:
+    """check_range as operations of TensorFlow; those of a graph have to run before the images are used."""
+    import tensorflow as tf
+
+    floating, images = images.dtype.is_floating, tf.cast(images, "float32")
+    low, high = tf.reduce_min(images), tf.reduce_max(images)
+    return [
+        tf.debugging.Assert(~wrong, [_filled_in(_range_message(what, mend, "{}", "{}"), low, high)])
+        for wrong, what, mend in _problems(scale, low, high, floating)
+    ]
+
+
+def _assert_labels(labels, weight, classes, shares):
+    """check_labels as operations of TensorFlow."""
+    import tensorflow as tf
+
+    numbers = are_numbers(labels.shape, classes)
+    labels = tf.cast(tf.reshape(labels, (tf.shape(labels)[0], -1)), "float32")  # (b, 1 or classes)
+    if weight is not None and weight.shape.rank == 1:
+        labels = tf.boolean_mask(labels, weight != 0)
+    low, high = tf.reduce_min(labels), tf.reduce_max(labels)
+    hint = tf.where((low >= 1) & (high == classes) & numbers, ONE_BASED, "")
+    text = _filled_in(message("{}", "{}", numbers, classes, "{}"), low, high, hint)
+    tf.debugging.Assert(~tf.reduce_any(are_wrong(labels, numbers, classes)), [text])
+    if shares and not numbers:
+        tf.debugging.Assert(~tf.reduce_any(are_no_shares(tf.reduce_sum(labels, axis=-1))), [_OPEN + NO_SHARES + _CLOSE])
 
 
 def _range_message(what, mend, low, high):

@@ -3,6 +3,8 @@
 Rows hold the proportions of mixup, or several labels per image. A model with one class has one number from 0 to 1 per image.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 from keras import ops
@@ -51,6 +53,11 @@ def are_wrong(labels, numbers: bool, classes: int):
     return ~((labels >= 0) & (labels <= 1))
 
 
+def are_no_shares(sums):
+    """Which rows, by their sums, do not share out one example among the classes, as a softmax needs; of NumPy or TensorFlow."""
+    return abs(sums - 1.0) > _ROUNDING
+
+
 def message(low, high, numbers: bool, classes: int, hint: str = "") -> str:
     """What to say of wrong labels between `low` and `high`, numbers or text."""
     expected = f"whole numbers from 0 to {classes - 1}, for {classes} classes" if numbers else "numbers from 0 to 1"
@@ -58,21 +65,30 @@ def message(low, high, numbers: bool, classes: int, hint: str = "") -> str:
 
 
 ONE_BASED = " They seem to count from 1: subtract 1."
+NO_SHARES = (
+    "Under SoftmaxCrossEntropy, the labels of an example should sum to 1: shares of one label. Some rows do not sum to 1. For several labels "
+    "per image, or none, use keras_vit.training.SigmoidCrossEntropy()."
+)
+_ROUNDING = 0.02  # of labels in bfloat16
 
 
-def check_labels(labels, classes: int, weights=None) -> None:
+def check_labels(labels, classes: int, weights=None, shares: bool = False) -> None:
     """Refuses labels that would be learned as nothing, or as another class.
 
     Args:
         labels: an array (b,), (b, 1) or (b, classes).
         classes: how many classes there are.
+        shares: whether rows have to sum to 1.
         weights: of the examples, (b,); those of weight 0 may have any label. None for 1 each.
 
     Raises:
         ValueError: naming the range of the labels.
     """
     labels, numbers = np.asarray(labels), are_numbers(labels.shape, classes)
-    if labels.dtype.kind not in "biuf":
+    if labels.dtype == object:  # whole numbers in a list with others, a column of a table
+        with contextlib.suppress(TypeError, ValueError):
+            labels = labels.astype("float64")
+    if labels.dtype.kind not in "biuf" and labels.dtype.name != "bfloat16":
         raise ValueError(
             f"The labels should be numbers, got {labels.dtype} such as {labels.flat[0]!r}. Number the classes from 0."
         )
@@ -83,6 +99,8 @@ def check_labels(labels, classes: int, weights=None) -> None:
         low, high = labels.min(), labels.max()
         hint = ONE_BASED if numbers and low >= 1 and high == classes else ""
         raise ValueError(message(f"{low:g}", f"{high:g}", numbers, classes, hint))
+    if shares and labels.size and labels.shape[-1] == classes > 1 and are_no_shares(labels.sum(axis=-1)).any():
+        raise ValueError(NO_SHARES)
 
 
 def concrete(tensor) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.training.checks.inputs import PIXEL_STD, InputChecks, normalisation_of
+from keras_vit.training.checks.inputs import PIXEL_STD, InputChecks, normalisations
 from keras_vit.training.prediction.preprocessing import Preprocessing, parse_preprocessing, preprocessing_text
 
 
@@ -132,6 +132,12 @@ def name_of(item, number, single):
     return "The image" if single else f"Image {number} of the list"
 
 
+def _reason(error):
+    """The sentence of a TensorFlow error that says what is wrong, without the op's name and the graph's trace."""
+    message = error.message.partition("\n\t [[")[0].strip().rpartition("\n")[2]
+    return message.rpartition("}} ")[2].removesuffix(" [Op:DecodeImage]") or type(error).__name__
+
+
 class Preprocessor:
     """Images of any kind to the model's pixels, uint8 (height, width, c)."""
 
@@ -140,10 +146,10 @@ class Preprocessor:
             raise ValueError(
                 f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
             )
-        _, std = normalisation_of(model) or (None, None)
-        if std is not None and std.max() < PIXEL_STD and model.check_pixels:
+        scale = normalisations(model)[0]
+        if scale is not None and scale.std.max() < PIXEL_STD and model.check_pixels:
             raise ValueError(
-                f"The model's std {std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255: make or load it with mean and "
+                f"The model's std {scale.std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255: make or load it with mean and "
                 "std on that scale, 255 times larger. If it is right, set model.check_pixels = False."
             )
         self.checks = InputChecks.of(model)
@@ -160,11 +166,13 @@ class Preprocessor:
         """
         import tensorflow as tf
 
+        from keras_vit.data.sources.image_files import to_known_format
+
         try:
-            pixels = self.preprocess.image(_image(item, self.shape[-1], self.checks)).numpy()
+            image = _image(item, self.shape[-1], self.checks)
+            pixels = self.preprocess.image(to_known_format(image) if isinstance(image, bytes) else image).numpy()
         except tf.errors.OpError as error:
-            reason = error.message.rpartition("}} ")[2].removesuffix(" [Op:DecodeImage]") or type(error).__name__
-            raise ValueError(f"{name} cannot be decoded as an image: {reason}") from None
+            raise ValueError(f"{name} cannot be decoded as an image: {_reason(error)}") from None
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         if pixels.shape != self.shape:
@@ -178,7 +186,7 @@ class Preprocessor:
 def preprocess(model, x: Any):
     """The pixels that `model` takes, of an image or a list of images; see Model.preprocess."""
     if isinstance(x, keras.KerasTensor) or hasattr(x, "graph"):  # symbolic: of a Keras model, or inside tf.data
-        return Preprocessing(preprocessing_text(model), dtype="uint8")(x)
+        return Preprocessing(preprocessing_text(model), check_pixels=model.check_pixels, dtype="uint8")(x)
     images, single = listed(x)
     prepare = Preprocessor(model)
     pixels = [prepare(item, name_of(item, i, single)) for i, item in enumerate(images)]

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers.registration import serializable
+from keras_vit.training.checks.inputs import PIXELS, assert_range, plain_errors
 
 
 def preprocessing_text(model) -> str:
@@ -49,7 +50,17 @@ def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
     return shape
 
 
-def _apply(preprocess, images, shape: tuple, dtype: str):
+def _eight_bits(pixels):
+    """Pixels of 16 bits, (..., h, w, c) uint16, on the scale 0..255, if any of them needs it; others as they are."""
+    import tensorflow as tf
+
+    if pixels.dtype != tf.uint16:
+        return pixels
+    pixels = tf.cast(pixels, tf.int32)
+    return tf.cast(tf.where(tf.reduce_max(pixels) > 255, pixels // 256, pixels), tf.uint8)
+
+
+def _apply(preprocess, images, shape: tuple, dtype: str, check_pixels: bool):
     """A Preprocess on encoded images, () or (b,), or pixels, (h, w, c) or (b, h, w, c): pixels of `shape`, (height, width, c), or with b before.
 
     TensorFlow tensors give TensorFlow tensors on every backend, inside tf.data too; arrays give tensors of the backend.
@@ -57,6 +68,11 @@ def _apply(preprocess, images, shape: tuple, dtype: str):
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(images)
+    if tensor.shape.rank in (3, 4):
+        tensor = _eight_bits(tensor)
+        if check_pixels and tensor.dtype != tf.uint8:
+            with tf.control_dependencies(assert_range(tensor, PIXELS)):
+                tensor = tf.identity(tensor)
     if tensor.shape.rank in (0, 3):
         pixels = tf.ensure_shape(preprocess.image(tensor), shape)
     else:
@@ -73,6 +89,7 @@ class Preprocessing(keras.layers.Layer):
 
     Args:
         text: ops joined by "|" (docs/data.md), none of them random, which end in a fixed size: "decode|resize(256)|central_crop(224)".
+        check_pixels: whether pixels on another scale are refused: those in [0, 1], for instance.
 
     Input: strings (b,), encoded JPEG, PNG...; or pixels 0..255, (b, h, w, c). Both also without b, for a dataset of single images. Output:
     whole numbers 0..255, (b, height, width, c), in the layer's dtype. It is TensorFlow's work: on the JAX backend it maps a tf.data dataset
@@ -83,11 +100,11 @@ class Preprocessing(keras.layers.Layer):
         ValueError: for a text that cannot be parsed, or has random ops.
     """
 
-    def __init__(self, text: str, **kwargs: Any):
+    def __init__(self, text: str, check_pixels: bool = True, **kwargs: Any):
         if kwargs.pop("autocast", False):
             raise ValueError("Preprocessing: autocast must be False, since a compute dtype of 16 bits would round the pixels.")
         super().__init__(autocast=False, **kwargs)
-        self.text = text
+        self.text, self.check_pixels = text, check_pixels
         self._preprocess = parse_preprocessing(text)
         if self._preprocess.random:
             raise ValueError(f'Preprocessing: "{text}" has random ops, which are for training. Leave them out.')
@@ -109,11 +126,12 @@ class Preprocessing(keras.layers.Layer):
         shape = np.shape(images) if getattr(images, "shape", None) is None else images.shape
         if len(shape) not in (0, 1, 3, 4):
             raise ValueError(f"Preprocessing takes strings (b,) or pixels (b, h, w, c), got the shape {tuple(shape)}.")
-        return _apply(self._preprocess, images, self._shape(shape), self.compute_dtype)
+        with plain_errors():
+            return _apply(self._preprocess, images, self._shape(shape), self.compute_dtype, self.check_pixels)
 
     def compute_output_shape(self, input_shape):
         batch = () if len(input_shape) in (0, 3) else input_shape[:1]
         return (*batch, *self._shape(input_shape))
 
     def get_config(self):
-        return {**super().get_config(), "text": self.text}
+        return {**super().get_config(), "text": self.text, "check_pixels": self.check_pixels}

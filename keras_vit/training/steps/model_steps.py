@@ -12,6 +12,7 @@ from keras_vit.training.quantization import check_trainable
 from keras_vit.training.steps.inputs import topology_of
 from keras_vit.training.steps.weights import (
     RunningLoss,
+    check_parts,
     check_unweighted,
     divides_by_weights,
     per_counted,
@@ -33,6 +34,7 @@ class SteppingModel(DescribedModel):
     mixing: Any = None
     micro_batches: int = 1
     _remaining = None
+    _compiled_with: Any = None
 
     def has_own(self, *methods: str) -> bool:
         """Whether the user's class overrides one of these methods of training.Model."""
@@ -52,7 +54,10 @@ class SteppingModel(DescribedModel):
 
     def make_train_function(self, force=False):
         check_trainable(self, topology_of(self).replicas)
+        check_parts(self)
         self._count_examples()
+        compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
+        force = force or compiled_with != self._compiled_with  # the function holds what they were
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)
         if self.train_function is None or force:

@@ -3,6 +3,8 @@
 import jax
 import keras
 
+from keras_vit.training.steps.weights import divides_by_weights, sum_of_weights, sums_over_batch
+
 
 def _parts(batch, parts):
     """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has the rows i, i + parts...: every device keeps its own rows."""
@@ -22,22 +24,27 @@ def accumulated_step(model, state, batch):
     """
     trainable, non_trainable, optimizer_variables, metrics = state
     gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
+    parts, sums_up = model.micro_batches, sums_over_batch(model.loss)
+    x, y, all_weights = keras.utils.unpack_x_y_sample_weight(batch)
+    by_weight = all_weights is not None and divides_by_weights(model.loss)
 
     def part(carry, data):
         non_trainable, metrics, sums = carry
         x, y, weights = data
+        factor = 1.0 if sums_up else 1.0 / parts
+        if by_weight:
+            factor = sum_of_weights(weights) / jax.numpy.maximum(sum_of_weights(all_weights), keras.config.epsilon())
         (_, aux), gradients = gradient(
             trainable, non_trainable, metrics, x, y, weights, training=True, optimizer_variables=optimizer_variables
         )
         loss, y_pred, non_trainable, metrics = aux
         with model.weighing(weights, is_mean=False):
-            logs, metrics = model._update_metrics_variables(metrics, loss, x, y, y_pred, weights)
-        sums = [s + g / model.micro_batches for s, g in zip(sums, gradients)]
+            logs, metrics = model._update_metrics_variables(metrics, loss * parts if sums_up else loss, x, y, y_pred, weights)
+        sums = [s + (factor * g).astype(g.dtype) for s, g in zip(sums, gradients)]
         return (non_trainable, metrics, sums), logs
 
-    parts = _parts(keras.utils.unpack_x_y_sample_weight(batch), model.micro_batches)
     start = (non_trainable, metrics, [jax.numpy.zeros_like(v) for v in trainable])
-    (non_trainable, metrics, gradients), logs = jax.lax.scan(part, start, parts)
+    (non_trainable, metrics, gradients), logs = jax.lax.scan(part, start, _parts((x, y, all_weights), parts))
     trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
     logs = jax.tree.map(lambda each: each[-1], logs)  # (parts, ...) -> (...)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)

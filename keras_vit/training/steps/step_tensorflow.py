@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit.distribution.reduction import all_reduce, replicas
 from keras_vit.optim.wrapper import innermost
-from keras_vit.training.steps.weights import check_unweighted, sums_over_batch
+from keras_vit.training.steps.weights import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
 
 
 def _rows(x):
@@ -32,7 +32,8 @@ def _gradients(model, x, y, weights, share):
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
         # Keras divides mean losses by the number of replicas.
-        model._loss_tracker.update_state(loss * tf.cast(replicas(), loss.dtype), sample_weight=_rows(x))
+        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # of a sum, a part holds only its own share
+        model._loss_tracker.update_state(loss * tf.cast(replicas() * whole, loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
     logs = model.compute_metrics(x, y, y_pred, sample_weight=weights)
     gradients = [None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(scaled, model.trainable_weights)]
@@ -53,7 +54,7 @@ def _accumulated(model, batch, share_of):
     def body(i, sums, _):
         rows = i + parts * tf.range(n // parts) if static else tf.range(i, n, parts)
         x, y, weights = keras.tree.map_structure(lambda t: None if t is None else tf.gather(t, rows), batch, none_is_leaf=True)
-        gradients, logs = _gradients(model, x, y, weights, share_of(_rows(x)))
+        gradients, logs = _gradients(model, x, y, weights, share_of(_rows(x), weights))
         connected[:] = [g is not None for g in gradients]
         return i + 1, [s if g is None else s + g for s, g in zip(sums, gradients)], logs
 
@@ -64,23 +65,33 @@ def _accumulated(model, batch, share_of):
     return [g if used else None for g, used in zip(sums, connected)], logs
 
 
-def _share(model, n):
-    """A function: a number of examples -> the factor of their loss in the gradient of the global loss.
+def _share(model, n, weights):
+    """A function: (a number of examples, their weights) -> the factor of their loss in the gradient of the global loss.
 
-    `n` is the number of examples of this replica.
+    `n` and `weights` are those of this replica.
     """
     if sums_over_batch(model.loss):
-        return lambda rows: 1.0
+        return lambda rows, _: 1.0
+    if weights is not None and divides_by_weights(model.loss):
+        return _share_by_weight(model, weights)
     if isinstance(n, int):  # static shapes: every replica has the same number
-        return lambda rows: rows / n
+        return lambda rows, _: rows / n
     total = all_reduce([tf.cast(n, "float32")])[0]
-    return lambda rows: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
+    return lambda rows, _: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
+
+
+def _share_by_weight(model, weights):
+    """_share for a loss that is divided by the sum of the weights."""
+    if replicas() == 1 and model.micro_batches == 1:
+        return lambda *_: 1.0
+    total = all_reduce([sum_of_weights(weights)])[0]
+    return lambda _, part: tf.math.divide_no_nan(sum_of_weights(part) * replicas(), total)
 
 
 def train_step(model, batch) -> dict:
     """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns the metrics of this replica so far."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    share_of = _share(model, _rows(x))
+    share_of = _share(model, _rows(x), weights)
     if model.mixing is not None:
         check_unweighted(weights)
 
@@ -88,7 +99,7 @@ def train_step(model, batch) -> dict:
         mixed = (x, y) if model.mixing is None else model.mixing(x, y, model.optimizer.iterations)
         if model.micro_batches > 1:
             return _accumulated(model, (*mixed, weights), share_of)
-        return _gradients(model, *mixed, weights, share_of(_rows(x)))
+        return _gradients(model, *mixed, weights, share_of(_rows(x), weights))
 
     if _compiles_gradients_alone(model):
         gradients = tf.function(gradients, jit_compile=True)

@@ -45,6 +45,34 @@ def check_unweighted(weights) -> None:
         )
 
 
+def sum_of_weights(weights):
+    """The sum of the weights of some examples: what a loss with reduction="mean_with_sample_weight" divides by.
+
+    Raises:
+        ValueError: for weights of each output, which have no one sum.
+    """
+    each = keras.tree.flatten(weights)
+    if len(each) > 1:
+        raise ValueError(
+            'With reduction="mean_with_sample_weight" and weights for each output, the parts of a batch have no one share: use the default '
+            "reduction under several replicas or micro_batches."
+        )
+    return ops.sum(ops.cast(each[0], "float32"))
+
+
+def check_parts(model) -> None:
+    """Refuses what would not add up over micro-batches.
+
+    Raises:
+        ValueError: for a loss that is a sum, with regularizers, which each micro-batch would add again.
+    """
+    if model.micro_batches > 1 and sums_over_batch(model.loss) and model.losses:
+        raise ValueError(
+            'With reduction="sum" and micro_batches, the model\'s regularizers would count once for every micro-batch. Use the default '
+            "reduction, or the optimizer's weight_decay."
+        )
+
+
 def per_counted(weights):
     """The weights of a batch, scaled so that a loss that Keras divides by their number is divided by those that are not 0.
 
