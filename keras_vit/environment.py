@@ -60,8 +60,8 @@ def choose_backend() -> None:
     installed = {name for name in _BACKENDS if importlib.util.find_spec(name)}
     if not installed:
         raise ImportError(
-            "keras_vit needs TensorFlow or JAX, which an extra installs: pip install "
-            '"keras-vit[cpu]", "keras-vit[gpu]" or "keras-vit[tpu]" for TensorFlow, "keras-vit[jax]" for JAX.'
+            "keras_vit needs TensorFlow or JAX: pip install tensorflow, or pip install jax; in a checkout, an extra installs what fits: "
+            'pip install -e ".[cpu]", ".[gpu]" or ".[tpu]" for TensorFlow, ".[jax]" for JAX.'
         )
     if "tensorflow" not in installed and not os.environ.get("KERAS_BACKEND"):
         os.environ["KERAS_BACKEND"] = "jax"
@@ -72,7 +72,6 @@ def choose_backend() -> None:
             "KERAS_BACKEND=jax before Keras is imported."
         )
     if backend not in installed:
-        extra = {"tensorflow": "cpu", "jax": "jax"}[backend]
         raise ImportError(
-            f'The backend of Keras is "{backend}", but {_BACKENDS[backend]} is not installed: pip install "keras-vit[{extra}]".'
+            f'The backend of Keras is "{backend}", but {_BACKENDS[backend]} is not installed: pip install {backend}.'
         )

@@ -126,7 +126,7 @@ def test_without_an_engine_the_error_names_the_extras(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode != 0
-    for extra in ("keras-vit[cpu]", "keras-vit[gpu]", "keras-vit[tpu]", "keras-vit[jax]"):
+    for extra in ("tensorflow", "[cpu]", "[gpu]", "[tpu]", "[jax]"):
         assert extra in done.stderr
 
 

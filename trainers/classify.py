@@ -4,66 +4,64 @@ python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 """
 
 import os
+import pathlib
 import sys
 
 
-def _read(path):
+def _by_export(folder):
+    """A function: paths -> [(name, probability), ...] of each image, best first, by an exported SavedModel."""
     import tensorflow as tf
 
     try:
-        return tf.io.read_file(path).numpy()
-    except tf.errors.OpError as error:
-        sys.exit(f"{path}: cannot be read: {error.message.rpartition('}} ')[2]}")
-
-
-def _broken(predict, paths, images):
-    """The path of the first image that the model does not take by itself, or None."""
-    import tensorflow as tf
-
-    for path, image in zip(paths, images):
-        try:
-            predict(tf.constant([image]))
-        except tf.errors.OpError:
-            return path
-    return None
-
-
-def _by_export(folder, paths):
-    """[(name, probability), ...] of each image, best first, by an exported SavedModel."""
-    import tensorflow as tf
-
-    images = [_read(path) for path in paths]
-    try:
-        model = tf.saved_model.load(folder)
+        predict = tf.saved_model.load(folder).signatures["serving_default"]
     except OSError as error:
         sys.exit(f"{folder}: not a SavedModel: {error}")
-    predict = model.signatures["serving_default"]
-    try:
-        answer = predict(tf.constant(images))
-    except tf.errors.OpError:
-        broken = _broken(predict, paths, images)
-        if broken is None:
-            raise
-        sys.exit(f"{broken}: this file cannot be decoded as an image.")
-    best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
-    return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
+
+    def classify(paths):
+        try:
+            answer = predict(tf.constant([pathlib.Path(path).read_bytes() for path in paths]))
+        except tf.errors.OpError:
+            raise ValueError("cannot be decoded: an export reads JPEG, PNG, BMP, GIF and WebP; convert other images") from None
+        best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
+        return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
+
+    return classify
 
 
-def _by_model(name, paths):
+def _by_model(name):
     """The same by a model of keras_vit."""
     import keras_vit
 
     try:
-        return [[guess[:2] for guess in image] for image in keras_vit.load(name).classify(paths, top_k=3, verbose=0)]
+        model = keras_vit.load(name)
     except (OSError, ValueError) as error:
         sys.exit(str(error))
+    return lambda paths: [[guess[:2] for guess in image] for image in model.classify(paths, top_k=3, verbose=0)]
+
+
+def _one_by_one(classify, paths):
+    """The answers for the images that can be read, and None for the others, which are named."""
+    for path in paths:
+        try:
+            yield path, classify([path])[0]
+        except (OSError, ValueError) as error:
+            reason = str(error).removeprefix(f'"{path}": ').removeprefix(f'"{path}" ')
+            print(f"{path}: {reason}", file=sys.stderr)
+            yield path, None
 
 
 def _classify(model, paths):
-    """Prints the three most probable classes of each image."""
+    """Prints the three most probable classes of each image; returns whether all could be read."""
     is_model = os.path.isfile(model) or os.path.exists(os.path.join(model, "config.json")) or not os.path.exists(model)
-    for path, best in zip(paths, (_by_model if is_model else _by_export)(model, paths)):
-        print(f"{path}: {', '.join(f'{name} {probability:.1%}' for name, probability in best[:3])}")
+    classify = (_by_model if is_model else _by_export)(model)
+    try:
+        answers = list(zip(paths, classify(paths)))
+    except (OSError, ValueError):
+        answers = list(_one_by_one(classify, paths))
+    for path, best in answers:
+        if best is not None:
+            print(f"{path}: {', '.join(f'{name} {probability:.1%}' for name, probability in best[:3])}")
+    return all(best is not None for _, best in answers)
 
 
 def run():
@@ -73,9 +71,9 @@ def run():
     if {"--help", "-h"} & set(flags):
         print(text)
     elif flags or len(sys.argv) < 3:
-        sys.exit(f"There is no flag {flags[0]}.\n\n{text}" if flags else text)
-    else:
-        _classify(sys.argv[1], sys.argv[2:])
+        sys.exit(f"{f'There is no flag {flags[0]}.' if flags else 'Give a model and at least one image.'}\n\n{text}")
+    elif not _classify(sys.argv[1], sys.argv[2:]):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

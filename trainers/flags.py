@@ -79,6 +79,11 @@ def _parse(argv):
         raise SystemExit(f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them.") from None
     except flags.Error as error:
         # What a validator says comes after all of the flags that it looked at.
+        missing = [name for name, required in _OURS.items() if required and flags.FLAGS[name].value is None]
+        if missing and "must have a value other than None" in str(error):
+            raise SystemExit(
+                f"{program}: {', '.join(f'--{name}' for name in missing)} is missing. --help explains the flags."
+            ) from None
         said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
         raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 

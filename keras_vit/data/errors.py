@@ -17,21 +17,26 @@ class TooManyErrors(ValueError):
     """More examples failed than the limit, or no good example can replace a failed one."""
 
 
+def _line(name, reason):
+    return f"{name}\t{reason}\n"
+
+
 class ExampleErrors:
     """The failed examples of a run; pass one to training_batches and evaluation_batches as `errors`.
 
     Attributes:
         limit: how many examples may fail; one more is an error.
+        added: is called with each new line of the report, or None.
         names: {name: reason} of the failed examples, in the order in which they failed.
 
     Raises:
         ValueError: if the limit is negative.
     """
 
-    def __init__(self, limit: int = 100):
+    def __init__(self, limit: int = 100, added: Callable[[str], None] | None = None):
         if limit < 0:
             raise ValueError(f"Expected a limit of 0 or more failed examples, got {limit}.")
-        self.limit, self.names = limit, {}
+        self.limit, self.names, self.added = limit, {}, added
         self._error, self._lock = None, threading.Lock()
 
     def add(self, name: str, reason: Callable[[], str]) -> None:
@@ -44,6 +49,8 @@ class ExampleErrors:
             if name in self.names:
                 return
             self.names[name] = reason()
+            if self.added is not None:
+                self.added(_line(name, self.names[name]))
             if len(self.names) <= _NAMED:
                 logging.warning("Skipping %s: %s", printable(name), self.names[name])
             elif len(self.names) == _NAMED + 1:
@@ -75,7 +82,7 @@ class ExampleErrors:
 
     def report(self) -> str:
         """A line for each failed example, its name and the reason separated by a tab; "" if there are none."""
-        return "".join(f"{name}\t{reason}\n" for name, reason in self.names.items())
+        return "".join(_line(name, reason) for name, reason in self.names.items())
 
 
 def reason(error: Exception) -> str:

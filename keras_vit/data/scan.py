@@ -29,10 +29,12 @@ def _keys(source, seed, only):
     if seed is None:
         keys = source.keys()
     else:
-        keys = source.shuffled_keys(seed).map(lambda number, key: key).take(source.size)
+        keys = source.shuffled_keys(seed).map(lambda number, key: key)
+        keys = keys.take(source.size)
     if only is not None:
         places = tf.constant([i for i, name in enumerate(example_names(source)) if name in only], tf.int64)
-        keys = keys.enumerate().filter(lambda i, key: tf.reduce_any(i == places)).map(lambda i, key: key)
+        chosen = keys.enumerate().filter(lambda i, key: tf.reduce_any(i == places))
+        keys = chosen.map(lambda i, key: key)
     return keys if isinstance(keys.element_spec, tuple) else tf.data.Dataset.zip((keys,))
 
 

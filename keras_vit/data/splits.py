@@ -43,5 +43,7 @@ def split_range(split: str, size: int) -> tuple[int, int]:
     match = _SPLIT.fullmatch(split)
     start, stop = _bound(match["start"], size, 0), _bound(match["stop"], size, size)
     if start >= stop:
-        raise ValueError(f'The split "{split}" is empty: it has {size} examples before slicing.')
+        raise ValueError(
+            f'The split "{split}" is empty, since "{split_name(split)}" has {size} examples in all. Take a larger slice, or add examples.'
+        )
     return start, stop

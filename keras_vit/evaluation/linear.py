@@ -80,7 +80,7 @@ def logistic_head(
     try:
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
-        raise ImportError('Logistic regression needs scikit-learn: pip install "keras-vit[viz]".') from error
+        raise ImportError("Logistic regression needs scikit-learn: pip install scikit-learn.") from error
     mean, std = _whitening(features)
     fitted = LogisticRegression(C=c, max_iter=max_iter).fit((np.asarray(features, "float64") - mean) / std, labels)
     if fitted.n_iter_.max() >= max_iter:

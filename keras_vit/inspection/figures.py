@@ -23,7 +23,7 @@ def _matplotlib():
     try:
         import matplotlib
     except ImportError as error:
-        raise ImportError('Pictures need matplotlib: pip install "keras-vit[viz]".') from error
+        raise ImportError("Pictures need matplotlib: pip install matplotlib.") from error
     return matplotlib
 
 

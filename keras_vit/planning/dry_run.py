@@ -11,7 +11,6 @@ import tensorflow as tf
 from absl import logging
 from etils import epath
 
-from keras_vit.data import evaluation_batches, training_batches
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.splits import split_name, split_range
 from keras_vit.evaluation import FeatureEvaluator, Setting
@@ -25,7 +24,7 @@ from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.evals import evaluators
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
 from keras_vit.runs.sweep import OWN, parse_grid
-from keras_vit.runs.training_run import open_data
+from keras_vit.runs.training_run import check_images, open_data
 from keras_vit.tasks import find_task
 
 
@@ -125,19 +124,11 @@ def _as_initialised(config):
     return copy, f", as {config.init}"
 
 
-def check_images(config, model):
-    """Refuses preprocessing whose images do not have the model's size. It is traced; no data is read.
-
-    Raises:
-        ValueError: naming both shapes, or as the preprocessing says.
-    """
+def _check_images(config, model):
+    """check_images with an example that stands for those of the sources."""
     example = tf.zeros((8, 8, 1), tf.uint8) if config.data.source == "digits" else tf.constant("")
     source = RandomAccess("plan", ("0",), np.zeros(1, "int64"), lambda i: {"image": example})
-    data, expected = config.data, tuple(model.input_shape[1:])
-    for text, make in ((data.train_preprocess, training_batches), (data.eval_preprocess, evaluation_batches)):
-        shape = tuple(make(source, text, 1).element_spec[0].shape[1:])
-        if shape != expected:
-            raise ValueError(f'The preprocessing "{text}" gives images of {shape}, the model takes {expected}.')
+    check_images(config, model, source, source)
 
 
 def _size(variables):
@@ -298,7 +289,7 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
     """
     planned = planned_run(config, datasets, examples, classes, data_dir)
     train, held_out, resolved, model = planned.train, planned.held_out, planned.resolved, planned.model
-    check_images(config, model)
+    _check_images(config, model)
     schedule = make_schedule(resolved)
     data, evaluated = config.data, f" ({held_out.size:,})" if held_out else ""
     trained = f"{train.size:,} examples, {len(train.class_names):,} classes"

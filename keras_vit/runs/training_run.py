@@ -1,6 +1,5 @@
 """A training run from a config, from its first step or from where it was stopped."""
 
-import contextlib
 import functools
 import math
 import os
@@ -12,14 +11,13 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from keras_vit.checkpoints.save import save_model
-from keras_vit.data import ExampleErrors, evaluation_batches, open_source, training_batches
+from keras_vit.data import evaluation_batches, image_and_label, open_source, training_batches
 from keras_vit.data.sources.selection import read_names, without
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Setting
-from keras_vit.io.atomic import write_bytes
 from keras_vit.io.progress import stage
 from keras_vit.optim.wrapper import averaging
-from keras_vit.runs import evals
+from keras_vit.runs import broken_examples, evals
 from keras_vit.runs.config import check_config, check_same_run, odd_sizes, resolve
 from keras_vit.runs.loop.determinism import fix_order_of_sums
 from keras_vit.runs.loop.train import train
@@ -126,23 +124,6 @@ def _announce(model, resolved, source, held_out, start):
     )
 
 
-@contextlib.contextmanager
-def _counting_errors(config, rundir):
-    """A context that collects failed examples; afterwards a warning counts them, and broken_examples.txt names them."""
-    errors = ExampleErrors(config.data.broken_limit)
-    try:
-        with errors.raised():
-            yield errors
-    finally:
-        if errors.names and rundir.strategy.chief:
-            path = rundir.path / "broken_examples.txt"
-            try:
-                write_bytes(path, errors.report().encode())
-            except OSError as error:
-                logging.warning("The examples that could not be used cannot be listed: %s", error)
-            logging.warning("%d examples could not be used and were left out: %s", len(errors.names), path)
-
-
 def _batches(config, task, source, held_out, strategy, data_service, errors):
     """(a function: step -> the training dataset that begins at that step, the evaluation dataset)."""
     data = config.data
@@ -156,6 +137,32 @@ def _batches(config, task, source, held_out, strategy, data_service, errors):
         return evaluation_batches(held_out, data.eval_preprocess, config.batch_size, shard, replicas, errors, select=task.select)
 
     return training, strategy.distribute(evaluation)
+
+
+def check_images(config, model, training_source, evaluation_source, select=image_and_label):
+    """Refuses preprocessing whose images do not have the model's size. It is traced; no data is read.
+
+    Args:
+        config: the run's.
+        model: the model.
+        training_source, evaluation_source: the sources that are preprocessed, or stand-ins.
+        select: the task's; anything but images (b, h, w, c) is not checked.
+
+    Raises:
+        ValueError: naming both shapes, or as the preprocessing says.
+    """
+    data, expected = config.data, model.input_shape
+    batches = {
+        "train_preprocess": training_batches(training_source, data.train_preprocess, 1, select=select),
+        "eval_preprocess": evaluation_batches(evaluation_source, data.eval_preprocess, 1, select=select),
+    }
+    for name, dataset in batches.items():
+        shape = tuple(getattr(dataset.element_spec[0], "shape", ()))
+        if isinstance(expected, tuple) and len(shape) == len(expected) == 4 and shape[1:] != expected[1:]:
+            raise ValueError(
+                f'The preprocessing "{data[name]}" gives images of {shape[1:]}, the model takes {expected[1:]}: change --config.data.{name} or '
+                "--config.model.image_size, so that both say the same."
+            )
 
 
 def finish(config, task, model, held_out, rundir, errors):
@@ -240,6 +247,7 @@ def _run(config, task, rundir, data_dir, data_service):
     resolved = resolve(config, source.size)
     with stage(f"Loading {config.init}" if config.init else "Building the model"):
         model = make_model(config, task, source, resolved, strategy)
+    check_images(config, model, source, held_out, task.select)
     content = _describe(rundir, resolved, model)
     check_same_run(rundir, content)
     with stage("Looking for a checkpoint"):
@@ -249,7 +257,7 @@ def _run(config, task, rundir, data_dir, data_service):
     rundir.write_json("config.json", content)
     _announce(model, resolved, source, held_out, start)
 
-    with _counting_errors(config, rundir) as errors:
+    with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
         training, evaluation = _batches(config, task, source, held_out, strategy, data_service, errors)
         own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select}
         train(

@@ -60,6 +60,11 @@ class Classification(Task):
         data = self.config.data
         if not train.class_names:
             raise ValueError(f"{data.source}, {data.train}, has no class labels, which classification needs.")
+        if len(train.class_names) == 1:
+            raise ValueError(
+                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to learn: add the images of '
+                "another class, in a folder or with a label of their own."
+            )
         if train.class_names != held_out.class_names:
             raise ValueError(
                 f"The classes of {data.train} and {data.evaluation} differ: {train.class_names}, {held_out.class_names}."

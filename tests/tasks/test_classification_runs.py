@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import logging
 import math
+import shutil
 import threading
 
 import numpy as np
@@ -101,6 +102,11 @@ def test_every_training_option_trains(change, tmp_path, eagerly):
         ("total", "3 epoch s", "is not a duration"),
         ("data.train_preprocess", "decode(1)|random_shft(1)", 'Did you mean "random_shift"'),
         ("model.variant", "Tiny/2", "Unknown variant"),
+        (
+            "model.image_size",
+            16,
+            r"images of \(8, 8, 1\), the model takes \(16, 16, 1\): change --config.data.train_preprocess or",
+        ),
     ],
 )
 def test_wrong_values_are_clear_errors(key, value, message, tmp_path):
@@ -113,6 +119,15 @@ def test_wrong_values_are_clear_errors(key, value, message, tmp_path):
     place[last] = value
     with pytest.raises(ValueError, match=message):
         training_run.run(config, tmp_path)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_one_class_is_refused(tmp_path, photos):
+    shutil.rmtree(photos / "dark")
+    config = shrink("folder_finetune", source=f"folder:{photos}", train="train", evaluation="train")
+    config.model.update(SMALL)
+    with pytest.raises(ValueError, match='has one class, "light", so that there is nothing to learn: add the images of another'):
+        training_run.run(config, tmp_path / "run")
 
 
 def test_a_folder_of_twenty_trains_skips_the_broken_and_refuses_the_empty(tmp_path, photos, caplog, eagerly):

@@ -125,6 +125,7 @@ def test_the_commands_answers_without_an_engine():
             "--config=digits_finetune.py",
         ): 'config file "digits_finetune.py". Did you mean "digits_finetune"?',
         ("keras-vit", "pretrain", "--config=augreg:mediun1"): 'Did you mean "medium1"?',
+        ("keras-vit", "export", "--output=x"): "--model is missing.",
         ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
         ("keras-vit", "evaluate"): "Flag --model must have a value",
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",

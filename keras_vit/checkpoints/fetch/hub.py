@@ -41,7 +41,7 @@ def download_repository(address: str) -> pathlib.Path:
         from huggingface_hub import errors
     except ImportError:
         raise ImportError(
-            f'"{address}" needs huggingface_hub: pip install "keras-vit[hub]". Or download config.json and model.safetensors by other '
+            f'"{address}" needs huggingface_hub: pip install huggingface_hub. Or download config.json and model.safetensors by other '
             "means and load their folder."
         ) from None
     patterns = [*_PATTERNS, file] if file else _PATTERNS

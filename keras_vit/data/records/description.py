@@ -49,7 +49,7 @@ def read_description(folder: str) -> Description | None:
                 f"features {description.features}, first_label {description.first_label!r}, or a record count that is not an integer"
             )
     except (TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f'"{path}" does not describe TFRecord files ({error}). Write it again with trainers.prepare.') from None
+        raise ValueError(f'"{path}" does not describe TFRecord files ({error}). Write it again with keras-vit prepare.') from None
     return dataclasses.replace(description, class_names=tuple(description.class_names))
 
 

@@ -18,7 +18,7 @@ def digits(split: str) -> RandomAccess:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ImportError as error:
-        raise ImportError('The digits come with scikit-learn: pip install "keras-vit[viz]".') from error
+        raise ImportError("The digits come with scikit-learn: pip install scikit-learn.") from error
     images, labels = load_digits(return_X_y=True)
     images = np.round(images.reshape(-1, 8, 8, 1) * (255 / 16)).astype("uint8")
     parts = train_test_split(images, labels, test_size=0.2, stratify=labels, random_state=0)

@@ -89,12 +89,12 @@ def warnings_of(name: str, paths: Sequence[str]) -> list[str]:
         shown = [f"{path} ({width} x {height})" for path, (width, height) in huge.items()]
         texts.append(
             f"{name}: {counted(len(huge), 'image')} of more than {LARGE:,} pixels, slow to decode every time: {listed(shown)}. Shrink "
-            "them, or all images at once: trainers.prepare --resize=512."
+            "them, or all images at once: keras-vit prepare --resize=512."
         )
     if same:
         again = counted(sum(len(group) - 1 for group in same), "file")
         texts.append(
             f"{name}: {again} with the same contents as another, such as {' = '.join(same[0][:2])}. What is trained on may be in the "
-            "evaluation too, or in two classes: see trainers.deduplicate."
+            "evaluation too, or in two classes: see keras-vit deduplicate."
         )
     return texts

@@ -48,7 +48,7 @@ FORMATS = {
 }
 _BY_ENDING = {ending: name for name, row in FORMATS.items() for ending in row.endings}
 ENDINGS = tuple(_BY_ENDING)
-NEEDS_HEIF = 'to read them: pip install "keras-vit[heic]"'
+NEEDS_HEIF = "to read them: pip install pillow-heif"
 
 
 def ending(name: str) -> str:

@@ -88,6 +88,8 @@ def _unknown(name, data_dir, error=None):
     text = f'tensorflow-datasets has no "{name}"' + (f" in {data_dir}" if data_dir else "")
     if os.path.isdir(name):
         return f"{text}, but it is a folder: write folder:{name}"
+    if os.path.isfile(name):
+        return f"{text}, but it is a file: a table is csv:{name}; an archive has to be unpacked, and is then folder:PATH."
     return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " A folder of images is folder:PATH."
 
 
@@ -109,7 +111,7 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     import tensorflow_datasets as lib
 
     name, chosen = split_options(text, image="image", label="", **dict.fromkeys(_FURTHER, ""))
-    if not name[:1].isidentifier():  # a path
+    if os.path.isfile(name) or not name[:1].isidentifier():  # a path
         raise ValueError(_unknown(name, data_dir))
     try:
         builder = lib.builder(name, data_dir=data_dir)

@@ -132,12 +132,6 @@ def name_of(item, number, single):
     return "The image" if single else f"Image {number} of the list"
 
 
-def _reason(error):
-    """The sentence of a TensorFlow error that says what is wrong, without the op's name and the graph's trace."""
-    message = error.message.partition("\n\t [[")[0].strip().rpartition("\n")[2]
-    return message.rpartition("}} ")[2].removesuffix(" [Op:DecodeImage]") or type(error).__name__
-
-
 class Preprocessor:
     """Images of any kind to the model's pixels, uint8 (height, width, c)."""
 
@@ -166,13 +160,14 @@ class Preprocessor:
         """
         import tensorflow as tf
 
+        from keras_vit.data.errors import reason
         from keras_vit.data.sources.image_files import to_known_format
 
         try:
             image = _image(item, self.shape[-1], self.checks)
             pixels = self.preprocess.image(to_known_format(image) if isinstance(image, bytes) else image).numpy()
         except tf.errors.OpError as error:
-            raise ValueError(f"{name} cannot be decoded as an image: {_reason(error)}") from None
+            raise ValueError(f"{name} cannot be decoded as an image: {reason(error)}") from None
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         if pixels.shape != self.shape:

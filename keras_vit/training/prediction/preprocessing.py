@@ -26,7 +26,7 @@ def parse_preprocessing(text: str):
     if importlib.util.find_spec("tensorflow") is None:
         raise ImportError(
             "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed: pip install "
-            '"keras-vit[cpu]". Without it, give the model pixels 0..255 of its size: model.predict(images).'
+            "tensorflow. Without it, give the model pixels 0..255 of its size: model.predict(images)."
         )
     from keras_vit.data import parse
 
