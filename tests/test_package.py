@@ -26,7 +26,19 @@ ALLOWED = {
     "evaluation": {"io", "data", "distribution", "models", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "models", "optim", "training"},
     "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},
-    "planning": {"io", "data", "evaluation", "inspection", "models", "optim", "runs", "tasks", "training"},
+    "planning": {
+        "io",
+        "checkpoints",
+        "data",
+        "evaluation",
+        "inspection",
+        "layers",
+        "models",
+        "optim",
+        "runs",
+        "tasks",
+        "training",
+    },
 }
 
 

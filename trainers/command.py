@@ -20,6 +20,7 @@ VERBS = (
     "deduplicate",
     "demo",
     "configs",
+    "models",
     "completion",
 )
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each

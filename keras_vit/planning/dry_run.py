@@ -18,7 +18,9 @@ from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.logs import quiet
-from keras_vit.planning.flops import forward_flops, training_flops
+from keras_vit.planning import counting
+from keras_vit.planning.flops import training_flops
+from keras_vit.planning.model_counts import count
 from keras_vit.planning.text import rows, short, sparkline
 from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.evals import evaluators
@@ -191,7 +193,11 @@ def _memory_row(model, optimizer):
     weights, trained = 4 * _size(model.variables), 4 * _size(model.trainable_variables)
     slots = trained * copies(optimizer)
     parts = f"weights {short(weights, 'B')}, gradients {short(trained, 'B')}, optimizer {short(slots, 'B')}"
-    return f"{short(weights + trained + slots, 'B')} per device without activations: {parts}"
+    text = f"{short(weights + trained + slots, 'B')} per device without activations: {parts}"
+    if getattr(model, "spec", None) is None:
+        return text
+    kept = counting.training_activations(count(model)) * counting.BYTES[model.compute_dtype]
+    return f"{text}; activations {short(kept, 'B')} per image"
 
 
 def _draw_rate(resolved, schedule, workdir):
@@ -265,11 +271,10 @@ def _computation_row(model, resolved):
     """Operations per image and in all, for models whose operations can be counted."""
     if getattr(model, "spec", None) is None:
         return []
-    flops = forward_flops(model.spec, model.image_size[0], model.channels)
-    step = training_flops(model)
+    flops, step = counting.flops(count(model)), training_flops(model)
     in_all = step * resolved["total"] * resolved["batch_size"]
     times = {1: "at once that: nothing below the head trains", 3: "at three times that"}
-    text = f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all, {times.get(step / flops, f'at {step / flops:.2g} times that')}"
+    text = f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all, {times.get(round(step / flops, 2), f'at {step / flops:.2g} times that')}"
     return [("computation", text)]
 
 

@@ -4,6 +4,7 @@ catalogue.csv has one row per model, with the columns of `Published`. Addresses 
 from the tables of results of timm and open_clip where `note` says so. This module imports nothing heavy.
 """
 
+import ast
 import csv
 import dataclasses
 import fnmatch
@@ -26,6 +27,9 @@ class Published:
         top1: accuracy on ImageNet-1k's validation images in percent, see `measure`; None if no source gives it.
         measure: what `top1` measures: "top-1" of the classifier in the file, "linear probe" of its features, or "zero-shot" with its text
             tower.
+        variant: its architecture's name in this package, "B/16", at the patch size with which load builds it.
+        fields: what differs from that variant, {field of the spec: value}, as far as the shapes of its weights depend on it.
+        classes: of the head in the file; None for no head.
         labels: "imagenet" if the file holds a classifier of ImageNet-1k's 1000 classes; None for any other head, or none.
         image_size: side of the images of the last training, in pixels.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
@@ -43,6 +47,9 @@ class Published:
     top1: float | None
     measure: str | None
     labels: str | None
+    variant: str
+    fields: dict[str, Any]
+    classes: int | None
     image_size: int
     preprocessing: str | None
     mean: tuple | None
@@ -69,12 +76,19 @@ def _numbers(text):
     return tuple(float(number) for number in text.split())
 
 
-_TYPES = {"top1": float, "image_size": int, "mean": _numbers, "std": _numbers}
+def _fields(text):
+    """ "registers=4 pool=map" as {"registers": 4, "pool": "map"}."""
+    pairs = (field.split("=") for field in text.split())
+    return {name: value if value.isidentifier() and value != "True" else ast.literal_eval(value) for name, value in pairs}
+
+
+_TYPES = {"top1": float, "fields": _fields, "classes": int, "image_size": int, "mean": _numbers, "std": _numbers}
+_NEVER_NONE = ("note", "fields")
 
 
 def _published(row):
-    """A row of the table, {column: text}, as a Published; empty cells become None, except for the note."""
-    return Published(**{key: _TYPES.get(key, str)(text) if text or key == "note" else None for key, text in row.items()})
+    """A row of the table, {column: text}, as a Published; empty cells become None, but for those of _NEVER_NONE."""
+    return Published(**{key: _TYPES.get(key, str)(text) if text or key in _NEVER_NONE else None for key, text in row.items()})
 
 
 def _read():

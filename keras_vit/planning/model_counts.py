@@ -1,0 +1,107 @@
+"""What a model that was built costs, layer by layer: any that keras_vit.load gives, with a head of one's own, nested, or with LoRA."""
+
+import dataclasses
+import math
+
+import keras
+
+from keras_vit import layers
+from keras_vit.models import taps
+from keras_vit.planning.counting import (
+    LayerCount,
+    as_rematerialised,
+    attention_pooling,
+    bottleneck_unit,
+    layer_counts,
+    transformer_block,
+)
+
+
+def _shape(tensors):
+    """The shape of a layer's output without the batch; of several outputs that of the first."""
+    tensor = keras.tree.flatten(tensors)[0]
+    return tuple(tensor.shape[1:])
+
+
+def _products(layer, inputs, output):
+    """Multiply-adds of one of Keras' own layers, for shapes without the batch; None if they are not known."""
+    if not layer.weights or isinstance(layer, (keras.layers.LayerNormalization, keras.layers.BatchNormalization)):
+        return 0
+    if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
+        return 0
+    if isinstance(layer, keras.layers.Dense):
+        return math.prod(output) * inputs[-1]
+    if isinstance(layer, (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)):
+        return math.prod(inputs[:-1]) * math.prod(layer.kernel.shape)
+    if isinstance(layer, (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D, layers.StdConv2D)):
+        return math.prod(output) * math.prod(layer.kernel.shape[:-1])
+    return None
+
+
+def _from_shapes(name, layer, inputs, output):
+    """The row of a layer that a spec doesn't describe."""
+    if isinstance(layer, layers.TransformerBlock):
+        n, d = inputs
+        inner = layer.heads * layer.attention.size
+        options = (layer.mlp_form == "swiglu", layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
+        row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options)
+        return as_rematerialised(row) if layer.remat else row
+    if isinstance(layer, layers.AttentionPooling):
+        return attention_pooling(name, *inputs, layer.heads, layer.mlp_dim)
+    if isinstance(layer, layers.BottleneckUnit):
+        *size, channels = inputs
+        row = bottleneck_unit(name, size, channels, layer.filters, layer.strides, layer.preactivation)
+        return as_rematerialised(row) if layer.remat else row
+    products = _products(layer, inputs, output)
+    made = math.prod(output)
+    return LayerCount(name, output, 0, None if products is None else 2 * products, math.prod(inputs) + made, made)
+
+
+def _described(model):
+    """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none."""
+    if not taps.blocks(model):
+        return {}
+    *size, channels = model.get_layer("normalization").output.shape[1:]
+    return {row.name: row for row in layer_counts(model.spec, tuple(size), None, channels, getattr(model, "remat", False))}
+
+
+def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCount, keras.layers.Layer]]:
+    """(row, layer) of each layer, as `count` has them; names begin with `prefix`."""
+    if not getattr(model, "_nodes_by_depth", None):
+        functional = getattr(model, "_functional", None)  # what a Sequential is, once it is built
+        if functional is None:
+            raise ValueError(
+                f'"{model.name}" has no graph of layers to count: call or build it first, with images of a fixed size.'
+            )
+        return counted_layers(functional, prefix)
+    described, found = _described(model), []
+    for layer in model.layers:
+        name = f"{prefix}{layer.name}"
+        if isinstance(layer, keras.layers.InputLayer):
+            continue
+        if isinstance(layer, keras.Model):
+            found += counted_layers(layer, f"{name}/")
+            continue
+        if layer.name in described:
+            row = dataclasses.replace(described[layer.name], name=name)
+        else:
+            inputs, output = _shape(layer.input), _shape(layer.output)
+            if None in (*inputs, *output):
+                raise ValueError(f'Layer "{name}" has shapes {inputs} and {output}: they must be fixed to be counted.')
+            row = _from_shapes(name, layer, inputs, output)
+        found.append((dataclasses.replace(row, parameters=layer.count_params()), layer))
+    return found
+
+
+def count(model: keras.Model) -> list[LayerCount]:
+    """The rows of a model's layers, in order; those of a nested model are called "vit/block_00".
+
+    Parameters are those that the layers hold, with LoRA's. LoRA's products are left out, and the `flops` of a layer of your own are None.
+
+    Args:
+        model: a ViT or BiT, or any functional or sequential model, such as one built on them.
+
+    Raises:
+        ValueError: for a layer whose output has no fixed shape, or a model that is not built.
+    """
+    return [row for row, _ in counted_layers(model)]

@@ -1,0 +1,148 @@
+"""What the variants and the published models cost, counted without building or downloading one."""
+
+import dataclasses
+import fnmatch
+import re
+
+from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
+from keras_vit.models.bit import BIT_VARIANTS, BiTSpec, make_bit_spec
+from keras_vit.models.spec import ViTSpec, make_spec
+from keras_vit.planning import counting
+from keras_vit.planning.text import short
+
+# Sizes and hybrids of the papers, at 224 pixels with 1000 classes.
+VARIANTS = (
+    *("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "So400m/14", "H/14", "g/14", "G/14"),
+    *("R+Ti/16", "R26+S/32", "R50+B/16", "R50+L/32"),
+    *BIT_VARIANTS,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCount:
+    """A model's row.
+
+    Attributes:
+        name: a variant, or the name of a published model.
+        image_size: pixels (height, width).
+        parameters: how many numbers its weights hold.
+        flops: operations of one image's forward pass, 2 per multiply-add.
+        forward_bytes, training_bytes: activations of one image in float32, see `counting`.
+        files: the files that hold its weights: .npz, safetensors, .pth.
+    """
+
+    name: str
+    image_size: tuple[int, int]
+    parameters: int
+    flops: int
+    forward_bytes: int
+    training_bytes: int
+    files: tuple[str, ...] = ()
+
+
+def spec_of(variant: str, **fields) -> ViTSpec | BiTSpec:
+    """The spec of a variant of either family.
+
+    Raises:
+        ValueError: for an unknown variant or field.
+    """
+    return (make_bit_spec if re.fullmatch(r"R\d+x\d+", variant) else make_spec)(variant, **fields)
+
+
+def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
+    """The rows of a variant's or a published model's layers.
+
+    Args:
+        name: "B/16", or "deit/tiny".
+        image_size: in pixels, a number or (height, width); None for 224 or the published model's own.
+
+    Raises:
+        ValueError: for an unknown name, or an image that is not a whole number of patches.
+    """
+    if name not in CATALOGUE and name.partition("/")[0] in {known.partition("/")[0] for known in CATALOGUE}:
+        find(name)  # which says what is nearest
+    if name not in CATALOGUE:
+        return counting.layer_counts(spec_of(name), image_size or 224)
+    published = CATALOGUE[name]
+    spec = spec_of(published.variant, **published.fields)
+    if image_size is None and isinstance(spec, ViTSpec):  # patches of 14 pixels see 378 of 384
+        image_size = tuple(published.image_size // stride * stride for stride in spec.stride)
+    return counting.layer_counts(spec, image_size or published.image_size, published.classes)
+
+
+def _files(published: Published) -> tuple[str, ...]:
+    own = "safetensors" if published.url.startswith("hf://") else f".{published.url.rpartition('.')[2]}"
+    return (own, ".pth") if published.original else (own,)
+
+
+def count_models(pattern: str = "*", image_size: int | tuple[int, int] | None = None) -> list[ModelCount]:
+    """The rows of the variants and of the published models whose names match `pattern`, as `list_models` has patterns.
+
+    Args:
+        pattern: "deit/*", "*16*"; upper and lower case differ.
+        image_size: in pixels; None for 224, or for each published model its own.
+
+    Raises:
+        ValueError: if no name matches, or an image is not a whole number of patches of each of them.
+    """
+    names = [name for name in (*VARIANTS, *sorted(CATALOGUE)) if fnmatch.fnmatchcase(name, pattern)]
+    if not names:
+        raise ValueError(f'No variant or published model matches "{pattern}". Patterns are as of files: "deit/*", "*L_16*".')
+    return [_model_count(name, image_size) for name in names]
+
+
+def _model_count(name, image_size):
+    rows = rows_of(name, image_size)
+    size = rows[0].output[:2]  # of the normalised image
+    forward, training = (4 * numbers(rows) for numbers in (counting.forward_activations, counting.training_activations))
+    files = _files(CATALOGUE[name]) if name in CATALOGUE else ()
+    return ModelCount(name, size, counting.parameters(rows), counting.flops(rows), forward, training, files)
+
+
+def models_table(models: list[ModelCount]) -> str:
+    """The rows as text."""
+    head = ("", "px", "parameters", "GFLOP", "forward", "training", "files")
+    cells = [
+        (
+            model.name,
+            str(model.image_size[0]) if len(set(model.image_size)) == 1 else "{}x{}".format(*model.image_size),
+            f"{model.parameters:,}",
+            f"{model.flops / 1e9:,.2f}",
+            short(model.forward_bytes, "B"),
+            short(model.training_bytes, "B"),
+            ", ".join(model.files),
+        )
+        for model in models
+    ]
+    return _aligned([head, *cells])
+
+
+def layers_table(rows: list[counting.LayerCount]) -> str:
+    """One model's layers as text, and their sums; "?" for the operations of layers that are not known."""
+    head = ("", "output", "parameters", "MFLOP", "forward", "training")
+    cells = [
+        (
+            row.name,
+            " x ".join(map(str, row.output)),
+            f"{row.parameters:,}",
+            "?" if row.flops is None else f"{row.flops / 1e6:,.2f}",
+            short(4 * row.alive, "B"),
+            short(4 * row.kept, "B"),
+        )
+        for row in rows
+    ]
+    forward, training = counting.forward_activations(rows), counting.training_activations(rows)
+    least = "at least " if any(row.flops is None for row in rows) else ""
+    total = ("in all", "", f"{counting.parameters(rows):,}", f"{least}{counting.flops(rows) / 1e6:,.2f}")
+    return _aligned([head, *cells, (*total, short(4 * forward, "B"), short(4 * training, "B"))])
+
+
+def _aligned(lines):
+    """Rows of cells as text: the first column to the left, and the last if it is of words; numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    words = (0, 6)
+    aligned = [
+        [cell.ljust(width) if i in words else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
+        for line in lines
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)

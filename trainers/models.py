@@ -1,0 +1,52 @@
+"""Lists the variants and the published models with what they cost, or one model's layers.
+
+    python -m trainers.models
+    python -m trainers.models "deit*/small*" --image_size=384
+    python -m trainers.models --layers=R50+B/16
+    python -m trainers.models --layers=runs/digits_finetune --json
+
+Everything is of one image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add: half of it are GMACs), the activations that a
+forward pass holds at once and those that a training step keeps, in float32. Nothing is downloaded or built, but for --layers of a file. A
+published model's parameters are those with which keras_vit.load builds it.
+"""
+
+import dataclasses
+import json
+import os
+
+from . import flags
+
+
+def _layers(name, image_size):
+    """The rows of one model's layers: of a file as it is loaded, of a name without building it."""
+    import keras_vit
+    from keras_vit.planning.model_counts import count
+    from keras_vit.planning.models import rows_of
+
+    if os.path.exists(os.path.expanduser(name)) or "://" in name:
+        return count(keras_vit.load(name, image_size=image_size))
+    return rows_of(name, image_size)
+
+
+def main(patterns):
+    from keras_vit.planning.models import count_models, layers_table, models_table
+
+    values = flags.FLAGS
+    if len(patterns) > 1 or (patterns and values.layers):
+        raise ValueError(f'One pattern, or --layers=NAME without one: got {patterns}. Write a pattern in quotes: "deit/*".')
+    if values.layers:
+        found, table = _layers(values.layers, values.image_size), layers_table
+    else:
+        found, table = count_models(patterns[0] if patterns else "*", values.image_size), models_table
+    print(json.dumps([dataclasses.asdict(row) for row in found], indent=1) if values.json else table(found))
+
+
+def run():
+    flags.string("layers", None, "A variant, a published name, or what keras_vit.load takes: prints one row per layer.")
+    flags.integer("image_size", None, "Pixels of a square image; by default 224, or a published model's own.", lowest=1)
+    flags.boolean("json", False, "Prints JSON, with numbers as they are.")
+    flags.launch(main, takes="[PATTERN]")
+
+
+if __name__ == "__main__":
+    run()
