@@ -1,6 +1,7 @@
 """The classes of images, by name and probability: what `model.classify` returns."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -22,7 +23,7 @@ class Prediction(NamedTuple):
     index: int
 
 
-def _activation(model, activation):
+def probabilities_of(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
     """The function from the model's outputs to probabilities, by name; the default is that of its loss.
 
     Raises:
@@ -56,7 +57,7 @@ def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | N
             f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
             "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
         )
-    function = _activation(model, activation)
+    function = probabilities_of(model, activation)
     names = model.class_names or [str(i) for i in range(model.classes)]
     images, single = listed(x)
     prepare, results = Preprocessor(model), []
