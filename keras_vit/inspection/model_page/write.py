@@ -51,7 +51,10 @@ def _about(subject):
     """What the model is, without a heading."""
     model, encoder = subject.model, subject.encoder
     height, width = subject.pixels.shape[1:3]
-    rows = [("model", f"{model.name}, {model.count_params():,} parameters"), ("image", f"{height}x{width} pixels, height and width")]
+    rows = [
+        ("model", f"{model.name}, {model.count_params():,} parameters"),
+        ("image", f"{height}x{width} pixels, height and width"),
+    ]
     if subject.is_vit:
         h, w = encoder.get_layer("position_embedding").grid
         spec = model.spec
