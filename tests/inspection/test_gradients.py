@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from interpreters import Interpreter
 
 import keras_vit
-from keras_vit.inspection import class_maps, grad_cam
+from keras_vit.inspection import class_maps, grad_cam, head_statistics, layer_similarity
 from keras_vit.models import taps
 
 
@@ -93,3 +94,33 @@ def test_mistakes(tiny, pixels):
     for classes in (5, -1, [0, 1], 0.5):
         with pytest.raises(ValueError, match="expected one class for all images or one for each of 4, from 0 to 4"):
             class_maps(model, pixels, classes)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16", "int8"])
+def test_in_16_bits_and_quantised_the_map_is_about_the_same(tiny, pixels, dtype):
+    expected = class_maps(tiny(), pixels, 1)
+    model = tiny(dtype=None if dtype == "int8" else dtype)
+    if dtype == "int8":
+        model.quantize("int8")
+    np.testing.assert_allclose(class_maps(model, pixels, 1), expected, atol=0.1)
+
+
+def measured_here(path, images):
+    """What is measured of a saved model on the backend of this process, as lists."""
+    model, x = keras_vit.load(path), np.load(images)
+    statistics = head_statistics(model, x)
+    found = class_maps(model, x, 1), statistics.distance, statistics.entropy, layer_similarity(model, x)
+    return [keras.backend.backend(), *(values.tolist() for values in found)]
+
+
+@pytest.mark.processes
+def test_jax_measures_the_same(tiny, pixels, tmp_path):
+    tiny(registers=1).save(tmp_path / "m.keras")
+    np.save(tmp_path / "x.npy", pixels)
+    arguments = str(tmp_path / "m.keras"), str(tmp_path / "x.npy")
+    with Interpreter("jax") as jax:
+        there = jax.run(measured_here, *arguments)
+    here = measured_here(*arguments)
+    assert (here[0], there[0]) == ("tensorflow", "jax")
+    for ours, theirs in zip(here[1:], there[1:], strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-3)
