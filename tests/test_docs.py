@@ -14,7 +14,7 @@ import yaml
 import keras_vit
 from keras_vit.distribution.clusters import multi_worker_strategy
 from trainers import config_files, flags
-from trainers.command import VERBS
+from trainers.command import VERBS, module_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -47,7 +47,10 @@ def flags_of(room, binary):
 def commands(path):
     """(room, binary, arguments) of every command of ours on a page or in a docstring."""
     for room, binary, arguments in COMMAND.findall(path.read_text()):
-        if not room and (binary not in VERBS or "flags" not in (ROOT / "trainers" / f"{binary}.py").read_text()):
+        binary = binary if room else module_of(binary)
+        if not room and (
+            binary.removesuffix("_") not in VERBS or "flags" not in (ROOT / "trainers" / f"{binary}.py").read_text()
+        ):
             continue  # VERB, a name on a Kubernetes page, or a command without flags
         yield room or "trainers", binary, re.findall(r"(?<![\w-])--(no)?([a-z][\w.]*)", arguments)
 

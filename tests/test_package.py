@@ -21,7 +21,7 @@ ALLOWED = {
     "training": {"io", "data", "layers", "optim", "distribution"},
     "models": {"io", "layers", "training"},
     "checkpoints": {"io", "layers", "models", "training"},
-    "inspection": {"io", "layers", "models"},
+    "inspection": {"io", "data", "layers", "models", "training"},
     "serving": {"io", "data", "models", "training"},
     "evaluation": {"io", "data", "distribution", "models", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "models", "optim", "training"},

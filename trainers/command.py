@@ -8,13 +8,14 @@ import sys
 
 from .light import VERSION, did_you_mean, drop_output
 
-# In the order of the work. Each is a module beside this one, whose docstring begins with what it does.
+# In the order of the work. Each is a module beside this one (`module_of`), whose docstring begins with what it does.
 VERBS = (
     "pretrain",
     "finetune",
     "evaluate",
     "probe",
     "classify",
+    "inspect",
     "export",
     "prepare",
     "deduplicate",
@@ -26,6 +27,11 @@ VERBS = (
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 
 
+def module_of(verb: str) -> str:
+    """The module of a verb. That of "inspect" is inspect_: scripts that are run from trainers/ would import it for Python's own."""
+    return f"{verb}_" if verb in sys.stdlib_module_names else verb
+
+
 def first_line(path: pathlib.Path) -> str:
     """The first line of the docstring of a Python file, which is not run."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
@@ -34,7 +40,7 @@ def first_line(path: pathlib.Path) -> str:
 def _help(program):
     """The text of `keras-vit --help`."""
     folder = pathlib.Path(__file__).resolve().parent
-    summaries = {verb: re.split("[:,.]", first_line(folder / f"{verb}.py"))[0] for verb in VERBS}
+    summaries = {verb: re.split("[:,.]", first_line(folder / f"{module_of(verb)}.py"))[0] for verb in VERBS}
     lines = [f"Usage: {program} VERB --flag=value ...", "", "Verbs:"]
     lines += [f"  {verb:12} {summary}" for verb, summary in summaries.items()]
     lines += [
@@ -68,7 +74,7 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
     if verb not in VERBS:
         raise SystemExit(f'{program}: there is no verb "{verb}".{did_you_mean(verb, VERBS)} Valid: {", ".join(VERBS)}.')
     sys.argv = [program if program.startswith(_PREFIX) else f"{program} {verb}", *arguments]
-    importlib.import_module(f"{__package__}.{verb}").run()
+    importlib.import_module(f"{__package__}.{module_of(verb)}").run()
 
 
 def _answer():

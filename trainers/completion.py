@@ -12,7 +12,7 @@ import io
 import sys
 
 from . import flags
-from .command import VERBS
+from .command import VERBS, module_of
 from .config_files import config_names, load_config, packaged, values_of
 
 # The words that complete a command line come from `keras-vit completion words SHELL VERB FLAG...`, one a line; bash breaks its words at = and
@@ -41,7 +41,7 @@ def _flags_of(verb):
     sys.argv = [verb, flags.LIST_FLAGS]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        importlib.import_module(f"{__package__}.{verb}").run()
+        importlib.import_module(f"{__package__}.{module_of(verb)}").run()
     return printed.getvalue().split()
 
 

@@ -44,10 +44,11 @@ def _default(name):
 
 def as_typed(text: str, main) -> str:
     """A docstring of this package with its commands as the user types them: "keras-vit finetune", "keras-vit-finetune"."""
-    verb = main.__globals__["__name__"].rpartition(".")[2]
-    typed = pathlib.Path(sys.argv[0]).stem
-    begin = typed.removesuffix(verb) if typed.endswith(verb) and typed != verb else "python -m trainers."
-    return text.replace("python -m trainers.", begin)
+    module = main.__globals__["__name__"].rpartition(".")[2]
+    verb, typed = module.removesuffix("_"), pathlib.Path(sys.argv[0]).stem
+    if not typed.endswith(verb) or typed == verb:
+        return text
+    return text.replace(f"python -m trainers.{module}", typed).replace("python -m trainers.", typed.removesuffix(verb))
 
 
 def _show_help(main, takes, loaded):

@@ -3,7 +3,7 @@
 They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -22,19 +22,17 @@ def _call(block) -> dict:
     return {"x": given["x"], **{name: mask for name, mask in masks.items() if mask is not None}}
 
 
-def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-    """The attention weights of a model's blocks.
+def each_attention(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
+    """The attention weights of a model's blocks, one block after the other, so that memory holds those of a single block.
 
     Args:
-        model: a ViT, or a functional model that contains one.
-        images: (b, h, w, c), what the model takes: pixels 0..255; a list for a model with several inputs, such as masks.
-        blocks: block numbers, negative ones counting from the end; None for all.
+        model, images, blocks: as in `attention_weights`.
 
-    Returns:
-        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1, or 0 where a mask leaves none.
+    Yields:
+        (block number, (b, k, n, n) float32).
 
     Raises:
-        ValueError: if the model has no attention blocks, or not those.
+        ValueError: as in `attention_weights`, at the first step.
     """
     encoder, image = taps.encoder_in(model)
     layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
@@ -51,17 +49,35 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
     calls = {str(i): _call(layers[i]) for i in numbers}
     symbolic = {i: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for i, call in calls.items()}
     values = keras.Model(encoder.input, symbolic)(images, training=False)
-    weights = {i: layers[int(i)].attention_weights(**{**call, **values[i]}) for i, call in calls.items()}
-    return {int(i): keras.ops.convert_to_numpy(w).astype("float32") for i, w in weights.items()}
+    for i, call in calls.items():
+        weights = layers[int(i)].attention_weights(**{**call, **values[i]})
+        yield int(i), keras.ops.convert_to_numpy(weights).astype("float32")
 
 
-def rollout(weights: list[np.ndarray]) -> np.ndarray:
+def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
+    """The attention weights of a model's blocks.
+
+    Args:
+        model: a ViT, or a functional model that contains one.
+        images: (b, h, w, c), what the model takes: pixels 0..255; a list for a model with several inputs, such as masks.
+        blocks: block numbers, negative ones counting from the end; None for all.
+
+    Returns:
+        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1, or 0 where a mask leaves none.
+
+    Raises:
+        ValueError: if the model has no attention blocks, or not those.
+    """
+    return dict(each_attention(model, images, blocks))
+
+
+def rollout(weights: Iterable[np.ndarray]) -> np.ndarray:
     """Attention rollout (Abnar and Zuidema 2020): how much of each input token each output token contains.
 
     The heads are averaged, the identity is added for the residual, rows are normalised again, and the blocks are multiplied.
 
     Args:
-        weights: a list of (b, k, n, n), first block first.
+        weights: (b, k, n, n) of each block, the first block first.
 
     Returns:
         (b, n, n), rows summing to 1.
@@ -74,6 +90,16 @@ def rollout(weights: list[np.ndarray]) -> np.ndarray:
     return total
 
 
+def _seen_by_output(encoder, weights):
+    """The rows of weights (..., n, n) that the output reads, the class token's or the mean over the patches, on the grid: (..., h, w)."""
+    h, w = encoder.get_layer("position_embedding").grid
+    prefix = weights.shape[-1] - h * w
+    pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
+    reads_token = isinstance(pool, (TokenPooling, keras.layers.Concatenate))  # pool="token" or "token_gap"
+    rows = weights[..., 0, :] if reads_token else weights[..., prefix:, :].mean(axis=-2)  # (..., n, n) -> (..., n)
+    return rows[..., prefix:].reshape(*rows.shape[:-1], h, w)  # (..., h*w) -> (..., h, w)
+
+
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     """What the output of a ViT attends to: the rollout's row of the class token, or the mean over the patches without one.
 
@@ -84,12 +110,19 @@ def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     Returns:
         (b, h, w) on the patch grid, each map scaled to a maximum of 1.
     """
-    flow = rollout(list(attention_weights(model, images).values()))
-    encoder, _ = taps.encoder_in(model)
-    h, w = encoder.get_layer("position_embedding").grid
-    prefix = flow.shape[-1] - h * w
-    pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
-    reads_token = isinstance(pool, (TokenPooling, keras.layers.Concatenate))  # pool="token" or "token_gap"
-    rows = flow[:, 0] if reads_token else flow[:, prefix:].mean(axis=1)  # (b, n, n) -> (b, n)
-    maps = rows[:, prefix:].reshape(-1, h, w)  # (b, h*w) -> (b, h, w)
+    flow = rollout(weights for _, weights in each_attention(model, images))
+    maps = _seen_by_output(taps.encoder_in(model)[0], flow)
     return maps / maps.max(axis=(1, 2), keepdims=True)
+
+
+def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
+    """What each head attends to from the class token, or on average from the patches without one.
+
+    Args:
+        model, images, blocks: as in `attention_weights`.
+
+    Returns:
+        {block number: (b, k, h, w) float32}, the weights of the patches; with those of the other tokens they sum to 1.
+    """
+    encoder, _ = taps.encoder_in(model)
+    return {i: _seen_by_output(encoder, weights) for i, weights in each_attention(model, images, blocks)}

@@ -5,6 +5,7 @@ They need matplotlib, the extra [viz]. Class names, which may be in any script, 
 
 import io
 import re
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ _SMALL = 96  # images up to this many pixels are kept whole, and shown enlarged
 _LARGE = 256  # the longer side of other images
 
 
-def _matplotlib():
+def matplotlib_or_error() -> Any:
     """The module matplotlib.
 
     Raises:
@@ -29,7 +30,7 @@ def _matplotlib():
 
 def _new(width, height):
     """A figure of width x height inches and its axes, off any screen."""
-    _matplotlib()
+    matplotlib_or_error()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -52,7 +53,7 @@ def _for_page():
     """A context in which figures are drawn for a page: transparent, in its text colour, with text that stays text."""
     coloured = ("axes.edgecolor", "axes.labelcolor", "grid.color", "text.color", "xtick.color", "ytick.color")
     plain = {"svg.fonttype": "none", "svg.hashsalt": "keras_vit", "font.size": 11, "legend.frameon": False}
-    return _matplotlib().rc_context({**plain, **dict.fromkeys(coloured, _INK)})
+    return matplotlib_or_error().rc_context({**plain, **dict.fromkeys(coloured, _INK)})
 
 
 def _svg(figure, name):
@@ -115,6 +116,46 @@ def against_truth(truth, predicted, name: str) -> str:
         axes.scatter(truth, predicted, 12, alpha=0.6)
         axes.set(xlabel="true", ylabel="predicted")
         return _svg(figure, name)
+
+
+def _for_both(draw, width, height, name):
+    """(SVG for a page, PNG for a file) of what draw(figure, axes) draws."""
+    with _for_page():
+        figure, axes = _new(width, height)
+        draw(figure, axes)
+        svg = _svg(figure, name)
+    figure, axes = _new(width, height)
+    draw(figure, axes)
+    return svg, _png(figure)
+
+
+def by_block(values, even: float, y_label: str, even_label: str, name: str) -> tuple[str, bytes]:
+    """A dot for each head's value (l, k) above its block, and a dashed line at `even`. (SVG, PNG)."""
+
+    def draw(figure, axes):
+        count, heads = values.shape
+        for i, row in enumerate(values):
+            axes.plot([i] * heads, np.sort(row), "o", color=_COLOURS[0], alpha=0.75, markersize=4.5)
+        axes.axhline(even, linestyle="--", linewidth=1, color=_COLOURS[1], label=even_label)
+        axes.set(xlabel="block", ylabel=y_label, ylim=(0, None), xlim=(-0.5, count - 0.5))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(loc="lower right")
+
+    return _for_both(draw, 5.2, 3.2, name)
+
+
+def matrix(values, label: str, name: str) -> tuple[str, bytes]:
+    """Values (l, l) from 0 to 1 between blocks, the first block at the bottom left. (SVG, PNG)."""
+
+    def draw(figure, axes):
+        axes.grid(visible=False)
+        drawn = axes.imshow(values, origin="lower", cmap="magma", vmin=0, vmax=1)
+        axes.set(xlabel="block", ylabel="block")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_major_locator().set_params(integer=True)
+        figure.colorbar(drawn, label=label, shrink=0.85)
+
+    return _for_both(draw, 4.6, 3.8, name)
 
 
 def few_shot_accuracy(results) -> bytes:
@@ -183,7 +224,7 @@ def bars(values: dict, label: str) -> bytes:
 
     A name stands on several lines, cut at its commas; one that the font cannot write is "point N", counted from 1.
     """
-    _matplotlib()
+    matplotlib_or_error()
     names = [_drawable(name, number) for number, name in enumerate(values, 1)]
     figure, axes = _new(7, 1 + sum(0.12 + 0.2 * (1 + name.count("\n")) for name in names))
     drawn = axes.barh(range(len(names)), list(values.values()))
@@ -198,11 +239,16 @@ def bars(values: dict, label: str) -> bytes:
 
 def _pillow(image):
     """An image (h, w, c) of pixels 0..255 in Pillow's form: gray, or the first three channels."""
-    _matplotlib()  # which brings Pillow
+    matplotlib_or_error()  # which brings Pillow
     from PIL import Image
 
     pixels = np.clip(np.round(image), 0, 255).astype("uint8")
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] < 3 else np.ascontiguousarray(pixels[..., :3]))
+
+
+def as_rgb(image) -> np.ndarray:
+    """An image (h, w, c) of pixels 0..255 as (h, w, 3) uint8: gray is repeated, channels after the third are left out."""
+    return np.asarray(_pillow(image).convert("RGB"))
 
 
 def photograph(image) -> tuple[str, bytes]:
@@ -218,7 +264,7 @@ def photograph(image) -> tuple[str, bytes]:
 
 def heat(image, weights) -> np.ndarray:
     """An image (height, width, c) under a map (h, w) of weights from 0 to 1: (height', width', 3) uint8, small images enlarged."""
-    matplotlib = _matplotlib()
+    matplotlib = matplotlib_or_error()
     from PIL import Image
 
     picture = _pillow(image).convert("RGB")

@@ -44,7 +44,7 @@ def _percent(share):
     return "-" if share is None else f"{share:.1%}"
 
 
-def _name(text):
+def own_text(text: object) -> str:
     """Text of a user's own, which may run from right to left whatever stands around it."""
     return f"<bdi>{html.escape(str(text))}</bdi>"
 
@@ -56,11 +56,11 @@ def section(title: str, body: str, note: str = "") -> str:
 
 def table(rows) -> str:
     """A table of (name, value) pairs; numbers are rounded."""
-    cells = "".join(f'<tr><th scope="row">{html.escape(str(k))}</th><td>{_name(number(v))}</td></tr>\n' for k, v in rows)
+    cells = "".join(f'<tr><th scope="row">{html.escape(str(k))}</th><td>{own_text(number(v))}</td></tr>\n' for k, v in rows)
     return f'<table class="facts"><tbody>\n{cells}</tbody></table>'
 
 
-def _pictures(svgs):
+def figure_row(svgs: dict[str, str]) -> str:
     """Pictures side by side, or below each other where there is no room, from {caption: SVG}."""
     parts = (
         f'<figure role="img" aria-label="{html.escape(caption)}"><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>'
@@ -69,11 +69,16 @@ def _pictures(svgs):
     return f'<div class="pictures">{"".join(parts)}</div>'
 
 
-def _image(pixels, alt):
+def image_element(pixels: np.ndarray, alt: str) -> str:
     """An <img> of pixels (h, w, c), 0..255."""
     media_type, data = figures.photograph(pixels)
     small = ' class="small"' if media_type == "image/png" else ""
     return f'<img{small} alt="{html.escape(alt)}" src="data:{media_type};base64,{base64.b64encode(data).decode()}">'
+
+
+def embedded(data: bytes, alt: str) -> str:
+    """An <img> of a PNG file's bytes, in its own size where there is room."""
+    return f'<img class="sheet" alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
 
 
 def _gallery(items):
@@ -120,7 +125,7 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
         rows = [(f"{name}, {line}", points[0][1]) for name, lines in series.items() for line, points in lines.items()]
         return section(f"After step {records[0]['step']:,}", table(rows), note) if rows else ""
     drawn = {name: figures.curves(lines, "step", f"curve{i}") for i, (name, lines) in enumerate(series.items()) if lines}
-    return section("Learning curves", _pictures(drawn), note) if drawn else ""
+    return section("Learning curves", figure_row(drawn), note) if drawn else ""
 
 
 def _share(count, whole):
@@ -131,11 +136,11 @@ def _share(count, whole):
 def confusion(matrix, names) -> str:
     """The confusion matrix (classes, classes), rows true, columns predicted, with the classes' names."""
     kind = "long" if max(map(len, names)) > 3 else "short"
-    head = "".join(f'<th scope="col"><div class="{kind}">{_name(name)}</div></th>' for name in names)
+    head = "".join(f'<th scope="col"><div class="{kind}">{own_text(name)}</div></th>' for name in names)
     rows = []
     for name, counts in zip(names, matrix):
         cells = "".join(_share(count, sum(counts)) for count in counts)
-        rows.append(f'<tr><th scope="row">{_name(name)}</th>{cells}</tr>\n')
+        rows.append(f'<tr><th scope="row">{own_text(name)}</th>{cells}</tr>\n')
     body = f"<thead><tr><td></td>{head}</tr></thead><tbody>\n{''.join(rows)}</tbody>"
     note = "Rows are true classes, columns predicted ones; the shade is the share of the row."
     return section("Confusion matrix", f'<div class="scroll matrix"><table>{body}</table></div>', note)
@@ -145,7 +150,7 @@ def recalls(per_class) -> str:
     """How the recalls of many classes are distributed; None for a class without examples."""
     known = [100 * recall for recall in per_class if recall is not None]
     picture = figures.histogram(known, "recall, %", "classes", "recalls")
-    return section("Recall of the classes", _pictures({f"{len(known):,} classes by their recall": picture}))
+    return section("Recall of the classes", figure_row({f"{len(known):,} classes by their recall": picture}))
 
 
 def classes(details, names) -> str:
@@ -165,7 +170,7 @@ def classes(details, names) -> str:
     for i in order:
         values = {title: column[i] for title, column in columns.items()}
         cells = [_cell(value, None if title == "examples" else _percent(value)) for title, value in values.items()]
-        rows.append([f'<th scope="row">{_name(names[i])}</th>', *cells])
+        rows.append([f'<th scope="row">{own_text(names[i])}</th>', *cells])
     heads = {"class": "", **dict.fromkeys(columns, ' class="number"')}
     heads["recall"] += ' aria-sort="ascending"'
     notes = ["Recall: the share of a class's examples that are found. Precision: the share of its predictions that are right."]
@@ -188,9 +193,9 @@ def confused(pairs, names, examples_per_class, samples=None) -> str:
     items = []
     for true, guess, count in pairs[:PAIRS]:
         found = [] if samples is None else np.flatnonzero((samples[1] == true) & (samples[2] == guess))
-        image = _image(samples[0][found[0]], f"{names[true]}, taken for {names[guess]}") if len(found) else ""
+        image = image_element(samples[0][found[0]], f"{names[true]}, taken for {names[guess]}") if len(found) else ""
         share = f"{count:,} of {examples_per_class[true]:,}, {count / examples_per_class[true]:.0%}"
-        items.append(f"{image}<span>{_name(names[true])} taken for {_name(names[guess])}</span><small>{share}</small>")
+        items.append(f"{image}<span>{own_text(names[true])} taken for {own_text(names[guess])}</span><small>{share}</small>")
     return section("Most confused", _gallery(items)) if items else ""
 
 
@@ -207,7 +212,7 @@ def calibration(intervals, error: float) -> str:
         "Confidence is the softmax probability of the predicted class. The expected calibration error (ECE) is the distance between "
         "accuracy and mean confidence in 15 intervals of equal width, averaged over the examples."
     )
-    return section("Calibration", _pictures({f"ECE {error:.2%}": picture}), note)
+    return section("Calibration", figure_row({f"ECE {error:.2%}": picture}), note)
 
 
 def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
@@ -229,9 +234,9 @@ def predictions(images, labels, logits, names) -> str:
     p = p / p.sum(-1, keepdims=True)
     items = []
     for image, true, guess, share in zip(images, labels, logits.argmax(-1), p.max(-1)):
-        kind, truth = ("right", "") if true == guess else ("wrong", f"<small>true: {_name(names[true])}</small>")
-        caption = f'<span class="{kind}">{_name(names[guess])} {share:.0%}</span>{truth}'
-        items.append(_image(image, f"{names[true]}, predicted {names[guess]}") + caption)
+        kind, truth = ("right", "") if true == guess else ("wrong", f"<small>true: {own_text(names[true])}</small>")
+        caption = f'<span class="{kind}">{own_text(names[guess])} {share:.0%}</span>{truth}'
+        items.append(image_element(image, f"{names[true]}, predicted {names[guess]}") + caption)
     note = "With the model's confidence; wrong ones first, in red, with the true class below."
     return section("Predictions", _gallery(items), note) if items else ""
 
@@ -241,14 +246,17 @@ def attention(model, images) -> str:
     if not len(images):
         return ""
     maps = attention_maps(model, images)
-    items = [_image(image, "image") + _image(figures.heat(image, weights), "its map") for image, weights in zip(images, maps)]
+    items = [
+        image_element(image, "image") + image_element(figures.heat(image, weights), "its map")
+        for image, weights in zip(images, maps)
+    ]
     return section("Attention rollout: what the output attends to", _gallery(items))
 
 
 def against_truth(truth, predicted) -> str:
     """Predicted against true numbers, each (n,)."""
     picture = figures.against_truth(truth, predicted, "truth")
-    return section("Predictions", _pictures({f"{len(truth):,} examples, true against predicted": picture}))
+    return section("Predictions", figure_row({f"{len(truth):,} examples, true against predicted": picture}))
 
 
 def skipped(failed) -> str:
@@ -256,7 +264,7 @@ def skipped(failed) -> str:
     if not failed:
         return section("Left out", "<p>No example: all could be read.</p>")
     count = "1 example" if len(failed) == 1 else f"{len(failed):,} examples"
-    rows = [[f"<td>{_name(name)}</td>", f"<td>{_name(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]]
+    rows = [[f"<td>{own_text(name)}</td>", f"<td>{own_text(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]]
     more = f" The first {NAMED}:" if len(failed) > NAMED else ""
     return section("Left out", f"<p>{count} could not be used.{more}</p>\n" + _sortable({"example": "", "why": ""}, rows))
 
@@ -270,5 +278,5 @@ def configuration(config) -> str:
 
 def about(command, facts) -> str:
     """How the page was made: the words of the command, and (name, value) pairs such as versions and devices."""
-    words = " ".join(_name(shlex.quote(word)) for word in command)
+    words = " ".join(own_text(shlex.quote(word)) for word in command)
     return section("Made by", (f"<pre>{words}</pre>\n" if words else "") + table(facts))

@@ -4,7 +4,7 @@ They work for a ViT or BiT, for a model built on one's tensors (`vit.with_head(l
 that calls one as a layer (nested).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -42,8 +42,8 @@ def encoder_in(model: keras.Model) -> tuple:
     return encoder, image if encoder is nested else keras.Model(nested.input, inner)(image)
 
 
-def _call_of_encoder(model):
-    """(the nested model that holds the blocks, the symbolic images that it takes).
+def _node_of_encoder(model):
+    """The node of a model's graph that calls the nested model which holds the blocks.
 
     Raises:
         ValueError: if there is none, or more than one.
@@ -55,8 +55,14 @@ def _call_of_encoder(model):
             f'"{model.name}" should contain one ViT or BiT, with blocks named block_00..., and call it once; it contains '
             f"{len(calls)} such calls. Its layers: {[layer.name for layer in model.layers]}."
         )
-    [image] = calls[0].input_tensors
-    return calls[0].operation, image
+    return calls[0]
+
+
+def _call_of_encoder(model):
+    """(the nested model that holds the blocks, the symbolic images that it takes)."""
+    call = _node_of_encoder(model)
+    [image] = call.input_tensors
+    return call.operation, image
 
 
 def trunk(model: keras.Model) -> list:
@@ -132,6 +138,42 @@ def _tokens(model):
 def _encoded(model):
     """The encoder's output after its last normalisation: a ViT's tokens, a BiT's feature map."""
     return _tokens(model) if isinstance(blocks(model)[-1], layers.TransformerBlock) else model.get_layer("relu").output
+
+
+def block_outputs(model: keras.Model) -> list:
+    """The outputs of all blocks, symbolic: tokens (b, n, d) of a ViT, prefix tokens included, or feature maps (b, h, w, d) of a BiT."""
+    return _outside(model, lambda encoder: [block.output for block in blocks(encoder)])
+
+
+def split(model: keras.Model, tap: Callable[[keras.Model], keras.KerasTensor]) -> tuple[keras.Model, keras.Model]:
+    """A model in two, cut at a tensor inside its ViT or BiT: (from the images to the tensor, from the tensor to the outputs).
+
+    Args:
+        model: a ViT or BiT, or a model built on one, with one input.
+        tap: a function from the model that holds the blocks to the tensor in its graph.
+
+    Raises:
+        ValueError: if the model does not contain one ViT or BiT, or its outputs do not depend on the tensor alone.
+    """
+    if blocks(model):
+        tensor = tap(model)
+        return keras.Model(model.input, tensor), _after(model, tensor)
+    call = _node_of_encoder(model)
+    front, back = split(call.operation, tap)
+    [image], [output] = call.input_tensors, call.output_tensors
+    if output is model.output:  # nothing follows
+        return keras.Model(model.input, front(image)), back
+    return keras.Model(model.input, front(image)), keras.Model(back.input, _after(model, output)(back.output))
+
+
+def _after(model, tensor):
+    """The part of a model that computes its output from a tensor in its graph."""
+    try:
+        return keras.Model(tensor, model.output)
+    except ValueError:
+        raise ValueError(
+            f'The output of "{model.name}" depends on more than what was taken from its ViT or BiT: it cannot be cut there.'
+        ) from None
 
 
 def ends_in_probabilities(model: keras.Model) -> bool:

@@ -9,7 +9,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, features
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
-from keras_vit.training.prediction.classify import activation_of
+from keras_vit.training.prediction.classify import probabilities_of
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 FORMATS = ("tf_saved_model",)
@@ -169,7 +169,7 @@ def export(
     images = [tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")]
     encoded = [tf.TensorSpec((None,), tf.string, name="encoded_images")]
     tensor = _features_or_none(model)
-    function = None if model.classes is None else activation_of(model, activation)
+    function = None if model.classes is None else probabilities_of(model, activation)
     archive = keras.export.ExportArchive()
     archive.track(model)
     if isinstance(model, Classifier) and model.classes is None:

@@ -1,7 +1,7 @@
 """The classes of images, by name and probability: what `model.classify` returns."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -20,8 +20,8 @@ class Prediction(NamedTuple):
     index: int
 
 
-def activation_of(model, activation: str | None = None) -> Callable:
-    """The function from the model's outputs to probabilities, by name; the default is the model's own.
+def probabilities_of(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
+    """The function from the model\'s outputs to probabilities, by name; the default is the model\'s own.
 
     Raises:
         ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
@@ -52,7 +52,7 @@ def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | N
             f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '
             "model.predict(model.preprocess(images)), or name the classes: vit.with_head(layer, class_names=...)."
         )
-    function = activation_of(model, activation)
+    function = probabilities_of(model, activation)
     names = model.class_names or [str(i) for i in range(model.classes)]
     images, single = listed(x)
     prepare, results = Preprocessor(model), []

@@ -1,0 +1,108 @@
+"""How far heads look: mean attention distance (figures 7 and 11 of arXiv 2010.11929), and how widely: the entropy of attention."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.inspection.attention import each_attention
+from keras_vit.models import taps
+
+
+def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
+    """The distances between the centres of all patches.
+
+    Args:
+        grid: (h, w) patches.
+        stride: pixels (height, width) from one patch to the next.
+
+    Returns:
+        (h*w, h*w) float64, in pixels.
+    """
+    places = np.indices(grid).reshape(2, -1).T * np.asarray(stride, "float64")  # (h*w, 2)
+    return np.sqrt(np.square(places[:, None] - places[None]).sum(-1))  # (h*w, 1, 2) - (1, h*w, 2) -> (h*w, h*w)
+
+
+def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
+    """The distance between a patch and the patches that it attends to, weighted by the attention and averaged over the patches.
+
+    Class token, distillation token and registers have no place: they are left out, and what a patch attends to among the patches counts as all.
+
+    Args:
+        weights: (b, k, n, n); the last h*w of the n tokens are patches.
+        grid, stride: as in `patch_distances`.
+
+    Returns:
+        (b, k) float64, in pixels; NaN for a head that attends to no patch.
+    """
+    distances = patch_distances(grid, stride)
+    patches = np.asarray(weights, "float64")[..., -len(distances) :, -len(distances) :]  # (b, k, n, n) -> (b, k, h*w, h*w)
+    total = patches.sum(-1)  # (b, k, h*w)
+    attending = total > 0
+    weighted = (patches * distances).sum(-1) / np.where(attending, total, 1)
+    count = attending.sum(-1)  # (b, k)
+    return np.where(count, weighted.sum(-1), np.nan) / np.maximum(count, 1)
+
+
+def attention_entropy(weights: np.ndarray) -> np.ndarray:
+    """The entropy of the attention weights, averaged over the tokens: (b, k, n, n) -> (b, k) float64, in bits.
+
+    Attention spread evenly over m tokens has log2(m) bits, attention to a single one 0.
+    """
+    p = np.asarray(weights, "float64")
+    return -(p * np.log2(np.where(p > 0, p, 1))).sum(-1).mean(-1)
+
+
+class HeadStatistics(NamedTuple):
+    """What the heads of a model do, averaged over images.
+
+    Attributes:
+        distance: (l, k), the mean attention distance of each block's heads in pixels.
+        entropy: (l, k), the entropy of their attention in bits.
+        even_distance: the distance of attention that is even over all patches, in pixels.
+        even_entropy: the entropy of attention that is even over all tokens, in bits.
+    """
+
+    distance: np.ndarray
+    entropy: np.ndarray
+    even_distance: float
+    even_entropy: float
+
+
+def patch_stride(encoder: keras.Model) -> tuple[float, float]:
+    """Pixels (height, width) from one patch token of a ViT to the next."""
+    height, width = encoder.input_shape[1:3]
+    h, w = encoder.get_layer("position_embedding").grid
+    return height / h, width / w
+
+
+def head_statistics(
+    model: keras.Model, images: Any, batch_size: int = 8, advance: Callable[[int], None] | None = None
+) -> HeadStatistics:
+    """Mean attention distance and entropy of every head, averaged over images.
+
+    Args:
+        model: a ViT, or a functional model that contains one, with one input.
+        images: (b, height, width, c), pixels 0..255. The paper averages over 128.
+        batch_size: images at once.
+        advance: called with the number of images that are done, to show progress.
+
+    Raises:
+        ValueError: if the model has no attention, or there are no images.
+    """
+    if not len(images):
+        raise ValueError("head_statistics needs images (b, height, width, c), and got none.")
+    encoder, _ = taps.encoder_in(model)
+    parts = []
+    for start in range(0, len(images), batch_size):
+        batch, rows = images[start : start + batch_size], []
+        for _, weights in each_attention(model, batch):  # a BiT ends here with an error
+            grid, stride = encoder.get_layer("position_embedding").grid, patch_stride(encoder)
+            rows.append((mean_attention_distance(weights, grid, stride), attention_entropy(weights)))
+            tokens = weights.shape[-1]
+        parts.append(np.array(rows))  # (l, 2, b, k)
+        if advance:
+            advance(len(batch))
+    distance, entropy = np.nanmean(np.concatenate(parts, axis=2), axis=2).swapaxes(0, 1)  # (l, 2, b, k) -> (2, l, k)
+    return HeadStatistics(distance, entropy, float(patch_distances(grid, stride).mean()), float(np.log2(tokens)))

@@ -1,0 +1,119 @@
+"""Which parts of an image speak for a class: Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on the tokens of a ViT or the feature map of a BiT."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.layers import TransformerBlock
+from keras_vit.models import taps
+
+
+def grad_cam(features: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+    """Grad-CAM: channels are weighted by their mean gradient and summed; what speaks against the class is 0.
+
+    Args:
+        features: (b, h, w, d).
+        gradients: (b, h, w, d), of a class's logit with respect to the features.
+
+    Returns:
+        (b, h, w), each map scaled to a maximum of 1, or 0 where nothing speaks for the class.
+    """
+    channels = gradients.mean(axis=(1, 2), keepdims=True)  # (b, 1, 1, d)
+    maps = np.maximum((channels * features).sum(-1), 0)  # (b, h, w)
+    largest = maps.max(axis=(1, 2), keepdims=True)
+    return maps / np.where(largest > 0, largest, 1)
+
+
+def _gradient(score, x):
+    """The gradient of score(x), one number per example, with respect to the tensor x."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.grad(lambda x: keras.ops.sum(score(x)))(x)
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = keras.ops.sum(score(x))
+    return tape.gradient(total, x)
+
+
+def _tap(block):
+    """A function from the encoder to the tensor of which the gradient is taken; see `class_maps`."""
+
+    def tap(encoder):
+        units = taps.blocks(encoder)
+        if block is not None and block not in range(-len(units), len(units)):
+            raise ValueError(f"block={block}: the model has blocks 0 to {len(units) - 1}.")
+        if block is not None:
+            return units[block].output
+        return units[-1].input if isinstance(units[-1], TransformerBlock) else encoder.get_layer("relu").output
+
+    return tap
+
+
+def _check_classes(model, classes, count):
+    """`classes` as integers (b,).
+
+    Raises:
+        ValueError: for another number of classes than images, or a class that the model does not have.
+    """
+    chosen = np.broadcast_to(np.asarray(classes), (count,)) if np.ndim(classes) == 0 else np.asarray(classes)
+    outputs = model.output_shape[-1]
+    if chosen.shape != (count,) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < outputs)).all():
+        raise ValueError(
+            f"classes={classes!r}: expected one class for all images or one for each of {count}, from 0 to {outputs - 1}."
+        )
+    return chosen
+
+
+def _on_grid(encoder, values):
+    """Tokens (b, n, d) without the prefix as (b, h, w, d); a feature map as it is."""
+    values = keras.ops.convert_to_numpy(values).astype("float32")
+    if values.ndim == 4:
+        return values
+    h, w = encoder.get_layer("position_embedding").grid
+    return values[:, -h * w :].reshape(len(values), h, w, -1)  # (b, n, d) -> (b, h, w, d)
+
+
+def class_maps(model: keras.Model, images: Any, classes: Any, block: int | None = None, batch_size: int = 8) -> np.ndarray:
+    """Where images show a class, as the model sees it: Grad-CAM.
+
+    Args:
+        model: a ViT or BiT with a head, or a model built on one, with one input and outputs (b, classes). The logit is followed back; of a
+            model that ends in probabilities, the logarithm of the probability.
+        images: (b, height, width, c), pixels 0..255.
+        classes: the class's number, or one for each image (b,).
+        block: whose output is weighed; negative numbers count from the end. None for the tokens that enter a ViT's last block, since after
+            it a class token has taken in all that the head will read, and for a BiT's last feature map, after normalisation and ReLU.
+        batch_size: images at once.
+
+    Returns:
+        (b, h, w) on the grid of the tokens or of the feature map, each map scaled to a maximum of 1.
+
+    Raises:
+        ValueError: for outputs that are not (b, classes), classes or blocks that are not there, or a block after which the output reads no
+            patch.
+    """
+    if len(model.output_shape) != 2:
+        raise ValueError(f'"{model.name}" returns {model.output_shape}; class maps need one output per class, (b, classes).')
+    chosen, maps = _check_classes(model, classes, len(images)), []
+    encoder, _ = taps.encoder_in(model)
+    front, back = taps.split(model, _tap(block))
+    probable = taps.ends_in_probabilities(model)
+    for start in range(0, len(images), batch_size):
+        rows = keras.ops.one_hot(chosen[start : start + batch_size], model.output_shape[-1])  # (b, classes)
+        values = front(np.asarray(images[start : start + batch_size], "float32"), training=False)
+
+        def score(x, rows=rows):
+            chosen = keras.ops.sum(rows * keras.ops.cast(back(x, training=False), "float32"), -1)  # (b, classes) -> (b,)
+            return keras.ops.log(chosen) if probable else chosen
+
+        gradients = _on_grid(encoder, _gradient(score, values))
+        if not gradients.any():
+            raise ValueError(
+                f"block={block}: no patch has any influence on the output after it, which reads the class token alone. Take an earlier block."
+            )
+        maps.append(grad_cam(_on_grid(encoder, values), gradients))
+    return np.concatenate(maps)

@@ -1,0 +1,124 @@
+"""The sections of a page about a model: what its weights and heads show, and how its layers compare. Each says how to read it."""
+
+import html
+import math
+
+import numpy as np
+
+from keras_vit.inspection import figures, tiles, weights
+from keras_vit.inspection.distances import head_statistics
+from keras_vit.inspection.model_page.subject import Section, Subject
+from keras_vit.inspection.report import embedded, figure_row
+from keras_vit.inspection.similarity import SMALLEST, layer_similarity
+from keras_vit.io.progress import stage
+
+_COMPONENTS = 28  # as many as the paper shows
+_FILTERS = 64
+_MAPS = 16  # positions in a row or column, of those on the grid
+_SIDE = 640  # pixels of a sheet, about
+
+
+def _paragraphs(*texts):
+    return "".join(f"<p>{html.escape(text)}</p>\n" for text in texts if text)
+
+
+def _sheet(small, columns):
+    """Tiles (m, h, w, 3) on a sheet as PNG, enlarged to be seen."""
+    factor = max(1, round(_SIDE / (columns * small.shape[2])))
+    return tiles.png(tiles.sheet(tiles.enlarged(small, factor), columns, gap=max(2, factor // 2)))
+
+
+def filters(subject: Subject) -> Section:
+    """The filters of the first layer."""
+    first = weights.first_filters(subject.model)
+    p, q, c, count = first.kernel.shape
+    grey = "" if c >= 3 else " Grey is 0."
+    if first.embeds_patches:
+        shown, shares = weights.principal_filters(first.kernel, _COMPONENTS)
+        title, columns, numbers = "Filters of the patch embedding", 7, {"filter_shares": shares.tolist()}
+        texts = [
+            f"The first {len(shown)} principal components of the {count} filters that embed a patch of {p}x{q} pixels, the strongest first "
+            f"(arXiv 2010.11929, figure 7 left). They make up {shares.sum():.0%} of the filters' variance.{grey}",
+            "How to read it: in a trained model they are a basis for what a patch may hold: spots of colour, edges, stripes and checks, coarse and "
+            "fine. Noise from pixel to pixel means little training.",
+        ]
+    else:
+        shown, numbers = np.moveaxis(first.kernel, -1, 0)[:_FILTERS], {}  # (p, q, c, d) -> (d, p, q, c)
+        title, columns = "Filters of the first convolution", 8
+        some = f"The first {len(shown)} of {count}" if len(shown) < count else f"All {count}"
+        embedding = " What it calls patches are patches of what convolutions made of the image, which have no colours to show."
+        texts = [
+            f"{some} filters of {p}x{q} pixels, as they are; each is stretched for itself, and grey is 0.",
+            "How to read it: in a trained model there are edges in several directions, stripes and spots of colour."
+            + (embedding if subject.is_vit else ""),
+        ]
+    data = _sheet(tiles.signed(shown), columns)
+    return Section(title, _paragraphs(*texts) + embedded(data, title), {"filters.png": data}, numbers)
+
+
+def positions(subject: Subject) -> Section:
+    """How similar the position embeddings are."""
+    title = "Position embeddings"
+    if not subject.is_vit:
+        return Section(title, _paragraphs("A BiT has none: convolutions know where they are by what is around them."))
+    table, grid, kind = weights.patch_positions(subject.model)
+    similarity = weights.position_similarity(table, grid)
+    near = weights.nearest_is_neighbour(similarity)
+    step = math.ceil(max(grid) / _MAPS)
+    some = similarity[step // 2 :: step, step // 2 :: step]
+    h, w = some.shape[:2]
+    thinned = f" Shown is one patch of {step} in each direction." if step > 1 else ""
+    fixed = " They are fixed sines and cosines, not learned." if kind != "learned" else ""
+    data = _sheet(tiles.coloured(some.reshape(h * w, *grid), -1, 1), w)  # (h, w, H, W) -> (h*w, H, W)
+    texts = [
+        "Each small map belongs to the patch in its place: the cosine similarity of this patch's position embedding with those of all "
+        f"patches, from -1, dark, to 1, bright (arXiv 2010.11929, figure 7 centre).{thinned}{fixed}",
+        "How to read it: the bright spot is the patch itself. Where positions have been learned, its neighbours follow, and often its row and "
+        f"column. Here the most similar other patch is one of the up to eight neighbours for {near:.0%} of the patches.",
+    ]
+    return Section(title, _paragraphs(*texts) + embedded(data, title), {"positions.png": data}, {"nearest_is_neighbour": near})
+
+
+def heads(subject: Subject) -> Section:
+    """How far and how widely the heads look."""
+    title = "How far and how widely heads look"
+    if not subject.is_vit:
+        return Section(title, _paragraphs("A BiT has no attention."))
+    with stage("Measuring the heads", len(subject.pixels), "images") as work:
+        found = head_statistics(subject.model, subject.pixels, advance=work.advance)
+    count = len(subject.pixels)
+    over = f"averaged over {count:,} images" if count > 1 else "on one image"
+    distance, distance_png = figures.by_block(
+        found.distance, found.even_distance, "mean distance, pixels", "even attention", "distance"
+    )
+    entropy, entropy_png = figures.by_block(found.entropy, found.even_entropy, "entropy, bits", "even attention", "entropy")
+    texts = [
+        f"A dot is a head. Left, the distance between a patch and the patches that it attends to, weighted by the attention and {over} "
+        "(arXiv 2010.11929, figures 7 right and 11; the paper takes 128 images). Right, the entropy of its attention: b bits are an even "
+        "choice among 2^b tokens.",
+        "How to read it: in trained models some heads of the first blocks look at what is near, as a convolution does, and others already far; "
+        "in the last blocks all look far. A head on the dashed line attends to everything alike.",
+    ]
+    body = _paragraphs(*texts) + figure_row({"Mean attention distance": distance, "Entropy of attention": entropy})
+    files = {"attention_distance.png": distance_png, "attention_entropy.png": entropy_png}
+    return Section(title, body, files, found._asdict())
+
+
+def layers(subject: Subject) -> Section:
+    """How similar the layers are."""
+    title, count = "How similar the layers are", len(subject.pixels)
+    if count < SMALLEST:
+        text = f"Linear CKA compares what two layers make of different images. It needs {SMALLEST} or more, and this page has {count}."
+        return Section(title, _paragraphs(text))
+    with stage("Comparing the layers", count, "images") as work:
+        values = layer_similarity(subject.model, subject.pixels, work.advance)
+    picture, data = figures.matrix(values, "linear CKA", "cka")
+    unit = "block" if subject.is_vit else "residual unit"
+    few = " So few images make a noisy picture." if count < 32 else ""
+    texts = [
+        f"Linear CKA between the outputs of each two {unit}s over {count:,} images, estimated without bias from small batches (Kornblith et al. "
+        f"2019, arXiv 1905.00414; Nguyen et al. 2021, arXiv 2010.15327).{few}",
+        "How to read it: 1, bright, means the same but for a rotation and a factor. Bright squares along the diagonal are groups of layers that "
+        "change little; ViTs are more alike throughout than ResNets, whose stages stand out (arXiv 2108.08810).",
+    ]
+    return Section(title, _paragraphs(*texts) + figure_row({"Linear CKA": picture}), {"cka.png": data}, {"cka": values})

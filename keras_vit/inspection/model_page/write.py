@@ -1,0 +1,128 @@
+"""The page about a model as a whole, and the folder that it is written to."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.inspection import report
+from keras_vit.inspection.model_page import images, sections
+from keras_vit.inspection.model_page.subject import Section, Subject, class_number
+from keras_vit.inspection.photographs import evenly
+from keras_vit.io.atomic import check_folder, replacing
+
+PAGE = "index.html"
+_NUMBERS = "inspection.json"
+_OURS = re.compile(
+    r"index\.html|inspection\.json|(filters|positions|attention_distance|attention_entropy|cka|images|heads_\d+)\.png"
+)
+
+
+def inspect_model(
+    model: keras.Model, pixels: np.ndarray, names: Sequence[str], show: int = 12, class_: int | str | None = None
+) -> list[Section]:
+    """What a model does with images, as sections of a page.
+
+    Args:
+        model: a ViT or BiT, or a keras_vit.Model built on one, with one input of images.
+        pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are measured on all of them.
+        names: of the images, in any script.
+        show: how many of the images are shown, spread evenly.
+        class_: a class, by number or name, of which maps are drawn; None for each image's predicted one.
+
+    Raises:
+        ImportError: without matplotlib (extra [viz]).
+        ValueError: without images, for a class that the model does not have, or a model that contains no ViT or BiT.
+    """
+    if not len(pixels) or len(names) != len(pixels):
+        raise ValueError(
+            f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)} names."
+        )
+    chosen = None if class_ is None else class_number(model, str(class_))
+    subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen)
+    parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)
+    return [part(subject) for part in parts]
+
+
+def _about(subject):
+    """What the model is, without a heading."""
+    model, encoder = subject.model, subject.encoder
+    height, width = subject.pixels.shape[1:3]
+    rows = [
+        ("model", f"{model.name}, {model.count_params():,} parameters"),
+        ("image", f"{height}x{width} pixels, height and width"),
+    ]
+    if subject.is_vit:
+        h, w = encoder.get_layer("position_embedding").grid
+        spec = model.spec
+        rows.append(("patches", f"{h} rows of {w}, one for each {height // h}x{width // w} pixels"))
+        if spec is not None and spec.prefix:
+            kinds = {"class token": spec.class_token, "distillation token": spec.distillation_token, "registers": spec.registers}
+            rows.append(
+                ("other tokens", ", ".join(f"{int(n)} {kind}" if n > 1 else kind.rstrip("s") for kind, n in kinds.items() if n))
+            )
+        blocks = [layer for layer in encoder.layers if hasattr(layer, "attention_weights")]
+        rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
+    rows.append(("classes", "none" if model.classes is None else model.classes))
+    some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
+    rows.append(("measured on", f"{len(subject.pixels):,} image{'s' if len(subject.pixels) > 1 else ''}{some}"))
+    return Section("", report.table(rows), numbers={"images": subject.names})
+
+
+def check_place(folder: str | os.PathLike) -> None:
+    """Refuses a folder where a page would replace something else than an earlier page, or where none can be written.
+
+    Raises:
+        OSError: if it cannot be written.
+        ValueError: if it is a file or in a bucket, or holds other files.
+    """
+    if "://" in str(folder):
+        raise ValueError(f'"{folder}" is in a bucket. Write the page to a local folder, then copy it there.')
+    if os.path.isfile(folder):
+        raise ValueError(f'"{folder}" is a file; the page and its pictures are a folder. Give a new folder.')
+    others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name)) if os.path.isdir(folder) else []
+    if others:
+        raise ValueError(
+            f'"{folder}" holds other files than a page of inspect, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
+            "Give a new or an empty folder."
+        )
+    check_folder(os.path.dirname(os.path.abspath(folder)))
+
+
+def _plain(value):
+    """Values as JSON has them: arrays as lists to six digits, NaN as null."""
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return [_plain(x) for x in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value
+
+
+def write_page(folder: str | os.PathLike, title: str, parts: Sequence[Section], more: Sequence[str] = ()) -> None:
+    """Writes index.html, the pictures as PNG files and the numbers, inspection.json, to a folder, all or nothing.
+
+    Args:
+        folder: local; an earlier page there is replaced.
+        title: of the page.
+        parts: as `inspect_model` returns.
+        more: further sections of HTML, such as those of inspection.report.
+
+    Raises:
+        OSError, ValueError: as in `check_place`.
+    """
+    check_place(folder)
+    body = [report.section(part.title, part.body) if part.title else part.body for part in parts]
+    text = report.page(title, [*body, *more])
+    numbers = {key: _plain(value) for part in parts for key, value in part.numbers.items()}
+    files = {name: data for part in parts for name, data in part.files.items()}
+    # A file's name may hold bytes that are no text, which UTF-8 cannot write.
+    files[PAGE] = text.encode("utf-8", "replace")
+    files[_NUMBERS] = json.dumps(numbers, ensure_ascii=False).encode("utf-8", "replace")
+    with replacing(folder) as temporary:
+        os.makedirs(temporary)
+        for name, data in files.items():
+            with open(os.path.join(temporary, name), "wb") as file:
+                file.write(data)

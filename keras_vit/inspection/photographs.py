@@ -1,0 +1,107 @@
+"""The images to look at: files, folders and patterns, and their pixels."""
+
+import glob
+import os
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.sources.image_files import format_of, to_known_format
+from keras_vit.data.sources.tree import walk
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import did_you_mean
+
+
+def _in_folder(folder):
+    """The image files in and below a folder."""
+    with stage(f"Reading the folder {folder}", unit="files") as work:
+        return [os.path.join(folder, *file) for file in walk(folder, work).files()]
+
+
+def _matches(pattern):
+    """What a pattern such as "photos/**/*.jpg" matches, sorted."""
+    return sorted(tf.io.gfile.glob(pattern) if "://" in pattern else glob.glob(pattern, recursive=True))
+
+
+def _found(part):
+    """The image files that a path or pattern stands for.
+
+    Raises:
+        FileNotFoundError: if it stands for none.
+    """
+    path = part if "://" in part else os.path.expanduser(part)
+    if tf.io.gfile.isdir(path):
+        files = _in_folder(path)
+    elif tf.io.gfile.exists(path):
+        files = [path]  # whatever it is: what cannot be read is named later
+    else:
+        matches = _matches(path)
+        files = [f for match in matches for f in (_in_folder(match) if tf.io.gfile.isdir(match) else [match]) if format_of(f)]
+    if files:
+        return files
+    folder, name = os.path.split(path.rstrip("/"))
+    beside = tf.io.gfile.listdir(folder or ".") if tf.io.gfile.isdir(folder or ".") else []
+    kind = "a folder without images" if tf.io.gfile.isdir(path) else "no file or folder, and as a pattern it matches no image"
+    raise FileNotFoundError(f'"{part}" is {kind}.{did_you_mean(name, [other.rstrip("/") for other in beside])}')
+
+
+def find_images(text: str) -> list[str]:
+    """The image files that a text names, each once, in its order.
+
+    Args:
+        text: files, folders (with all folders in them) and patterns such as "photos/**/*.jpg", separated by commas; local or in a bucket.
+
+    Raises:
+        FileNotFoundError: if a part of the text stands for no image.
+    """
+    whole = os.path.expanduser(text)
+    parts = [text] if os.path.exists(whole) else [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise FileNotFoundError("No images are named: give files, folders or patterns, separated by commas.")
+    return list(dict.fromkeys(file for part in parts for file in _found(part)))
+
+
+def short_names(paths: list[str]) -> list[str]:
+    """What to call files: their names; where two files share one, all paths without the folder that contains them all."""
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    above = os.path.commonprefix([os.path.dirname(path) + "/" for path in paths]).rpartition("/")[0]
+    return [path[len(above) :].lstrip("/") for path in paths]
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """At most `most` of the numbers from 0 to count - 1, spread evenly, the first among them: (n,) integers."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)) if count else np.zeros(0, int)
+
+
+def read_images(
+    model: keras.Model, paths: list[str], advance: Callable[[], None] | None = None
+) -> tuple[np.ndarray, list[str], dict[str, str]]:
+    """The pixels that a model takes of image files, by the model's own preprocessing; what cannot be read is left out.
+
+    Args:
+        model: a keras_vit.Model with one input of images.
+        paths: of image files, local or in a bucket.
+        advance: called after each file, to show progress.
+
+    Returns:
+        (pixels (b, height, width, c) uint8, the paths of those that were read, {path: why} of the others).
+    """
+    pixels, read, failed = [], [], {}
+    for path in paths:
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                encoded = to_known_format(file.read())
+            pixels.append(model.preprocess(encoded))
+            read.append(path)
+        except tf.errors.OpError as error:
+            failed[path] = error.message or type(error).__name__
+        except (OSError, ValueError) as error:
+            failed[path] = str(error).removeprefix("The image ").removeprefix("The image: ")
+        if advance:
+            advance()
+    height, width = model.image_size
+    return np.stack(pixels) if pixels else np.zeros((0, height, width, model.channels), "uint8"), read, failed

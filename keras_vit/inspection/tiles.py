@@ -1,0 +1,78 @@
+"""Pixels from arrays: filters and maps as small images, side by side on sheets, and as PNG files."""
+
+import io
+
+import numpy as np
+
+from keras_vit.inspection.figures import matplotlib_or_error
+
+
+def signed(filters: np.ndarray) -> np.ndarray:
+    """Filters as images, each stretched for itself: 0 is grey.
+
+    Args:
+        filters: (m, p, q, c); of more than three channels the first three are red, green and blue, of one or two the first is grey.
+
+    Returns:
+        (m, p, q, 3) uint8.
+    """
+    colours = filters[..., :3] if filters.shape[-1] >= 3 else np.repeat(filters[..., :1], 3, axis=-1)
+    largest = np.abs(colours).max(axis=(1, 2, 3), keepdims=True)
+    return np.round(127.5 + 127.5 * colours / np.where(largest > 0, largest, 1)).astype("uint8")
+
+
+def coloured(values: np.ndarray, low: float, high: float, colours: str = "viridis") -> np.ndarray:
+    """Values (...) in a colour map of matplotlib's that runs from `low` to `high`: (..., 3) uint8."""
+    shares = (np.asarray(values, "float64") - low) / max(high - low, np.finfo("float64").tiny)
+    return np.round(255 * matplotlib_or_error().colormaps[colours](np.clip(shares, 0, 1))[..., :3]).astype("uint8")
+
+
+def enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
+    """Images (..., h, w, c) with each pixel a square of factor x factor."""
+    return pixels.repeat(factor, axis=-3).repeat(factor, axis=-2)
+
+
+def sheet(tiles: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
+    """Images of one size side by side, row by row, transparent between them.
+
+    Args:
+        tiles: (m, h, w, 3) uint8.
+        columns: tiles in a row.
+        gap: pixels between two tiles.
+
+    Returns:
+        (height, width, 4) uint8.
+    """
+    m, h, w, _ = tiles.shape
+    columns = min(columns, m)
+    rows = -(-m // columns)
+    whole = np.zeros((rows, h + gap, columns, w + gap, 4), "uint8")
+    for i, tile in enumerate(tiles):
+        whole[i // columns, :h, i % columns, :w] = np.concatenate([tile, np.full((h, w, 1), 255, "uint8")], axis=-1)
+    # (rows, h + gap, columns, w + gap, 4) -> (height, width, 4)
+    return (
+        whole.reshape(rows * (h + gap), columns * (w + gap), 4)[:-gap, :-gap] if gap else whole.reshape(rows * h, columns * w, 4)
+    )
+
+
+def stacked(images: list[np.ndarray], gap: int) -> np.ndarray:
+    """Images (h, w, 4) uint8 of one width below each other, transparent between them."""
+    between = np.zeros((gap, images[0].shape[1], 4), "uint8")
+    return np.concatenate([part for image in images for part in (between, image)][1:])
+
+
+def resized(pixels: np.ndarray, size: tuple[int, int], smooth: bool = True) -> np.ndarray:
+    """An image (h, w, 3) uint8 at another size (height, width)."""
+    from PIL import Image
+
+    method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(pixels).resize(size[::-1], method))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """An image (h, w, 3 or 4) uint8 as a PNG file."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()

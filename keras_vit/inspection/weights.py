@@ -1,0 +1,113 @@
+"""What the weights alone show: the filters of the first layer, and how similar the position embeddings are (figure 7 of arXiv 2010.11929)."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.inspection.components import principal_components
+from keras_vit.layers import StdConv2D
+from keras_vit.models import taps
+
+# The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem, the patch embedding.
+_FIRST = ("stem_conv", "stem_conv1", "patch_encoder")
+
+
+class FirstFilters(NamedTuple):
+    """The filters that see the pixels.
+
+    Attributes:
+        kernel: (p, q, c, d) float32, d filters; of a layer with weight standardisation the standardised ones.
+        layer: the layer's name.
+        embeds_patches: whether they embed patches, so that the tokens are their values.
+    """
+
+    kernel: np.ndarray
+    layer: str
+    embeds_patches: bool
+
+
+def first_filters(model: keras.Model) -> FirstFilters:
+    """The filters of the first layer of a ViT or BiT, or of the one in a model.
+
+    Raises:
+        ValueError: if the model does not contain one ViT or BiT.
+    """
+    encoder, _ = taps.encoder_in(model)
+    names = {layer.name for layer in encoder.layers}
+    layer = encoder.get_layer(next(name for name in _FIRST if name in names))
+    kernel = layer.standardized() if isinstance(layer, StdConv2D) else layer.kernel
+    return FirstFilters(keras.ops.convert_to_numpy(kernel).astype("float32"), layer.name, layer.name == "patch_encoder")
+
+
+def principal_filters(kernel: np.ndarray, count: int = 28) -> tuple[np.ndarray, np.ndarray]:
+    """The principal components of the filters of a patch embedding.
+
+    Args:
+        kernel: (p, q, c, d), d filters.
+        count: how many, at most; the paper shows 28.
+
+    Returns:
+        (components (count, p, q, c), each one's share of the variance (count,)), float64.
+    """
+    *shape, d = kernel.shape
+    axes, _, shares = principal_components(kernel.reshape(-1, d).T, count)  # (p, q, c, d) -> (d, p*q*c)
+    return axes.reshape(-1, *shape), shares  # (count, p*q*c) -> (count, p, q, c)
+
+
+class PatchPositions(NamedTuple):
+    """The position embeddings of the patches.
+
+    Attributes:
+        table: (h*w, d) float32, row by row.
+        grid: (h, w) patches.
+        kind: "learned" or "sincos2d".
+    """
+
+    table: np.ndarray
+    grid: tuple[int, int]
+    kind: str
+
+
+def patch_positions(model: keras.Model) -> PatchPositions:
+    """The position embeddings of a ViT's patches, without those of class and distillation token.
+
+    Raises:
+        ValueError: if the model has none: it is a BiT, or contains no ViT.
+    """
+    encoder, _ = taps.encoder_in(model)
+    layer = next((layer for layer in encoder.layers if layer.name == "position_embedding"), None)
+    if layer is None:
+        raise ValueError(f'"{model.name}" has no position embeddings: it is a BiT.')
+    table = keras.ops.convert_to_numpy(layer.embedding)[0].astype("float32")  # (1, prefix + h*w, d) -> (prefix + h*w, d)
+    return PatchPositions(table[layer.prefix :], layer.grid, layer.kind)
+
+
+def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The cosine similarity of each patch's position embedding with all of them.
+
+    Args:
+        table: (h*w, d).
+        grid: (h, w) patches.
+
+    Returns:
+        (h, w, h, w) float64 from -1 to 1: [i, j] is the map of the patch in row i, column j.
+    """
+    x = np.asarray(table, "float64")
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo("float64").tiny)
+    return (x @ x.T).reshape(*grid, *grid)  # (h*w, h*w) -> (h, w, h, w)
+
+
+def nearest_is_neighbour(similarity: np.ndarray) -> float:
+    """The share of the positions whose most similar other position is one of the up to eight around them on the grid.
+
+    Args:
+        similarity: (h, w, h, w), as `position_similarity` returns.
+    """
+    h, w = similarity.shape[:2]
+    if h * w < 2:
+        return 1.0
+    others = similarity.reshape(h * w, h * w).copy()  # (h, w, h, w) -> (h*w, h*w)
+    np.fill_diagonal(others, -np.inf)
+    place, nearest = (np.stack(np.unravel_index(i, (h, w))) for i in (np.arange(h * w), others.argmax(1)))  # (2, h*w)
+    return float((np.abs(place - nearest).max(0) <= 1).mean())

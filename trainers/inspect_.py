@@ -1,0 +1,78 @@
+"""Inspects a model: one page that shows its filters, positions and heads, how its layers compare, and what it sees in images.
+
+    python -m trainers.inspect_ --model=runs/photos --images=PHOTOS --output=look
+    python -m trainers.inspect_ --model=deit/tiny --images="cats.png,photos/**/*.jpg" --class="tabby, tabby cat" --output=look
+
+--model is what keras_vit.load takes: a run directory, a file of any format, a published name. --images are files, folders and patterns,
+separated by commas; images are preprocessed as the model's file says, and what cannot be read is named and left out. --output gets
+index.html, which needs no other file, its pictures as PNG files and inspection.json, the numbers; an earlier page is replaced. Needs the
+extra [viz].
+"""
+
+import sys
+
+from . import flags
+
+
+def main():
+    values = flags.FLAGS
+    print(f"Inspecting {values.model}.", flush=True)  # before the engine loads, which takes seconds
+    from keras_vit.inspection.model_page import check_place
+    from keras_vit.io.progress import shown
+
+    check_place(values.output)
+    with shown():
+        inspect(values)
+
+
+def _read(model, values):
+    """(pixels, names, {name: why} of the images that are left out) of --images."""
+    from absl import logging
+
+    from keras_vit.inspection.photographs import evenly, find_images, read_images, short_names
+    from keras_vit.io.progress import stage
+
+    found = find_images(values.images)
+    paths = [found[i] for i in evenly(len(found), values.max_images)]
+    with stage("Reading the images", len(paths), "images") as work:
+        pixels, read, failed = read_images(model, paths, work.advance)
+    for path, why in failed.items():
+        logging.warning("Skipping %s: %s", path, why)
+    if not read:
+        raise ValueError(f"None of the {len(paths)} images of --images={values.images} can be read.")
+    if len(found) > len(paths):
+        logging.info("%d of %d images, spread evenly; --max_images takes more.", len(paths), len(found))
+    return pixels, short_names(read), failed
+
+
+def inspect(values):
+    """Writes the page as the flags say."""
+    import keras_vit
+    from keras_vit.distribution import strategy
+    from keras_vit.inspection import report
+    from keras_vit.inspection.model_page import inspect_model, write_page
+    from keras_vit.io.progress import stage
+    from keras_vit.runs.report import command, surroundings
+
+    with stage(f"Loading {values.model}"):
+        model = keras_vit.load(values.model)
+    pixels, names, failed = _read(model, values)
+    parts = inspect_model(model, pixels, names, values.show, getattr(values, "class"))
+    made_by = report.about(command(sys.orig_argv), surroundings(strategy("one")))
+    left_out = report.skipped(failed) if failed else ""
+    write_page(values.output, f"Inside {values.model}", parts, [left_out, made_by])
+    print(f"{len(names)} images; page and pictures: {values.output}/index.html")
+
+
+def run():
+    flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
+    flags.string("images", None, "Files, folders and patterns, separated by commas.", required=True)
+    flags.string("output", None, "The folder to write; an earlier page there is replaced.", required=True)
+    flags.string("class", None, "The class of which maps are drawn, a name or a number; by default each image's predicted one.")
+    flags.integer("max_images", 128, "Images to measure heads and layers on; of more, as many are spread evenly.", lowest=1)
+    flags.integer("show", 12, "Images to show, of those that are measured.", lowest=1)
+    flags.launch(main)
+
+
+if __name__ == "__main__":
+    run()
