@@ -5,11 +5,24 @@ from keras_vit.evaluation.features import Embedder, FeatureEvaluator, FeatureSpl
 from keras_vit.evaluation.few_shot import FewShot, few_shot
 from keras_vit.evaluation.knn import NearestNeighbours, knn_scores
 from keras_vit.evaluation.linear import Logistic, Ridge, logistic_head, ridge, ridge_head, scores
-from keras_vit.evaluation.registry import EVALUATORS, Evaluation, Evaluator, Setting, make_evaluator, parse_evaluators, register
+from keras_vit.evaluation.registry import (
+    EVALUATORS,
+    Chart,
+    Evaluation,
+    Evaluator,
+    Setting,
+    make_evaluator,
+    parse_evaluators,
+    register,
+)
+from keras_vit.evaluation.robustness.corruptions import Corruptions
+from keras_vit.evaluation.robustness.patches import Occlusion, Shifts, ShuffledPatches
 
 __all__ = [
     "EVALUATORS",
+    "Chart",
     "Classification",
+    "Corruptions",
     "Embedder",
     "Evaluation",
     "Evaluator",
@@ -18,8 +31,11 @@ __all__ = [
     "FewShot",
     "Logistic",
     "NearestNeighbours",
+    "Occlusion",
     "Ridge",
     "Setting",
+    "Shifts",
+    "ShuffledPatches",
     "few_shot",
     "knn_scores",
     "logistic_head",
