@@ -1,8 +1,10 @@
 """Evaluators of trained models and of frozen features, by name, and the functions that they use."""
 
+from keras_vit.evaluation.calibration import Calibration, Reliability, fit_temperature
 from keras_vit.evaluation.classification import Classification
 from keras_vit.evaluation.features import Embedder, FeatureEvaluator, FeatureSplits
 from keras_vit.evaluation.few_shot import FewShot, few_shot
+from keras_vit.evaluation.imagenet.real import Real, real_accuracy
 from keras_vit.evaluation.knn import NearestNeighbours, knn_scores
 from keras_vit.evaluation.linear import Logistic, Ridge, logistic_head, ridge, ridge_head, scores
 from keras_vit.evaluation.registry import (
@@ -20,6 +22,7 @@ from keras_vit.evaluation.robustness.patches import Occlusion, Shifts, ShuffledP
 
 __all__ = [
     "EVALUATORS",
+    "Calibration",
     "Chart",
     "Classification",
     "Corruptions",
@@ -32,15 +35,19 @@ __all__ = [
     "Logistic",
     "NearestNeighbours",
     "Occlusion",
+    "Real",
+    "Reliability",
     "Ridge",
     "Setting",
     "Shifts",
     "ShuffledPatches",
     "few_shot",
+    "fit_temperature",
     "knn_scores",
     "logistic_head",
     "make_evaluator",
     "parse_evaluators",
+    "real_accuracy",
     "register",
     "ridge",
     "ridge_head",

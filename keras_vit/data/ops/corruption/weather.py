@@ -47,11 +47,20 @@ def fog(x: tf.Tensor, draws, amount: float, decay: float) -> tf.Tensor:
     return (x + amount * clouds) * brightest / (brightest + amount)
 
 
+def _needles(draws, height, width):
+    """Crystals (height, width) from 0 to 1: bright streaks from random points in six directions, denser where clouds are."""
+    clouds = plasma(draws, height, width, 1.7)
+    layers = []
+    for direction in range(6):
+        points = tf.cast(draws.normal((height, width)) > 2.2 - clouds, clouds.dtype)
+        degrees = draws.uniform((), 60 * direction - 20, 60 * direction + 20)
+        layers.append(along(points, 12, 8.0, degrees) * 4)
+    return tf.minimum(tf.reduce_max(tf.stack(layers), 0), 1.0)
+
+
 def frost(x: tf.Tensor, draws, kept: float, amount: float) -> tf.Tensor:
-    """A layer of bluish white ridges. The authors take photographs of frost: errors are not comparable with theirs."""
-    height, width = x.shape[:2]
-    coarse, fine = (1 - tf.abs(2 * plasma(draws, height, width, decay) - 1) for decay in (2.0, 1.4))
-    layer = 0.3 + 0.7 * tf.square(coarse) * fine
+    """A layer of bluish white crystals. The authors take photographs of frost: errors are not comparable with theirs."""
+    layer = 0.2 + 0.8 * _needles(draws, *x.shape[:2])
     return kept * x + amount * layer[..., None] * tf.constant((0.86, 0.94, 1.0), x.dtype)
 
 
