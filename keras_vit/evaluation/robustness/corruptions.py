@@ -36,6 +36,16 @@ def relative_error(accuracies: dict[str, float]) -> float | None:
     return sum((1 - accuracies[name]) / error for name, error in ALEXNET.items()) / len(ALEXNET)
 
 
+def _by_kind(clean, table):
+    """{kind: (strengths, mean top-1 in %)} over the corruptions of each kind."""
+    lines = {}
+    for kind in dict.fromkeys(CORRUPTIONS[name].kind for name in table):
+        rows = [row for name, row in table.items() if CORRUPTIONS[name].kind == kind]
+        of_strength = [sum(row[strength] for row in rows) / len(rows) for strength in rows[0]]
+        lines[kind] = [0, *numbers(rows[0])], [100 * value for value in (clean, *of_strength)]
+    return lines
+
+
 @register("corruptions")
 @dataclasses.dataclass(frozen=True)
 class Corruptions(Changed):
@@ -72,10 +82,9 @@ class Corruptions(Changed):
         details = {"errors": {name: {s: 1 - top1 for s, top1 in row.items()} for name, row in table.items()}}
         if relative is not None:
             measures["error_relative_to_alexnet"] = relative
-        lines = {name: ([0, *numbers(row)], [100 * value for value in (clean, *row.values())]) for name, row in table.items()}
         bars = {name: 100 * value for name, value in {"clean": clean, **each}.items()}
         charts = {
-            "corruptions": Chart("bars", bars, "top-1, %, mean over the strengths"),
-            "strengths": Chart("lines", lines, "strength (0: clean)", "top-1, %"),
+            "means": Chart("bars", bars, "top-1, %, mean over the strengths"),
+            "strengths": Chart("lines", _by_kind(clean, table), "strength (0: clean)", "top-1, %"),
         }
         return Evaluation(measures, details, charts)

@@ -13,11 +13,13 @@ class Corruption:
     """A corruption.
 
     Attributes:
+        kind: noise, blur, weather or digital.
         function: (x, draws, *row) -> x, see the room's docstring.
         rows: its parameters at the strengths 1 to 5.
         is_extra: whether it is one of the four that the authors keep for validation.
     """
 
+    kind: str
     function: Callable
     rows: tuple[tuple, ...]
     is_extra: bool = False
@@ -44,24 +46,24 @@ _SPATTER = (
 )
 
 CORRUPTIONS = {
-    "gaussian_noise": Corruption(noise.gaussian_noise, _column(0.08, 0.12, 0.18, 0.26, 0.38)),
-    "shot_noise": Corruption(noise.shot_noise, _column(60, 25, 12, 5, 3)),
-    "impulse_noise": Corruption(noise.impulse_noise, _column(0.03, 0.06, 0.09, 0.17, 0.27)),
-    "defocus_blur": Corruption(blur.defocus_blur, ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))),
-    "glass_blur": Corruption(blur.glass_blur, ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))),
-    "motion_blur": Corruption(blur.motion_blur, ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))),
-    "zoom_blur": Corruption(blur.zoom_blur, ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))),
-    "snow": Corruption(weather.snow, _SNOW),
-    "frost": Corruption(weather.frost, ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
-    "fog": Corruption(weather.fog, ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))),
-    "brightness": Corruption(weather.brightness, _column(0.1, 0.2, 0.3, 0.4, 0.5)),
-    "contrast": Corruption(digital.contrast, _column(0.4, 0.3, 0.2, 0.1, 0.05)),
-    "elastic_transform": Corruption(digital.elastic_transform, _ELASTIC),
-    "pixelate": Corruption(digital.pixelate, _column(0.6, 0.5, 0.4, 0.3, 0.25)),
-    "jpeg_compression": Corruption(digital.jpeg_compression, _column(25, 18, 15, 10, 7)),
-    "speckle_noise": Corruption(noise.speckle_noise, _column(0.15, 0.2, 0.35, 0.45, 0.6), is_extra=True),
-    "gaussian_blur": Corruption(blur.gaussian_blur, _column(1, 2, 3, 4, 6), is_extra=True),
-    "spatter": Corruption(spatter.spatter, _SPATTER, is_extra=True),
-    "saturate": Corruption(digital.saturate, ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)), is_extra=True),
+    "gaussian_noise": Corruption("noise", noise.gaussian_noise, _column(0.08, 0.12, 0.18, 0.26, 0.38)),
+    "shot_noise": Corruption("noise", noise.shot_noise, _column(60, 25, 12, 5, 3)),
+    "impulse_noise": Corruption("noise", noise.impulse_noise, _column(0.03, 0.06, 0.09, 0.17, 0.27)),
+    "defocus_blur": Corruption("blur", blur.defocus_blur, ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))),
+    "glass_blur": Corruption("blur", blur.glass_blur, ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))),
+    "motion_blur": Corruption("blur", blur.motion_blur, ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))),
+    "zoom_blur": Corruption("blur", blur.zoom_blur, ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))),
+    "snow": Corruption("weather", weather.snow, _SNOW),
+    "frost": Corruption("weather", weather.frost, ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
+    "fog": Corruption("weather", weather.fog, ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))),
+    "brightness": Corruption("weather", weather.brightness, _column(0.1, 0.2, 0.3, 0.4, 0.5)),
+    "contrast": Corruption("digital", digital.contrast, _column(0.4, 0.3, 0.2, 0.1, 0.05)),
+    "elastic_transform": Corruption("digital", digital.elastic_transform, _ELASTIC),
+    "pixelate": Corruption("digital", digital.pixelate, _column(0.6, 0.5, 0.4, 0.3, 0.25)),
+    "jpeg_compression": Corruption("digital", digital.jpeg_compression, _column(25, 18, 15, 10, 7)),
+    "speckle_noise": Corruption("noise", noise.speckle_noise, _column(0.15, 0.2, 0.35, 0.45, 0.6), is_extra=True),
+    "gaussian_blur": Corruption("blur", blur.gaussian_blur, _column(1, 2, 3, 4, 6), is_extra=True),
+    "spatter": Corruption("weather", spatter.spatter, _SPATTER, is_extra=True),
+    "saturate": Corruption("digital", digital.saturate, ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)), is_extra=True),
 }
 STANDARD = tuple(name for name, row in CORRUPTIONS.items() if not row.is_extra)  # ImageNet-C's fifteen
