@@ -4,6 +4,7 @@ from keras_vit.evaluation.calibration import Calibration, Reliability, fit_tempe
 from keras_vit.evaluation.classification import Classification
 from keras_vit.evaluation.features import Embedder, FeatureEvaluator, FeatureSplits
 from keras_vit.evaluation.few_shot import FewShot, few_shot
+from keras_vit.evaluation.imagenet.mapped import Mapped
 from keras_vit.evaluation.imagenet.real import Real, real_accuracy
 from keras_vit.evaluation.knn import NearestNeighbours, knn_scores
 from keras_vit.evaluation.linear import Logistic, Ridge, logistic_head, ridge, ridge_head, scores
@@ -33,6 +34,7 @@ __all__ = [
     "FeatureSplits",
     "FewShot",
     "Logistic",
+    "Mapped",
     "NearestNeighbours",
     "Occlusion",
     "Real",

@@ -1,5 +1,6 @@
 """Writing pictures beside what they show."""
 
+import functools
 import os
 from collections.abc import Callable
 
@@ -40,4 +41,4 @@ def drawn(chart: Chart) -> bytes:
 def write_charts(folder: os.PathLike, name: str, charts: dict[str, Chart], strategy: Strategy) -> None:
     """Writes each chart of the evaluator `name` to NAME_CHART.png in a folder."""
     for title, chart in charts.items():
-        write_picture(epath.Path(folder) / f"{name}_{title}.png", lambda chart=chart: drawn(chart), strategy)
+        write_picture(epath.Path(folder) / f"{name}_{title}.png", functools.partial(drawn, chart), strategy)
