@@ -1,14 +1,21 @@
-"""Evaluates a trained model, and writes its measures and report.html.
+"""Evaluates a trained model, or several, and writes their measures and report.html.
 
     python -m trainers.evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
     python -m trainers.evaluate --model=runs/x --evals="few_shot(source='cifar10', shots=(1, 5))|knn(source='cifar10')"
+    python -m trainers.evaluate --model=runs/a,runs/b,runs/c --evals="few_shot(source='cifar10')|calibration(source='cifar10')" --output=out
 
 --model is what keras_vit.load takes: a run directory, a file of any format, a published name. Images are preprocessed as the model's
 file says; --preprocess overrides this. --evals names evaluators with their options, joined by "|"; by default the task's own. A model in a
 run directory is evaluated as its task says, any other as a classifier. --strategy evaluates on several devices.
+
+Several models, joined by commas, are evaluated one after the other. A table of their scores is printed, sorted by the first evaluator's, or by
+--sort=EVALUATOR/MEASURE; --output gets a folder for each model, and models.json and models.png.
 """
 
 import json
+import os
+
+from absl import logging
 
 from . import flags
 
@@ -20,14 +27,22 @@ def main():
 
     values = flags.FLAGS
     strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
+    models = [name.strip() for name in values.model.split(",") if name.strip()]
     with shown(strategy.chief):
         if values.output:
             check_folder(values.output)
-        evaluate(values, strategy)
+        if len(models) == 1:
+            evaluate(values, models[0], strategy, values.output)
+        else:
+            evaluate_all(values, models, strategy)
 
 
-def evaluate(values, strategy):
-    """Evaluates as the flags say, and prints and writes the measures."""
+def evaluate(values, name, strategy, output):
+    """Evaluates a model as the flags say, and prints and writes the measures.
+
+    Returns:
+        {name of the evaluator: (the evaluator, its measures)}; the task's own is named "evaluation".
+    """
     import keras_vit
     from keras_vit.data import ExampleErrors, open_source
     from keras_vit.evaluation import Setting, parse_evaluators
@@ -35,9 +50,9 @@ def evaluate(values, strategy):
     from keras_vit.runs.evaluate import task_of, write_evaluation
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
-    task = task_of(values.model)
-    with strategy.scope(), stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model)
+    task = task_of(name)
+    with strategy.scope(), stage(f"Loading {name}"):
+        model = keras_vit.load(name)
     data = values.data or (None if values.evals else "digits")
     source = None
     if data:
@@ -49,22 +64,61 @@ def evaluate(values, strategy):
     setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True)
     chosen = parse_evaluators(values.evals) if values.evals else {"": task.evaluator()}
     with stage("Preparing the evaluation"):
-        prepared = {name: evaluator.prepare(setting) for name, evaluator in chosen.items()}
-    for name, measure in prepared.items():
+        prepared = {key: evaluator.prepare(setting) for key, evaluator in chosen.items()}
+    found = {}
+    for key, measure in prepared.items():
         evaluation = measure()
+        found[key or "evaluation"] = chosen[key], evaluation.measures
         if not strategy.chief:
             continue
-        if name:
-            print(f"{name}: {json.dumps(evaluation.measures)}")
-        else:
-            print(f"{data} {values.split}: {task.summary(evaluation.measures)}")
-        if values.output:
+        print(
+            f"{key}: {json.dumps(evaluation.measures)}" if key else f"{data} {values.split}: {task.summary(evaluation.measures)}"
+        )
+        if output:
             with stage("Writing the report"):
-                write_evaluation(values.output, name, task, setting, evaluation, values.model, f"{data} {values.split}")
+                write_evaluation(output, key, task, setting, evaluation, name, f"{data} {values.split}")
+    return found
+
+
+def evaluate_all(values, models, strategy):
+    """Evaluates several models, and prints and writes their table. One that cannot be evaluated is named, and the others go on.
+
+    Raises:
+        ValueError: if models are named twice, or at the end if some could not be evaluated.
+    """
+    import keras
+
+    from keras_vit.runs.compare import column_of, write_comparison
+
+    twice = sorted({name for name in models if models.count(name) > 1})
+    if twice:
+        raise ValueError(f"--model names {', '.join(twice)} twice.")
+    results, columns, failed = {}, {}, {}
+    for number, name in enumerate(models, 1):
+        if strategy.chief:
+            print(f"{name} ({number} of {len(models)})")
+        try:
+            found = evaluate(values, name, strategy, values.output and os.path.join(values.output, f"model_{number}"))
+        except (ValueError, OSError) as error:
+            failed[name] = str(error)
+            logging.error("%s cannot be evaluated: %s", name, error)
+            continue
+        results[name] = {key: measures for key, (_, measures) in found.items()}
+        columns |= {key: column_of(key, *pair) for key, pair in found.items() if key not in columns}
+        keras.backend.clear_session()
+    write_comparison(values.output, results, list(columns.values()), values.sort, failed, strategy)
+    if failed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+        raise ValueError(f"{len(failed)} of {len(models)} models could not be evaluated. {reasons}")
 
 
 def run():
-    flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
+    flags.string(
+        "model",
+        None,
+        "A run directory, a checkpoint of any format, or a published name; several joined by commas.",
+        required=True,
+    )
     flags.string(
         "data",
         None,
@@ -78,7 +132,11 @@ def run():
         None,
         "A folder for report.html and evaluation.json, or with --evals NAME.json; by default the measures are only printed.",
     )
+    flags.string(
+        "sort", None, "Of several models: EVALUATOR/MEASURE, such as few_shot/5; by default the first evaluator's score."
+    )
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
+    flags.only_with("sort", "model", lambda models: "," in models, "several models")
     flags.define_data_dir()
     flags.define_strategy()
     flags.launch(main)

@@ -149,27 +149,29 @@ def evaluation_batches(
     replicas: int = 1,
     errors: ExampleErrors | None = None,
     select: Select = image_and_label,
+    seed: int | None = None,
 ) -> tf.data.Dataset:
     """One pass in order: (x, y, weights), by default images (b, h, w, c) uint8, labels (b,) and weights (b,) float32.
 
     Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read or decoded is all
-    zeros, with weight 0, and is added to `errors`. `select` may return weights of its own, which are multiplied by these. The other
+    zeros, with weight 0, and is added to `errors`. `select` may return weights of its own, which are multiplied by these. With `seed`
+    random ops are allowed, and row n's are drawn by a seed folded from it: the same pixels in each pass, on any number of hosts. The other
     arguments are those of `training_batches`.
 
     Raises:
-        ValueError: if the preprocessing has random ops or ops on labels, or the batch cannot be split evenly.
+        ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split evenly.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
-    if ops.random:
+    if ops.random and seed is None:
         raise ValueError(f'Evaluation must not be random, but its preprocessing is "{preprocess}".')
     if ops.label_ops:
         raise ValueError(f'Evaluation takes labels as integers: leave {", ".join(ops.label_ops)} out of "{preprocess}".')
 
     def prepare(number, key):
-        return select(ops(source.read(key)))
+        return select(ops(source.read(key), fold(seed, number) if ops.random else None))
 
     batches = -(-source.size // batch_size) * replicas
-    keys = tf.data.Dataset.zip(tf.data.Dataset.counter(), source.keys(host))
+    keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
     dataset, function = _mapped(source, keys, prepare, preprocess, host.per_replica, batches)
 
     @tf.autograph.experimental.do_not_convert

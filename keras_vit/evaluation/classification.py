@@ -7,10 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.data import image_and_label, open_source
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, evaluate_metrics
-from keras_vit.evaluation.preprocessing import default_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.sources import source_of
 from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 
 MOST_CLASSES = 1000  # with more, predictions are not counted class by class: the matrix grows with their square
@@ -153,13 +152,7 @@ class Classification(Evaluator):
     preprocess: str | None = None
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        source, preprocess = setting.source, setting.preprocess
-        if self.source is not None:
-            setting = dataclasses.replace(setting, select=image_and_label)
-            source, preprocess = open_source(self.source, self.split, setting.data_dir), None
-        if source is None:
-            raise ValueError('The evaluator "classification" needs data: give its source.')
-        preprocess = self.preprocess or preprocess or default_preprocessing(setting.model)
+        setting, source, preprocess = source_of(self, setting)
         model = setting.model
         classes = model.output_shape[-1]
         check_class_count(classes, source)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.data import ExampleErrors, evaluation_batches, open_source
+from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label, open_source
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.preprocessing import default_preprocessing
@@ -30,22 +30,40 @@ class Embedder:
         batch_size: images per batch.
         dtype: of the returned features: float32, or float16 to halve the memory.
         verbose: whether to show progress.
+        output: a tensor (b, d) of the model that is computed in place of the features, such as its logits.
+        select: a preprocessed example -> (image, integers), where something else takes the place of the label.
 
     Raises:
         ValueError: for another dtype, or a model without features.
     """
 
-    def __init__(self, model: keras.Model, preprocess: str, batch_size: int, dtype: str = "float32", verbose: bool = False):
+    def __init__(
+        self,
+        model: keras.Model,
+        preprocess: str,
+        batch_size: int,
+        dtype: str = "float32",
+        verbose: bool = False,
+        output: keras.KerasTensor | None = None,
+        select: Callable = image_and_label,
+    ):
         if dtype not in DTYPES:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
-        own = getattr(model, "features", None)
-        self._extractor = Model(model.input, taps.features(model) if own is None else own)
+        if output is None:
+            own = getattr(model, "features", None)
+            output = taps.features(model) if own is None else own
+        self._extractor = Model(model.input, output)
         self._extractor.jit_compile = model.jit_compile
         self._preprocess, self._batch_size, self._dtype, self._verbose = preprocess, batch_size, dtype, verbose
+        self._select = select
 
     @property
     def preprocess(self) -> str:
         return self._preprocess
+
+    def check(self, source: Any) -> None:
+        """Refuses preprocessing that does not give images of the model's size."""
+        check_preprocessing(self._preprocess, source, self._extractor, self._select)
 
     def batches(self, source: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(features (b, d), labels (b,) int64) of a source, batch by batch; images that cannot be read are left out.
@@ -53,9 +71,9 @@ class Embedder:
         Raises:
             ValueError: if the preprocessing does not give images of the model's size, or more than 100 images cannot be read.
         """
-        check_preprocessing(self._preprocess, source, self._extractor)
+        self.check(source)
         errors = ExampleErrors()
-        batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors)
+        batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors, select=self._select)
         with errors.raised(), stage(f"Embedding {source.name}", source.size, "images", self._verbose) as work:
             for images, labels, weights in batches:
                 counted = np.asarray(weights) > 0

@@ -135,6 +135,7 @@ class FewShot(FeatureEvaluator):
 
     def __post_init__(self):
         object.__setattr__(self, "shots", whole_numbers(self.shots, "shots"))
+        object.__setattr__(self, "score", str(max(self.shots)))
         penalties = self.l2 if isinstance(self.l2, list | tuple) else (self.l2,)
         object.__setattr__(self, "l2", tuple(float(penalty) for penalty in penalties))
         if np.size(self.l2) > 1 and self.validation is None:

@@ -18,13 +18,13 @@ def check_head(model):
         model.check_head()
 
 
-def check_preprocessing(preprocess, source, model, select=image_and_label):
-    """Refuses preprocessing whose images do not have the model's size. No data is read.
+def check_preprocessing(preprocess, source, model, select=image_and_label, seed=None):
+    """Refuses preprocessing whose images do not have the model's size. No data is read; `seed` is that of random ops.
 
     Raises:
         ValueError: naming both shapes.
     """
-    given = tuple(evaluation_batches(source, preprocess, 1, select=select).element_spec[0].shape[1:])
+    given = tuple(evaluation_batches(source, preprocess, 1, select=select, seed=seed).element_spec[0].shape[1:])
     expected = tuple(model.input_shape[1:])
     if given != expected:
         raise ValueError(f'The preprocessing "{preprocess}" gives images of {given}, the model takes {expected}.')
@@ -55,14 +55,52 @@ def _with_examples(metrics, outputs):
     return dict(zip(names, lists)) if isinstance(metrics, dict) else lists
 
 
+def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, float]]:
+    """Returns measure(source, preprocess, seed=None), which runs the model over a source once, in the strategy.
+
+    The model is compiled here, once for all sources of images of its size.
+
+    Args:
+        setting: a Setting.
+        loss, metrics: a Keras loss and Keras metrics, or with several outputs a dict or list of them, as compile takes them. The
+            metrics weight examples, and keep their state after each run. Without a loss "loss" has no meaning.
+
+    `measure` takes a data source, its preprocessing text, and a seed for random ops in it; it returns {name: number} with "examples", "loss"
+    and the metrics, and raises a ValueError if no example can be read.
+    """
+    model, errors = setting.model, setting.errors or ExampleErrors()
+    with setting.strategy.scope():
+        evaluated = Model(model.input, model.output)
+        evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
+    verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
+
+    def measure(source, preprocess, seed=None):
+        def batches(shard, replicas):
+            return evaluation_batches(
+                source, preprocess, setting.batch_size, shard, replicas, errors, select=setting.select, seed=seed
+            )
+
+        first = FirstStep()
+        try:
+            with errors.raised():
+                data = setting.strategy.distribute(batches)
+                measures = evaluated.evaluate(data, verbose=verbose, return_dict=True, callbacks=[first])
+        finally:
+            first.end()
+        examples = int(next(measures.pop(name) for name in list(measures) if name.endswith("examples")))
+        if not examples:
+            raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
+        return {**{name: float(value) for name, value in measures.items()}, "examples": examples}
+
+    return measure
+
+
 def evaluate_metrics(setting, source, preprocess, loss, metrics):
     """Runs the model over a source once, in the strategy.
 
     Args:
-        setting: a Setting.
+        setting, loss, metrics: as in `metrics_runner`.
         source, preprocess: the data source and its preprocessing text.
-        loss, metrics: a Keras loss and Keras metrics, or with several outputs a dict or list of them, as compile takes them. The
-            metrics weight examples, and keep their state afterwards.
 
     Returns:
         {name: number} with "examples", "loss" and the metrics.
@@ -70,26 +108,7 @@ def evaluate_metrics(setting, source, preprocess, loss, metrics):
     Raises:
         ValueError: if no example can be read.
     """
-    model, errors = setting.model, setting.errors or ExampleErrors()
-
-    def batches(shard, replicas):
-        return evaluation_batches(source, preprocess, setting.batch_size, shard, replicas, errors, select=setting.select)
-
-    with setting.strategy.scope():
-        evaluated = Model(model.input, model.output)
-        evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
-    verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
-    first = FirstStep()
-    try:
-        with errors.raised():
-            data = setting.strategy.distribute(batches)
-            measures = evaluated.evaluate(data, verbose=verbose, return_dict=True, callbacks=[first])
-    finally:
-        first.end()
-    examples = int(next(measures.pop(name) for name in list(measures) if name.endswith("examples")))
-    if not examples:
-        raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
-    return {**{name: float(value) for name, value in measures.items()}, "examples": examples}
+    return metrics_runner(setting, loss, metrics)(source, preprocess)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,27 @@ it returns a function that evaluates the model with the weights that it has when
 import ast
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from keras_vit.data import ExampleErrors, image_and_label
 from keras_vit.distribution import Strategy
 from keras_vit.io.suggest import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A picture of an evaluation, as numbers.
+
+    Attributes:
+        kind: "lines", {name: (xs, ys)}; "bars", {name: number}; or "reliability", {name: [[examples, accuracy, mean confidence], ...]}.
+        values: what is drawn.
+        x_label, y_label: the names of the axes; bars have only the first, reliability none.
+    """
+
+    kind: str
+    values: dict[str, Any]
+    x_label: str = ""
+    y_label: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +37,12 @@ class Evaluation:
     Attributes:
         measures: {name: number}, for logs and tables.
         details: what else is written to JSON.
+        charts: {name: Chart}, drawn next to the JSON where matplotlib is installed.
     """
 
     measures: dict[str, float]
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    charts: dict[str, Chart] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +73,15 @@ class Setting:
 
 
 class Evaluator:
-    """Base class of evaluators, which are frozen dataclasses."""
+    """Base class of evaluators, which are frozen dataclasses.
+
+    Attributes:
+        score: the measure by which models are compared.
+        higher_is_better: whether larger scores are better.
+    """
+
+    score: ClassVar[str] = "top1"
+    higher_is_better: ClassVar[bool] = True
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         """Opens the data; returns a function that evaluates `setting.model` with the weights it has when called.

@@ -107,6 +107,24 @@ def reliability(intervals, name: str) -> str:
         return _svg(figure, name)
 
 
+def reliabilities(curves: dict) -> bytes:
+    """Accuracy against confidence side by side, {title: [[examples, accuracy, mean confidence], ...]}, dots larger with more examples. PNG."""
+    _matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.6 * len(curves), 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (title, intervals) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items()):
+        examples, accuracy, confidence = np.asarray(intervals, "float64").T
+        axes.plot((0, 100), (0, 100), "--", color="#868e96", linewidth=1)
+        sizes = 15 + 500 * examples / examples.sum()
+        axes.scatter(100 * confidence, 100 * accuracy, sizes, color=_COLOURS[0], alpha=0.75, clip_on=False, zorder=3)
+        axes.set(title=title, xlabel="mean confidence, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 100))
+        axes.grid(alpha=0.2)
+    return _png(figure)
+
+
 def against_truth(truth, predicted, name: str) -> str:
     """Predicted against true numbers, each (n,), with the line on which they are equal. SVG."""
     with _for_page():

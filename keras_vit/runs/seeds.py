@@ -21,6 +21,7 @@ from keras_vit.inspection import figures
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
+from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Score
 
@@ -29,16 +30,6 @@ def write_json(path, content, strategy):
     """Writes JSON, in the chief process only."""
     if strategy.chief:
         write_bytes(path, (json_text(content) + "\n").encode())
-
-
-def write_picture(path, draw, strategy):
-    """Writes the PNG bytes that `draw()` returns; without matplotlib a warning says what is missing."""
-    if not strategy.chief:
-        return
-    try:
-        write_bytes(path, draw())
-    except ImportError as error:
-        logging.warning("No %s: %s", path, error)
 
 
 def numbers(measures):

@@ -21,7 +21,8 @@ from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN, check_not_off, literal, set_key
-from keras_vit.runs.seeds import run_seeds, write_json, write_picture
+from keras_vit.runs.pictures import write_picture
+from keras_vit.runs.seeds import run_seeds, write_json
 from keras_vit.tasks import Score
 
 OWN = "own"  # --sweep without a grid: the config's own grid

@@ -16,6 +16,7 @@ TEXTS = [
     "resize(33, 47)",
     "central_crop(40, 50)",
     "central_crop(70, 51)",
+    "crop_border(7)",
     "random_crop(32, 41)",
     "random_crop(60, 81, padding=9)",
     "random_resized_crop(48, 40, scale=(0.1, 1.0))",
@@ -226,3 +227,19 @@ def test_ops_of_ones_own_that_are_wrong_are_clear_errors(added):
         parse("one_hot(3)")({"image": np.zeros((4, 5, 3), "uint8")})
     with pytest.raises(ValueError, match="has random ops: give a seed"):
         parse("random_flip").image(np.zeros((4, 5, 3), "uint8"))
+
+
+def test_crop_border_cuts_image_mask_and_boxes():
+    image = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
+    boxes = np.array([[0, 0, 1, 1], [0.5, 0.5, 1, 0.75]], "float32")
+    cut = parse("crop_border(2)")({"image": image, "mask": image[..., :1], "boxes": boxes})
+    np.testing.assert_array_equal(cut["image"], image[2:4, 2:6])
+    np.testing.assert_array_equal(cut["mask"], image[2:4, 2:6, :1])
+    np.testing.assert_allclose(cut["boxes"], [[0, 0, 1, 1], [0.5, 0.5, 1, 1]])
+    with pytest.raises(ValueError, match="leaves nothing of an image of 6x8"):
+        parse("crop_border(3)").image(image)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got an image of"):
+        encoded = tf.data.Dataset.from_tensors(tf.io.encode_png(image))
+        next(iter(encoded.map(parse("decode|crop_border(3)").image)))
+    with pytest.raises(ValueError, match="a whole number of pixels"):
+        parse("crop_border(-1)")

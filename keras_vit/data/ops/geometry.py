@@ -95,6 +95,31 @@ def central_crop(height, width=None):
     return apply
 
 
+@op("image", "mask", "boxes")
+def crop_border(pixels):
+    """Without `pixels` on each side, a frame that is no part of the picture; an image that would have none left is an error while it is read."""
+    if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 0:
+        raise ValueError(f"crop_border: expected a whole number of pixels, 0 or more, got {pixels!r}.")
+
+    def apply(example):
+        fixed = example["image"].shape[:2]
+        if any(size is not None and size <= 2 * pixels for size in fixed):
+            raise ValueError(f"crop_border({pixels}) leaves nothing of an image of {fixed[0]}x{fixed[1]} pixels.")
+        shape = tf.shape(example["image"])[:2]
+        large = tf.debugging.Assert(tf.reduce_all(shape > 2 * pixels), [f"crop_border({pixels}): got an image of", shape])
+        with tf.control_dependencies([large]):
+            kept = shape - 2 * pixels
+
+        def cropped(image):
+            left = [size and size - 2 * pixels for size in fixed]
+            return tf.ensure_shape(tf.slice(image, [pixels, pixels, 0], [*tf.unstack(kept), -1]), (*left, image.shape[-1]))
+
+        in_window = lambda boxes: boxes_in_window(boxes, shape, (pixels, pixels), kept)  # noqa: E731
+        return moved(example, cropped(example["image"]), cropped, in_window)
+
+    return apply
+
+
 @op("image", "mask", "boxes", random=True)
 def random_crop(height, width=None, padding=0):
     """A random height x width window of the image, padded first by `padding` black pixels on each side."""

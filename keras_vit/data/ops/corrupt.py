@@ -1,0 +1,38 @@
+"""ImageNet-C's corruptions (arXiv 1903.12261) as one op, made on the fly: corrupt('fog', 3)."""
+
+import tensorflow as tf
+
+from keras_vit.data.ops.color import as_uint8
+from keras_vit.data.ops.corruption.draws import Draws
+from keras_vit.data.ops.corruption.table import CORRUPTIONS, STRENGTHS
+from keras_vit.data.ops.registry import op
+from keras_vit.io.suggest import did_you_mean
+
+
+@op("image", random=True)
+def corrupt(name, strength=3):
+    """One of the corruptions in data/ops/corruption/table.py, at a strength of 1 to 5, whose pixels are meant for images of about 224: put it after the crop.
+
+    Levels are rounded down, as the authors' are. Masks and boxes stay. A grey image becomes the red channel of what it would become in colour.
+    """
+    if name not in CORRUPTIONS:
+        raise ValueError(
+            f'corrupt: unknown name "{name}".{did_you_mean(str(name), CORRUPTIONS)} Valid: {", ".join(CORRUPTIONS)}.'
+        )
+    if isinstance(strength, bool) or strength not in STRENGTHS:
+        raise ValueError(f"corrupt: expected a strength of 1 to 5, got {strength!r}.")
+    corruption = CORRUPTIONS[name]
+    row = corruption.rows[strength - 1]
+
+    def apply(image, seed):
+        if not image.shape.is_fully_defined() or image.shape[-1] not in (1, 3):
+            raise ValueError(
+                f'corrupt needs grey or RGB images of a fixed size, got {tuple(image.shape)}: put it after "decode" and, for example, '
+                '"central_crop(224)".'
+            )
+        x = tf.cast(as_uint8(image), tf.float64) / 255
+        x = tf.tile(x, (1, 1, 3)) if image.shape[-1] == 1 else x
+        x = tf.clip_by_value(corruption.function(x, Draws(seed), *row), 0.0, 1.0)
+        return tf.ensure_shape(tf.cast(x * 255, tf.uint8)[..., : image.shape[-1]], image.shape)
+
+    return apply

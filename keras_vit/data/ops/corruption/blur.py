@@ -1,0 +1,88 @@
+"""Blurs of pixels (h, w, 3), float64 from 0 to 1; see the room's docstring."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.ops.corruption.filters import filtered, framed, gaussian, zoomed
+
+
+def gaussian_blur(x: tf.Tensor, draws, sigma: float) -> tf.Tensor:
+    """A Gaussian of `sigma` pixels; the border's pixels continue."""
+    return gaussian(x, sigma)
+
+
+def disk(radius: int, alias: float) -> np.ndarray:
+    """A disk of `radius` pixels whose sum is 1, its edge blurred by a Gaussian of `alias` pixels, as OpenCV's."""
+    reach = max(radius, 8)
+    offsets = np.arange(-reach, reach + 1)
+    kernel = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype("float32")
+    half = 1 if radius <= 8 else 2
+    taps = np.exp(-0.5 * np.square(np.arange(-half, half + 1) / alias))
+    taps /= taps.sum()
+    padded = np.pad(kernel / kernel.sum(), half, mode="reflect")
+    rows = sum(tap * padded[i : i + len(kernel)] for i, tap in enumerate(taps))
+    return sum(tap * rows[:, i : i + len(kernel)] for i, tap in enumerate(taps))
+
+
+def defocus_blur(x: tf.Tensor, draws, radius: int, alias: float) -> tf.Tensor:
+    """A lens out of focus: each point becomes a disk."""
+    return filtered(x, disk(radius, alias))
+
+
+def _shuffled(pixels, offsets, reach):
+    """uint8 pixels (n, c) of an image (h, w) after one pass, from its last pixel to its first, in which each takes the pixel at its offset.
+
+    The authors' code means to swap the two; NumPy copies, since both sides are views. A pixel whose source has had its turn takes what the
+    source has become: such chains are followed by doubling.
+
+    Args:
+        pixels: (h * w, c).
+        offsets: (h, w, 2) integers: to the right, and down.
+        reach: how many pixels of the border have no turn.
+    """
+    height, width = offsets.shape[:2]
+    n = height * width
+    place = np.arange(n).reshape(height, width)
+    row, column = np.indices((height, width))
+    turn = (row > reach) & (row <= height - reach) & (column > reach) & (column <= width - reach)  # (h, w)
+    source = tf.where(turn, place + offsets[..., 1] * width + offsets[..., 0], place)  # (h, w)
+    had_turn = tf.gather(turn.reshape(-1), source) & (source > place) & turn
+    # Nodes 0..n - 1 are pixels after their turn, n..2n - 1 before it.
+    nodes = tf.concat([tf.reshape(tf.where(had_turn, source, source + n), [-1]), np.arange(n, 2 * n, dtype="int32")], 0)
+    (nodes,) = tf.while_loop(lambda e: tf.reduce_any(e[:n] < n), lambda e: [tf.gather(e, e)], [nodes])
+    return tf.gather(pixels, nodes[:n] - n)
+
+
+def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf.Tensor:
+    """Frosted glass: blurred, pixels mixed with others up to `reach` away, blurred."""
+    height, width, channels = x.shape
+    pixels = tf.reshape(tf.floor(gaussian(x, sigma) * 255), (height * width, channels))
+    for _ in range(passes):
+        pixels = _shuffled(pixels, draws.integers((height, width, 2), -reach, reach), reach)
+    return gaussian(tf.reshape(pixels, x.shape) / 255, sigma)
+
+
+def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Tensor:
+    """Smeared in one direction by half a Gaussian of 2 * radius + 1 taps, as ImageMagick's motion blur; the border's pixels continue."""
+    width = 2 * radius + 1
+    taps = np.exp(-0.5 * np.square(np.arange(width) / sigma))
+    radians = degrees * (math.pi / 180)
+    padded, total = framed(x, width, "nearest"), tf.zeros_like(x)
+    for i, tap in enumerate(taps / taps.sum()):
+        down, right = (tf.cast(tf.math.ceil(i * part - 0.5), tf.int32) for part in (tf.sin(radians), tf.cos(radians)))
+        begin = [width + down, width + right, *[0] * (len(x.shape) - 2)]
+        total += tap * tf.slice(padded, begin, x.shape)
+    return total
+
+
+def motion_blur(x: tf.Tensor, draws, radius: int, sigma: float) -> tf.Tensor:
+    """A moving camera, in a direction within 45 degrees of the horizontal."""
+    return along(x, radius, sigma, draws.uniform((), -45, 45))
+
+
+def zoom_blur(x: tf.Tensor, draws, last: float, step: float) -> tf.Tensor:
+    """The mean of the image and of its middle enlarged by 1, 1 + step... up to `last`."""
+    factors = np.arange(1, last, step)
+    return tf.add_n([x, *(zoomed(x, factor) for factor in factors)]) / (len(factors) + 1)

@@ -1,0 +1,67 @@
+"""Contrast, saturation, elastic transforms, pixels and JPEG on pixels (h, w, 3), float64 from 0 to 1; see the room's docstring."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.ops.corruption.colour import hsv_of, rgb_of
+from keras_vit.data.ops.corruption.filters import at, gaussian
+
+
+def contrast(x: tf.Tensor, draws, factor: float) -> tf.Tensor:
+    """Each channel's distance from its mean, times a factor."""
+    mean = tf.reduce_mean(x, (0, 1), keepdims=True)
+    return (x - mean) * factor + mean
+
+
+def saturate(x: tf.Tensor, draws, factor: float, addition: float) -> tf.Tensor:
+    """The saturation of HSV times a factor, and raised."""
+    hue, saturation, value = hsv_of(x)
+    return rgb_of(hue, tf.clip_by_value(saturation * factor + addition, 0.0, 1.0), value)
+
+
+def elastic_transform(x: tf.Tensor, draws, stretch: float, sigma: float, skew: float) -> tf.Tensor:
+    """An affine transform that moves three points by up to `skew` pixels, then each pixel moved by smooth noise times `stretch`."""
+    height, width = x.shape[:2]
+    middle, reach = np.array([height, width]) // 2, min(height, width) // 3
+    points = middle + reach * np.array([[1, 1], [1, -1], [-1, -1]])  # the authors' (x, y), taken from (height, width)
+    moved = points + draws.uniform((3, 2), -skew, skew)
+    # [x y 1] in the result -> (x, y) in the image.
+    back = tf.linalg.solve(tf.concat([moved, np.ones((3, 1))], 1), tf.constant(points, tf.float64))  # (3, 2)
+    row, column = (tf.constant(places, tf.float64) for places in np.indices((height, width)))
+    beside, below = (column * back[0, i] + row * back[1, i] + back[2, i] for i in (0, 1))
+    x = at(x, below, beside, "mirror")
+    right, down = (stretch * gaussian(draws.uniform((height, width), -1, 1), sigma, "symmetric", 3.0) for _ in range(2))
+    return at(x, row + down, column + right, "symmetric")
+
+
+def _box_matrix(size: int, target: int) -> np.ndarray:
+    """(target, size): Pillow's box filter of a row, from `size` to `target` pixels."""
+    scale = size / target
+    matrix = np.zeros((target, size))
+    for i in range(target):
+        centre, support = (i + 0.5) * scale, 0.5 * max(scale, 1)
+        first, last = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), size)
+        offset = (np.arange(first, last) - centre + 0.5) / max(scale, 1)
+        taps = ((offset > -0.5) & (offset <= 0.5)).astype("float64")
+        matrix[i, first:last] = taps / max(taps.sum(), 1)
+    return matrix
+
+
+def _boxed(x, height, width):
+    """Levels 0..255 (h, w, c) at another size by Pillow's box filter: rows first, each pass rounded."""
+    x = tf.floor(tf.einsum("vw,hwc->hvc", _box_matrix(x.shape[1], width), x) + 0.5)
+    return tf.floor(tf.tensordot(_box_matrix(x.shape[0], height), x, 1) + 0.5)
+
+
+def pixelate(x: tf.Tensor, draws, share: float) -> tf.Tensor:
+    """Made smaller to a share of its sides, and as large as before, by a box filter."""
+    height, width = x.shape[:2]
+    small = _boxed(tf.round(x * 255), max(int(height * share), 1), max(int(width * share), 1))
+    return _boxed(small, height, width) / 255
+
+
+def jpeg_compression(x: tf.Tensor, draws, quality: int) -> tf.Tensor:
+    """Encoded as a JPEG of a quality from 1 to 100, colour at half the resolution, and decoded."""
+    encoded = tf.io.encode_jpeg(tf.cast(tf.round(x * 255), tf.uint8), quality=quality)
+    decoded = tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_ACCURATE")
+    return tf.cast(tf.ensure_shape(decoded, x.shape), x.dtype) / 255

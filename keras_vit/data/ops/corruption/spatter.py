@@ -1,0 +1,105 @@
+"""Spatter, water or mud on a lens, on pixels (h, w, 3), float64 from 0 to 1; and what it takes of OpenCV: edges, distances, histograms.
+
+The functions of OpenCV's kind work on levels 0..255 (h, w), whole numbers as float64.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.ops.corruption.filters import filtered, gaussian
+
+_WATER, _MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
+_FARTHEST = 20
+_STEPS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # OpenCV's distances of neighbours, in a mask of 5 x 5
+_TANGENT = 0.4142135623730950488  # of 22.5 degrees
+
+
+def _filtered(levels, kernel, border):
+    return filtered(levels[..., None], np.asarray(kernel), border)[..., 0]
+
+
+def _moved(x, down, right):
+    """x (h, w) with each pixel replaced by the one `down` and `right` of it, 0 outside."""
+    height, width = x.shape
+    return tf.pad(x, [[2, 2], [2, 2]])[2 + down : 2 + down + height, 2 + right : 2 + right + width]
+
+
+def _spread(strong, weak):
+    """Weak pixels, (h, w) bool, that are connected to strong ones through weak ones, and the strong ones."""
+
+    def grown(mask):
+        levels = tf.cast(mask, tf.float32)[None, ..., None]
+        return ((tf.nn.max_pool2d(levels, 3, 1, "SAME")[0, ..., 0] > 0) & weak) | strong
+
+    def unfinished(mask, before):
+        return tf.reduce_any(mask != before)
+
+    mask, _ = tf.while_loop(unfinished, lambda mask, before: (grown(mask), mask), (grown(strong), strong))
+    return mask
+
+
+def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    """Canny's edges (h, w) bool, as OpenCV's: Sobel's gradients of 3 x 3, |dx| + |dy|, thinned across the edge, kept by two thresholds."""
+    sobel = np.outer((1, 2, 1), (-1, 0, 1))
+    dx, dy = (_filtered(levels, kernel, "nearest") for kernel in (sobel, sobel.T))
+    size = tf.abs(dx) + tf.abs(dy)
+    flat, steep = tf.abs(dy) < tf.abs(dx) * _TANGENT, tf.abs(dy) > tf.abs(dx) * (2 + _TANGENT)
+    same = (dx >= 0) == (dy >= 0)  # the gradient points to the lower right, or the upper left
+
+    def peak(down, right, also_equal):
+        after = _moved(size, down, right)
+        return (size > _moved(size, -down, -right)) & ((size >= after) if also_equal else (size > after))
+
+    diagonal = tf.where(same, peak(1, 1, False), peak(1, -1, False))
+    thin = tf.where(flat, peak(0, 1, True), tf.where(steep, peak(1, 0, True), diagonal))
+    return _spread(thin & (size > high), thin & (size > low))
+
+
+def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
+    """Distances (h, w) to the nearest true pixel, at most `farthest`, along steps of a mask of 5 x 5, as OpenCV's DIST_L2."""
+    offsets = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if tuple(sorted((abs(i), abs(j)))) in _STEPS]
+    far = tf.constant(float(farthest), tf.float64)
+
+    def nearer(_, distance):
+        close = [_moved(distance - far, i, j) + far + _STEPS[tuple(sorted((abs(i), abs(j))))] for i, j in offsets]
+        return distance, tf.reduce_min(tf.stack([distance, *close]), 0)
+
+    start = tf.where(mask, tf.zeros_like(far), far)
+    return tf.while_loop(lambda before, now: tf.reduce_any(now < before), nearer, nearer(None, start))[1]
+
+
+def equalized(levels: tf.Tensor) -> tf.Tensor:
+    """Levels with a histogram as even as possible, as OpenCV's equalizeHist."""
+    counts = tf.math.bincount(tf.cast(tf.reshape(levels, [-1]), tf.int32), minlength=256, maxlength=256, dtype=tf.float64)
+    total, first = tf.reduce_sum(counts), tf.argmax(counts > 0)
+    rest = total - counts[first]
+    table = tf.round((tf.cumsum(counts) - counts[first]) * 255 / tf.maximum(rest, 1))
+    even = tf.gather(tf.maximum(table, 0), tf.cast(levels, tf.int32))
+    return tf.where(rest > 0, even, levels)
+
+
+def _box(levels):
+    return _filtered(levels, np.ones((3, 3)), "mirror") / 9
+
+
+def _drops(layer):
+    """How strong the water is, (h, w) from 0 to 1: bright at the edges of the drops."""
+    levels = tf.floor(layer * 255)
+    distance = equalized(tf.floor(_box(distances(edges(levels, 50, 150), _FARTHEST))))
+    relief = tf.clip_by_value(_filtered(distance, [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], "mirror"), 0.0, 255.0)
+    drops = levels * tf.round(_box(relief))
+    return tf.math.divide_no_nan(drops, tf.reduce_max(drops))
+
+
+def spatter(
+    x: tf.Tensor, draws, mean: float, deviation: float, sigma: float, least: float, amount: float, is_mud: bool
+) -> tf.Tensor:
+    """Drops where smooth noise is above `least`: of water, added with `amount`, or of mud, their edges blurred by `amount` pixels."""
+    layer = gaussian(mean + deviation * draws.normal(x.shape[:2]), sigma)
+    inside = layer >= least
+    if not is_mud:
+        layer = tf.where(inside, layer, tf.zeros_like(layer))
+        return x + amount * _drops(layer)[..., None] * tf.constant(_WATER, x.dtype)
+    opaque = gaussian(tf.cast(inside, x.dtype), amount)
+    opaque = tf.where(opaque < 0.8, tf.zeros_like(opaque), opaque)[..., None]
+    return x * (1 - opaque) + opaque * tf.constant(_MUD, x.dtype)

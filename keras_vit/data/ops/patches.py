@@ -1,0 +1,108 @@
+"""Ops that test what a model holds on to: shifts by pixels, patches that are dropped or shuffled. They need images of a fixed size."""
+
+import tensorflow as tf
+
+from keras_vit.data.ops.corruption.filters import folded
+from keras_vit.data.ops.registry import op
+
+_BORDERS = ("mirror", "black")
+
+
+def _check_size(image, name):
+    """Refuses an image whose size is not known.
+
+    Raises:
+        ValueError: saying where the op belongs.
+    """
+    if not image.shape.is_fully_defined():
+        raise ValueError(
+            f'{name} needs images of a fixed size, got {tuple(image.shape)}: put it after "central_crop(224)", for example.'
+        )
+
+
+def _whole(value, name, lowest):
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"{name}: expected whole numbers of at least {lowest}, got {value!r}.")
+    return value
+
+
+@op("image", refuses=("mask", "boxes"))
+def shift(down=0, right=0, border="mirror"):
+    """Moved by whole pixels, negative ones up and left. What comes in is the image's mirror image, or black."""
+    for value in (down, right):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"shift: expected whole numbers of pixels, got {value!r}.")
+    if border not in _BORDERS:
+        raise ValueError(f'shift: unknown border "{border}". Valid: {", ".join(_BORDERS)}.')
+
+    def apply(image):
+        _check_size(image, "shift")
+        for axis, pixels in enumerate((down, right)):
+            n = image.shape[axis]
+            places = tf.range(n) - pixels
+            if border == "black":
+                places = tf.where((places >= 0) & (places < n), places, n)  # a black pixel stands behind the last one
+                image = tf.pad(image, [[0, int(i == axis)] for i in range(3)])
+                image = tf.gather(image, places, axis=axis)
+            else:
+                image = tf.gather(image, folded(places, n, "mirror"), axis=axis)
+        return image
+
+    return apply
+
+
+def _in_patches(image, rows, columns):
+    """(h, w, c) -> (rows * columns, h / rows, w / columns, c)."""
+    h, w, c = image.shape
+    x = tf.reshape(image, (rows, h // rows, columns, w // columns, c))
+    return tf.reshape(tf.transpose(x, (0, 2, 1, 3, 4)), (rows * columns, h // rows, w // columns, c))
+
+
+def _together(patches, rows, columns):
+    """The inverse of _in_patches."""
+    _, height, width, c = patches.shape
+    x = tf.transpose(tf.reshape(patches, (rows, columns, height, width, c)), (0, 2, 1, 3, 4))
+    return tf.reshape(x, (rows * height, columns * width, c))
+
+
+def _check_divisible(image, rows, columns, what):
+    if image.shape[0] % rows or image.shape[1] % columns:
+        raise ValueError(f"{what} cannot divide an image of {image.shape[0]}x{image.shape[1]} pixels evenly.")
+
+
+@op("image", random=True)
+def drop_patches(patch, share, fill=0):
+    """A share of the patches of `patch` pixels, one number or (height, width), sampled for each image, filled with the level `fill`.
+
+    As arXiv 2105.10497, Sec. 3.1. Exactly round(share * patches) of each image are dropped.
+    """
+    sides = [_whole(side, "drop_patches", 1) for side in (patch if isinstance(patch, tuple) else (patch, patch))]
+    if not 0 <= share <= 1:
+        raise ValueError(f"drop_patches: expected a share from 0 to 1, got {share!r}.")
+    if not 0 <= fill <= 255:
+        raise ValueError(f"drop_patches: expected a level from 0 to 255, got {fill!r}.")
+
+    def apply(image, seed):
+        _check_size(image, "drop_patches")
+        rows, columns = (max(length // side, 1) for length, side in zip(image.shape, sides))
+        _check_divisible(image, *sides, f"drop_patches: patches of {patch} pixels")
+        n = rows * columns
+        dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
+        x = _in_patches(image, rows, columns)
+        return _together(tf.where(dropped[:, None, None, None], tf.cast(fill, x.dtype), x), rows, columns)
+
+    return apply
+
+
+@op("image", random=True, refuses=("mask", "boxes"))
+def shuffle_patches(grid):
+    """Cut into grid x grid parts, which change places at random (as arXiv 2105.10497, Sec. 3.2)."""
+    _whole(grid, "shuffle_patches", 1)
+
+    def apply(image, seed):
+        _check_size(image, "shuffle_patches")
+        _check_divisible(image, grid, grid, f"shuffle_patches: {grid}x{grid} parts")
+        order = tf.random.experimental.stateless_shuffle(tf.range(grid * grid), seed)
+        return _together(tf.gather(_in_patches(image, grid, grid), order), grid, grid)
+
+    return apply

@@ -1,0 +1,194 @@
+"""Calibration: whether a model's confidence is its accuracy, and the temperature that brings it nearer (Guo et al. 2017, arXiv 1706.04599)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+from absl import logging
+
+from keras_vit.data import open_source
+from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.features import Embedder
+from keras_vit.evaluation.loss_and_metrics import check_head
+from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.sources import source_of
+
+BINS = 15
+_ROWS = 4096  # of logits converted to float64 at a time
+_COLDEST, _HOTTEST = 0.01, 100.0  # temperatures
+
+
+def _log_softmax(logits, temperature=1.0):
+    z = np.asarray(logits, "float64") / temperature
+    z -= z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+class Reliability:
+    """Accuracy and confidence of predictions by intervals of confidence, and their log-likelihood, added up batch by batch in float64.
+
+    The confidence of a prediction is its softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... are of equal width.
+
+    Args:
+        temperature: what logits are divided by.
+        bins: the number of intervals.
+
+    Attributes:
+        sums: (bins, 3): examples, right ones, confidences.
+    """
+
+    def __init__(self, temperature: float = 1.0, bins: int = BINS):
+        self.temperature, self.sums, self._nll = temperature, np.zeros((bins, 3)), 0.0
+
+    def add(self, logits: np.ndarray, labels: np.ndarray) -> "Reliability":
+        """Adds logits (b, classes) and labels (b,)."""
+        log_p = _log_softmax(logits, self.temperature)
+        confidence, right = np.exp(log_p.max(-1)), log_p.argmax(-1) == labels
+        bins = len(self.sums)
+        interval = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+        np.add.at(self.sums, interval, np.stack([np.ones_like(confidence), right, confidence], -1))
+        self._nll -= log_p[np.arange(len(labels)), labels].sum()
+        return self
+
+    @property
+    def examples(self) -> int:
+        return int(self.sums[:, 0].sum())
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.sums[:, 1].sum() / self.examples)
+
+    @property
+    def nll(self) -> float:
+        """The mean negative log-likelihood in nats."""
+        return float(self._nll / self.examples)
+
+    @property
+    def ece(self) -> float:
+        """The expected calibration error: |accuracy - mean confidence| of the intervals, averaged over examples."""
+        return float(np.abs(self.sums[:, 1] - self.sums[:, 2]).sum() / self.examples)
+
+    def intervals(self) -> list[list[float]]:
+        """[examples, accuracy, mean confidence] of each interval that has examples."""
+        return [[int(n), right / n, confidence / n] for n, right, confidence in self.sums.tolist() if n]
+
+
+def _slopes(logits, labels, inverse):
+    """First and second derivative of the mean negative log-likelihood by the inverse of the temperature."""
+    first = second = 0.0
+    for start in range(0, len(labels), _ROWS):
+        z, y = np.asarray(logits[start : start + _ROWS], "float64"), labels[start : start + _ROWS]
+        z = z - z.max(-1, keepdims=True)
+        p = np.exp(_log_softmax(z, 1 / inverse))
+        mean = (p * z).sum(-1)
+        first += (mean - z[np.arange(len(y)), y]).sum()
+        second += (p * np.square(z - mean[:, None])).sum()
+    return first / len(labels), second / len(labels)
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The temperature that minimises the negative log-likelihood of logits / temperature, by Newton's method on its inverse.
+
+    The likelihood is convex in the inverse; a bracket keeps the steps inside, and temperatures are 0.01 to 100: where all predictions are
+    right, or no better than chance, the best one has no limit, and a warning says so.
+
+    Args:
+        logits: (n, classes).
+        labels: (n,) integers.
+
+    Raises:
+        ValueError: for arrays of other shapes, or no examples.
+    """
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
+        raise ValueError(f"Expected logits (n, classes) and labels (n,), n above 0, got {logits.shape} and {labels.shape}.")
+    low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
+    for _ in range(200):
+        first, second = _slopes(logits, labels, inverse)
+        low, high = (low, inverse) if first > 0 else (inverse, high)
+        step = inverse - first / second if second > 0 else low
+        new = step if low < step < high else (low * high) ** 0.5
+        if abs(new - inverse) <= 1e-12 * inverse:
+            break
+        inverse = new
+    if not 1.001 * _COLDEST < 1 / inverse < 0.999 * _HOTTEST:
+        logging.warning("The likelihood has no best temperature: it would be below %g or above %g.", _COLDEST, _HOTTEST)
+    return float(1 / inverse)
+
+
+@register("calibration")
+@dataclasses.dataclass(frozen=True)
+class Calibration(Evaluator):
+    """ECE and negative log-likelihood, before and after temperature scaling. The logits of the images that it is fitted on stay in memory.
+
+    Attributes:
+        source: a data source, as in config.data.source; None for the run's own.
+        split: the split that is measured.
+        fit: the split that the temperature is fitted on; None for every other image of `split`, and then the others are measured.
+        preprocess: preprocessing text; None for that of the run, or else the model's own.
+        bins: intervals of confidence.
+    """
+
+    score: ClassVar[str] = "ece"
+    higher_is_better: ClassVar[bool] = False
+    source: str | None = None
+    split: str = "test"
+    fit: str | None = None
+    preprocess: str | None = None
+    bins: int = BINS
+
+    def __post_init__(self):
+        if not isinstance(self.bins, int) or self.bins < 1:
+            raise ValueError(f"calibration: bins={self.bins!r}: expected a whole number above 0.")
+        if self.fit is not None and self.source is None:
+            raise ValueError("calibration: fit= names a split of source=, which is missing.")
+
+    def _splits(self, source, data_dir):
+        """(the source that the temperature is fitted on, the one that is measured)."""
+        if self.fit is not None:
+            return open_source(self.source, self.fit, data_dir), source
+        if source.size < 2:
+            raise ValueError(f"{source.name} has {source.size} images: halves to fit and to measure need two and more.")
+        return subset(source, np.arange(0, source.size, 2)), subset(source, np.arange(1, source.size, 2))
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        setting, source, preprocess = source_of(self, setting)
+        model = setting.model
+        check_class_count(model.output_shape[-1], source)
+        fitted, measured = self._splits(source, setting.data_dir)
+        with setting.strategy.scope():
+            verbose = setting.verbose and setting.strategy.chief
+            logits_of = Embedder(model, preprocess, setting.batch_size, verbose=verbose, output=model.output)
+        logits_of.check(source)
+
+        def evaluate():
+            check_head(model)
+            logits, labels = logits_of(fitted)
+            temperature = fit_temperature(logits, labels)
+            before, after = Reliability(1.0, self.bins), Reliability(temperature, self.bins)
+            for batch in logits_of.batches(measured):
+                before.add(*batch)
+                after.add(*batch)
+            return _evaluation(before, after, {"source": source.name, "preprocess": preprocess, "fit_images": len(labels)})
+
+        return evaluate
+
+
+def _evaluation(before: Reliability, after: Reliability, about: dict) -> Evaluation:
+    """The Evaluation of the same images before and after scaling."""
+    if not before.examples:
+        raise ValueError(f"None of the images of {about['source']} can be used: the warnings say why.")
+    measures = {
+        "examples": before.examples,
+        "top1": before.accuracy,
+        "ece": before.ece,
+        "nll": before.nll,
+        "temperature": after.temperature,
+        "ece_scaled": after.ece,
+        "nll_scaled": after.nll,
+    }
+    intervals = {"calibration": before.intervals(), "calibration_scaled": after.intervals()}
+    curves = {"as it is": intervals["calibration"], f"temperature {after.temperature:.3g}": intervals["calibration_scaled"]}
+    return Evaluation(measures, {**about, **intervals}, {"reliability": Chart("reliability", curves)})

@@ -1,0 +1,116 @@
+"""Which of ImageNet's 1000 classes the classes of another data set are: by synset, by number, by name, or by files that come with the data."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+
+from keras_vit.io.paths import locate, read_text
+from keras_vit.io.suggest import did_you_mean
+
+CLASSES = 1000
+_SYNSET = re.compile(r"n\d{8}")
+ClassMap = tuple[tuple[int, ...], ...]  # for each class of the data the model's classes; () for one that the model does not have
+
+
+def synsets() -> tuple[str, ...]:
+    """ImageNet-1k's synsets, n01440764..., in the order of its classes: from tensorflow-datasets' own table.
+
+    Raises:
+        FileNotFoundError: if tensorflow-datasets no longer has it.
+    """
+    package = pathlib.Path(importlib.util.find_spec("tensorflow_datasets").origin).parent
+    found = tuple(read_text(str(package / "datasets" / "imagenet2012" / "labels.txt")).split())
+    assert len(found) == CLASSES
+    return found
+
+
+def _json(path):
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f'"{path}" is not JSON: {error}.') from None
+
+
+def objectnet(folder: str) -> dict[str, list[int]]:
+    """{name of a class folder: ImageNet's classes} from the folder mappings/ that ObjectNet comes with; its other classes are not ImageNet's.
+
+    Raises:
+        FileNotFoundError: if one of its four files is missing.
+        ValueError: if the files do not belong together.
+    """
+    folders = {label: name for name, label in _json(os.path.join(folder, "folder_to_objectnet_label.json")).items()}
+    class_of = {int(number): int(i) for i, number in _json(os.path.join(folder, "pytorch_to_imagenet_2012_id.json")).items()}
+    lines = read_text(os.path.join(folder, "imagenet_to_label_2012_v2")).splitlines()
+    number_of = {line.strip(): number for number, line in enumerate(lines)}
+    found = {}
+    for label, text in _json(os.path.join(folder, "objectnet_to_imagenet_1k.json")).items():
+        names = text.split("; ")
+        unknown = [name for name in names if class_of.get(number_of.get(name)) is None]
+        if unknown or label not in folders:
+            name = unknown[0] if unknown else label
+            raise ValueError(f'"{folder}": "{name}" is in one file and not in the others. Copy the folder again.')
+        found[folders[label]] = [class_of[number_of[name]] for name in names]
+    return found
+
+
+def _numbers(value, known, path):
+    """A value of a JSON table, a class number, a synset or a list of these, as a tuple of numbers."""
+    values = value if isinstance(value, list) else [value]
+    numbers = [known.get(v, v) if isinstance(v, str) else v for v in values]
+    wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < CLASSES]
+    if wrong:
+        raise ValueError(f'"{path}": {wrong[0]!r} is neither a class from 0 to {CLASSES - 1} nor a synset of ImageNet\'s.')
+    return tuple(numbers)
+
+
+def _by_file(names, path, data_dir):
+    """The ClassMap of a JSON table {class of the data: ImageNet's}, or of ObjectNet's folder."""
+    path = locate(path, data_dir)
+    given = objectnet(path) if os.path.isdir(path) else _json(path)
+    if not isinstance(given, dict):
+        raise ValueError(f'"{path}": expected an object, {{"class of the data": class or list of classes of ImageNet}}.')
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise ValueError(f'"{path}" maps "{unknown[0]}", which is not a class of the data.{did_you_mean(unknown[0], names)}')
+    known = {synset: i for i, synset in enumerate(synsets())}
+    return tuple(_numbers(given[name], known, path) if name in given else () for name in names)
+
+
+def class_map(
+    names: Sequence[str], model_names: Sequence[str] | None = None, path: str | None = None, data_dir: str | None = None
+) -> ClassMap:
+    """The ClassMap of a data set's classes.
+
+    Args:
+        names: of its classes: synsets, numbers from 0 to 999, or names among the model's.
+        model_names: the model's own, in their order, or None.
+        path: a JSON table, or ObjectNet's folder mappings; None where the names say it.
+        data_dir: what a relative `path` is relative to.
+
+    Raises:
+        ValueError: for names that say nothing, and classes of the model that several classes of the data would share.
+    """
+    if path:
+        found = _by_file(names, path, data_dir)
+    elif all(_SYNSET.fullmatch(name) for name in names):
+        known = {synset: i for i, synset in enumerate(synsets())}
+        found = tuple((known[name],) if name in known else () for name in names)
+    elif all(name.isdecimal() and int(name) < CLASSES for name in names):
+        found = tuple((int(name),) for name in names)
+    elif model_names and set(names) <= set(model_names):
+        found = tuple((list(model_names).index(name),) for name in names)
+    else:
+        raise ValueError(
+            f"The data's classes, {', '.join(names[:3])}..., are neither synsets (n01440764), nor numbers from 0 to 999, nor the model's: say "
+            "by mapping=PATH which of ImageNet's they are, a JSON table or ObjectNet's folder mappings."
+        )
+    taken = [number for numbers in found for number in numbers]
+    twice = sorted({number for number in taken if taken.count(number) > 1})
+    if twice:
+        raise ValueError(
+            f"Several classes of the data are ImageNet's class {twice[0]} ({synsets()[twice[0]]}): they cannot be told apart."
+        )
+    return found

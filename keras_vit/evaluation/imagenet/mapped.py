@@ -1,0 +1,134 @@
+"""A model of ImageNet's 1000 classes on data sets that have some of them: ImageNet-V2, -A, -R, -Sketch, ObjectNet."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_vit.data.sources.selection import labels_of
+from keras_vit.evaluation.imagenet.class_map import CLASSES, class_map
+from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.sources import source_of
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A data set.
+
+    Attributes:
+        classes: how many classes it shares with ImageNet.
+        border: pixels of a frame that is no part of its images.
+    """
+
+    classes: int
+    border: int = 0
+
+
+DATASETS = {
+    "imagenet_v2": Row(1000),  # arXiv 1902.10811
+    "imagenet_a": Row(200),  # arXiv 1907.07174
+    "imagenet_r": Row(200),  # arXiv 2006.16241
+    "imagenet_sketch": Row(1000),  # arXiv 1905.13549
+    "objectnet": Row(113, border=2),  # NeurIPS 2019, objectnet.dev; its images have a red frame
+}
+
+
+def _without_border(preprocess, border):
+    """The text with the frame cut off after decoding."""
+    first, bar, rest = preprocess.partition("|")
+    return f"{first}|crop_border({border}){bar}{rest}" if border else preprocess
+
+
+def restricted(model: Any, groups: list[tuple[int, ...]]) -> Model:
+    """A model whose logits (b, groups) are, for each group of the model's classes, the largest of its logits."""
+    widest = max(map(len, groups))
+    index = np.array([[*group, *[group[0]] * (widest - len(group))] for group in groups])  # (groups, widest)
+    chosen = ops.take(model.output, index.reshape(-1), axis=-1)
+    logits = ops.max(ops.reshape(chosen, (-1, *index.shape)), axis=-1)
+    reduced = Model(model.input, logits)
+    reduced.jit_compile = model.jit_compile
+    return reduced
+
+
+@register("mapped")
+@dataclasses.dataclass(frozen=True)
+class Mapped(Evaluator):
+    """Accuracy among the classes that the data and ImageNet share; examples of other classes are not counted.
+
+    Attributes:
+        source: a data source whose classes are synsets, numbers from 0 to 999 or the model's names, or what `mapping` names; None for the run's own.
+        split: the split of that source.
+        dataset: a name in DATASETS: its number of classes is checked, and its frame cut off; None for other data.
+        mapping: the path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or of ObjectNet's
+            folder mappings.
+        preprocess: preprocessing text, taken as it is; None for that of the run, or else the model's own.
+    """
+
+    source: str | None = None
+    split: str = "train"
+    dataset: str | None = None
+    mapping: str | None = None
+    preprocess: str | None = None
+
+    def __post_init__(self):
+        if self.dataset is not None and self.dataset not in DATASETS:
+            hint = did_you_mean(str(self.dataset), DATASETS)
+            raise ValueError(f'mapped: unknown dataset "{self.dataset}".{hint} Valid: {", ".join(DATASETS)}.')
+        if self.dataset == "objectnet" and not self.mapping:
+            raise ValueError("mapped: ObjectNet needs mapping=PATH, the folder mappings that it comes with.")
+
+    def _groups(self, model, source, data_dir):
+        """(for each class of the data its group or -1, the groups of the model's classes)."""
+        found = class_map(source.class_names, getattr(model, "class_names", None), self.mapping, data_dir)
+        used = [i for i, numbers in enumerate(found) if numbers]
+        expected = DATASETS[self.dataset].classes if self.dataset else None
+        if expected and len(used) > expected:  # tensorflow-datasets names all of ImageNet's classes
+            used = sorted(set(used) & set(np.unique(labels_of(source)).tolist()))
+        if expected and len(used) != expected:
+            raise ValueError(
+                f"{self.dataset} shares {expected} classes with ImageNet, and {source.name} {len(used)}: take the whole data set, or leave out "
+                "dataset= to be measured among the classes that are there."
+            )
+        if len(used) < 2:
+            raise ValueError(
+                f"{source.name} shares {len(used)} classes with ImageNet, such as {source.class_names[:3]}: expected 2 or more."
+            )
+        group_of = np.full(len(found), -1)
+        group_of[used] = np.arange(len(used))
+        return group_of, [found[i] for i in used]
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        setting, source, preprocess = source_of(self, setting)
+        model = setting.model
+        if model.output_shape[-1] != CLASSES:
+            raise ValueError(
+                f"mapped is about models of ImageNet's {CLASSES} classes, and this one has {model.output_shape[-1]}."
+            )
+        if self.preprocess is None and self.dataset:
+            preprocess = _without_border(preprocess, DATASETS[self.dataset].border)
+        group_of, groups = self._groups(model, source, setting.data_dir)
+        check_preprocessing(preprocess, source, model)
+
+        def select(example):
+            group = tf.gather(tf.constant(group_of, tf.int64), example["label"])
+            return example["image"], tf.maximum(group, 0), tf.cast(group >= 0, tf.float32)
+
+        with setting.strategy.scope():
+            reduced = restricted(model, groups)
+
+        def evaluate():
+            check_head(model)
+            with setting.strategy.scope():
+                metrics = [Accuracy(name="top1"), *([Accuracy(k=5, name="top5")] if len(groups) > 5 else [])]
+                loss = SoftmaxCrossEntropy()
+            measure = metrics_runner(dataclasses.replace(setting, model=reduced, select=select), loss, metrics)
+            about = {"classes": len(groups), "source": source.name, "preprocess": preprocess}
+            return Evaluation(measure(source, preprocess), about)
+
+        return evaluate

@@ -1,0 +1,157 @@
+"""ImageNet ReaL: the validation set's reassessed labels (Beyer et al. 2020, arXiv 2006.07159), several, one or none for each image."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import open_source
+from keras_vit.data.sources.base import RandomAccess
+from keras_vit.evaluation.features import Embedder
+from keras_vit.evaluation.loss_and_metrics import check_head
+from keras_vit.evaluation.preprocessing import default_preprocessing
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.io.paths import locate, read_text
+
+CLASSES, IMAGES = 1000, 50_000
+_NAME = r".*ILSVRC2012_val_(\d{8})\.[A-Za-z]+"
+_EXPECTED = "a list of 50,000 lists of class numbers, real.json of github.com/google-research/reassessed-imagenet"
+
+
+def real_accuracy(predicted: np.ndarray, real: Sequence[Sequence[int]]) -> float:
+    """The share of images whose predicted class is among their labels; images without labels are not counted.
+
+    Args:
+        predicted: logits (n, classes), or classes (n,).
+        real: the labels of each of the n images.
+
+    Raises:
+        ValueError: if the numbers of images differ, or no image has labels.
+    """
+    predicted = np.asarray(predicted)
+    best = predicted.argmax(-1) if predicted.ndim == 2 else predicted
+    if best.shape != (len(real),):
+        raise ValueError(f"Expected logits ({len(real)}, classes) or classes ({len(real)},), got {predicted.shape}.")
+    hits = [int(guess) in labels for guess, labels in zip(best, real) if len(labels)]
+    if not hits:
+        raise ValueError(f"None of the {len(real)} images has a ReaL label.")
+    return float(np.mean(hits))
+
+
+def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list[int]]:
+    """The ReaL labels of the 50,000 validation images, in the order of their numbers, from real.json.
+
+    Args:
+        path: of real.json; a relative one is relative to `data_dir`.
+        data_dir: a folder, or None for the working directory.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for a file of another form.
+    """
+    path = locate(os.fspath(path), data_dir)
+    try:
+        real = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f'"{path}" is not JSON: {error}. Expected {_EXPECTED}.') from None
+    if not isinstance(real, list) or len(real) != IMAGES or not all(isinstance(labels, list) for labels in real):
+        size = f" of {len(real):,}" if isinstance(real, list) else ""
+        raise ValueError(f'"{path}" holds a {type(real).__name__}{size}. Expected {_EXPECTED}.')
+    wrong = next((label for labels in real for label in labels if not isinstance(label, int) or not 0 <= label < CLASSES), None)
+    if wrong is not None:
+        raise ValueError(f'"{path}" has the label {wrong!r}. Expected {_EXPECTED}, from 0 to {CLASSES - 1}.')
+    return real
+
+
+def validation_number(name: tf.Tensor) -> tf.Tensor:
+    """The number from 1 to 50,000 in the name of a validation image, .../ILSVRC2012_val_000NNNNN.JPEG; in a graph, scalars."""
+    good = tf.strings.regex_full_match(name, _NAME)
+    what = "ReaL knows images by their name, ILSVRC2012_val_000NNNNN.JPEG, and this one is"
+    with tf.control_dependencies([tf.debugging.Assert(good, [what, name])]):
+        number = tf.strings.to_number(tf.strings.regex_replace(name, _NAME, r"\1"), tf.int32)
+    inside = (number >= 1) & (number <= IMAGES)
+    with tf.control_dependencies([tf.debugging.Assert(inside, [f"Expected a number from 1 to {IMAGES} in", name])]):
+        return tf.identity(number)
+
+
+def with_names(source: Any) -> Any:
+    """A source whose examples have the file's name as "id".
+
+    Raises:
+        ValueError: for a source that does not know the names.
+    """
+    if isinstance(source, RandomAccess):
+        if source.names is None:
+            raise ValueError(
+                f"{source.name} has no file names, by which ReaL knows the images: use a folder, a table, or imagenet2012."
+            )
+        return dataclasses.replace(source, lookup=lambda i: {**source.lookup(i), "id": source.names(i)})
+    if "id" not in source.ordered().element_spec:
+        raise ValueError(
+            f'The examples of {source.name} have no "id", by which ReaL knows the images: name their feature, "imagenet2012?id=file_name".'
+        )
+    return source
+
+
+@register("real")
+@dataclasses.dataclass(frozen=True)
+class Real(Evaluator):
+    """Accuracy by ImageNet's reassessed labels, and by the original ones, on the validation set or a part of it.
+
+    Attributes:
+        labels: the path of real.json.
+        source: a data source whose examples are known by their file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
+            imagenet2012?id=file_name; None for the run's own.
+        split: the split of that source.
+        preprocess: preprocessing text; None for that of the run, or else the model's own.
+    """
+
+    score: ClassVar[str] = "real"
+    labels: str | None = None
+    source: str | None = "imagenet2012?id=file_name"
+    split: str = "validation"
+    preprocess: str | None = None
+
+    def __post_init__(self):
+        if not self.labels:
+            raise ValueError(f"real: give labels=PATH, {_EXPECTED}.")
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        model = setting.model
+        if model.output_shape[-1] != CLASSES:
+            raise ValueError(f"ReaL is about ImageNet's {CLASSES} classes, and the model has {model.output_shape[-1]}.")
+        real = read_real(self.labels, setting.data_dir)
+        opened = setting.source if self.source is None else open_source(self.source, self.split, setting.data_dir)
+        if opened is None:
+            raise ValueError('The evaluator "real" needs data: give its source.')
+        source = with_names(opened)
+        own = None if self.source else setting.preprocess
+        preprocess = self.preprocess or own or default_preprocessing(model)
+
+        def select(example):
+            return example["image"], tf.stack([tf.cast(example["label"], tf.int32), validation_number(example["id"])])
+
+        with setting.strategy.scope():
+            verbose = setting.verbose and setting.strategy.chief
+            logits_of = Embedder(model, preprocess, setting.batch_size, verbose=verbose, output=model.output, select=select)
+        logits_of.check(source)
+
+        def evaluate():
+            check_head(model)
+            batches = [(logits.argmax(-1), *rows.T) for logits, rows in logits_of.batches(source)]
+            if not batches:
+                raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
+            best, original, number = (np.concatenate(parts) for parts in zip(*batches))
+            lists = [real[i - 1] for i in number]
+            measures = {
+                "real": real_accuracy(best, lists),
+                "top1": float((best == original).mean()),
+                "examples": sum(map(bool, lists)),
+            }
+            return Evaluation(measures, {"images": len(best), "source": source.name, "preprocess": preprocess})
+
+        return evaluate

@@ -1,0 +1,94 @@
+"""Accuracy on images that are changed in several ways: the same data again and again, each time with further ops after the preprocessing."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
+from keras_vit.evaluation.sources import source_of
+from keras_vit.io.progress import stage
+from keras_vit.training import Accuracy, SoftmaxCrossEntropy
+
+
+def chosen(value, name: str, valid: Callable[[object], bool], expected: str) -> tuple:
+    """An option of one or several values as a tuple.
+
+    Raises:
+        ValueError: unless each is valid, and there is one.
+    """
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not values or not all(map(valid, values)):
+        raise ValueError(f"{name}={value!r}: expected {expected}.")
+    return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Changed(Evaluator):
+    """Base class: top-1 accuracy on unchanged images and on each change of them.
+
+    A subclass defines `changes` and `summary`.
+
+    Attributes:
+        source: a data source, as in config.data.source; None for the run's own.
+        split: the split of that source.
+        preprocess: preprocessing text; None for that of the run, or else the model's own. The changes come after it.
+        seed: of the changes that are random; each image has its own, and every model sees the same.
+    """
+
+    score: ClassVar[str] = "mean"
+    source: str | None = None
+    split: str = "test"
+    preprocess: str | None = None
+    seed: int = 0
+
+    def changes(self, model) -> dict[tuple, str]:
+        """{(row, column): the op's text}.
+
+        Raises:
+            ValueError: if the model's images cannot be changed so.
+        """
+        raise NotImplementedError
+
+    def summary(self, clean: float, table: dict[str, dict[str, float]]) -> Evaluation:
+        """The evaluation of an accuracy without changes, and of {row: {column: accuracy}}."""
+        raise NotImplementedError
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        setting, source, preprocess = source_of(self, setting)
+        changes = self.changes(setting.model)
+        check_class_count(setting.model.output_shape[-1], source)
+        first = {row: text for (row, _), text in reversed(changes.items())}  # the columns of a row differ in strength only
+        for text in ("", *first.values()):
+            check_preprocessing(preprocess + text, source, setting.model, setting.select, seed=self.seed)
+
+        def evaluate():
+            check_head(setting.model)
+            with setting.strategy.scope():
+                metrics, loss = [Accuracy(name="top1")], SoftmaxCrossEntropy()
+            measure = metrics_runner(dataclasses.replace(setting, verbose=False), loss, metrics)
+            clean = measure(source, preprocess)
+            table, n = {}, clean["examples"]
+            with stage("Measuring changed images", len(changes), "changes", setting.verbose and setting.strategy.chief) as work:
+                for (row, column), text in changes.items():
+                    top1 = measure(source, preprocess + text, self.seed)["top1"]
+                    table.setdefault(row, {})[column] = round(top1 * n) / n  # undoes float32 rounding
+                    work.advance()
+            found = self.summary(round(clean["top1"] * n) / n, table)
+            about = {"source": source.name, "preprocess": preprocess, "seed": self.seed, "top1": table}
+            return dataclasses.replace(found, measures={"examples": n, **found.measures}, details={**about, **found.details})
+
+        return evaluate
+
+
+def means(table: dict[str, dict[str, float]]) -> dict[str, float]:
+    """{row: the mean of its columns}."""
+    return {row: float(np.mean(list(columns.values()))) for row, columns in table.items()}
+
+
+def numbers(values: Sequence) -> list[float]:
+    """Numbers from the texts of a table's columns."""
+    return [float(value) for value in values]

@@ -1,0 +1,100 @@
+"""Accuracy on images that are shifted, or whose patches are dropped or shuffled: what a model takes from places, and what from their order."""
+
+import dataclasses
+
+from keras_vit.evaluation.registry import Chart, Evaluation, register
+from keras_vit.evaluation.robustness.changed import Changed, chosen, means, numbers
+
+SHIFTS = (1, 2, 4, 8, 16, 32)
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
+GRIDS = (2, 4, 7, 14)
+
+
+def _is_whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _along(clean, table, start, x_label):
+    """The Evaluation of accuracies along one axis of numbers, which begins with `clean` at `start`; a row's mean is over its columns."""
+    each = means(table)
+    measures = {"clean": clean, "mean": sum(each.values()) / len(each), **each}
+    line = [start, *numbers(each)], [100 * value for value in (clean, *each.values())]
+    return Evaluation(measures, {}, {"curve": Chart("lines", {"top-1": line}, x_label, "top-1, %")})
+
+
+@register("shifts")
+@dataclasses.dataclass(frozen=True)
+class Shifts(Changed):
+    """Top-1 accuracy on images that are moved to the right, and down; a measure is the mean of the two.
+
+    Attributes:
+        source, split, preprocess: as in Changed.
+        pixels: by how many.
+        border: what comes in: "mirror", the image's mirror image, or "black".
+    """
+
+    pixels: tuple = SHIFTS
+    border: str = "mirror"
+
+    def __post_init__(self):
+        expected = "whole numbers of pixels above 0, such as 1,2,4"
+        object.__setattr__(self, "pixels", chosen(self.pixels, "shifts: pixels", lambda p: _is_whole(p) and p > 0, expected))
+
+    def changes(self, model):
+        return {(str(p), way): f"|shift({way}={p}, border='{self.border}')" for p in self.pixels for way in ("right", "down")}
+
+    def summary(self, clean, table):
+        return _along(clean, table, 0, "shift, pixels")
+
+
+@register("occlusion")
+@dataclasses.dataclass(frozen=True)
+class Occlusion(Changed):
+    """Top-1 accuracy on images of which a share of the patches, sampled for each image, is filled (arXiv 2105.10497, Sec. 3.1).
+
+    Attributes:
+        source, split, preprocess, seed: as in Changed.
+        shares: of the patches.
+        patch: the patches' side in pixels, or (height, width); None for the model's own patches, or 16 for a model without.
+        fill: the level of the filled patches, 0 for black.
+    """
+
+    shares: tuple = SHARES
+    patch: int | tuple | None = None
+    fill: int = 0
+
+    def __post_init__(self):
+        expected = "shares above 0, at most 1"
+        object.__setattr__(self, "shares", chosen(self.shares, "occlusion: shares", lambda s: 0 < s <= 1, expected))
+
+    def changes(self, model):
+        patch = self.patch or getattr(getattr(model, "spec", None), "stride", 16)
+        return {(str(share), "random"): f"|drop_patches({patch}, {share}, {self.fill})" for share in self.shares}
+
+    def summary(self, clean, table):
+        return _along(clean, table, 0, "share of the patches that is dropped")
+
+
+@register("shuffled_patches")
+@dataclasses.dataclass(frozen=True)
+class ShuffledPatches(Changed):
+    """Top-1 accuracy on images that are cut into grid x grid parts, which change places (arXiv 2105.10497, Sec. 3.2).
+
+    Attributes:
+        source, split, preprocess, seed: as in Changed.
+        grids: numbers of parts along a side; the images' sides must be multiples of each.
+    """
+
+    grids: tuple = GRIDS
+
+    def __post_init__(self):
+        expected = "whole numbers of at least 2"
+        object.__setattr__(
+            self, "grids", chosen(self.grids, "shuffled_patches: grids", lambda g: _is_whole(g) and g > 1, expected)
+        )
+
+    def changes(self, model):
+        return {(str(grid), "random"): f"|shuffle_patches({grid})" for grid in self.grids}
+
+    def summary(self, clean, table):
+        return _along(clean, table, 1, "parts along a side")

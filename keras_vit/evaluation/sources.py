@@ -1,0 +1,23 @@
+"""The data of evaluators that measure a model as it is, without fitting anything: their own source, or else the run's."""
+
+import dataclasses
+from typing import Any
+
+from keras_vit.data import image_and_label, open_source
+from keras_vit.evaluation.preprocessing import default_preprocessing
+from keras_vit.evaluation.registry import Setting
+
+
+def source_of(evaluator: Any, setting: Setting) -> tuple[Setting, Any, str]:
+    """(setting, source, preprocessing text) of an evaluator with the options source, split and preprocess.
+
+    Raises:
+        ValueError: if neither the evaluator nor the run names data.
+    """
+    source, preprocess = setting.source, setting.preprocess
+    if evaluator.source is not None:
+        setting = dataclasses.replace(setting, select=image_and_label)
+        source, preprocess = open_source(evaluator.source, evaluator.split, setting.data_dir), None
+    if source is None:
+        raise ValueError(f'The evaluator "{type(evaluator).__name__}" needs data: give its source.')
+    return setting, source, evaluator.preprocess or preprocess or default_preprocessing(setting.model)

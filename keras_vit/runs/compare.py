@@ -1,0 +1,124 @@
+"""Several models side by side: a table and a picture, sorted by a score."""
+
+import dataclasses
+import math
+
+from etils import epath
+
+from keras_vit.distribution import Strategy
+from keras_vit.evaluation import Evaluator
+from keras_vit.inspection import figures
+from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_text import json_text
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.runs.pictures import write_picture
+
+LOWER_IS_BETTER = frozenset(("loss", "ece", "nll", "error", "std"))  # words in the names of measures
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """The measure of an evaluator by which models are compared.
+
+    Attributes:
+        evaluator: the name it was chosen by.
+        measure: one of its measures.
+        higher_is_better: whether larger values are better.
+    """
+
+    evaluator: str
+    measure: str
+    higher_is_better: bool = True
+
+    @property
+    def title(self) -> str:
+        return f"{self.evaluator}/{self.measure}"
+
+
+def column_of(name: str, evaluator: Evaluator, measures: dict[str, float]) -> Column:
+    """The Column of an evaluator: its score, or if that is not among its measures the first of them."""
+    others = [measure for measure in measures if measure != "examples"]
+    own = evaluator.score if evaluator.score in measures or not others else others[0]
+    return Column(name, own, evaluator.higher_is_better)
+
+
+def _value(measures, column):
+    """The value of a column, None where it was not measured or is not a number."""
+    value = measures.get(column.evaluator, {}).get(column.measure)
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def ranked(results: dict[str, dict[str, dict[str, float]]], column: Column) -> list[str]:
+    """The models, the best first, those without a value last.
+
+    Args:
+        results: {model: {evaluator: measures}}.
+        column: what they are sorted by.
+    """
+
+    def key(model):
+        value = _value(results[model], column)
+        return value is None, 0 if value is None else -value if column.higher_is_better else value
+
+    return sorted(results, key=key)
+
+
+def table(results: dict[str, dict[str, dict[str, float]]], columns: list[Column]) -> str:
+    """A table of the models, sorted by the first column, as Markdown."""
+    rows = [["model", *(column.title + ("" if column.higher_is_better else " (lower is better)") for column in columns)]]
+    for model in ranked(results, columns[0]):
+        values = [_value(results[model], column) for column in columns]
+        rows.append([model, *("-" if value is None else f"{value:.4f}" for value in values)])
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "-|" * len(widths), *lines[1:]])
+
+
+def picture(results: dict[str, dict[str, dict[str, float]]], column: Column) -> bytes:
+    """Bars of a column, the best model at the top. PNG.
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    values = {model: _value(results[model], column) for model in ranked(results, column)}
+    return figures.bars({model: value for model, value in values.items() if value is not None}, column.title)
+
+
+def first_column(columns: list[Column], sort: str | None, results: dict[str, dict[str, dict[str, float]]]) -> list[Column]:
+    """The columns with the one that `sort`, EVALUATOR/MEASURE, names in the first place; without it as they are.
+
+    Raises:
+        ValueError: if no model has that measure.
+    """
+    if not sort:
+        return columns
+    name, _, measure = sort.partition("/")
+    valid = list(dict.fromkeys(f"{key}/{m}" for found in results.values() for key, measures in found.items() for m in measures))
+    if sort not in valid:
+        raise ValueError(f"--sort={sort}: no model has this measure.{did_you_mean(sort, valid)} Valid: {', '.join(valid)}.")
+    chosen = Column(name, measure, LOWER_IS_BETTER.isdisjoint(measure.split("_")))
+    return [chosen, *(column for column in columns if column.title != sort)]
+
+
+def write_comparison(
+    folder: str | None,
+    results: dict[str, dict[str, dict[str, float]]],
+    columns: list[Column],
+    sort: str | None,
+    failed: dict[str, str],
+    strategy: Strategy,
+) -> None:
+    """Prints the table; with a folder also writes models.json, all measures of the models in order, and models.png.
+
+    Raises:
+        ValueError: if `sort` names no measure.
+    """
+    if not strategy.chief or not results:
+        return
+    columns = first_column(columns, sort, results)
+    print(table(results, columns))
+    if folder:
+        models = [{"model": model, **results[model]} for model in ranked(results, columns[0])]
+        content = {"sorted_by": columns[0].title, "models": models, "failed": failed}
+        write_bytes(epath.Path(folder) / "models.json", (json_text(content) + "\n").encode())
+        write_picture(epath.Path(folder) / "models.png", lambda: picture(results, columns[0]), strategy)

@@ -1,0 +1,44 @@
+"""Writing pictures beside what they show."""
+
+import functools
+import os
+from collections.abc import Callable
+
+from absl import logging
+from etils import epath
+
+from keras_vit.distribution import Strategy
+from keras_vit.evaluation import Chart
+from keras_vit.inspection import figures
+from keras_vit.io.atomic import write_bytes
+
+
+def write_picture(path: os.PathLike, draw: Callable[[], bytes], strategy: Strategy) -> None:
+    """Writes the PNG bytes that `draw()` returns; without matplotlib a warning says what is missing."""
+    if not strategy.chief:
+        return
+    try:
+        write_bytes(path, draw())
+    except ImportError as error:
+        logging.warning("No %s: %s", path, error)
+
+
+def drawn(chart: Chart) -> bytes:
+    """A chart as PNG.
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    if chart.kind == "bars":
+        return figures.bars(chart.values, chart.x_label)
+    if chart.kind == "reliability":
+        return figures.reliabilities(chart.values)
+    if chart.kind == "lines":
+        return figures.lines(chart.values, chart.x_label, chart.y_label, label_each=True)
+    raise ValueError(f'Unknown kind of chart "{chart.kind}". Valid: bars, lines, reliability.')
+
+
+def write_charts(folder: os.PathLike, name: str, charts: dict[str, Chart], strategy: Strategy) -> None:
+    """Writes each chart of the evaluator `name` to NAME_CHART.png in a folder."""
+    for title, chart in charts.items():
+        write_picture(epath.Path(folder) / f"{name}_{title}.png", functools.partial(drawn, chart), strategy)

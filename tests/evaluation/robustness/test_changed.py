@@ -1,0 +1,80 @@
+"""Accuracy on changed images, against the model's own predictions on images that the test changes itself."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import data, dense_on_images
+
+from keras_vit.data import from_arrays
+from keras_vit.data.ops.text import parse
+from keras_vit.data.sources.base import fold
+from keras_vit.evaluation import Setting, make_evaluator
+from keras_vit.evaluation.robustness.corruptions import ALEXNET, relative_error
+
+IMAGES, _ = data(20)
+
+
+@pytest.fixture
+def setting(eagerly):
+    """A model of dense layers, and 20 images of which it knows every other one."""
+    model = dense_on_images()
+    labels = model.predict_on_batch(IMAGES).argmax(-1)
+    labels[::2] = (labels[::2] + 1) % 5
+    return Setting(model, batch_size=8, source=from_arrays(IMAGES, labels, class_names=list("abcde")), preprocess="decode")
+
+
+def accuracy(setting, text, seed=0):
+    """Top-1 of the model on images that `text` changes, image i by a seed folded from its number."""
+    changed = np.stack([parse(f"decode|{text}").image(tf.constant(image), fold(seed, i)) for i, image in enumerate(IMAGES)])
+    return (setting.model.predict_on_batch(changed).argmax(-1) == setting.source.labels).mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "op"),
+    [
+        ("corruptions", {"names": ("gaussian_noise", "contrast"), "strengths": (1, 5), "seed": 3}, "corrupt('{row}', {column})"),
+        ("shifts", {"pixels": (1, 3)}, "shift({column}={row})"),
+        ("occlusion", {"shares": (0.25, 0.5)}, "drop_patches(4, {row})"),
+        ("shuffled_patches", {"grids": (2, 4)}, "shuffle_patches({row})"),
+    ],
+)
+def test_each_change_is_measured_on_the_images_that_it_makes(setting, name, options, op):
+    options = {**options, **({"patch": 4} if name == "occlusion" else {})}
+    evaluation = make_evaluator(name, options).prepare(setting)()
+    table, seed = evaluation.details["top1"], options.get("seed", 0)
+    for row, columns in table.items():
+        for column, top1 in columns.items():
+            assert top1 == pytest.approx(accuracy(setting, op.format(row=row, column=column), seed))
+        assert evaluation.measures[row] == pytest.approx(np.mean(list(columns.values())))
+    assert evaluation.measures["clean"] == 0.5 and evaluation.measures["examples"] == 20
+    assert evaluation.measures["mean"] == pytest.approx(np.mean([evaluation.measures[row] for row in table]))
+    assert len(table) == 2 and evaluation.charts
+
+
+def test_the_error_relative_to_alexnets_is_the_authors_formula():
+    assert relative_error({name: 1 - error for name, error in ALEXNET.items()}) == pytest.approx(1)
+    assert relative_error({name: 1 - error / 2 for name, error in ALEXNET.items()} | {"frost": 0.0}) == pytest.approx(0.5)
+    assert relative_error({"fog": 0.5}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("corruptions", {"names": ("fogg",)}, 'unknown name "fogg". Did you mean "fog"'),
+        ("corruptions", {"names": ()}, "names is empty"),
+        ("corruptions", {"strengths": (0,)}, "expected numbers from 1 to 5"),
+        ("shifts", {"pixels": (0,)}, "whole numbers of pixels above 0"),
+        ("occlusion", {"shares": (0, 0.5)}, "shares above 0"),
+        ("shuffled_patches", {"grids": 1}, "at least 2"),
+    ],
+)
+def test_options_that_measure_nothing_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_evaluator(name, options)
+
+
+def test_a_change_that_the_images_cannot_take_is_refused_before_anything_is_measured(setting):
+    with pytest.raises(ValueError, match="cannot divide an image of 8x12"):
+        make_evaluator("shuffled_patches", {"grids": (2, 7)}).prepare(setting)
+    with pytest.raises(ValueError, match="needs data"):
+        make_evaluator("shifts", {}).prepare(Setting(setting.model))
