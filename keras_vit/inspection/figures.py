@@ -19,7 +19,7 @@ def matplotlib_or_error() -> Any:
     """The module matplotlib.
 
     Raises:
-        ImportError: naming the extra.
+        ImportError: saying how to install it.
     """
     try:
         import matplotlib
@@ -28,14 +28,20 @@ def matplotlib_or_error() -> Any:
     return matplotlib
 
 
-def _new(width, height):
-    """A figure of width x height inches and its axes, off any screen."""
+def _empty(width, height):
+    """A figure of width x height inches without axes, off any screen."""
     matplotlib_or_error()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _new(width, height):
+    """A figure of width x height inches and its axes."""
+    figure = _empty(width, height)
     axes = figure.subplots()
     axes.set_prop_cycle(color=_COLOURS)
     axes.grid(alpha=0.2)
@@ -109,12 +115,7 @@ def reliability(intervals, name: str) -> str:
 
 def reliabilities(curves: dict) -> bytes:
     """Accuracy against confidence side by side, {title: [[examples, accuracy, mean confidence], ...]}, dots larger with more examples. PNG."""
-    _matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.6 * len(curves), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _empty(3.6 * len(curves), 3.4)
     for axes, (title, intervals) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items()):
         examples, accuracy, confidence = np.asarray(intervals, "float64").T
         axes.plot((0, 100), (0, 100), "--", color="#868e96", linewidth=1)

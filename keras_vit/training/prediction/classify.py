@@ -21,7 +21,7 @@ class Prediction(NamedTuple):
 
 
 def probabilities_of(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
-    """The function from the model\'s outputs to probabilities, by name; the default is the model\'s own.
+    """The function from the model's outputs to probabilities, by name; the default is the model's own.
 
     Raises:
         ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
