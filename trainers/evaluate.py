@@ -37,6 +37,15 @@ def main():
             evaluate_all(values, models, strategy)
 
 
+def _data(values, own, name):
+    """(source or None, split) to evaluate on: what the flags name, or the run's `own`."""
+    if values.data or values.evals:
+        return values.data, values.split or "test"
+    if own is None:
+        raise ValueError(f"{name} is no run directory, which knows its data: give --data, for instance --data=folder:PHOTOS.")
+    return own[0], values.split or own[1]
+
+
 def evaluate(values, name, strategy, output):
     """Evaluates a model as the flags say, and prints and writes the measures.
 
@@ -47,17 +56,17 @@ def evaluate(values, name, strategy, output):
     from keras_vit.data import ExampleErrors, open_source
     from keras_vit.evaluation import Setting, parse_evaluators
     from keras_vit.io.progress import stage
-    from keras_vit.runs.evaluate import task_of, write_evaluation
+    from keras_vit.runs.evaluate import data_of, task_of, write_evaluation
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     task = task_of(name)
     with strategy.scope(), stage(f"Loading {name}"):
         model = keras_vit.load(name)
-    data = values.data or (None if values.evals else "digits")
+    data, split = _data(values, data_of(name), name)
     source = None
     if data:
         with stage(f"Opening {data}"):
-            source = open_source(data, values.split, values.data_dir)
+            source = open_source(data, split, values.data_dir)
         task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)
     errors = ExampleErrors()
@@ -71,12 +80,10 @@ def evaluate(values, name, strategy, output):
         found[key or "evaluation"] = chosen[key], evaluation.measures
         if not strategy.chief:
             continue
-        print(
-            f"{key}: {json.dumps(evaluation.measures)}" if key else f"{data} {values.split}: {task.summary(evaluation.measures)}"
-        )
+        print(f"{key}: {json.dumps(evaluation.measures)}" if key else f"{data} {split}: {task.summary(evaluation.measures)}")
         if output:
             with stage("Writing the report"):
-                write_evaluation(output, key, task, setting, evaluation, name, f"{data} {values.split}")
+                write_evaluation(output, key, task, setting, evaluation, name, f"{data} {split}")
     return found
 
 
@@ -122,9 +129,13 @@ def run():
     flags.string(
         "data",
         None,
-        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default digits, or with --evals what they name.",
+        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default the run's own, or with --evals what they name.",
     )
-    flags.string("split", "test", 'With slices: "train[90%:]".')
+    flags.string(
+        "split",
+        None,
+        'With slices: "train[90%:]". By default test, or for the run\'s own data the split that it was evaluated on.',
+    )
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
     flags.string("evals", None, 'Evaluators with their options, joined by "|"; by default the task\'s own.')
     flags.string(

@@ -34,6 +34,12 @@ def task_of(model):
     return find_task(config.get("task", "classification"))(ConfigDict(config)) if config else Classification(ConfigDict())
 
 
+def data_of(model: str) -> tuple[str, str] | None:
+    """(source, split) that the run in the directory `model` was evaluated on; None if `model` is not a run directory."""
+    data = _config_of(model).get("data")
+    return (data["source"], data["evaluation"]) if data else None
+
+
 def write_evaluation(folder, name, task, setting, evaluation, model_name, data_name):
     """Writes evaluation.json and report.html, or for a named evaluator NAME.json and its charts, to `folder`."""
     folder = epath.Path(folder)

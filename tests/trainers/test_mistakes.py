@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from keras_vit.runs.evaluate import task_of
+from keras_vit.runs.evaluate import data_of, task_of
 from trainers import config_files, deduplicate, evaluate, export, finetune, flags, prepare, pretrain, probe
 
 DEFAULTS = {"dry_run": False, "examples": None, "classes": None, "output": None}
@@ -74,3 +74,16 @@ def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
     pathlib.Path(tmp_path / "config.json").write_text('{"total": 3, ')
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON.*evaluate model.keras itself"):
         task_of(tmp_path)
+
+
+def test_evaluate_takes_the_runs_own_data_and_asks_for_that_of_another_model(tmp_path):
+    (tmp_path / "config.json").write_text(
+        '{"total": "1 steps", "data": {"source": "folder:PHOTOS", "evaluation": "train[80%:]"}}'
+    )
+    own = data_of(str(tmp_path))
+    values = types.SimpleNamespace(data=None, evals=None, split=None)
+    assert evaluate._data(values, own, "run") == ("folder:PHOTOS", "train[80%:]")
+    assert evaluate._data(types.SimpleNamespace(data="digits", evals=None, split=None), own, "run") == ("digits", "test")
+    assert data_of(str(tmp_path / "model.safetensors")) is None
+    with pytest.raises(ValueError, match="model.safetensors is no run directory.*give --data"):
+        evaluate._data(values, None, "model.safetensors")
