@@ -24,6 +24,14 @@ VERBS = (
     "models",
     "completion",
 )
+_ELSEWHERE = {
+    "train": "pretrain",
+    "fit": "finetune",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "predict": "classify",
+    "plan": "pretrain --dry_run",
+}
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 
 
@@ -72,7 +80,8 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
     if verb.startswith("-"):
         raise SystemExit(f"{program}: the verb comes first, and {verb} after it: {program} VERB {verb}. --help lists the verbs.")
     if verb not in VERBS:
-        raise SystemExit(f'{program}: there is no verb "{verb}".{did_you_mean(verb, VERBS)} Valid: {", ".join(VERBS)}.')
+        hint = f' Did you mean "{_ELSEWHERE[verb]}"?' if verb in _ELSEWHERE else did_you_mean(verb, VERBS)
+        raise SystemExit(f'{program}: there is no verb "{verb}".{hint} Valid: {", ".join(VERBS)}.')
     sys.argv = [program if program.startswith(_PREFIX) else f"{program} {verb}", *arguments]
     importlib.import_module(f"{__package__}.{module_of(verb)}").run()
 

@@ -6,6 +6,7 @@ The config is loaded before absl parses the flags, so that --config.key=value ca
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import sys
 
@@ -86,6 +87,7 @@ def _parse(argv):
                 f"{program}: {', '.join(f'--{name}' for name in missing)} is missing. --help explains the flags."
             ) from None
         said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
+        said = [re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is no whole number.", line) for line in said]
         raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 
 

@@ -127,6 +127,13 @@ def test_the_commands_answers_without_an_engine():
         ): 'config file "digits_finetune.py". Did you mean "digits_finetune"?',
         ("keras-vit", "pretrain", "--config=augreg:mediun1"): 'Did you mean "medium1"?',
         ("keras-vit", "export", "--output=x"): "--model is missing.",
+        ("keras-vit", "predict", "x"): 'Did you mean "classify"?',
+        (
+            "keras-vit",
+            "pretrain",
+            "--config=digits_pretrain",
+            "--config.batch_size=abc",
+        ): "batch_size=abc: 'abc' is no whole number.",
         ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
         ("keras-vit", "evaluate"): "Flag --model must have a value",
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",
