@@ -135,7 +135,7 @@ def test_the_commands_answers_without_an_engine():
             "--config.batch_size=abc",
         ): "batch_size=abc: 'abc' is no whole number.",
         ("keras-vit", "evaluate", "--modle=x"): 'keras-vit evaluate: there is no flag --modle. Did you mean "--model"?',
-        ("keras-vit", "evaluate"): "Flag --model must have a value",
+        ("keras-vit", "evaluate"): "--model is missing",
         ("keras-vit", "configs"): "folder_finetune       Fine-tunes",
         ("keras-vit", "configs", "digits_pretrain"): "keras-vit pretrain --config=digits_pretrain",
         ("keras-vit", "configs", "digits_pretrai"): 'Did you mean "digits_pretrain"',
