@@ -132,6 +132,12 @@ def name_of(item, number, single):
     return "The image" if single else f"Image {number} of the list"
 
 
+def _reason(error):
+    """The sentence in the message of a TensorFlow error, without traces of graphs and names of ops."""
+    sentence = error.message.partition("\n\t [[")[0].rstrip().rpartition("\n")[2].rpartition("}} ")[2]
+    return sentence.removesuffix(" [Op:DecodeImage]") or type(error).__name__
+
+
 class Preprocessor:
     """Images of any kind to the model's pixels, uint8 (height, width, c)."""
 
@@ -163,8 +169,7 @@ class Preprocessor:
         try:
             pixels = self.preprocess.image(_image(item, self.shape[-1], self.checks)).numpy()
         except tf.errors.OpError as error:
-            reason = error.message.rpartition("}} ")[2].removesuffix(" [Op:DecodeImage]") or type(error).__name__
-            raise ValueError(f"{name} cannot be decoded as an image: {reason}") from None
+            raise ValueError(f"{name} cannot be decoded as an image: {_reason(error)}") from None
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         if pixels.shape != self.shape:
