@@ -25,23 +25,31 @@ def main():
         inspect(values)
 
 
-def _read(model, values):
-    """(pixels, names, {name: why} of the images that are left out) of --images."""
+def _chosen(values):
+    """The image files that are measured, of those that --images names."""
     from absl import logging
 
-    from keras_vit.inspection.photographs import evenly, find_images, read_images, short_names
-    from keras_vit.io.progress import stage
+    from keras_vit.inspection.photographs import evenly, find_images
 
     found = find_images(values.images)
-    paths = [found[i] for i in evenly(len(found), values.max_images)]
+    if len(found) > values.max_images:
+        logging.info("%d of %d images, spread evenly; --max_images takes more.", values.max_images, len(found))
+    return [found[i] for i in evenly(len(found), values.max_images)]
+
+
+def _read(model, paths):
+    """(pixels, names, {path: why} of the images that are left out)."""
+    from absl import logging
+
+    from keras_vit.inspection.photographs import read_images, short_names
+    from keras_vit.io.progress import stage
+
     with stage("Reading the images", len(paths), "images") as work:
         pixels, read, failed = read_images(model, paths, work.advance)
     for path, why in failed.items():
         logging.warning("Skipping %s: %s", path, why)
     if not read:
-        raise ValueError(f"None of the {len(paths)} images of --images={values.images} can be read.")
-    if len(found) > len(paths):
-        logging.info("%d of %d images, spread evenly; --max_images takes more.", len(paths), len(found))
+        raise ValueError(f"None of the {len(paths)} files of --images can be read as an image.")
     return pixels, short_names(read), failed
 
 
@@ -54,9 +62,10 @@ def inspect(values):
     from keras_vit.io.progress import stage
     from keras_vit.runs.report import command, surroundings
 
+    paths = _chosen(values)
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model)
-    pixels, names, failed = _read(model, values)
+    pixels, names, failed = _read(model, paths)
     parts = inspect_model(model, pixels, names, values.show, getattr(values, "class"))
     made_by = report.about(command(sys.orig_argv), surroundings(strategy("one")))
     left_out = report.skipped(failed) if failed else ""

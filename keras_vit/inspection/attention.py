@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers import TokenPooling
+from keras_vit.layers import AttentionPooling, TokenPooling
 from keras_vit.models import taps
 
 
@@ -20,6 +20,31 @@ def _call(block) -> dict:
     implicit = getattr(given["x"], "_keras_mask", None)
     masks = {"mask": implicit if given.get("mask") is None else given["mask"], "attention_mask": given.get("attention_mask")}
     return {"x": given["x"], **{name: mask for name, mask in masks.items() if mask is not None}}
+
+
+def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
+    """(the model in whose graph the blocks are, its blocks with attention, in order).
+
+    Raises:
+        ValueError: if there are none.
+    """
+    encoder, _ = taps.encoder_in(model)
+    layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
+    if not layers:
+        raise ValueError(f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.')
+    return encoder, layers
+
+
+def _computed(model, calls, images):
+    """The symbolic tensors in `calls`, {key: {name: tensor, or anything else as it is}}, computed for images that `model` takes."""
+    encoder, image = taps.encoder_in(model)
+    is_one = isinstance(model.input, keras.KerasTensor)
+    images = np.asarray(images, "float32") if is_one else [np.asarray(x, "float32") for x in images]
+    if encoder is not model:
+        images = keras.Model(model.input, image)(images, training=False)
+    symbolic = {key: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for key, call in calls.items()}
+    values = keras.Model(encoder.input, symbolic)(images, training=False)
+    return {key: {**call, **values[key]} for key, call in calls.items()}
 
 
 def each_attention(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
@@ -34,24 +59,15 @@ def each_attention(model: keras.Model, images: Any, blocks: Sequence[int] | None
     Raises:
         ValueError: as in `attention_weights`, at the first step.
     """
-    encoder, image = taps.encoder_in(model)
-    layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
-    if not layers:
-        raise ValueError(f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.')
+    _, layers = attention_blocks(model)
     try:
         numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
     except IndexError:
         raise ValueError(f"blocks={blocks}: the model has blocks 0 to {len(layers) - 1}.") from None
-    is_one = isinstance(model.input, keras.KerasTensor)
-    images = np.asarray(images, "float32") if is_one else [np.asarray(x, "float32") for x in images]
-    if encoder is not model:
-        images = keras.Model(model.input, image)(images, training=False)
-    calls = {str(i): _call(layers[i]) for i in numbers}
-    symbolic = {i: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for i, call in calls.items()}
-    values = keras.Model(encoder.input, symbolic)(images, training=False)
-    for i, call in calls.items():
-        weights = layers[int(i)].attention_weights(**{**call, **values[i]})
-        yield int(i), keras.ops.convert_to_numpy(weights).astype("float32")
+    calls = _computed(model, {str(i): _call(layers[i]) for i in numbers}, images)
+    for i in numbers:
+        weights = layers[i].attention_weights(**calls[str(i)])
+        yield i, keras.ops.convert_to_numpy(weights).astype("float32")
 
 
 def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
@@ -90,18 +106,40 @@ def rollout(weights: Iterable[np.ndarray]) -> np.ndarray:
     return total
 
 
-def _seen_by_output(encoder, weights):
-    """The rows of weights (..., n, n) that the output reads, the class token's or the mean over the patches, on the grid: (..., h, w)."""
+def _read_by_output(model, images):
+    """How much of each token the output reads after the last block, (b, n) or (1, n): of class and distillation token, of the patches, or by
+    attention pooling.
+    """
+    encoder, blocks = attention_blocks(model)
     h, w = encoder.get_layer("position_embedding").grid
-    prefix = weights.shape[-1] - h * w
+    n = blocks[-1].output.shape[1]
     pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
-    reads_token = isinstance(pool, (TokenPooling, keras.layers.Concatenate))  # pool="token" or "token_gap"
-    rows = weights[..., 0, :] if reads_token else weights[..., prefix:, :].mean(axis=-2)  # (..., n, n) -> (..., n)
-    return rows[..., prefix:].reshape(*rows.shape[:-1], h, w)  # (..., h*w) -> (..., h, w)
+    reads = np.zeros((1, n))
+    if isinstance(pool, AttentionPooling):
+        call = _computed(model, {"pool": _call(pool)}, images)["pool"]
+        return (
+            keras.ops.convert_to_numpy(pool.attention_weights(**call)).astype("float32").mean(axis=1)[:, 0]
+        )  # (b, k, 1, n) -> (b, n)
+    if isinstance(pool, (TokenPooling, keras.layers.Concatenate)):  # pool="token" or "token_gap"
+        tokens = 2 if any(layer.name == "pool_dist" for layer in encoder.layers) else 1
+        reads[:, :tokens] = 1 / tokens
+    else:
+        reads[:, n - h * w :] = 1 / (h * w)
+    return reads
+
+
+def _on_grid(model, reads, weights):
+    """Weights (b, ..., n, n) as the output sees them by `reads` (b or 1, n), on the patch grid: (b, ..., h, w)."""
+    h, w = attention_blocks(model)[0].get_layer("position_embedding").grid
+    rows = np.einsum("bn,b...nm->b...m", np.broadcast_to(reads, (len(weights), reads.shape[1])), weights)
+    return rows[..., -h * w :].reshape(*rows.shape[:-1], h, w)  # (b, ..., n) -> (b, ..., h, w)
 
 
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
-    """What the output of a ViT attends to: the rollout's row of the class token, or the mean over the patches without one.
+    """What the output of a ViT attends to: the rollout's row of the token that it reads.
+
+    That is the class token, with a distillation token the mean of both; else the mean over the patches, or what attention pooling (MAP) takes
+    of each token.
 
     Args:
         model: a ViT, or a functional model that contains one.
@@ -111,18 +149,18 @@ def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
         (b, h, w) on the patch grid, each map scaled to a maximum of 1.
     """
     flow = rollout(weights for _, weights in each_attention(model, images))
-    maps = _seen_by_output(taps.encoder_in(model)[0], flow)
+    maps = _on_grid(model, _read_by_output(model, images), flow)
     return maps / maps.max(axis=(1, 2), keepdims=True)
 
 
 def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
-    """What each head attends to from the class token, or on average from the patches without one.
+    """What each head attends to from the token that the output reads (see `attention_maps`).
 
     Args:
         model, images, blocks: as in `attention_weights`.
 
     Returns:
-        {block number: (b, k, h, w) float32}, the weights of the patches; with those of the other tokens they sum to 1.
+        {block number: (b, k, h, w)}, the weights of the patches; with those of the other tokens they sum to 1.
     """
-    encoder, _ = taps.encoder_in(model)
-    return {i: _seen_by_output(encoder, weights) for i, weights in each_attention(model, images, blocks)}
+    reads = _read_by_output(model, images)
+    return {i: _on_grid(model, reads, weights) for i, weights in each_attention(model, images, blocks)}

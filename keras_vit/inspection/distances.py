@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.inspection.attention import each_attention
-from keras_vit.models import taps
+from keras_vit.inspection.attention import attention_blocks, each_attention
 
 
 def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
@@ -93,16 +92,15 @@ def head_statistics(
     """
     if not len(images):
         raise ValueError("head_statistics needs images (b, height, width, c), and got none.")
-    encoder, _ = taps.encoder_in(model)
+    encoder, blocks = attention_blocks(model)
+    grid, stride = encoder.get_layer("position_embedding").grid, patch_stride(encoder)
     parts = []
     for start in range(0, len(images), batch_size):
-        batch, rows = images[start : start + batch_size], []
-        for _, weights in each_attention(model, batch):  # a BiT ends here with an error
-            grid, stride = encoder.get_layer("position_embedding").grid, patch_stride(encoder)
-            rows.append((mean_attention_distance(weights, grid, stride), attention_entropy(weights)))
-            tokens = weights.shape[-1]
+        batch = images[start : start + batch_size]
+        rows = [(mean_attention_distance(w, grid, stride), attention_entropy(w)) for _, w in each_attention(model, batch)]
         parts.append(np.array(rows))  # (l, 2, b, k)
         if advance:
             advance(len(batch))
     distance, entropy = np.nanmean(np.concatenate(parts, axis=2), axis=2).swapaxes(0, 1)  # (l, 2, b, k) -> (2, l, k)
-    return HeadStatistics(distance, entropy, float(patch_distances(grid, stride).mean()), float(np.log2(tokens)))
+    even = float(patch_distances(grid, stride).mean()), float(np.log2(blocks[0].output.shape[1]))
+    return HeadStatistics(distance, entropy, *even)

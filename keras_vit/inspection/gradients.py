@@ -113,7 +113,8 @@ def class_maps(model: keras.Model, images: Any, classes: Any, block: int | None 
         gradients = _on_grid(encoder, _gradient(score, values))
         if not gradients.any():
             raise ValueError(
-                f"block={block}: no patch has any influence on the output after it, which reads the class token alone. Take an earlier block."
+                f"block={block}: no patch has any influence on the output after it, which reads the class token alone, or has a head of "
+                "zeros. Take an earlier block, or train the head."
             )
         maps.append(grad_cam(_on_grid(encoder, values), gradients))
     return np.concatenate(maps)

@@ -119,12 +119,15 @@ class AttentionPooling(ComposedLayer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def call(self, x, mask=None):
-        q = self._split(self.query(ops.cast(self.probe, x.dtype)))  # (1, k, 1, c)
-        k, v = self._split(self.key(x)), self._split(self.value(x))  # (b, k, n, c)
+    def attention_weights(self, x: Any, mask: Any = None) -> Any:
+        """How much the query attends to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 where all is masked."""
+        q, k = self._split(self.query(ops.cast(self.probe, x.dtype))), self._split(self.key(x))  # (1, k, 1, c), (b, k, n, c)
         q = q * ops.cast(q.shape[-1] ** -0.5, q.dtype)
         scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (b, k, 1, n)
-        weights = masked_softmax(scores, attendable(x, self.heads, mask))
+        return masked_softmax(scores, attendable(x, self.heads, mask))
+
+    def call(self, x, mask=None):
+        weights, v = self.attention_weights(x, mask), self._split(self.value(x))  # (b, k, 1, n), (b, k, n, c)
         y = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))  # (b, 1, k, c)
         y = self.out(ops.reshape(y, (-1, 1, x.shape[2])))  # (b, 1, k, c) -> (b, 1, d)
         return (y + self.mlp(self.norm(y)))[:, 0]

@@ -265,14 +265,8 @@ class Model(SteppingModel):
             raise ValueError(
                 f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
             )
-        is_dataset = hasattr(x, "element_spec")
-        if (
-            len(getattr(x, "shape", ()))
-            and x.shape[0] == 0
-            or is_dataset
-            and hasattr(x, "cardinality")
-            and int(x.cardinality()) == 0
-        ):
+        is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
+        if int(x.cardinality()) == 0 if is_dataset else getattr(x, "shape", ())[:1] == (0,):
             raise ValueError("The data is empty: it has no examples.")
         images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
         shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)

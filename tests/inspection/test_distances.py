@@ -8,7 +8,6 @@ import keras_vit
 from keras_vit.inspection import (
     attention_entropy,
     attention_weights,
-    head_maps,
     head_statistics,
     mean_attention_distance,
     patch_distances,
@@ -86,15 +85,3 @@ def test_statistics_need_attention_and_images(tiny):
     bit = keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,), width_factor=0.5)
     with pytest.raises(ValueError, match="has no attention: it is a BiT"):
         head_statistics(bit, np.zeros((1, 32, 32, 3)))
-
-
-@pytest.mark.parametrize(
-    ("options", "prefix"), [({}, 1), ({"registers": 2, "distillation_token": True}, 4), ({"pool": "gap"}, 0)]
-)
-def test_the_maps_of_heads_are_the_class_tokens_rows_or_the_mean_of_the_patches(tiny, pixels, options, prefix):
-    model = tiny(**options)
-    weights, maps = attention_weights(model, pixels), head_maps(model, pixels)
-    for block in (0, 1):
-        rows = weights[block][:, :, 0] if prefix else weights[block].mean(2)  # (b, k, n)
-        np.testing.assert_allclose(maps[block], rows[..., prefix:].reshape(4, 2, 2, 3), atol=1e-6)
-    assert list(head_maps(model, pixels, [-1])) == [1]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.inspection import attention_maps, attention_weights, rollout
+from keras_vit.inspection import attention_maps, attention_weights, head_maps, rollout
 
 
 def test_attention_weights_are_those_of_the_forward_pass(tiny, pixels):
@@ -57,3 +57,39 @@ def test_maps_are_on_the_patch_grid(tiny, pixels, options):
     maps = attention_maps(tiny(**options), pixels)
     assert maps.shape == (4, 2, 3)
     np.testing.assert_allclose(maps.max(axis=(1, 2)), 1, atol=1e-6)
+
+
+READ = {
+    "token": ({"registers": 2}, lambda rows: rows[..., 0, :]),
+    "both tokens": ({"distillation_token": True}, lambda rows: rows[..., :2, :].mean(-2)),
+    "token_gap": ({"pool": "token_gap"}, lambda rows: rows[..., 0, :]),
+    "patches": ({"pool": "gap", "registers": 2}, lambda rows: rows[..., 2:, :].mean(-2)),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_maps_are_the_rows_of_the_tokens_that_the_output_reads(tiny, pixels, name):
+    options, rows = READ[name]
+    model = tiny(**options)
+    weights, maps = attention_weights(model, pixels), head_maps(model, pixels)
+    for block in (0, 1):
+        np.testing.assert_allclose(maps[block], rows(weights[block])[..., model.spec.prefix :].reshape(4, 2, 2, 3), atol=1e-6)
+    flow = rows(rollout(weights.values()))[:, model.spec.prefix :].reshape(4, 2, 3)
+    np.testing.assert_allclose(attention_maps(model, pixels), flow / flow.max((1, 2), keepdims=True), atol=1e-5)
+    assert list(head_maps(model, pixels, [-1])) == [1]
+
+
+def test_of_attention_pooling_each_token_counts_as_the_pooling_weighs_it(tiny, pixels):
+    model = tiny(pool="map", registers=1)
+    pool = model.get_layer("pool")
+    tokens = np.asarray(keras.Model(model.input, model.tokens)(pixels.astype("float32")))  # (4, 7, 16)
+    probe, k = np.asarray(pool.query(pool.probe))[0, 0], np.asarray(pool.key(tokens))
+    scores = np.stack([k[..., i : i + 8] @ probe[i : i + 8] / 8**0.5 for i in (0, 8)], 1)  # (4, 2, 7), two heads of 8
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(pool.attention_weights(tokens))[:, :, 0], weights, atol=1e-5)
+    reads = weights.mean(1)
+    flow = np.stack([r @ f for r, f in zip(reads, rollout(attention_weights(model, pixels).values()))])[:, 1:].reshape(4, 2, 3)
+    expected = flow / flow.max((1, 2), keepdims=True)
+    np.testing.assert_allclose(attention_maps(model, pixels), expected, atol=1e-5)
+    image = keras.Input((8, 12, 3))
+    np.testing.assert_allclose(attention_maps(keras_vit.Model(image, model(image)), pixels), expected, atol=1e-5)

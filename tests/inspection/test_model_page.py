@@ -109,7 +109,7 @@ def test_what_does_not_apply_is_a_sentence(tiny, page):
     image = keras.Input((8, 12, 3))
     beside = keras.layers.Concatenate()([features(image), keras.layers.Flatten()(image)])
     own = keras_vit.Model(image, keras.layers.Dense(2)(beside))
-    assert "depends on more than what was taken" in page(own, show=1, class_=1)[0].text
+    assert "depends on more than what was taken" in page(own, show=1, chosen_class=1)[0].text
 
 
 def test_a_class_may_be_chosen_by_number_or_name(tiny, page):
@@ -121,9 +121,9 @@ def test_a_class_may_be_chosen_by_number_or_name(tiny, page):
         class_number(tiny(), "5")
     with pytest.raises(ValueError, match="Its outputs are not classes"):
         class_number(tiny(classes=None).with_head(keras.layers.Conv2D(2, 1), on="feature_map"), "0")
-    assert page(model, show=1, class_="猫")[0].text.count("class map: 猫") == 1
+    assert page(model, show=1, chosen_class="猫")[0].text.count("class map: 猫") == 1
     unnamed = tiny(classes=None).with_head(keras.layers.Dense(3))
-    assert "class map: class 2" in page(unnamed, show=1, class_=2)[0].text
+    assert "class map: class 2" in page(unnamed, show=1, chosen_class=2)[0].text
 
 
 def test_images_without_names_or_none_at_all(tiny):

@@ -19,7 +19,7 @@ _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads in a row
 _BATCH = 8
 _HEADS = (
-    "folded below each image: where each head looks from the class token, or on average from all patches. The heads of a block are in rows "
+    "folded below each image: where each head looks from the class token, or from the patches if the model reads those. The heads of a block are in rows "
     "of four; each map is stretched from its lowest to its highest value."
 )
 

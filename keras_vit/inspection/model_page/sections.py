@@ -93,11 +93,11 @@ def heads(subject: Subject) -> Section:
     )
     entropy, entropy_png = figures.by_block(found.entropy, found.even_entropy, "entropy, bits", "even attention", "entropy")
     texts = [
-        f"A dot is a head. Left, the distance between a patch and the patches that it attends to, weighted by the attention and {over} "
-        "(arXiv 2010.11929, figures 7 right and 11; the paper takes 128 images). Right, the entropy of its attention: b bits are an even "
-        "choice among 2^b tokens.",
+        f"A dot is a head, {over}. Mean attention distance: between a patch and the patches that it attends to, weighted by the attention "
+        "(arXiv 2010.11929, figures 7 right and 11; the paper takes 128 images). Entropy: how widely the attention is spread; b bits are an "
+        "even choice among 2^b tokens.",
         "How to read it: in trained models some heads of the first blocks look at what is near, as a convolution does, and others already far; "
-        "in the last blocks all look far. A head on the dashed line attends to everything alike.",
+        "in the last blocks all look far. The dashed line is attention that is even over everything.",
     ]
     body = _paragraphs(*texts) + figure_row({"Mean attention distance": distance, "Entropy of attention": entropy})
     files = {"attention_distance.png": distance_png, "attention_entropy.png": entropy_png}

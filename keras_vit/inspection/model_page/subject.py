@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers import TransformerBlock
-from keras_vit.models import taps
+from keras_vit.models import Classifier, taps
 from keras_vit.training.prediction.classify import probabilities_of
 
 
@@ -59,7 +59,7 @@ class Subject:
             return f"There are no maps of a class: the model's outputs {shape} are not one number per class."
         if self.model.classes is None and self.chosen is None:
             return "There are no maps of a class: the model has no head, or one whose outputs are not known to be classes."
-        if getattr(self.model, "has_zero_head", bool)():
+        if isinstance(self.model, Classifier) and self.model.has_zero_head():
             return "There are no maps of a class: the head is all zeros, as before any training."
         return ""
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection import report
+from keras_vit.inspection.attention import attention_blocks
 from keras_vit.inspection.model_page import images, sections
 from keras_vit.inspection.model_page.subject import Section, Subject, class_number
 from keras_vit.inspection.photographs import evenly
@@ -22,7 +23,7 @@ _OURS = re.compile(
 
 
 def inspect_model(
-    model: keras.Model, pixels: np.ndarray, names: Sequence[str], show: int = 12, class_: int | str | None = None
+    model: keras.Model, pixels: np.ndarray, names: Sequence[str], show: int = 12, chosen_class: int | str | None = None
 ) -> list[Section]:
     """What a model does with images, as sections of a page.
 
@@ -31,7 +32,7 @@ def inspect_model(
         pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are measured on all of them.
         names: of the images, in any script.
         show: how many of the images are shown, spread evenly.
-        class_: a class, by number or name, of which maps are drawn; None for each image's predicted one.
+        chosen_class: a class, by number or name, of which maps are drawn; None for each image's predicted one.
 
     Raises:
         ImportError: without matplotlib (extra [viz]).
@@ -41,7 +42,7 @@ def inspect_model(
         raise ValueError(
             f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)} names."
         )
-    chosen = None if class_ is None else class_number(model, str(class_))
+    chosen = None if chosen_class is None else class_number(model, str(chosen_class))
     subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen)
     parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)
     return [part(subject) for part in parts]
@@ -64,7 +65,7 @@ def _about(subject):
             rows.append(
                 ("other tokens", ", ".join(f"{int(n)} {kind}" if n > 1 else kind.rstrip("s") for kind, n in kinds.items() if n))
             )
-        blocks = [layer for layer in encoder.layers if hasattr(layer, "attention_weights")]
+        _, blocks = attention_blocks(model)
         rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
     rows.append(("classes", "none" if model.classes is None else model.classes))
     some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
