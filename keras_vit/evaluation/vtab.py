@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.data.sources.tfds import NotPrepared
-from keras_vit.evaluation.features import FeatureEvaluator, open_pair
-from keras_vit.evaluation.registry import Setting, make_evaluator
+from keras_vit.evaluation.features import open_pair
+from keras_vit.evaluation.registry import Evaluator, Setting, make_evaluator
 from keras_vit.io.progress import stage
 
 METHODS = ("ridge", "logistic", "knn")
@@ -58,7 +58,7 @@ def missing(tasks: Mapping[str, VtabTask], data_dir: str | None) -> dict[str, st
     return found
 
 
-def evaluator_of(task: VtabTask, method: str, model: Any) -> FeatureEvaluator:
+def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
     """The evaluator of a task's features by `method`, one of METHODS."""
     channels = model.input_shape[-1]
     if channels != 3:

@@ -14,12 +14,12 @@ def _is_whole(value):
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _along(clean, table, start, x_label):
+def _along(clean, table, start, x_label, logarithmic=False):
     """The Evaluation of accuracies along one axis of numbers, which begins with `clean` at `start`; a row's mean is over its columns."""
     each = means(table)
     measures = {"clean": clean, "mean": sum(each.values()) / len(each), **each}
     line = [start, *numbers(each)], [100 * value for value in (clean, *each.values())]
-    return Evaluation(measures, {}, {"curve": Chart("lines", {"top-1": line}, x_label, "top-1, %")})
+    return Evaluation(measures, {}, {"curve": Chart("lines", {"top-1": line}, x_label, "top-1, %", logarithmic)})
 
 
 @register("shifts")
@@ -44,7 +44,7 @@ class Shifts(Changed):
         return {(str(p), way): f"|shift({way}={p}, border='{self.border}')" for p in self.pixels for way in ("right", "down")}
 
     def summary(self, clean, table):
-        return _along(clean, table, 0, "shift, pixels")
+        return _along(clean, table, 0, "shift, pixels", logarithmic=True)
 
 
 @register("occlusion")
@@ -97,4 +97,4 @@ class ShuffledPatches(Changed):
         return {(str(grid), "random"): f"|shuffle_patches({grid})" for grid in self.grids}
 
     def summary(self, clean, table):
-        return _along(clean, table, 1, "parts along a side")
+        return _along(clean, table, 1, "parts along a side", logarithmic=True)
