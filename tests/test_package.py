@@ -23,7 +23,7 @@ ALLOWED = {
     "checkpoints": {"io", "layers", "models", "training"},
     "inspection": {"io", "data", "layers", "models", "training"},
     "serving": {"io", "data", "models", "training"},
-    "evaluation": {"io", "data", "distribution", "models", "training"},
+    "evaluation": {"io", "data", "distribution", "inspection", "models", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "models", "optim", "training"},
     "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},
     "planning": {

@@ -14,6 +14,7 @@ VERBS = (
     "finetune",
     "evaluate",
     "probe",
+    "vtab",
     "classify",
     "inspect",
     "export",

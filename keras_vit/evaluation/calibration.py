@@ -105,6 +105,10 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise ValueError(f"Expected logits (n, classes) and labels (n,), n above 0, got {logits.shape} and {labels.shape}.")
     low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
+    if _slopes(logits, labels, low)[0] >= 0 or _slopes(logits, labels, high)[0] <= 0:
+        best = _HOTTEST if _slopes(logits, labels, low)[0] >= 0 else _COLDEST
+        logging.warning("The likelihood has no best temperature from %g to %g: taking %g.", _COLDEST, _HOTTEST, best)
+        return best
     for _ in range(200):
         first, second = _slopes(logits, labels, inverse)
         low, high = (low, inverse) if first > 0 else (inverse, high)
@@ -113,8 +117,6 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
         if abs(new - inverse) <= 1e-12 * inverse:
             break
         inverse = new
-    if not 1.001 * _COLDEST < 1 / inverse < 0.999 * _HOTTEST:
-        logging.warning("The likelihood has no best temperature: it would be below %g or above %g.", _COLDEST, _HOTTEST)
     return float(1 / inverse)
 
 

@@ -73,6 +73,7 @@ def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, f
         evaluated = Model(model.input, model.output)
         evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
     verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
+    compiling = [FirstStep()]
 
     def measure(source, preprocess, seed=None):
         def batches(shard, replicas):
@@ -80,13 +81,14 @@ def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, f
                 source, preprocess, setting.batch_size, shard, replicas, errors, select=setting.select, seed=seed
             )
 
-        first = FirstStep()
         try:
             with errors.raised():
                 data = setting.strategy.distribute(batches)
-                measures = evaluated.evaluate(data, verbose=verbose, return_dict=True, callbacks=[first])
+                measures = evaluated.evaluate(data, verbose=verbose, return_dict=True, callbacks=list(compiling))
         finally:
-            first.end()
+            for first in compiling:
+                first.end()
+            compiling.clear()
         examples = int(next(measures.pop(name) for name in list(measures) if name.endswith("examples")))
         if not examples:
             raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")

@@ -19,15 +19,17 @@ class Chart:
     """A picture of an evaluation, as numbers.
 
     Attributes:
-        kind: "lines", {name: (xs, ys)}; "bars", {name: number}; or "reliability", {name: [[examples, accuracy, mean confidence], ...]}.
+        kind: "lines", {name: (xs, ys)}, ys from 0 on; "bars", {name: number}; or "reliability", {name: [[examples, accuracy, mean confidence], ...]}.
         values: what is drawn.
         x_label, y_label: the names of the axes; bars have only the first, reliability none.
+        logarithmic: whether the xs of lines may be on a logarithmic axis, as 1, 2, 4, 8 are.
     """
 
     kind: str
     values: dict[str, Any]
     x_label: str = ""
     y_label: str = ""
+    logarithmic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

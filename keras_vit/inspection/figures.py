@@ -188,11 +188,11 @@ def few_shot_accuracy(results) -> bytes:
     return _png(figure)
 
 
-def _label_each(axes, label, xs):
+def _label_each(axes, label, xs, may_be_logarithmic=True):
     """Scales the x axis so that the values stand apart, and labels each of them that has room beside the one before."""
     xs = sorted(set(xs))
     positive = [x for x in xs if x > 0]
-    if xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
+    if may_be_logarithmic and xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
         axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, but for 0, which stands one decade to the left
     axes.set_xlabel(label)
     axes.minorticks_off()
@@ -206,20 +206,26 @@ def _label_each(axes, label, xs):
     axes.set_xticks([xs[i] for i in shown], [labels[i] for i in shown])
 
 
-def lines(series: dict, x_label: str, y_label: str, label_each: bool = False) -> bytes:
+def lines(
+    series: dict, x_label: str, y_label: str, label_each: bool = False, logarithmic: bool = True, from_zero: bool = False
+) -> bytes:
     """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot. PNG.
 
     Args:
         series, x_label, y_label: what is drawn, and the names of the axes.
         label_each: whether the xs are few chosen values, to be labelled each, on a logarithmic axis if they span a factor of 4;
             otherwise they are whole numbers, such as steps.
+        logarithmic: whether label_each may do so.
+        from_zero: whether the y axis begins at 0.
     """
     figure, axes = _new(6, 3.6)
     for name, (xs, ys) in series.items():
         axes.plot(xs, ys, "o-" if len(xs) < 20 else "-", label=name, markersize=4)
     axes.set(xlabel=x_label, ylabel=y_label)
+    if from_zero:
+        axes.set_ylim(0, 1.05 * max(y for _, ys in series.values() for y in ys))
     if label_each:
-        _label_each(axes, x_label, [x for xs, _ in series.values() for x in xs])
+        _label_each(axes, x_label, [x for xs, _ in series.values() for x in xs], logarithmic)
     else:
         axes.xaxis.get_major_locator().set_params(integer=True)
     if len(series) > 1:

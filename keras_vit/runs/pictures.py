@@ -34,7 +34,8 @@ def drawn(chart: Chart) -> bytes:
     if chart.kind == "reliability":
         return figures.reliabilities(chart.values)
     if chart.kind == "lines":
-        return figures.lines(chart.values, chart.x_label, chart.y_label, label_each=True)
+        axes = {"label_each": True, "logarithmic": chart.logarithmic, "from_zero": True}
+        return figures.lines(chart.values, chart.x_label, chart.y_label, **axes)
     raise ValueError(f'Unknown kind of chart "{chart.kind}". Valid: bars, lines, reliability.')
 
 

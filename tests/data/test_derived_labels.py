@@ -182,3 +182,23 @@ def test_prepared_datasets_without_what_is_named(streets):
         open_source("made_streets?boxes=objects.box", "train", streets)
     with pytest.raises(ValueError, match='"label=count'):
         open_source("made_streets?label=count(things, 1, 3)", "train", streets)
+
+
+def test_distances_are_binned_as_by_the_benchmarks_formula():
+    """max(where(thresholds - distance < 0)), with 1000 for no vehicle: task_adaptation's closest_object_preprocess, _closest_vehicle_distance_pp."""
+
+    def bin_of(thresholds, distance):
+        return int(np.max(np.where(np.array(thresholds, "float32") - np.float32(distance) < 0)))
+
+    rng = np.random.default_rng(0)
+    closest = parse_label("least(objects.pixel_coords[2], 8, 8.5, 9, 9.5, 10)", FEATURES)
+    vehicle = parse_label(VEHICLES, FEATURES)
+    for _ in range(100):
+        kinds = rng.integers(0, 4, rng.integers(1, 6))
+        near, far = (
+            rng.choice([7.5, 8, 8.25, 8.5, 9, 9.5, 9.75, 10, 12], len(kinds)),
+            rng.choice([5, 8, 12, 20, 30, 999], len(kinds)),
+        )
+        assert int(closest.of(objects(*near))) == bin_of([0, 8, 8.5, 9, 9.5, 10, 100], near.min())
+        distance = min([*far[kinds < 3], 1000])
+        assert int(vehicle.of(objects(*far, kinds=kinds))) == bin_of([-100, 8, 20, 999], distance)

@@ -60,10 +60,10 @@ def test_a_shift_of_the_logits_changes_nothing():
 
 def test_without_a_best_temperature_there_is_a_warning(caplog):
     logits, labels = made()
-    assert fit_temperature(logits, logits.argmax(-1)) == pytest.approx(0.01, rel=1e-2)
+    assert fit_temperature(logits, logits.argmax(-1)) == 0.01
     assert "no best temperature" in caplog.text
     caplog.clear()
-    assert fit_temperature(logits, (-logits).argmax(-1)) == pytest.approx(100, rel=1e-2)
+    assert fit_temperature(logits, (-logits).argmax(-1)) == 100
     assert "no best temperature" in caplog.text
 
 

@@ -10,6 +10,10 @@ from keras_vit.io.suggest import nearest
 _FURTHER = ("labels", "boxes", "mask", "text", "id")  # keys of an example that an option may fill, besides image and label
 
 
+class NotPrepared(ValueError):
+    """A dataset that tensorflow-datasets knows, and whose data is not there."""
+
+
 def _check_kind(name, features, key, path, kind):
     """Refuses a feature that is not of class `kind`.
 
@@ -118,7 +122,7 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     except (lib.core.registered.DatasetNotFoundError, AssertionError) as error:
         raise ValueError(_unknown(name, data_dir, error)) from None
     if not builder.info.splits:
-        raise ValueError(
+        raise NotPrepared(
             f'"{name}" is not prepared in {builder.data_path}. Prepare it once, with network: '
             f"tfds build {name} --data_dir={data_dir or '~/tensorflow_datasets'}; or point --data_dir at it."
         )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -77,11 +77,16 @@ class Changed(Evaluator):
                     top1 = measure(source, preprocess + text, self.seed)["top1"]
                     table.setdefault(row, {})[column] = round(top1 * n) / n  # undoes float32 rounding
                     work.advance()
-            found = self.summary(round(clean["top1"] * n) / n, table)
-            about = {"source": source.name, "preprocess": preprocess, "seed": self.seed, "top1": table}
-            return dataclasses.replace(found, measures={"examples": n, **found.measures}, details={**about, **found.details})
+            about = {"source": source.name, "preprocess": preprocess, "seed": self.seed}
+            return self.summarised(round(clean["top1"] * n) / n, table, n, about)
 
         return evaluate
+
+    def summarised(self, clean: float, table: dict[str, dict[str, float]], examples: int, about: dict[str, Any]) -> Evaluation:
+        """`summary`, with the number of examples, what it is about, and the table."""
+        found = self.summary(clean, table)
+        details = {**about, "top1": table, **found.details}
+        return dataclasses.replace(found, measures={"examples": examples, **found.measures}, details=details)
 
 
 def means(table: dict[str, dict[str, float]]) -> dict[str, float]:

@@ -2,24 +2,30 @@
 
 import dataclasses
 
+from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, means, numbers
+from keras_vit.evaluation.robustness.salient import accuracies
+from keras_vit.evaluation.sources import source_of
+from keras_vit.io.suggest import did_you_mean
 
 SHIFTS = (1, 2, 4, 8, 16, 32)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GRIDS = (2, 4, 7, 14)
+ORDERS = ("random", "salient", "least_salient")
 
 
 def _is_whole(value):
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _along(clean, table, start, x_label):
+def _along(clean, table, start, x_label, logarithmic=False):
     """The Evaluation of accuracies along one axis of numbers, which begins with `clean` at `start`; a row's mean is over its columns."""
     each = means(table)
     measures = {"clean": clean, "mean": sum(each.values()) / len(each), **each}
     line = [start, *numbers(each)], [100 * value for value in (clean, *each.values())]
-    return Evaluation(measures, {}, {"curve": Chart("lines", {"top-1": line}, x_label, "top-1, %")})
+    return Evaluation(measures, {}, {"curve": Chart("lines", {"top-1": line}, x_label, "top-1, %", logarithmic)})
 
 
 @register("shifts")
@@ -44,26 +50,35 @@ class Shifts(Changed):
         return {(str(p), way): f"|shift({way}={p}, border='{self.border}')" for p in self.pixels for way in ("right", "down")}
 
     def summary(self, clean, table):
-        return _along(clean, table, 0, "shift, pixels")
+        return _along(clean, table, 0, "shift, pixels", logarithmic=True)
 
 
 @register("occlusion")
 @dataclasses.dataclass(frozen=True)
 class Occlusion(Changed):
-    """Top-1 accuracy on images of which a share of the patches, sampled for each image, is filled (arXiv 2105.10497, Sec. 3.1).
+    """Top-1 accuracy on images of which a share of the patches is filled (arXiv 2105.10497, Sec. 3.1).
 
     Attributes:
         source, split, preprocess, seed: as in Changed.
         shares: of the patches.
         patch: the patches' side in pixels, or (height, width); None for the model's own patches, or 16 for a model without.
         fill: the level of the filled patches, 0 for black.
+        order: which patches: "random", sampled for each image; "salient" or "least_salient", those that the model attends to most or
+            least, by the rollout of its attention on the whole image. Only a ViT has one, and its patches are its own.
     """
 
     shares: tuple = SHARES
     patch: int | tuple | None = None
     fill: int = 0
+    order: str = "random"
 
     def __post_init__(self):
+        if self.order not in ORDERS:
+            raise ValueError(
+                f'occlusion: unknown order "{self.order}".{did_you_mean(str(self.order), ORDERS)} Valid: {", ".join(ORDERS)}.'
+            )
+        if self.order != "random" and self.patch is not None:
+            raise ValueError(f'occlusion: order="{self.order}" takes the model\'s own patches: leave out patch={self.patch}.')
         expected = "shares above 0, at most 1"
         object.__setattr__(self, "shares", chosen(self.shares, "occlusion: shares", lambda s: 0 < s <= 1, expected))
 
@@ -72,7 +87,25 @@ class Occlusion(Changed):
         return {(str(share), "random"): f"|drop_patches({patch}, {share}, {self.fill})" for share in self.shares}
 
     def summary(self, clean, table):
-        return _along(clean, table, 0, "share of the patches that is dropped")
+        return _along(clean, table, 0, f"share of the patches that is dropped, {self.order.replace('_', ' ')}")
+
+    def prepare(self, setting):
+        if self.order == "random":
+            return super().prepare(setting)
+        setting, source, preprocess = source_of(self, setting)
+        check_class_count(setting.model.output_shape[-1], source)
+        check_preprocessing(preprocess, source, setting.model)
+        if not hasattr(getattr(setting.model, "spec", None), "heads"):
+            raise ValueError(
+                f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take order="random".'
+            )
+
+        def evaluate():
+            check_head(setting.model)
+            clean, table, n = accuracies(setting, source, preprocess, self.shares, self.order == "salient", self.fill)
+            return self.summarised(clean, table, n, {"source": source.name, "preprocess": preprocess, "order": self.order})
+
+        return evaluate
 
 
 @register("shuffled_patches")
@@ -97,4 +130,4 @@ class ShuffledPatches(Changed):
         return {(str(grid), "random"): f"|shuffle_patches({grid})" for grid in self.grids}
 
     def summary(self, clean, table):
-        return _along(clean, table, 1, "parts along a side")
+        return _along(clean, table, 1, "parts along a side", logarithmic=True)

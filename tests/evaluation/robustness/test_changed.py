@@ -10,6 +10,8 @@ from keras_vit.data.ops.text import parse
 from keras_vit.data.sources.base import fold
 from keras_vit.evaluation import Setting, make_evaluator
 from keras_vit.evaluation.robustness.corruptions import ALEXNET, relative_error
+from keras_vit.evaluation.robustness.salient import without_patches
+from keras_vit.inspection import attention_maps
 
 IMAGES, _ = data(20)
 
@@ -78,3 +80,37 @@ def test_a_change_that_the_images_cannot_take_is_refused_before_anything_is_meas
         make_evaluator("shuffled_patches", {"grids": (2, 7)}).prepare(setting)
     with pytest.raises(ValueError, match="needs data"):
         make_evaluator("shifts", {}).prepare(Setting(setting.model))
+
+
+def test_salient_patches_are_those_with_the_largest_values():
+    images = np.arange(2 * 4 * 6 * 1, dtype="uint8").reshape(2, 4, 6, 1) + 1
+    maps = np.array([[[3, 1, 2], [6, 5, 4]], [[1, 1, 1], [2, 1, 1]]], "float32")
+    most, least = (without_patches(images, maps, 0.5, most) for most in (True, False))
+    for kept, dropped in ((most, [[1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1]]), (least, [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]])):
+        blocks = kept.reshape(2, 2, 2, 3, 2).transpose(0, 1, 3, 2, 4).reshape(2, 6, 4)
+        assert ((blocks > 0).all(-1) == np.array(dropped, bool)).all() and (
+            (blocks == 0).all(-1) != np.array(dropped, bool)
+        ).all()
+    with pytest.raises(ValueError, match="cannot divide images of 4x6"):
+        without_patches(images, np.zeros((2, 3, 3)), 0.5, True)
+
+
+def test_salient_occlusion_takes_the_models_own_maps(tiny, eagerly):
+    model = tiny()
+    logits = model.predict_on_batch(IMAGES)
+    source = from_arrays(IMAGES, logits.argmax(-1), class_names=list("abcde"))
+    options = {"shares": (0.5,), "order": "salient"}
+    evaluation = make_evaluator("occlusion", options).prepare(Setting(model, batch_size=8, source=source, preprocess="decode"))()
+    hidden = without_patches(IMAGES, attention_maps(model, IMAGES), 0.5, True)
+    top1 = (model.predict_on_batch(hidden).argmax(-1) == logits.argmax(-1)).mean()
+    assert evaluation.measures == {"examples": 20, "clean": 1.0, "mean": pytest.approx(top1), "0.5": pytest.approx(top1)}
+    assert evaluation.details["top1"] == {"0.5": {"salient": pytest.approx(top1)}}
+
+
+def test_an_order_that_a_model_does_not_have_is_refused(setting):
+    with pytest.raises(ValueError, match="needs a ViT"):
+        make_evaluator("occlusion", {"order": "salient"}).prepare(setting)
+    with pytest.raises(ValueError, match='unknown order "salty". Did you mean "salient"'):
+        make_evaluator("occlusion", {"order": "salty"})
+    with pytest.raises(ValueError, match="leave out patch=8"):
+        make_evaluator("occlusion", {"order": "salient", "patch": 8})

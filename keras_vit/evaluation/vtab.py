@@ -1,0 +1,103 @@
+"""VTAB-1k (arXiv 1910.04867) by frozen features: one classifier for each task whose data is there, and the means of the three groups."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data.sources.tfds import NotPrepared
+from keras_vit.evaluation.features import open_pair
+from keras_vit.evaluation.registry import Evaluator, Setting, make_evaluator
+from keras_vit.io.progress import stage
+
+METHODS = ("ridge", "logistic", "knn")
+TRAIN = "train[:800]"
+
+
+@dataclasses.dataclass(frozen=True)
+class VtabTask:
+    """A task.
+
+    Attributes:
+        group: natural, specialized or structured.
+        source: the data source.
+        held_out: the split of the 200 examples that, with the first 800 of train, are the 1000.
+        test: the test split.
+        zero_one: whether the images' pixels are 0 and 1.
+    """
+
+    group: str
+    source: str
+    held_out: str
+    test: str
+    zero_one: bool = False
+
+    @property
+    def train(self) -> str:
+        """The split of the 1000."""
+        return f"{TRAIN}+{self.held_out}"
+
+    def preprocess(self, height: int, width: int) -> str:
+        """The whole image at that size, as the benchmark has it."""
+        return f"decode{'|multiply(255)' * self.zero_one}|resize({height}, {width})"
+
+
+def missing(tasks: Mapping[str, VtabTask], data_dir: str | None) -> dict[str, str]:
+    """{task: why it cannot be run} of the tasks whose data is not in `data_dir`.
+
+    Raises:
+        ValueError: for data that is there and does not hold what a task needs.
+    """
+    found = {}
+    for name, task in tasks.items():
+        try:
+            open_pair(task.source, task.train, task.test, data_dir)
+        except NotPrepared as error:
+            found[name] = str(error)
+    return found
+
+
+def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
+    """The evaluator of a task's features by `method`, one of METHODS."""
+    channels = model.input_shape[-1]
+    if channels != 3:
+        raise ValueError(f"VTAB's images are in colour, and the model takes {channels} channels.")
+    options = {"source": task.source, "train": task.train, "test": task.test}
+    return make_evaluator(method, {**options, "preprocess": task.preprocess(*model.input_shape[1:3])})
+
+
+def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> dict[str, dict[str, Any]]:
+    """{task: its measures and details}.
+
+    Args:
+        tasks: those whose data is there.
+        method: one of METHODS.
+        setting: the model, and where it runs.
+    """
+    prepared = {name: evaluator_of(task, method, setting.model).prepare(setting) for name, task in tasks.items()}
+    results = {}
+    with stage("Measuring the tasks", len(prepared), "tasks") as work:
+        for name, evaluate in prepared.items():
+            evaluation = evaluate()
+            results[name] = {**evaluation.measures, **evaluation.details}
+            work.advance()
+    return results
+
+
+def means(tasks: Mapping[str, VtabTask], top1: Mapping[str, float]) -> dict[str, tuple[float | None, int, int]]:
+    """{group: (mean top-1, tasks measured, tasks)}, and "all": the mean over tasks, as the benchmark has it, None without any.
+
+    Args:
+        tasks: all of the benchmark's.
+        top1: of those that were measured.
+    """
+    groups = {
+        group: [name for name, task in tasks.items() if task.group == group]
+        for group in dict.fromkeys(task.group for task in tasks.values())
+    }
+    found = {}
+    for group, names in {**groups, "all": list(tasks)}.items():
+        values = [top1[name] for name in names if name in top1]
+        found[group] = float(np.mean(values)) if values else None, len(values), len(names)
+    return found
