@@ -37,6 +37,7 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
         ValueError: if the model has no attention blocks, or not those.
     """
     encoder, image = taps.encoder_in(model)
+    taps.check_whole_grid(encoder)
     layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
     if not layers:
         raise ValueError(f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.')
