@@ -25,7 +25,10 @@ _FIXED = tuple(
 )
 # What can change, for the message.
 _CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())
-_CHANGEABLE = (*_CHANGEABLE_BIT, *"patch_size pool dropout attention_dropout drop_path gelu epsilon".split())
+_CHANGEABLE = (
+    *_CHANGEABLE_BIT,
+    *"patch_size pool dropout attention_dropout drop_path gelu epsilon token_merging patch_dropout patch_dropout_block".split(),
+)
 _PATCHES = "patch_encoder/kernel"
 _POSITIONS = "position_embedding/embedding"
 

@@ -26,9 +26,10 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
     """(the model in whose graph the blocks are, its blocks with attention, in order).
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if there are none, or the model merges or leaves out patches.
     """
     encoder, _ = taps.encoder_in(model)
+    taps.check_whole_grid(encoder)
     layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
     if not layers:
         raise ValueError(f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.')

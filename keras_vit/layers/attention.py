@@ -14,6 +14,7 @@ from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.masking import attendable, masked_softmax, token_count
+from keras_vit.layers.merging import log_sizes
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import fold_in
 
@@ -93,27 +94,52 @@ class MultiHeadSelfAttention(ComposedLayer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
-        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
-        q, k = self._split(self.query(x)), self._split(self.key(x))
+    def _weights(self, x, keys, mask, attention_mask, sizes):
+        """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
+        q = self._split(self.query(x))
         if self.qk_norm:
-            q, k = self.query_norm(q), self.key_norm(k)
+            q = self.query_norm(q)
         q = q * ops.cast(self.size**-0.5, q.dtype)
-        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (b, k, n, n)
+        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, n, n)
+        if sizes is not None:
+            scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         return masked_softmax(scores, attendable(x, self.heads, mask, attention_mask))
+
+    def _keys(self, x):
+        keys = self._split(self.key(x))
+        return self.key_norm(keys) if self.qk_norm else keys
+
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
+        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
+        return self._weights(x, self._keys(x), mask, attention_mask, sizes)
+
+    def attend(
+        self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None, training: bool = False, seed: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """What `call` returns, with what it was computed from.
+
+        Args:
+            sizes: (b, n) integers, how many tokens were merged to each; None for 1 each. A token counts as often as it is large: the
+                proportional attention of arXiv 2210.09461.
+
+        Returns:
+            (output (b, n, d), keys (b, k, n, c), attention weights (b, k, n, n) before their dropout).
+        """
+        keys = self._keys(x)
+        weights = self._weights(x, keys, mask, attention_mask, sizes)
+        weights_seed = None if seed is None else fold_in(seed, 1)
+        dropped = self.weights_dropout(weights, training=training, seed=weights_seed)
+        y = ops.matmul(dropped, self._split(self.value(x)))  # (b, k, n, c)
+        y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c)
+        y = ops.reshape(y, (-1, token_count(x), self.heads * self.size))  # (b, n, k*c)
+        return self.out_dropout(self.out(y), training=training, seed=seed), keys, weights
 
     def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators.
 
         `x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too.
         """
-        weights = self.attention_weights(x, x_mask if mask is None else mask, attention_mask)
-        weights_seed = None if seed is None else fold_in(seed, 1)
-        weights = self.weights_dropout(weights, training=training, seed=weights_seed)
-        y = ops.matmul(weights, self._split(self.value(x)))  # (b, k, n, c)
-        y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c)
-        y = ops.reshape(y, (-1, token_count(x), self.heads * self.size))  # (b, n, k*c)
-        return self.out_dropout(self.out(y), training=training, seed=seed)
+        return self.attend(x, x_mask if mask is None else mask, attention_mask, None, training, seed)[0]
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

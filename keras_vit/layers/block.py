@@ -139,14 +139,23 @@ class TransformerBlock(ComposedLayer):
         seed = self.seed_generator.next() if training and self.seed_generator else None
 
         def residuals(x):
-            inner, path = _branch_seeds(seed)
-            y = self.attention(self.attention_norm(x), **masks, training=training, seed=inner)
-            x = x + self.skip(self.attention_scale(y), training=training, seed=path)
-            inner, path = _branch_seeds(None if seed is None else fold_in(seed, 7))
-            y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
-            return x + self.skip(self.mlp_scale(y), training=training, seed=path)
+            x, _, _ = self._add_attention(x, seed, training, **masks)
+            return self._add_mlp(x, seed, training)
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
+
+    def _add_attention(self, x, seed, training, **options):
+        """The first residual line: (x (b, n, d), the attention's keys (b, k, n, c) and weights (b, k, n, n))."""
+        inner, path = _branch_seeds(seed)
+        y, keys, weights = self.attention.attend(self.attention_norm(x), **options, training=training, seed=inner)
+        x = x + self.skip(self.attention_scale(y), training=training, seed=path)
+        return x, keys, weights
+
+    def _add_mlp(self, x, seed, training):
+        """The second residual line: (b, n, d) -> (b, n, d)."""
+        inner, path = _branch_seeds(None if seed is None else fold_in(seed, 7))
+        y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
+        return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""

@@ -1,7 +1,7 @@
 """From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return (b, d).
 
 With a `mask` (b, n), Keras' own or given, mean and attention leave out the tokens that are not there (False); without any token the result
-is that of zeros.
+is that of zeros. With `sizes` (b, n), integers, a token counts as often as that: it is the mean of so many (layers.ReducingBlock).
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.masking import attendable, masked_softmax, present, token_count
+from keras_vit.layers.merging import log_sizes
 from keras_vit.layers.mlp import MlpBlock, check_gelu
 from keras_vit.layers.registration import serializable
 
@@ -58,14 +59,16 @@ class MeanPooling(keras.layers.Layer):
         if input_shape[1] is not None and input_shape[1] <= self.prefix:
             raise ValueError(f"MeanPooling: prefix={self.prefix} leaves none of {input_shape[1]} tokens.")
 
-    def call(self, x, mask=None):
-        if mask is None:
+    def call(self, x, mask=None, sizes=None):
+        if mask is None and sizes is None:
             return ops.mean(x[:, self.prefix :], axis=1)
-        kept = present(x, mask)[:, self.prefix :, None]  # (b, n, 1)
-        values = ops.cast(x[:, self.prefix :], keras.backend.result_type(x.dtype, "float32"))
-        total = ops.sum(ops.where(kept, values, 0.0), axis=1)  # (b, d)
-        count = ops.sum(ops.cast(kept, values.dtype), axis=1)  # (b, 1)
-        return ops.cast(total / ops.maximum(count, 1.0), x.dtype)
+        wide = keras.backend.result_type(x.dtype, "float32")
+        weights = 1.0 if mask is None else ops.cast(present(x, mask), wide)
+        weights = weights if sizes is None else weights * ops.cast(sizes, wide)
+        weights = weights[:, self.prefix :, None]  # (b, n, 1)
+        values = ops.where(weights > 0, ops.cast(x[:, self.prefix :], wide), 0.0)
+        total = ops.sum(values * weights, axis=1)  # (b, d)
+        return ops.cast(total / ops.maximum(ops.sum(weights, axis=1), 1.0), x.dtype)
 
     def compute_mask(self, inputs, previous_mask):
         return None
@@ -119,15 +122,17 @@ class AttentionPooling(ComposedLayer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, x.shape[2] // self.heads))  # (b, n, d) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def attention_weights(self, x: Any, mask: Any = None) -> Any:
+    def attention_weights(self, x: Any, mask: Any = None, sizes: Any = None) -> Any:
         """How much the query attends to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 where all is masked."""
         q, k = self._split(self.query(ops.cast(self.probe, x.dtype))), self._split(self.key(x))  # (1, k, 1, c), (b, k, n, c)
         q = q * ops.cast(q.shape[-1] ** -0.5, q.dtype)
         scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (b, k, 1, n)
+        if sizes is not None:
+            scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         return masked_softmax(scores, attendable(x, self.heads, mask))
 
-    def call(self, x, mask=None):
-        weights, v = self.attention_weights(x, mask), self._split(self.value(x))  # (b, k, 1, n), (b, k, n, c)
+    def call(self, x, mask=None, sizes=None):
+        weights, v = self.attention_weights(x, mask, sizes), self._split(self.value(x))  # (b, k, 1, n), (b, k, n, c)
         y = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))  # (b, 1, k, c)
         y = self.out(ops.reshape(y, (-1, 1, x.shape[2])))  # (b, 1, k, c) -> (b, 1, d)
         return (y + self.mlp(self.norm(y)))[:, 0]

@@ -44,6 +44,9 @@ class ViTOverrides(TypedDict, total=False):
     stem_width: int
     conv_stem: Sequence[int]
     conv_strides: Sequence[int]
+    token_merging: int | Sequence[int] | None
+    patch_dropout: float
+    patch_dropout_block: int | None
 
 
 class BiTOverrides(TypedDict, total=False):

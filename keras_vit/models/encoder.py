@@ -11,6 +11,7 @@ import keras
 from keras_vit import layers
 from keras_vit.layers.patches import grid_size
 from keras_vit.models.checks import blocks_to_remat, float_policy
+from keras_vit.models.reduction import reductions
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
 
@@ -27,7 +28,7 @@ def embed(
         dtype: a policy or its name; None for Keras' default.
 
     Returns:
-        Tokens (b, n, d), n = spec.prefix + h * w.
+        Tokens (b, n, d), n = spec.prefix + h * w, or less with patch_dropout.
 
     Raises:
         ValueError: if the image is not a whole number of patches.
@@ -57,7 +58,10 @@ def embed(
     x = positions(x)
     if spec.registers:
         x = layers.ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
-    return layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
+    x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
+    if spec.patch_dropout and spec.patch_dropout_block is None:
+        x = layers.PatchDropout(spec.patch_dropout, spec.prefix, dtype=policy, name="patch_dropout")(x)
+    return x
 
 
 def encode(
@@ -80,34 +84,71 @@ def encode(
         attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for all.
 
     Returns:
-        Tokens (b, n, d).
+        Tokens (b, n, d); fewer than there were with token_merging or patch_dropout.
 
     Raises:
-        ValueError: if `remat` contains a number that no block has.
+        ValueError: if `remat` contains a number that no block has; for masks with token_merging or patch_dropout_block.
     """
+    return encode_with_sizes(tokens, spec, remat, dtype, mask, attention_mask)[0]
+
+
+def _block_arguments(spec, i, remat, policy):
+    """The constructor's arguments of block number i."""
+    return {
+        "heads": spec.heads,
+        "mlp_dim": spec.mlp_dim,
+        "head_dim": spec.head_dim,
+        "qkv_bias": spec.qkv_bias,
+        "qk_norm": spec.qk_norm,
+        "gelu": spec.gelu,
+        "mlp_form": spec.mlp_form,
+        "epsilon": spec.epsilon,
+        "dropout": spec.dropout,
+        "attention_dropout": spec.attention_dropout,
+        "drop_path": spec.drop_path * i / max(spec.depth - 1, 1),
+        "layer_scale": spec.layer_scale,
+        "remat": remat,
+        "dtype": policy,
+        "name": f"block_{i:02d}",
+    }
+
+
+def _block_reductions(spec, tokens, masks):
+    """What each block does to the number of tokens, or None for a spec that leaves it as it is."""
+    if spec.token_merging is None and (not spec.patch_dropout or spec.patch_dropout_block is None):
+        return [None] * spec.depth
+    if masks:
+        raise ValueError(
+            f"encode takes no {' and '.join(masks)} with token_merging or patch_dropout_block: they change which tokens there are."
+        )
+    if tokens.shape[1] is None:
+        raise ValueError(
+            "token_merging and patch_dropout_block need a fixed number of tokens, got one that is known only at run time."
+        )
+    return reductions(spec, tokens.shape[1] - spec.prefix)
+
+
+def encode_with_sizes(
+    tokens: keras.KerasTensor,
+    spec: ViTSpec | str,
+    remat: bool | Sequence[int] = False,
+    dtype: str | keras.DTypePolicy | None = None,
+    mask: Any = None,
+    attention_mask: Any = None,
+) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
+    """What `encode` returns, and the tokens' sizes (b, n), integers, by which pooling weights them; None where no tokens are merged."""
     spec, policy = make_spec(spec), float_policy(dtype)
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
-    x = tokens
-    for i in range(spec.depth):
-        block = layers.TransformerBlock(
-            heads=spec.heads,
-            mlp_dim=spec.mlp_dim,
-            head_dim=spec.head_dim,
-            qkv_bias=spec.qkv_bias,
-            qk_norm=spec.qk_norm,
-            gelu=spec.gelu,
-            mlp_form=spec.mlp_form,
-            epsilon=spec.epsilon,
-            dropout=spec.dropout,
-            attention_dropout=spec.attention_dropout,
-            drop_path=spec.drop_path * i / max(spec.depth - 1, 1),
-            layer_scale=spec.layer_scale,
-            remat=i in rematerialised,
-            dtype=policy,
-            name=f"block_{i:02d}",
-        )
-        x = block(x, **masks)
+    x, sizes = tokens, None
+    for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
+        arguments = _block_arguments(spec, i, i in rematerialised, policy)
+        if reduction is None:
+            x = layers.TransformerBlock(**arguments)(x, **masks)
+        else:
+            block = layers.ReducingBlock(**arguments, **reduction._asdict(), prefix=spec.prefix, class_token=spec.class_token)
+            x, sizes = block(x, sizes=sizes)
+    sizes = None if spec.token_merging is None else sizes
     if spec.fc_norm:
-        return x
-    return keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x)
+        return x, sizes
+    return keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x), sizes

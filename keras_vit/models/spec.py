@@ -47,7 +47,7 @@ _FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_toke
 _NUMBERS = ("layer_scale", "head_bias")
 _NOT_NEGATIVE = ("position_std", "epsilon")
 _CHOICES = ("pool", "positions", "patch_form", "gelu", "mlp_form")
-_RATES = ("dropout", "attention_dropout", "drop_path")
+_RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 _OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale")
 
 
@@ -91,6 +91,11 @@ class ViTSpec:
         conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv 2106.14881); ()
             for none. Small data sets learn faster with such a stem.
         conv_strides: strides of these convolutions; () for 2 each.
+        token_merging: how many patches each block merges into similar ones (ToMe, arXiv 2210.09461), a number or one per block; None for
+            none. A number is at most half of the patches that a block has left.
+        patch_dropout: share of the patches that are left out, in prediction too; 0 to see them all.
+        patch_dropout_block: the block after whose attention the patches that it heeds least are left out; None to leave out random
+            ones before the first block, in prediction the same for every image (PatchDropout, arXiv 2208.07220).
     """
 
     patch_size: tuple
@@ -125,6 +130,9 @@ class ViTSpec:
     stem_width: int = 64
     conv_stem: tuple = ()
     conv_strides: tuple = ()
+    token_merging: int | tuple | None = None
+    patch_dropout: float = 0.0
+    patch_dropout_block: int | None = None
 
     def __post_init__(self):
         self._replace("patch_size", pair(self.patch_size, "patch_size"))
@@ -133,6 +141,7 @@ class ViTSpec:
             self._replace("class_token", self.pool in ("token", "token_gap"))
         self._complete_conv_stem()
         self._complete_stem()
+        self._complete_reduction()
         self._check()
 
     def _replace(self, name, value):
@@ -185,6 +194,21 @@ class ViTSpec:
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
+
+    def _complete_reduction(self):
+        merging = self.token_merging
+        if isinstance(merging, (list, tuple, np.ndarray)):
+            if len(merging) != self.depth:
+                raise ValueError(f"token_merging has {len(merging)} numbers, the model {self.depth} blocks: give one per block.")
+            merging = tuple(integer(r, "token_merging", least=0) for r in merging)
+            self._replace("token_merging", merging if any(merging) else None)
+        elif merging is not None:
+            self._replace("token_merging", integer(merging, "token_merging", least=0) or None)
+        if self.patch_dropout_block is not None:
+            block = integer(self.patch_dropout_block, "patch_dropout_block", least=0)
+            if block >= self.depth:
+                raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {self.depth - 1}.")
+            self._replace("patch_dropout_block", block)
 
     def _complete_conv_stem(self):
         if not all(isinstance(value, (list, tuple, np.ndarray)) for value in (self.conv_stem, self.conv_strides)):
@@ -276,6 +300,7 @@ def _check_effect(overrides, spec):
         "position_std": spec.positions != "learned" and f'positions="{spec.positions}" are not learned',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
+        "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
     }
     for name, reason in unused.items():
         if reason and name in overrides and getattr(spec, name) != getattr(_DEFAULTS, name):

@@ -132,7 +132,7 @@ def _tokens(model):
     if not isinstance(last, layers.TransformerBlock):
         raise ValueError(f'"{model.name}" is a BiT, which has no tokens. Use feature_map.')
     names = {layer.name for layer in model.layers}
-    return model.get_layer("encoder_norm").output if "encoder_norm" in names else last.output
+    return model.get_layer("encoder_norm").output if "encoder_norm" in names else _output(last)
 
 
 def _encoded(model):
@@ -140,9 +140,27 @@ def _encoded(model):
     return _tokens(model) if isinstance(blocks(model)[-1], layers.TransformerBlock) else model.get_layer("relu").output
 
 
+def _output(block):
+    """A block's tokens or feature map."""
+    return block.output[0] if isinstance(block, layers.ReducingBlock) else block.output
+
+
+def check_whole_grid(model: keras.Model) -> None:
+    """Refuses a model whose tokens do not stay one per patch of the image: maps of them have no places.
+
+    Raises:
+        ValueError: naming what to load it with.
+    """
+    if any(isinstance(layer, (layers.ReducingBlock, layers.PatchDropout)) for layer in model.layers):
+        raise ValueError(
+            f'"{model.name}" merges or leaves out patches, so that its tokens are no map of the image. Load it with token_merging=None and '
+            "patch_dropout=0."
+        )
+
+
 def block_outputs(model: keras.Model) -> list:
     """The outputs of all blocks, symbolic: tokens (b, n, d) of a ViT, prefix tokens included, or feature maps (b, h, w, d) of a BiT."""
-    return _outside(model, lambda encoder: [block.output for block in blocks(encoder)])
+    return _outside(model, lambda encoder: [_output(block) for block in blocks(encoder)])
 
 
 def split(model: keras.Model, tap: Callable[[keras.Model], keras.KerasTensor]) -> tuple[keras.Model, keras.Model]:
@@ -213,8 +231,9 @@ def _feature_map(model, numbers):
         wrong = [i for i in chosen if not _is_integer(i) or not -len(units) <= i < len(units)]
         if wrong or not chosen:
             raise ValueError(f"Unknown blocks {wrong or chosen}: the model has blocks 0 to {len(units) - 1}.")
-        tensors = [units[i].output for i in chosen]
+        tensors = [_output(units[i]) for i in chosen]
     if is_vit:
+        check_whole_grid(model)
         positions = model.get_layer("position_embedding")
         h, w = positions.grid
         tensors = [layers.PatchGrid((h, w), prefix=t.shape[1] - h * w, dtype=units[-1].dtype_policy)(t) for t in tensors]

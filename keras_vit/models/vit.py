@@ -11,7 +11,7 @@ from keras_vit.models import taps
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
-from keras_vit.models.encoder import embed, encode
+from keras_vit.models.encoder import embed, encode_with_sizes
 from keras_vit.models.heads.classify import classify
 from keras_vit.models.spec import ViTSpec, make_spec
 
@@ -60,8 +60,8 @@ class ViT(Classifier):
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
         name = model_name(name, "vit")
         image = image_input(image_size, channels, name, "vit")
-        tokens = encode(embed(image, spec, remat is True, policy), spec, remat, policy)
-        features, outputs = classify(tokens, spec, classes, policy)
+        tokens, sizes = encode_with_sizes(embed(image, spec, remat is True, policy), spec, remat, policy)
+        features, outputs = classify(tokens, spec, classes, policy, sizes)
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 
     @property

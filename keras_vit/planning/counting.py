@@ -12,9 +12,11 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+from keras_vit.layers.patch_dropout import kept_patches
 from keras_vit.layers.patches import grid_size, pair
 from keras_vit.models.bit import BiTSpec
 from keras_vit.models.checks import blocks_to_remat
+from keras_vit.models.reduction import Reduction, reductions
 from keras_vit.models.spec import ViTSpec
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # of a number, by compute dtype
@@ -65,22 +67,37 @@ def transformer_block(
     bias: bool = True,
     qk_norm: bool = False,
     scaled: bool = False,
+    prefix: int = 0,
+    reduction: Reduction | None = None,
 ) -> LayerCount:
-    """A TransformerBlock on n tokens of width d; `inner` is the width of all heads together, `scaled` whether it has LayerScale."""
+    """A TransformerBlock on n tokens of width d, or a ReducingBlock.
+
+    Args:
+        inner: the width of all heads together.
+        scaled: whether it has LayerScale.
+        prefix: number of tokens before the patches.
+        reduction: what happens to the patches between attention and MLP.
+    """
+    kept, merged = reduction or (None, 0)
+    left = n if kept is None else prefix + kept
+    m = left - merged
     attention = 3 * (d + bias) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
     hidden = 2 * mlp_dim if swiglu else mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
-    products = 4 * n * d * inner + 2 * n * n * inner + n * d * (hidden + mlp_dim)
+    products = 4 * n * d * inner + 2 * n * n * inner + m * d * (hidden + mlp_dim)
+    if merged:  # comparing one half of the patches with the other, and adding those that are merged
+        patches = left - prefix
+        products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
     # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden, activated, the output.
-    kept = 4 * n * d + 4 * n * inner + heads * n * n + 2 * n * hidden
-    kept += (2 * n * inner if qk_norm else 0) + (2 * n * d if scaled else 0)
+    saved = n * d + 4 * n * inner + heads * n * n + 3 * m * d + 2 * m * hidden
+    saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0)
     steps = (
         n * d + 3 * n * inner,  # normalised to queries, keys, values
         3 * n * inner + heads * n * n,  # queries and keys to scores
         n * inner + 2 * heads * n * n,  # scores to weights, while the values wait
-        n * (hidden + mlp_dim),  # hidden to activated
+        m * (hidden + mlp_dim),  # hidden to activated
     )
-    return LayerCount(name, (n, d), parameters, 2 * products, n * d + max(steps), kept)
+    return LayerCount(name, (m, d), parameters, 2 * products, n * d + max(steps), saved)
 
 
 def attention_pooling(name: str, n: int, d: int, heads: int, mlp_dim: int) -> LayerCount:
@@ -177,20 +194,24 @@ def _embedding(spec, size, channels):
             learned = n if name == "position_embedding" and spec.positions == "learned" else count
             rows.append(_small(name, (n, d), learned * d, 0))
     # The first block keeps its input, which may be the sum with the positions or what dropout left.
-    return [*rows, _small("embedding_dropout", (n, d))]
+    rows.append(_small("embedding_dropout", (n, d)))
+    if spec.patch_dropout and spec.patch_dropout_block is None:
+        kept = spec.prefix + kept_patches(h * w, spec.patch_dropout)
+        rows[-1] = dataclasses.replace(rows[-1], kept=0)
+        rows.append(_small("patch_dropout", (kept, d)))
+    return rows
 
 
-def _blocks(spec, remat):
-    """A function that gives the row of block number i on n tokens."""
+def _blocks(spec, n, remat):
+    """The rows of the blocks, n tokens before the first."""
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
-    options = (spec.mlp_form == "swiglu", spec.qkv_bias, spec.qk_norm, spec.layer_scale is not None)
-    rematerialised = blocks_to_remat(remat, spec.depth)
-
-    def block(i, n):
-        row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options)
-        return as_rematerialised(row) if i in rematerialised else row
-
-    return block
+    options = (spec.mlp_form == "swiglu", spec.qkv_bias, spec.qk_norm, spec.layer_scale is not None, spec.prefix)
+    rematerialised, rows = blocks_to_remat(remat, spec.depth), []
+    for i, reduction in enumerate(reductions(spec, n - spec.prefix)):
+        row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, reduction)
+        rows.append(as_rematerialised(row) if i in rematerialised else row)
+        n = row.output[0]
+    return rows
 
 
 def as_rematerialised(row: LayerCount) -> LayerCount:
@@ -255,9 +276,8 @@ def layer_counts(
     rows = _embedding(spec, size, channels)
     if remat is True:
         rows = [as_rematerialised(row) if row.name.startswith("stem_block") else row for row in rows]
+    rows += _blocks(spec, rows[-1].output[0], remat)
     n, d = rows[-1].output
-    block = _blocks(spec, remat)
-    rows += [block(i, n) for i in range(spec.depth)]
     rows += [] if spec.fc_norm else [_small("encoder_norm", (n, d), 2 * d)]
     rows += _pool(spec, n)
     return [*rows, *_heads(spec, rows[-1].output[-1], classes)]

@@ -7,6 +7,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.models import taps
+from keras_vit.models.reduction import Reduction
 from keras_vit.planning.counting import (
     LayerCount,
     as_rematerialised,
@@ -44,7 +45,9 @@ def _from_shapes(name, layer, inputs, output):
         n, d = inputs
         inner = layer.heads * layer.attention.size
         options = (layer.mlp_form == "swiglu", layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
-        row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options)
+        reduced = isinstance(layer, layers.ReducingBlock)
+        reduction = (layer.prefix, Reduction(layer.kept, layer.merged)) if reduced else ()
+        row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *reduction)
         return as_rematerialised(row) if layer.remat else row
     if isinstance(layer, layers.AttentionPooling):
         return attention_pooling(name, *inputs, layer.heads, layer.mlp_dim)

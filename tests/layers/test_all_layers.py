@@ -39,6 +39,9 @@ CASES = [
     ("DropPath", {"rate": 0.5}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "remat": True}, TOKENS),
+    ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS),
+    ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "kept": 4, "merged": 1, "class_token": False, "remat": True}, TOKENS),
+    ("PatchDropout", {"rate": 0.5, "prefix": 1}, TOKENS),
     ("TokenPooling", {}, TOKENS),
     ("TokenPooling", {"index": 1}, TOKENS),
     ("MeanPooling", {"prefix": 1}, TOKENS),
@@ -67,6 +70,11 @@ def make(case, layer=None, **kwargs):
     return layer, (scale * rng.random(shape)).astype("float32")
 
 
+def run(layer, x, **options):
+    """The layer's output; of several the first."""
+    return keras.tree.flatten(layer(x, **options))[0]
+
+
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_config_round_trip_rebuilds_the_same_layer(case):
     layer, x = make(case)
@@ -76,8 +84,9 @@ def test_config_round_trip_rebuilds_the_same_layer(case):
     assert copy.get_config() == config
     copy.build(x.shape)
     copy.set_weights(layer.get_weights())
-    np.testing.assert_array_equal(copy(x), layer(x))
-    assert layer.compute_output_shape(x.shape) == tuple(layer(x).shape)
+    np.testing.assert_array_equal(run(copy, x), run(layer, x))
+    shapes = keras.tree.map_structure(lambda y: tuple(y.shape), layer(x))
+    assert layer.compute_output_shape(x.shape) == shapes
     for given, value in case[1].items():
         if given != "initializer":
             assert config[given] == value or tuple(config[given]) == (value, value)
@@ -88,9 +97,9 @@ def test_config_round_trip_rebuilds_the_same_layer(case):
 def test_mixed_precision_stays_near_float32(case, policy):
     full, x = make(case)
     mixed, _ = make(case, dtype=policy)
-    y = mixed(x)
+    y = run(mixed, x)
     assert y.dtype == policy.removeprefix("mixed_")
-    expected = np.asarray(full(x))
+    expected = np.asarray(run(full, x))
     error = np.abs(np.asarray(tf.cast(y, tf.float32)) - expected).max()
     assert error <= 0.03 * max(1.0, np.abs(expected).max())
 
@@ -102,12 +111,12 @@ def test_xla_compiles_forward_and_backward(case):
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = layer(x, training=True) if layer._call_has_training_arg else layer(x)
+            y = run(layer, x, training=True) if layer._call_has_training_arg else run(layer, x)
             loss = tf.reduce_sum(tf.square(y))
-        return layer(x), tape.gradient(loss, x)
+        return run(layer, x), tape.gradient(loss, x)
 
     y, gradient = tf.function(step, jit_compile=True)(tf.constant(x))
-    np.testing.assert_allclose(y, layer(x), atol=1e-5)
+    np.testing.assert_allclose(y, run(layer, x), atol=1e-5)
     assert gradient.shape == x.shape and np.isfinite(gradient).all()
 
 
@@ -118,12 +127,12 @@ import jax, keras, numpy as np
 
 assert keras.backend.backend() == "jax"
 sys.path.insert(0, sys.argv[1])
-from test_all_layers import CASES, build, make
+from test_all_layers import CASES, build, make, run
 
 with keras.StatelessScope(initialize_variables=False):
     built = [build(case) for case in CASES]
 made = [make(case, layer) for case, layer in zip(CASES, built)]
-out = jax.jit(lambda xs: [layer(x) for (layer, _), x in zip(made, xs)])([x for _, x in made])
+out = jax.jit(lambda xs: [run(layer, x) for (layer, _), x in zip(made, xs)])([x for _, x in made])
 np.savez(sys.argv[2], **{str(i): y for i, y in enumerate(out)})
 """
 
@@ -137,7 +146,7 @@ def test_jax_gives_the_same_numbers(tmp_path):
     theirs = np.load(tmp_path / "jax.npz")
     for i, case in enumerate(CASES):
         layer, x = make(case)
-        np.testing.assert_allclose(theirs[str(i)], layer(x), atol=1e-5, rtol=1e-5, err_msg=IDS[i])
+        np.testing.assert_allclose(theirs[str(i)], run(layer, x), atol=1e-5, rtol=1e-5, err_msg=IDS[i])
 
 
 def test_every_public_layer_is_in_the_cases():
@@ -162,6 +171,14 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.TransformerBlock(2, 32, mlp_form="moe"), "Valid forms: gelu, swiglu"),
         (lambda: layers.StdConv2D(8, padding="valid"), "unknown padding 'valid'. Valid: same, fixed"),
         (lambda: layers.BottleneckUnit(24), "multiple of 32 for group normalisation, got 24"),
+        (
+            lambda: layers.ReducingBlock(2, 32, merged=3, prefix=1).build((None, 6, 16)),
+            "of 5 patches 5 are to be kept and 3 merged",
+        ),
+        (lambda: layers.ReducingBlock(2, 32, kept=6, prefix=1).build((None, 6, 16)), "of 5 patches 6 are to be kept"),
+        (lambda: layers.ReducingBlock(2, 32, merged=1, prefix=1).build((None, None, 16)), "number of tokens must be fixed"),
+        (lambda: layers.ReducingBlock(2, 32, merged=1), "needs a prefix of at least that token"),
+        (lambda: layers.PatchDropout(0.5, prefix=6).build((None, 6, 16)), "more than the prefix of 6"),
         (lambda: layers.Dropout(1.0), r"rate must be in \[0, 1\)"),
         (lambda: layers.ClassToken(0), "count >= 1"),
         (lambda: layers.PixelNormalization(std=0), "std must be positive"),

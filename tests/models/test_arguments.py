@@ -291,7 +291,17 @@ def test_the_fields_of_a_spec_are_of_known_kinds():
     from keras_vit.models import spec
 
     known = {*spec._SIZES, *spec._FLAGS, *spec._NUMBERS, *spec._NOT_NEGATIVE, *spec._RATES, *spec._CHOICES}
-    known |= {"registers", "mean", "std", "patch_size", "stem", "conv_stem", "conv_strides"}
+    known |= {
+        "registers",
+        "mean",
+        "std",
+        "patch_size",
+        "stem",
+        "conv_stem",
+        "conv_strides",
+        "token_merging",
+        "patch_dropout_block",
+    }
     assert known == set(ViTSpec.__dataclass_fields__)
 
 

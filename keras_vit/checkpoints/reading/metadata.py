@@ -29,7 +29,7 @@ _LARGEST_SIDE = 2**16  # pixels
 _LARGEST_RESIZE = 2**12  # pixels
 _LONGEST_PREPROCESSING = 2000  # characters
 _LARGEST_TABLE = 2**27  # values of computed positions, which the file does not store and so does not bound
-_MAY_BE_ZERO = {"registers"}
+_MAY_BE_ZERO = {"registers", "patch_dropout_block"}
 _DTYPE = re.compile(r"(mixed_)?(float16|bfloat16|float32|float64)")
 
 

@@ -21,21 +21,25 @@ def linear(features, classes: int, bias: float, policy, name: str = "head"):
     return head(features)
 
 
-def pool(tokens, spec: ViTSpec, policy):
-    """Tokens to the image's features: (b, n, d) -> (b, d); (b, 2d) for token_gap; (b, pre_logits) with a hidden layer."""
+def pool(tokens, spec: ViTSpec, policy, sizes=None):
+    """Tokens to the image's features: (b, n, d) -> (b, d); (b, 2d) for token_gap; (b, pre_logits) with a hidden layer.
+
+    With the tokens' sizes (b, n) means and attention count each as often as that.
+    """
+    weighted = {} if sizes is None else {"sizes": sizes}
     token = layers.TokenPooling(dtype=policy, name="pool" if spec.pool == "token" else "pool_token")
     mean = layers.MeanPooling(spec.prefix, dtype=policy, name="pool" if spec.pool == "gap" else "pool_gap")
     if spec.pool == "token":
         x = token(tokens)
     elif spec.pool == "gap":
-        x = mean(tokens)
+        x = mean(tokens, **weighted)
     elif spec.pool == "token_gap":
-        x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens)])
+        x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens, **weighted)])
     else:
         attention = layers.AttentionPooling(
             spec.heads, spec.mlp_dim, gelu=spec.gelu, epsilon=spec.epsilon, dtype=policy, name="pool"
         )
-        x = attention(tokens)
+        x = attention(tokens, **weighted)
     if spec.fc_norm:
         x = keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="fc_norm")(x)
     if spec.pre_logits:
@@ -43,12 +47,12 @@ def pool(tokens, spec: ViTSpec, policy):
     return x
 
 
-def classify(tokens, spec: ViTSpec, classes: int | None, policy):
+def classify(tokens, spec: ViTSpec, classes: int | None, policy, sizes=None):
     """Tokens to (features, outputs): (b, n, d) -> (b, d), logits (b, classes). Without classes the outputs are the features.
 
     With a distillation token there are two heads; features and logits are the means of both (DeiT, arXiv 2012.12877).
     """
-    features = pool(tokens, spec, policy)
+    features = pool(tokens, spec, policy, sizes)
     if not spec.distillation_token:
         return features, features if classes is None else linear(features, classes, spec.head_bias, policy)
     distilled = layers.TokenPooling(1, dtype=policy, name="pool_dist")(tokens)
