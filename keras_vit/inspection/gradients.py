@@ -100,6 +100,7 @@ def class_maps(model: keras.Model, images: Any, classes: Any, block: int | None 
         raise ValueError(f'"{model.name}" returns {model.output_shape}; class maps need one output per class, (b, classes).')
     chosen, maps = _check_classes(model, classes, len(images)), []
     encoder, _ = taps.encoder_in(model)
+    taps.check_whole_grid(encoder)
     front, back = taps.split(model, _tap(block))
     probable = taps.ends_in_probabilities(model)
     for start in range(0, len(images), batch_size):

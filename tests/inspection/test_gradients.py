@@ -7,6 +7,7 @@ from interpreters import Interpreter
 
 import keras_vit
 from keras_vit.inspection import class_maps, grad_cam, head_statistics, layer_similarity
+from keras_vit.inspection.model_page import inspect_model
 from keras_vit.models import taps
 
 
@@ -124,3 +125,11 @@ def test_jax_measures_the_same(tiny, pixels, tmp_path):
     assert (here[0], there[0]) == ("tensorflow", "jax")
     for ours, theirs in zip(here[1:], there[1:], strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"token_merging": 1}, {"patch_dropout": 0.5}])
+def test_maps_of_a_model_without_its_whole_grid_are_refused(tiny, pixels, options):
+    model = tiny(**options)
+    for look in (lambda: class_maps(model, pixels, 0), lambda: inspect_model(model, pixels, list("abcd"))):
+        with pytest.raises(ValueError, match="merges or leaves out patches.*Load it with token_merging=None and patch_dropout=0"):
+            look()
