@@ -35,11 +35,8 @@ def _products():
     return {n: product(n) for n in (1024, 2048, 4096)}
 
 
-def _model_steps(spec, image_size, batch_size, dtype, micro_batches):
-    """(forward, train): functions that run one step and wait for it."""
-    import keras
-    import tensorflow as tf
-
+def compiled_model(spec, image_size, dtype="float32", micro_batches=1):
+    """A model of the spec with random weights, ready for `model_steps`."""
     from keras_vit import models
     from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
@@ -47,10 +44,18 @@ def _model_steps(spec, image_size, batch_size, dtype, micro_batches):
     model.micro_batches = micro_batches
     model.compile(AdamW(1e-4), SoftmaxCrossEntropy(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
-    images = tf.cast(tf.random.uniform((batch_size, image_size, image_size, 3), 0, 256, tf.int32), tf.uint8)
+    model.make_train_function()
+    return model
+
+
+def model_steps(model, batch_size):
+    """(forward, train): functions that run one step of that many images and wait for it."""
+    import keras
+    import tensorflow as tf
+
+    images = tf.cast(tf.random.uniform((batch_size, *model.input_shape[1:]), 0, 256, tf.int32), tf.uint8)
     labels = tf.zeros((batch_size,), tf.int32)
     forward = tf.function(lambda: model(images, training=False))
-    model.make_train_function()
     iterator = iter(tf.data.Dataset.from_tensors((images, labels)).repeat())
     return lambda: keras.ops.convert_to_numpy(forward()), lambda: float(model.train_function(iterator)["loss"])
 
@@ -62,7 +67,7 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
         dict: "limit" (FLOP/s), "forward" and "training" (images/s), and their fractions of the limit.
     """
     products = _products()
-    forward, train = _model_steps(spec, image_size, batch_size, dtype, micro_batches)
+    forward, train = model_steps(compiled_model(spec, image_size, dtype, micro_batches), batch_size)
     runs = {**products, "forward": forward, "training": train}
     for function in runs.values():  # compile and warm up
         function(), function()

@@ -34,7 +34,7 @@ def _quantized(model, mode, options):
     return copy
 
 
-def _read(source, preprocessing):
+def read(source, preprocessing):
     """(images (n, h, w, c), labels (n,)) of a source."""
     import numpy as np
 
@@ -82,11 +82,11 @@ def main():
     import tensorflow as tf
 
     import keras_vit
-    from keras_vit.serving.export import serving_preprocessing
+    from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     values = flags.FLAGS
     model = keras_vit.load(values.checkpoint)
-    images, labels = _read(values.data, serving_preprocessing(model))
+    images, labels = read(values.data, preprocessing_text(model))
     models = {name: _quantized(model, *how) for name, how in FORMS.items()}
     print(f"{'':20} {'right of ' + str(len(labels)):>13} {'MB':>6}")
     for name, form in models.items():

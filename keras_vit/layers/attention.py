@@ -94,7 +94,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def _weights(self, x, keys, mask, attention_mask, sizes):
+    def _weights_over(self, keys, x, mask, attention_mask, sizes):
         """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
         q = self._split(self.query(x))
         if self.qk_norm:
@@ -111,7 +111,7 @@ class MultiHeadSelfAttention(ComposedLayer):
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
         """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
-        return self._weights(x, self._keys(x), mask, attention_mask, sizes)
+        return self._weights_over(self._keys(x), x, mask, attention_mask, sizes)
 
     def attend(
         self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None, training: bool = False, seed: Any = None
@@ -126,7 +126,7 @@ class MultiHeadSelfAttention(ComposedLayer):
             (output (b, n, d), keys (b, k, n, c), attention weights (b, k, n, n) before their dropout).
         """
         keys = self._keys(x)
-        weights = self._weights(x, keys, mask, attention_mask, sizes)
+        weights = self._weights_over(keys, x, mask, attention_mask, sizes)
         weights_seed = None if seed is None else fold_in(seed, 1)
         dropped = self.weights_dropout(weights, training=training, seed=weights_seed)
         y = ops.matmul(dropped, self._split(self.value(x)))  # (b, k, n, c)

@@ -80,6 +80,10 @@ class ReducingBlock(TransformerBlock):
             x = ops.cast(merged, x.dtype)
         return x, sizes
 
+    def compute_mask(self, inputs, previous_mask):
+        if any(mask is not None for mask in keras.tree.flatten(previous_mask)):
+            raise ValueError("ReducingBlock takes no masks, and its input has one: it changes which tokens there are.")
+
     def compute_output_shape(self, input_shape, sizes_shape=None, **_):
         b, n, d = input_shape
         m = (n if self.kept is None else self.prefix + self.kept) - self.merged

@@ -159,6 +159,9 @@ def test_what_needs_the_grid_or_masks_is_refused(tiny, pixels):
     tokens, mask = keras.Input((7, 192)), keras.Input((7,), dtype="bool")
     with pytest.raises(ValueError, match="encode takes no mask with token_merging"):
         encode(tokens, make_spec("Ti/16", token_merging=1), mask=mask)
+    masked = keras.layers.Embedding(9, 192, mask_zero=True)(keras.Input((7,)))
+    with pytest.raises(ValueError, match="ReducingBlock takes no masks"):
+        encode(masked, make_spec("Ti/16", token_merging=1))
     with pytest.raises(ValueError, match="need a fixed number of tokens"):
         encode(keras.Input((None, 192)), make_spec("Ti/16", token_merging=1))
     with pytest.raises(ValueError, match='Unknown argument "token_merging" of a BiT'):
@@ -171,9 +174,7 @@ def test_formats_without_it_refuse_it(tiny, tmp_path, form, name):
         keras_vit.save(tiny("Ti/2", token_merging=4), tmp_path / name, format=form)
 
 
-def test_files_clones_and_exports_keep_it_and_loading_changes_it(tiny, tmp_path, pixels):
-    import tensorflow as tf
-
+def test_files_and_clones_keep_it_and_loading_changes_it(tiny, tmp_path, pixels):
     plain = tiny("Ti/2", depth=3)
     keras_vit.save(plain, tmp_path / "plain.keras")
     model = keras_vit.load(tmp_path / "plain.keras", token_merging=(0, 5, 2))
@@ -186,9 +187,15 @@ def test_files_clones_and_exports_keep_it_and_loading_changes_it(tiny, tmp_path,
         np.testing.assert_array_equal(again(pixels), expected)
     back = keras_vit.load(tmp_path / "merging.keras", token_merging=None)
     np.testing.assert_array_equal(back(pixels), plain(pixels))
+
+
+def test_an_export_merges_too(tiny, tmp_path, pixels):
+    import tensorflow as tf
+
+    model = tiny("Ti/4", token_merging=2, depth=1)
     keras_vit.export(model, tmp_path / "export")
     served = tf.saved_model.load(str(tmp_path / "export")).signatures["pixels"]
-    np.testing.assert_allclose(served(tf.constant(pixels, tf.float32))["logits"], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(served(tf.constant(pixels, tf.float32))["logits"], model(pixels), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])

@@ -1,12 +1,17 @@
 """What the benchmarks print, and what they count."""
 
+import ast
+import importlib
+import importlib.util
+import pathlib
 import re
 import sys
 import types
 
 import pytest
 
-from benchmarks import input, ops
+import keras_vit
+from benchmarks import cheaper, input, ops, scaling
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -49,3 +54,65 @@ def test_every_op_has_its_time(few, capsys, monkeypatch):
     monkeypatch.setattr(ops, "OPS", ("random_flip", "solarize(1)"))
     ops.main(types.SimpleNamespace(**SMALL))
     assert len(re.findall(r"\n\S.* +-?\d+ us", capsys.readouterr().out)) == 2
+
+
+@pytest.fixture
+def fewer(monkeypatch):
+    """Two forms instead of sixteen."""
+    found = {"token merging": {"r = 2": {"token_merging": 2}}, "random": {"50%": {"patch_dropout": 0.5}}}
+    monkeypatch.setattr(cheaper, "forms", lambda block: found)
+
+
+def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp_path, monkeypatch, capsys, eagerly):
+    model = tiny("Ti/2", classes=2, preprocessing="decode|resize(8, 12)")
+    keras_vit.save(model, tmp_path / "model.keras")
+    output = tmp_path / "curve.png"
+    values = {"checkpoint": str(tmp_path / "model.keras"), "data": f"folder:{photos}", "variant": None, "output": str(output)}
+    flags = types.SimpleNamespace(**values, block=0, batch_size=8, repeats=1)
+    monkeypatch.setattr(cheaper.flags, "FLAGS", flags)
+    cheaper.main()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.endswith("right of 20")
+    found = {re.split(r"\s{2,}|(?<=%) ", line)[0].strip(): line.split()[-5:] for line in lines}
+    assert [row[0] for row in found.values()] == ["25", "21", "13"]  # tokens after the last block
+    assert found["whole"][3] == "1.00" and all(0 <= int(row[4]) <= 20 for row in found.values())
+    assert output.read_bytes().startswith(b"\x89PNG")
+    flags.data = None
+    with pytest.raises(ValueError, match="Give --checkpoint and --data, or --variant"):
+        cheaper.main()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys, eagerly):
+    small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32}
+    points = [(size, "Ti/16", size, small) for size in (32, 64)]
+    monkeypatch.setattr(scaling, "SWEEPS", {"image size, px": {"tiny": points}, "width": {"tiny": points[:1]}})
+    monkeypatch.setattr(scaling, "_in_a_process", scaling.measured)
+    output = tmp_path / "scaling.png"
+    monkeypatch.setattr(scaling.flags, "FLAGS", types.SimpleNamespace(output=str(output), repeats=1))
+    scaling.main()
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [words[1] for words in told if words[0] == "tiny"] == ["32", "64", "32"]
+    assert all(float(words[2]) > float(words[3]) > 0 for words in told if words[0] == "tiny")
+    assert output.read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_point_of_the_sweeps_is_a_model(without_values):
+    from keras_vit.planning import counting
+    from keras_vit.planning.models import spec_of
+
+    for lines in scaling.SWEEPS.values():
+        for points in lines.values():
+            counted = [counting.layer_counts(spec_of(variant, **overrides), size) for _, variant, size, overrides in points]
+            assert len({counting.flops(rows) for rows in counted}) == len(points)
+
+
+def test_what_the_benchmarks_import_is_there():
+    """Most of it is imported within functions, which no test runs."""
+    for path in pathlib.Path(cheaper.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("keras_vit", "benchmarks"):
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    found = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
+                    assert found, f"{path.name}: {node.module} has no {alias.name}"

@@ -1,0 +1,127 @@
+"""Speed and memory against image size, patch size and width (appendix D.5 of arXiv 2010.11929, figure 12): a table and a picture.
+
+    python -m benchmarks.scaling --output=scaling.png
+
+Every point is measured in a process of its own, on Linux: images per second and core of the compiled forward pass and of a training step, by
+the processor's time, the least of ten calls, so that other work on the machine hardly counts; and how much memory one more image takes, the difference
+between the highest memory with two batches over the difference of their sizes. Beside it stand the activations that are counted
+(keras_vit.planning.counting), the least that there can be.
+"""
+
+import concurrent.futures
+import multiprocessing
+import pathlib
+import re
+import time
+
+from trainers import flags
+
+SIZES = (64, 128, 224, 320)
+PATCHES = (8, 14, 16, 28, 56)
+WIDTHS = (96, 192, 384, 768)
+BATCHES = (4, 12)
+# Few blocks, which take less time to compile; a BiT with a unit per stage.
+SMALL = {"Ti/16": {"depth": 4}, "Ti/32": {"depth": 4}, "R+Ti/16": {"depth": 4}, "R26x1": {"units": (1, 1, 1, 1)}}
+# {axis: {line: [(place on the axis, variant, image size, overrides)]}}; one thing changes at a time.
+SWEEPS = {
+    "image size, px": {name: [(size, name, size, overrides) for size in SIZES] for name, overrides in SMALL.items()},
+    "patch size, px": {"Ti, 224 px": [(patch, f"Ti/{patch}", 224, {"depth": 4}) for patch in PATCHES]},
+    "width": {
+        "224 px, patches of 16": [(d, "Ti/16", 224, {"depth": 4, "width": d, "heads": d // 32, "mlp_dim": 4 * d}) for d in WIDTHS]
+    },
+}
+PASSES = ("forward", "training")
+
+
+def _highest(function, repeats):
+    """(the processor's seconds of the quickest call, over all cores, and the highest memory of the process in bytes meanwhile). The first call compiles."""
+    function()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
+    seconds = []
+    for _ in range(repeats):
+        began = time.process_time()
+        function()
+        seconds.append(time.process_time() - began)
+    status = pathlib.Path("/proc/self/status").read_text()
+    return min(seconds), 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])
+
+
+def measured(variant, image_size, overrides, repeats):
+    """One point: {pass: (images/s/core, bytes per image, counted bytes per image)}."""
+    from benchmarks.model import compiled_model, model_steps
+    from keras_vit.planning import counting
+    from keras_vit.planning.models import spec_of
+
+    spec = spec_of(variant, **overrides)
+    model = compiled_model(spec, image_size)
+    small, large = (dict(zip(PASSES, model_steps(model, batch))) for batch in BATCHES)
+    rows = counting.layer_counts(spec, image_size)
+    counted = {"forward": counting.forward_activations(rows), "training": counting.training_activations(rows)}
+    found = {}
+    for name in PASSES:
+        _, before = _highest(small[name], repeats)
+        seconds, after = _highest(large[name], repeats)
+        found[name] = BATCHES[1] / seconds, max(after - before, 0) / (BATCHES[1] - BATCHES[0]), 4 * counted[name]
+    return found
+
+
+def _in_a_process(*point):
+    """`measured`, in a process that does nothing else before or after."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(measured, *point).result()
+
+
+def draw(results):
+    """Two rows of pictures, speed and memory, with a column for each axis: PNG. `results` is {axis: {line: {place: point}}}."""
+    import io
+
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullLocator
+
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(results), squeeze=False)
+    for column, (axis, lines) in zip(panels.T, results.items()):
+        for row, (ax, label, scale) in enumerate(zip(column, ("images/s/core", "memory per image, MB"), (1, 1e-6))):
+            for i, (line, points) in enumerate(lines.items()):
+                for name, style in zip(PASSES, ("o-", "s--")):
+                    values = [point[name][row] * scale for point in points.values()]
+                    ax.plot(list(points), values, style, color=f"C{i}", markersize=4, label=f"{line}, {name}")
+            places = sorted({place for points in lines.values() for place in points})
+            ax.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.set_xticks(places, places)
+            ax.grid(alpha=0.3)
+        column[0].legend(fontsize=7)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=90)
+    return buffer.getvalue()
+
+
+def main():
+    values = flags.FLAGS
+    head = ("images/s/c", "training", "MB/image", "(counted)", "training", "(counted)")
+    results = {}
+    for axis, lines in SWEEPS.items():
+        print(f"{axis:32}" + "".join(f"{word:>11}" for word in head), flush=True)
+        for line, points in lines.items():
+            for place, *point in points:
+                found = _in_a_process(*point, values.repeats)
+                results.setdefault(axis, {}).setdefault(line, {})[place] = found
+                numbers = [found[name][0] for name in PASSES]
+                numbers += [found[name][i] / 1e6 for name in PASSES for i in (1, 2)]
+                print(f"{line:24}{place:8}" + "".join(f"{number:11.1f}" for number in numbers), flush=True)
+    if values.output:
+        pathlib.Path(values.output).write_bytes(draw(results))
+
+
+def run():
+    flags.string("output", None, "A PNG file for the picture.")
+    flags.integer("repeats", 10, "Steps of each batch; the quickest is reported.", lowest=1)
+    flags.launch(main)
+
+
+if __name__ == "__main__":
+    run()
