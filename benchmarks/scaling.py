@@ -5,7 +5,7 @@
 Every point is measured in a process of its own, on Linux: images per second and core of the compiled forward pass and of a training step, by
 the processor's time, the least of ten calls, so that other work on the machine hardly counts; and how much memory one more image takes, the difference
 between the highest memory with two batches over the difference of their sizes. Beside it stand the activations that are counted
-(keras_vit.planning.counting), the least that there can be.
+(keras_vit.planning.counting); a forward pass may take less where an engine writes in place.
 """
 
 import concurrent.futures
@@ -73,7 +73,7 @@ def _in_a_process(*point):
 
 
 def draw(results):
-    """Two rows of pictures, speed and memory, with a column for each axis: PNG. `results` is {axis: {line: {place: point}}}."""
+    """Two rows of pictures, speed and memory, with a column for each axis; training is dashed: PNG. `results` is {axis: {line: {place: point}}}."""
     import io
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -88,13 +88,16 @@ def draw(results):
             for i, (line, points) in enumerate(lines.items()):
                 for name, style in zip(PASSES, ("o-", "s--")):
                     values = [point[name][row] * scale for point in points.values()]
-                    ax.plot(list(points), values, style, color=f"C{i}", markersize=4, label=f"{line}, {name}")
+                    named = line if name == PASSES[0] else None
+                    ax.plot(list(points), values, style, color=f"C{i}", markersize=4, label=named)
             places = sorted({place for points in lines.values() for place in points})
+            places = [place for place, before in zip(places, [0, *places]) if place > 1.2 * before]  # labels that do not touch
             ax.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
             ax.xaxis.set_minor_locator(NullLocator())
             ax.set_xticks(places, places)
             ax.grid(alpha=0.3)
-        column[0].legend(fontsize=7)
+        column[0].legend(fontsize=8)
+        column[0].set_ylim(bottom=column[0].get_ylim()[0] / 4)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=90)
     return buffer.getvalue()
