@@ -54,7 +54,7 @@ def test_a_backend_that_is_not_installed_says_how_to_install_it(installed, monke
         environment.choose_backend()
     installed("jax")
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    with pytest.raises(ImportError, match=r'TensorFlow is not installed: pip install tensorflow'):
+    with pytest.raises(ImportError, match=r"TensorFlow is not installed: pip install tensorflow"):
         environment.choose_backend()
 
 

@@ -95,11 +95,14 @@ def evaluate_all(values, models, strategy):
     """
     import keras
 
+    from keras_vit.evaluation import parse_evaluators
     from keras_vit.runs.compare import column_of, write_comparison
 
     twice = sorted({name for name in models if models.count(name) > 1})
     if twice:
         raise ValueError(f"--model names {', '.join(twice)} twice.")
+    if values.evals:
+        parse_evaluators(values.evals)  # refuses mistakes before the first model
     results, columns, failed = {}, {}, {}
     for number, name in enumerate(models, 1):
         if strategy.chief:

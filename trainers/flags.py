@@ -88,6 +88,7 @@ def _parse(argv):
             ) from None
         said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
         said = [re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is no whole number.", line) for line in said]
+        said = [line if line.endswith((".", "?", "!")) else f"{line}." for line in said]
         raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 
 

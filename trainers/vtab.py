@@ -90,12 +90,15 @@ def run_vtab(values):
     if values.finetune:
         lines = list(_commands(values, there)) + [f"# Not prepared: {', '.join(gone)}."] * bool(gone)
         return print("\n".join(lines))
-    results = {}
-    if there:
-        with stage(f"Loading {values.model}"):
-            model = keras_vit.load(values.model, image_size=values.image_size)
-        setting = Setting(model, batch_size=values.batch_size, data_dir=values.data_dir, verbose=True)
-        results = vtab.measured(there, values.method, setting)
+    if not there:
+        raise ValueError(
+            f"None of the tasks' data is prepared in {values.data_dir or '~/tensorflow_datasets'}. Prepare each dataset once, with network: "
+            f"tfds build NAME --data_dir=DIR, NAME being {', '.join(dict.fromkeys(t.source.partition('?')[0] for t in tasks.values()))}."
+        )
+    with stage(f"Loading {values.model}"):
+        model = keras_vit.load(values.model, image_size=values.image_size)
+    setting = Setting(model, batch_size=values.batch_size, data_dir=values.data_dir, verbose=True)
+    results = vtab.measured(there, values.method, setting)
     top1 = {name: result["top1"] for name, result in results.items()}
     means = vtab.means(tasks, top1)
     print("\n".join(_lines(tasks, results, means, gone)))

@@ -249,6 +249,14 @@ def transfer(
         raise ValueError(
             f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."
         )
-    check_plain(model, "Another resolution, head or channels")
+    given = {
+        "image_size": image_size,
+        "classes": classes,
+        "class_names": class_names,
+        "head": None if head == "keep" else head,
+        **changes,
+    }
+    named = ", ".join(name for name, value in given.items() if value is not None or name in changes)
+    check_plain(model, f"Another {named}" if named else "A transfer")
     config = {**model.arguments(), "variant": model.spec}
     return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, **changes)

@@ -14,6 +14,7 @@ from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.sources import source_of
+from keras_vit.models.taps import ends_in_probabilities
 
 BINS = 15
 _ROWS = 4096  # of logits converted to float64 at a time
@@ -142,7 +143,7 @@ class Calibration(Evaluator):
     bins: int = BINS
 
     def __post_init__(self):
-        if not isinstance(self.bins, int) or self.bins < 1:
+        if not isinstance(self.bins, int) or isinstance(self.bins, bool) or self.bins < 1:
             raise ValueError(f"calibration: bins={self.bins!r}: expected a whole number above 0.")
         if self.fit is not None and self.source is None:
             raise ValueError("calibration: fit= names a split of source=, which is missing.")
@@ -159,6 +160,10 @@ class Calibration(Evaluator):
         setting, source, preprocess = source_of(self, setting)
         model = setting.model
         check_class_count(model.output_shape[-1], source)
+        if ends_in_probabilities(model):
+            raise ValueError(
+                "calibration needs logits, and the model ends in a softmax or sigmoid: leave the activation out of the model."
+            )
         fitted, measured = self._splits(source, setting.data_dir)
         with setting.strategy.scope():
             verbose = setting.verbose and setting.strategy.chief

@@ -129,6 +129,10 @@ class CalibrationError(keras.metrics.Metric):
 
 def check_class_count(classes, source):
     """Raises a ValueError unless the data has as many classes as the model."""
+    if classes is None:
+        raise ValueError(
+            "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]), in the order of the data."
+        )
     if len(source.class_names) != classes:
         raise ValueError(
             f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list all of "

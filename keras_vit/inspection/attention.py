@@ -3,7 +3,7 @@
 They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a layer.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -88,19 +88,19 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
     return dict(each_attention(model, images, blocks))
 
 
-def rollout(weights: Iterable[np.ndarray]) -> np.ndarray:
+def rollout(weights: Iterable[np.ndarray] | Mapping[int, np.ndarray]) -> np.ndarray:
     """Attention rollout (Abnar and Zuidema 2020): how much of each input token each output token contains.
 
     The heads are averaged, the identity is added for the residual, rows are normalised again, and the blocks are multiplied.
 
     Args:
-        weights: (b, k, n, n) of each block, the first block first.
+        weights: (b, k, n, n) of each block, the first block first; also as `attention_weights` returns them.
 
     Returns:
         (b, n, n), rows summing to 1.
     """
     total = None
-    for block in weights:
+    for block in weights.values() if isinstance(weights, Mapping) else weights:
         mixed = block.mean(axis=1) + np.eye(block.shape[-1])  # (b, k, n, n) -> (b, n, n)
         mixed = mixed / mixed.sum(axis=-1, keepdims=True)
         total = mixed if total is None else mixed @ total

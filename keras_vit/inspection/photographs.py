@@ -44,7 +44,8 @@ def _found(part):
     folder, name = os.path.split(path.rstrip("/"))
     beside = tf.io.gfile.listdir(folder or ".") if tf.io.gfile.isdir(folder or ".") else []
     kind = "a folder without images" if tf.io.gfile.isdir(path) else "no file or folder, and as a pattern it matches no image"
-    raise FileNotFoundError(f'"{part}" is {kind}.{did_you_mean(name, [other.rstrip("/") for other in beside])}')
+    hint = "" if tf.io.gfile.isdir(path) else did_you_mean(name, [other.rstrip("/") for other in beside])
+    raise FileNotFoundError(f'"{part}" is {kind}.{hint}')
 
 
 def find_images(text: str) -> list[str]:

@@ -96,7 +96,8 @@ def first_column(columns: list[Column], sort: str | None, results: dict[str, dic
     valid = list(dict.fromkeys(f"{key}/{m}" for found in results.values() for key, measures in found.items() for m in measures))
     if sort not in valid:
         raise ValueError(f"--sort={sort}: no model has this measure.{did_you_mean(sort, valid)} Valid: {', '.join(valid)}.")
-    chosen = Column(name, measure, LOWER_IS_BETTER.isdisjoint(measure.split("_")))
+    own = next((column for column in columns if column.title == sort), None)
+    chosen = own or Column(name, measure, LOWER_IS_BETTER.isdisjoint(measure.split("_")))
     return [chosen, *(column for column in columns if column.title != sort)]
 
 
@@ -111,14 +112,19 @@ def write_comparison(
     """Prints the table; with a folder also writes models.json, all measures of the models in order, and models.png.
 
     Raises:
-        ValueError: if `sort` names no measure.
+        ValueError: if `sort` names no measure, after the table in the order of the first score.
     """
     if not strategy.chief or not results:
         return
-    columns = first_column(columns, sort, results)
+    try:
+        columns, refused = first_column(columns, sort, results), None
+    except ValueError as error:
+        refused = error  # raised below: what was measured is not lost
     print(table(results, columns))
     if folder:
         models = [{"model": model, **results[model]} for model in ranked(results, columns[0])]
         content = {"sorted_by": columns[0].title, "models": models, "failed": failed}
         write_bytes(epath.Path(folder) / "models.json", (json_text(content) + "\n").encode())
         write_picture(epath.Path(folder) / "models.png", lambda: picture(results, columns[0]), strategy)
+    if refused is not None:
+        raise refused

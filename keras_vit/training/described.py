@@ -122,8 +122,8 @@ class DescribedModel(keras.Model):
         for path, layer in {"": self, **inner_layers(self)}.items():
             weights: dict[str, Any] = {}
             layer.save_own_variables(weights)  # as into a file: the order of a quantised layer's weights depends on its history
-            if weights:
-                copies[path].load_own_variables(weights)
+            if weights:  # copied: fit on JAX gives the buffers of the variables away
+                copies[path].load_own_variables({key: keras.ops.copy(value) for key, value in weights.items()})
         return copy
 
     def _run_through_graph(self, *args, **options):

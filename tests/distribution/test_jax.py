@@ -96,6 +96,20 @@ def test_lookahead_and_averages_end_where_they_do_on_tensorflow(jax, tmp_path):
     assert jax.run(scaled_steps) == 6
 
 
+def trained_clone():
+    """Whether a model gives the same outputs after its clone was trained, which gives the clone's buffers away."""
+    model = keras_vit.ViT("Ti/4", image_size=(8, 12), classes=5, depth=1, width=16, heads=2, mlp_dim=16)
+    (x, y), copy = data(8), model.clone()
+    before = np.asarray(model(x))
+    copy.compile(AdamW(1e-2), SoftmaxCrossEntropy())
+    copy.fit(x, y, verbose=0)
+    return bool((np.asarray(model(x)) == before).all())
+
+
+def test_a_clone_is_independent(jax):
+    assert jax.run(trained_clone)
+
+
 def other_reductions(file):
     """The weights after a step on 16 weighted examples in four parts, for each other reduction of the loss."""
     x, y = rows(16)

@@ -1,9 +1,11 @@
 """Calibration and the temperature, against their definitions, scikit-learn and SciPy."""
 
+import keras
 import numpy as np
 import pytest
 from small_models import data, dense_on_images
 
+import keras_vit
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Reliability, Setting, fit_temperature, make_evaluator
 
@@ -65,6 +67,13 @@ def test_without_a_best_temperature_there_is_a_warning(caplog):
     caplog.clear()
     assert fit_temperature(logits, (-logits).argmax(-1)) == 100
     assert "no best temperature" in caplog.text
+
+
+def test_probabilities_are_refused():
+    image = keras.Input((8, 8, 1))
+    model = keras_vit.Model(image, keras.layers.Dense(10, activation="softmax")(keras.layers.Flatten()(image)))
+    with pytest.raises(ValueError, match="needs logits, and the model ends in a softmax or sigmoid"):
+        make_evaluator("calibration", {"source": "digits", "preprocess": "decode(1)"}).prepare(Setting(model))
 
 
 def test_arrays_of_other_shapes_are_refused():

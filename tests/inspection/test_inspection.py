@@ -39,6 +39,11 @@ def test_attention_mistakes(tiny, pixels):
         attention_weights(keras.Sequential([keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")]), pixels)
 
 
+def test_rollout_takes_what_attention_weights_returns(tiny, pixels):
+    weights = attention_weights(tiny(), pixels)
+    np.testing.assert_array_equal(rollout(weights), rollout(list(weights.values())))
+
+
 def test_rollout_is_its_definition():
     rng = np.random.default_rng(0)
     weights = rng.random((3, 2, 4, 5, 5))

@@ -10,8 +10,7 @@ from pages import Page
 
 import keras_vit
 from keras_vit.inspection import attention_maps, head_statistics
-from keras_vit.inspection.model_page import check_place, inspect_model, write_page
-from keras_vit.inspection.model_page.subject import class_number
+from keras_vit.inspection.model_page import check_place, class_number, inspect_model, write_page
 
 pytest.importorskip("matplotlib")
 NAMES = ["猫 <b>&.png", "שלום.jpg", "c.png", "d.png"]
@@ -169,3 +168,8 @@ def test_on_real_weights_cats_are_lit_and_positions_are_near_themselves(shared_d
     assert cats > 1.3 * blanket
     statistics = head_statistics(model, pixels)
     assert statistics.distance[:3].min() < 30 < 100 < statistics.distance[-1].min()
+
+
+def test_a_feature_is_not_a_class(tiny):
+    with pytest.raises(ValueError, match='has no class "5". Its outputs are not classes'):
+        class_number(tiny(classes=None), "5")

@@ -173,7 +173,7 @@ def test_other_formats_refuse(tiny, tmp_path, format, path):
 
 def test_another_size_or_head_is_refused(tiny, tmp_path):
     model = quantized(tiny(depth=1))
-    with pytest.raises(ValueError, match="Another resolution, head or channels needs weights in floating point"):
+    with pytest.raises(ValueError, match="Another .* needs weights in floating point"):
         transfer(model, image_size=16)
     keras_vit.save(model, tmp_path / "m.keras")
     with pytest.raises(ValueError, match="is quantised .7 layers.. Do it with the model that you quantised"):

@@ -67,6 +67,15 @@ def test_every_kind_of_chart_is_drawn():
         drawn(Chart("pie", {}))
 
 
+def test_a_measure_goes_by_its_evaluators_direction_and_a_wrong_one_loses_nothing(tmp_path, capsys):
+    results = {"a": {"mine": {"mae": 3.0}}, "b": {"mine": {"mae": 1.0}}}
+    columns = [Column("mine", "mae", False)]
+    assert first_column(columns, "mine/mae", results) == columns
+    with pytest.raises(ValueError, match='--sort=mine/mea: no model has this measure. Did you mean "mine/mae"'):
+        write_comparison(str(tmp_path), results, columns, "mine/mea", {}, Strategy())
+    assert [row["model"] for row in json.loads((tmp_path / "models.json").read_text())["models"]] == ["b", "a"]
+
+
 @pytest.fixture
 def ran(tmp_path, monkeypatch, capsys, eagerly):
     """A function: runs the binary in this process with flags; returns what it printed."""

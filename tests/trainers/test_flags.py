@@ -62,7 +62,7 @@ def test_a_users_mistake_ends_without_a_traceback(tmp_path):
     mistakes = {
         ("--config=",): "Give --config=NAME, e.g. --config=digits_pretrain (recipes: augreg,",
         ("--config.optimizer.learning_rat=1",): 'no "learning_rat" there. Did you mean "learning_rate"',
-        ("--config.batch_size=many",): "invalid literal for int",
+        ("--config.batch_size=many",): "is no whole number",
         (): "Flag --workdir must have a value",
         (f"--workdir={tmp_path}", "--config.data.source=folder:/none"): 'Error: There is no folder "/none"',
         (f"--workdir={tmp_path}", "nonsense"): 'Unexpected argument "nonsense"',

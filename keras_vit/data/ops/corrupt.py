@@ -19,7 +19,7 @@ def corrupt(name, strength=3):
         raise ValueError(
             f'corrupt: unknown name "{name}".{did_you_mean(str(name), CORRUPTIONS)} Valid: {", ".join(CORRUPTIONS)}.'
         )
-    if isinstance(strength, bool) or strength not in STRENGTHS:
+    if not isinstance(strength, int) or isinstance(strength, bool) or strength not in STRENGTHS:
         raise ValueError(f"corrupt: expected a strength of 1 to 5, got {strength!r}.")
     corruption = CORRUPTIONS[name]
     row = corruption.rows[strength - 1]

@@ -143,7 +143,7 @@ class Real(Evaluator):
         def evaluate():
             check_head(model)
             batches = [(logits.argmax(-1), *rows.T) for logits, rows in logits_of.batches(source)]
-            if not batches:
+            if not sum(len(best) for best, *_ in batches):
                 raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
             best, original, number = (np.concatenate(parts) for parts in zip(*batches))
             lists = [real[i - 1] for i in number]

@@ -14,14 +14,19 @@ from keras_vit.io.progress import stage
 from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 
 
-def chosen(value, name: str, valid: Callable[[object], bool], expected: str) -> tuple:
-    """An option of one or several values as a tuple.
+def is_whole(value: object) -> bool:
+    """Whether an option's value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def chosen(value, name: str, valid: Callable[[Any], bool], expected: str) -> tuple:
+    """An option of one or several numbers as a tuple.
 
     Raises:
         ValueError: unless each is valid, and there is one.
     """
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not values or not all(map(valid, values)):
+    if not values or not all(is_whole(v) or isinstance(v, float) for v in values) or not all(map(valid, values)):
         raise ValueError(f"{name}={value!r}: expected {expected}.")
     return values
 
@@ -44,6 +49,10 @@ class Changed(Evaluator):
     split: str = "test"
     preprocess: str | None = None
     seed: int = 0
+
+    def __post_init__(self):
+        if not is_whole(self.seed):
+            raise ValueError(f"seed={self.seed!r}: expected a whole number.")
 
     def changes(self, model) -> dict[tuple, str]:
         """{(row, column): the op's text}.

@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_vit.data.ops.corruption.table import CORRUPTIONS, STANDARD, STRENGTHS
 from keras_vit.evaluation.registry import Chart, Evaluation, register
-from keras_vit.evaluation.robustness.changed import Changed, chosen, means, numbers
+from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.io.suggest import did_you_mean
 
 # AlexNet's mean errors over the five strengths, by which the authors divide (hendrycks/robustness). Frost is left out: ours is another.
@@ -61,6 +61,9 @@ class Corruptions(Changed):
     strengths: tuple = STRENGTHS
 
     def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.names, str | tuple | list):
+            raise ValueError(f"corruptions: names={self.names!r}: expected names, such as ('fog', 'snow').")
         names = tuple(self.names.split(",")) if isinstance(self.names, str) else tuple(self.names)
         for name in names:
             if name not in CORRUPTIONS:
@@ -69,7 +72,9 @@ class Corruptions(Changed):
         if not names:
             raise ValueError(f"corruptions: names is empty. Valid: {', '.join(CORRUPTIONS)}.")
         object.__setattr__(self, "names", names)
-        valid = chosen(self.strengths, "corruptions: strengths", lambda s: s in STRENGTHS, "numbers from 1 to 5")
+        valid = chosen(
+            self.strengths, "corruptions: strengths", lambda s: is_whole(s) and s in STRENGTHS, "whole numbers from 1 to 5"
+        )
         object.__setattr__(self, "strengths", valid)
 
     def changes(self, model):

@@ -5,7 +5,7 @@ import dataclasses
 from keras_vit.evaluation.classification import check_class_count
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing
 from keras_vit.evaluation.registry import Chart, Evaluation, register
-from keras_vit.evaluation.robustness.changed import Changed, chosen, means, numbers
+from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.evaluation.robustness.salient import accuracies
 from keras_vit.evaluation.sources import source_of
 from keras_vit.io.suggest import did_you_mean
@@ -14,10 +14,6 @@ SHIFTS = (1, 2, 4, 8, 16, 32)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GRIDS = (2, 4, 7, 14)
 ORDERS = ("random", "salient", "least_salient")
-
-
-def _is_whole(value):
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _along(clean, table, start, x_label, logarithmic=False):
@@ -43,8 +39,9 @@ class Shifts(Changed):
     border: str = "mirror"
 
     def __post_init__(self):
+        super().__post_init__()
         expected = "whole numbers of pixels above 0, such as 1,2,4"
-        object.__setattr__(self, "pixels", chosen(self.pixels, "shifts: pixels", lambda p: _is_whole(p) and p > 0, expected))
+        object.__setattr__(self, "pixels", chosen(self.pixels, "shifts: pixels", lambda p: is_whole(p) and p > 0, expected))
 
     def changes(self, model):
         return {(str(p), way): f"|shift({way}={p}, border='{self.border}')" for p in self.pixels for way in ("right", "down")}
@@ -73,17 +70,23 @@ class Occlusion(Changed):
     order: str = "random"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.order not in ORDERS:
             raise ValueError(
                 f'occlusion: unknown order "{self.order}".{did_you_mean(str(self.order), ORDERS)} Valid: {", ".join(ORDERS)}.'
             )
         if self.order != "random" and self.patch is not None:
             raise ValueError(f'occlusion: order="{self.order}" takes the model\'s own patches: leave out patch={self.patch}.')
+        sides = self.patch if isinstance(self.patch, tuple) else (self.patch,)
+        if self.patch is not None and not (len(sides) in (1, 2) and all(is_whole(side) and side > 0 for side in sides)):
+            raise ValueError(f"occlusion: patch={self.patch!r}: expected a number of pixels above 0, or (height, width).")
+        if not is_whole(self.fill) or not 0 <= self.fill <= 255:
+            raise ValueError(f"occlusion: fill={self.fill!r}: expected a level from 0 to 255.")
         expected = "shares above 0, at most 1"
         object.__setattr__(self, "shares", chosen(self.shares, "occlusion: shares", lambda s: 0 < s <= 1, expected))
 
     def changes(self, model):
-        patch = self.patch or getattr(getattr(model, "spec", None), "stride", 16)
+        patch = getattr(getattr(model, "spec", None), "stride", 16) if self.patch is None else self.patch
         return {(str(share), "random"): f"|drop_patches({patch}, {share}, {self.fill})" for share in self.shares}
 
     def summary(self, clean, table):
@@ -121,9 +124,10 @@ class ShuffledPatches(Changed):
     grids: tuple = GRIDS
 
     def __post_init__(self):
+        super().__post_init__()
         expected = "whole numbers of at least 2"
         object.__setattr__(
-            self, "grids", chosen(self.grids, "shuffled_patches: grids", lambda g: _is_whole(g) and g > 1, expected)
+            self, "grids", chosen(self.grids, "shuffled_patches: grids", lambda g: is_whole(g) and g > 1, expected)
         )
 
     def changes(self, model):

@@ -1,5 +1,6 @@
 """One page about a model: its filters, positions and heads, how its layers compare, and what it sees in images."""
 
+from keras_vit.inspection.model_page.subject import class_number
 from keras_vit.inspection.model_page.write import check_place, inspect_model, write_page
 
-__all__ = ["check_place", "inspect_model", "write_page"]
+__all__ = ["check_place", "class_number", "inspect_model", "write_page"]

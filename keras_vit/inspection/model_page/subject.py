@@ -86,8 +86,10 @@ def class_number(model: keras.Model, text: str) -> int:
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:
         return folded.index(text.casefold())
-    shape = model.output_shape
-    count = model.classes or (shape[-1] if isinstance(model.output, keras.KerasTensor) and len(shape) == 2 else 0)
+    shape, is_headless = model.output_shape, isinstance(model, Classifier) and model.classes is None
+    count = model.classes or (
+        shape[-1] if isinstance(model.output, keras.KerasTensor) and len(shape) == 2 and not is_headless else 0
+    )
     if text.isdecimal() and int(text) < count:
         return int(text)
     known = f"a name or a number from 0 to {count - 1}" if names else f"a number from 0 to {count - 1}; the model knows no names"

@@ -64,10 +64,17 @@ def test_the_error_relative_to_alexnets_is_the_authors_formula():
     [
         ("corruptions", {"names": ("fogg",)}, 'unknown name "fogg". Did you mean "fog"'),
         ("corruptions", {"names": ()}, "names is empty"),
-        ("corruptions", {"strengths": (0,)}, "expected numbers from 1 to 5"),
+        ("corruptions", {"strengths": (0,)}, "expected whole numbers from 1 to 5"),
         ("shifts", {"pixels": (0,)}, "whole numbers of pixels above 0"),
         ("occlusion", {"shares": (0, 0.5)}, "shares above 0"),
         ("shuffled_patches", {"grids": 1}, "at least 2"),
+        ("occlusion", {"shares": ("0.5",)}, "shares above 0"),
+        ("corruptions", {"names": 3}, "names=3: expected names"),
+        ("corruptions", {"strengths": 1.0}, "whole numbers from 1 to 5"),
+        ("occlusion", {"seed": "a"}, "seed='a': expected a whole number"),
+        ("occlusion", {"patch": 0}, "patch=0: expected a number of pixels above 0"),
+        ("occlusion", {"fill": 300, "order": "salient"}, "fill=300: expected a level from 0 to 255"),
+        ("calibration", {"bins": True}, "bins=True: expected a whole number above 0"),
     ],
 )
 def test_options_that_measure_nothing_are_refused(name, options, message):
