@@ -121,11 +121,14 @@ def _read_by_output(model, images):
         return (
             keras.ops.convert_to_numpy(pool.attention_weights(**call)).astype("float32").mean(axis=1)[:, 0]
         )  # (b, k, 1, n) -> (b, n)
-    if isinstance(pool, (TokenPooling, keras.layers.Concatenate)):  # pool="token" or "token_gap"
+    if isinstance(pool, TokenPooling):
         tokens = 2 if any(layer.name == "pool_dist" for layer in encoder.layers) else 1
         reads[:, :tokens] = 1 / tokens
-    else:
-        reads[:, n - h * w :] = 1 / (h * w)
+        return reads
+    reads[:, n - h * w :] = 1 / (h * w)
+    if isinstance(pool, keras.layers.Concatenate):  # pool="token_gap": the class token beside the patches' mean
+        reads = reads / 2
+        reads[:, 0] = 1 / 2
     return reads
 
 
@@ -140,7 +143,7 @@ def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     """What the output of a ViT attends to: the rollout's row of the token that it reads.
 
     That is the class token, with a distillation token the mean of both; else the mean over the patches, or what attention pooling (MAP) takes
-    of each token.
+    of each token; with pool="token_gap" the class token and the patches, one half each.
 
     Args:
         model: a ViT, or a functional model that contains one.

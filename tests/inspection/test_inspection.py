@@ -67,7 +67,7 @@ def test_maps_are_on_the_patch_grid(tiny, pixels, options):
 READ = {
     "token": ({"registers": 2}, lambda rows: rows[..., 0, :]),
     "both tokens": ({"distillation_token": True}, lambda rows: rows[..., :2, :].mean(-2)),
-    "token_gap": ({"pool": "token_gap"}, lambda rows: rows[..., 0, :]),
+    "token_gap": ({"pool": "token_gap"}, lambda rows: (rows[..., 0, :] + rows[..., 1:, :].mean(-2)) / 2),
     "patches": ({"pool": "gap", "registers": 2}, lambda rows: rows[..., 2:, :].mean(-2)),
 }
 
