@@ -73,3 +73,8 @@ def test_mistakes_are_refused(text, message):
 def test_shifts_refuse_what_they_would_leave_behind():
     with pytest.raises(ValueError, match="cannot move boxes"):
         parse("shift(1)")({"image": RAMP, "boxes": np.zeros((1, 4), "float32")})
+
+
+def test_a_share_that_is_no_patch_is_refused():
+    with pytest.raises(ValueError, match="a share of 0.1 of 4 patches is none"):
+        parse("drop_patches(4, 0.1)").image(np.zeros((8, 8, 3), "uint8"), (0, 0))

@@ -87,6 +87,8 @@ def drop_patches(patch, share, fill=0):
         rows, columns = (max(length // side, 1) for length, side in zip(image.shape, sides))
         _check_divisible(image, *sides, f"drop_patches: patches of {patch} pixels")
         n = rows * columns
+        if share and not round(share * n):
+            raise ValueError(f"drop_patches: a share of {share} of {n} patches is none. Take a larger share, or smaller patches.")
         dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
         x = _in_patches(image, rows, columns)
         return _together(tf.where(dropped[:, None, None, None], tf.cast(fill, x.dtype), x), rows, columns)
