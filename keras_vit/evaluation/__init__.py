@@ -1,6 +1,6 @@
 """Evaluators of trained models and of frozen features, by name, and the functions that they use."""
 
-from keras_vit.evaluation.calibration import Calibration, Reliability, fit_temperature
+from keras_vit.evaluation.calibration import Calibration, fit_temperature
 from keras_vit.evaluation.classification import Classification
 from keras_vit.evaluation.features import Embedder, FeatureEvaluator, FeatureSplits
 from keras_vit.evaluation.few_shot import FewShot, few_shot
@@ -18,6 +18,7 @@ from keras_vit.evaluation.registry import (
     parse_evaluators,
     register,
 )
+from keras_vit.evaluation.reliability import Reliability
 from keras_vit.evaluation.robustness.corruptions import Corruptions
 from keras_vit.evaluation.robustness.patches import Occlusion, Shifts, ShuffledPatches
 

@@ -13,67 +13,12 @@ from keras_vit.evaluation.classification import check_class_count
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.reliability import BINS, Reliability, log_softmax
 from keras_vit.evaluation.sources import source_of
 from keras_vit.models.taps import ends_in_probabilities
 
-BINS = 15
 _ROWS = 4096  # of logits converted to float64 at a time
 _COLDEST, _HOTTEST = 0.01, 100.0  # temperatures
-
-
-def _log_softmax(logits, temperature=1.0):
-    z = np.asarray(logits, "float64") / temperature
-    z -= z.max(-1, keepdims=True)
-    return z - np.log(np.exp(z).sum(-1, keepdims=True))
-
-
-class Reliability:
-    """Accuracy and confidence of predictions by intervals of confidence, and their log-likelihood, added up batch by batch in float64.
-
-    The confidence of a prediction is its softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... are of equal width.
-
-    Args:
-        temperature: what logits are divided by.
-        bins: the number of intervals.
-
-    Attributes:
-        sums: (bins, 3): examples, right ones, confidences.
-    """
-
-    def __init__(self, temperature: float = 1.0, bins: int = BINS):
-        self.temperature, self.sums, self._nll = temperature, np.zeros((bins, 3)), 0.0
-
-    def add(self, logits: np.ndarray, labels: np.ndarray) -> "Reliability":
-        """Adds logits (b, classes) and labels (b,)."""
-        log_p = _log_softmax(logits, self.temperature)
-        confidence, right = np.exp(log_p.max(-1)), log_p.argmax(-1) == labels
-        bins = len(self.sums)
-        interval = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-        np.add.at(self.sums, interval, np.stack([np.ones_like(confidence), right, confidence], -1))
-        self._nll -= log_p[np.arange(len(labels)), labels].sum()
-        return self
-
-    @property
-    def examples(self) -> int:
-        return int(self.sums[:, 0].sum())
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.sums[:, 1].sum() / self.examples)
-
-    @property
-    def nll(self) -> float:
-        """The mean negative log-likelihood in nats."""
-        return float(self._nll / self.examples)
-
-    @property
-    def ece(self) -> float:
-        """The expected calibration error: |accuracy - mean confidence| of the intervals, averaged over examples."""
-        return float(np.abs(self.sums[:, 1] - self.sums[:, 2]).sum() / self.examples)
-
-    def intervals(self) -> list[list[float]]:
-        """[examples, accuracy, mean confidence] of each interval that has examples."""
-        return [[int(n), right / n, confidence / n] for n, right, confidence in self.sums.tolist() if n]
 
 
 def _slopes(logits, labels, inverse):
@@ -82,7 +27,7 @@ def _slopes(logits, labels, inverse):
     for start in range(0, len(labels), _ROWS):
         z, y = np.asarray(logits[start : start + _ROWS], "float64"), labels[start : start + _ROWS]
         z = z - z.max(-1, keepdims=True)
-        p = np.exp(_log_softmax(z, 1 / inverse))
+        p = np.exp(log_softmax(z, 1 / inverse))
         mean = (p * z).sum(-1)
         first += (mean - z[np.arange(len(y)), y]).sum()
         second += (p * np.square(z - mean[:, None])).sum()

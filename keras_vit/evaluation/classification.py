@@ -7,8 +7,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, evaluate_metrics
+from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.evaluation.sources import source_of
 from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 
@@ -36,12 +37,6 @@ def _shares(parts, wholes):
     return [float(part / whole) if whole else None for part, whole in zip(parts, wholes)]
 
 
-def _counted_rows(labels, classes, sample_weight):
-    """The labels as one-hot rows (b, classes); rows of zeros for examples with weight 0."""
-    rows = ops.one_hot(labels, classes)
-    return rows if sample_weight is None else rows * ops.cast(sample_weight > 0, rows.dtype)[:, None]
-
-
 class ClassCounts(keras.metrics.Metric):
     """For each true class, counts the predictions of every class; without `confusion` only examples, right ones and predictions.
 
@@ -56,12 +51,12 @@ class ClassCounts(keras.metrics.Metric):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         labels, best = ops.cast(ops.reshape(y_true, (-1,)), "int32"), ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-        rows = _counted_rows(labels, self.classes, sample_weight)  # (b, c)
+        rows = counted_rows(labels, self.classes, sample_weight)  # (b, c)
         if self.confusion:
             counts = ops.matmul(ops.transpose(rows), ops.one_hot(best, self.classes))  # (c, b) (b, c)
         else:
             right = ops.cast(ops.equal(best, labels), rows.dtype)[:, None]
-            predicted = _counted_rows(best, self.classes, sample_weight)  # (b, c)
+            predicted = counted_rows(best, self.classes, sample_weight)  # (b, c)
             counts = ops.stack([ops.sum(part, axis=0) for part in (rows, rows * right, predicted)], axis=1)  # (c, 3)
         self.counts.assign_add(ops.cast(counts, self.counts.dtype))
 
@@ -94,37 +89,6 @@ class ClassCounts(keras.metrics.Metric):
         if self.classes <= WHOLE_MATRIX:
             return {**found, "confusion": counts.astype("int64").tolist()}
         return {**found, "most_confused": confused_pairs(counts)}
-
-
-class CalibrationError(keras.metrics.Metric):
-    """The expected calibration error (ECE; Guo et al. 2017, arXiv 1706.04599, equation 3), of integer labels and logits.
-
-    The confidence of a prediction is its softmax probability. Predictions are divided into `bins` intervals of confidence of equal width,
-    (0, 1/bins], (1/bins, 2/bins]...; the result is the mean over examples of |accuracy - mean confidence| of their interval.
-    """
-
-    def __init__(self, bins=15, name="ece", dtype=None):
-        super().__init__(name=name, dtype=dtype)
-        self.bins = bins
-        self.sums = self.add_variable(shape=(bins, 3), initializer="zeros", name="sums")  # examples, right ones, confidences
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        p = ops.softmax(ops.cast(y_pred, "float32"), axis=-1)  # (b, c)
-        confidence, best = ops.max(p, axis=-1), ops.cast(ops.argmax(p, axis=-1), "int32")
-        right = ops.equal(best, ops.cast(ops.reshape(y_true, (-1,)), "int32"))
-        interval = ops.clip(ops.cast(ops.ceil(confidence * self.bins), "int32") - 1, 0, self.bins - 1)
-        rows = _counted_rows(interval, self.bins, sample_weight)  # (b, bins)
-        values = ops.stack([ops.ones_like(confidence), ops.cast(right, "float32"), confidence], axis=-1)  # (b, 3)
-        self.sums.assign_add(ops.cast(ops.matmul(ops.transpose(rows), values), self.sums.dtype))
-
-    def result(self):
-        examples, right, confidence = ops.unstack(ops.convert_to_tensor(self.sums), 3, axis=1)
-        return ops.divide_no_nan(ops.sum(ops.abs(right - confidence)), ops.sum(examples))
-
-    def details(self) -> dict[str, list]:
-        """ "calibration": for each interval with examples [examples, accuracy, mean confidence]."""
-        sums = ops.convert_to_numpy(self.sums).astype("float64")
-        return {"calibration": [[int(n), right / n, confidence / n] for n, right, confidence in sums.tolist() if n]}
 
 
 def check_class_count(classes, source):

@@ -3,8 +3,10 @@
 import dataclasses
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import keras
+from keras import ops
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
@@ -137,3 +139,9 @@ class LossAndMetrics(Evaluator):
             return Evaluation(evaluate_metrics(setting, source, preprocess, loss, metrics))
 
         return evaluate
+
+
+def counted_rows(labels: Any, classes: int, sample_weight: Any) -> Any:
+    """The labels as one-hot rows (b, classes); rows of zeros for examples with weight 0."""
+    rows = ops.one_hot(labels, classes)
+    return rows if sample_weight is None else rows * ops.cast(sample_weight > 0, rows.dtype)[:, None]

@@ -6,7 +6,8 @@ import pytest
 
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import Classification, Setting
-from keras_vit.evaluation.classification import CalibrationError, ClassCounts, confused_pairs
+from keras_vit.evaluation.classification import ClassCounts, confused_pairs
+from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.io.json_text import json_text
 from keras_vit.training import Model
 
