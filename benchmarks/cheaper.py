@@ -7,9 +7,8 @@ medians of the ratios within each round, so that a busy machine slows both sides
 """
 
 import pathlib
-import statistics
-import time
 
+from benchmarks.in_turns import speeds
 from trainers import flags
 
 MERGING = tuple(range(2, 17, 2))
@@ -23,24 +22,6 @@ def forms(block):
         "token merging": {f"r = {r}": {"token_merging": r} for r in MERGING},
         "least heeded": {f"{rate:.0%}": {"patch_dropout": rate, "patch_dropout_block": block} for rate in RATES},
         "random": {f"{rate:.0%}": {"patch_dropout": rate} for rate in RATES},
-    }
-
-
-def speeds(models, batch, repeats):
-    """{name: (images/s, the speed over that of the whole model)}, medians over rounds in which the models take turns."""
-    import tensorflow as tf
-
-    forwards = {name: tf.function(lambda model=model: model(batch, training=False)) for name, model in models.items()}
-    times = {name: [] for name in forwards}
-    for i in range(repeats + 1):
-        for name, forward in forwards.items():
-            began = time.perf_counter()
-            forward().numpy()
-            if i:  # the first round compiles
-                times[name].append(time.perf_counter() - began)
-    return {
-        name: (len(batch) / statistics.median(seconds), statistics.median(a / b for a, b in zip(times[WHOLE], seconds)))
-        for name, seconds in times.items()
     }
 
 
@@ -90,7 +71,7 @@ def main():
     else:
         shape = (values.batch_size, *whole.image_size, whole.channels)
         images, labels = np.random.default_rng(0).integers(0, 256, shape, dtype="uint8"), None
-    measured = speeds(models, tf.constant(images[: values.batch_size]), values.repeats)
+    measured = speeds(models, tf.constant(images[: values.batch_size]), values.repeats, WHOLE)
     rows = {}
     print(
         f"{'':22} {'tokens':>6} {'GFLOP':>6} {'images/s':>8} {'of whole':>8} {'' if labels is None else 'right of ' + str(len(labels))}"

@@ -7,10 +7,9 @@ medians of the ratios within each round, so that a busy machine slows both sides
 """
 
 import pathlib
-import statistics
 import tempfile
-import time
 
+from benchmarks.in_turns import speeds
 from trainers import flags
 
 # name: (mode, options of a keras.quantizers config)
@@ -60,24 +59,6 @@ def _right(model, images, labels, batch_size):
     return int((model.predict(images, batch_size=batch_size, verbose=0).argmax(-1) == labels).sum())
 
 
-def _speeds(models, batch, repeats):
-    """{form: (images/s, the speed over that of float32)}, medians over rounds in which the forms take turns."""
-    import tensorflow as tf
-
-    forwards = {name: tf.function(lambda form=form: form(batch, training=False)) for name, form in models.items()}
-    times = {name: [] for name in forwards}
-    for i in range(repeats + 1):
-        for name, forward in forwards.items():
-            began = time.perf_counter()
-            forward().numpy()
-            if i:  # the first round compiles
-                times[name].append(time.perf_counter() - began)
-    return {
-        name: (len(batch) / statistics.median(seconds), statistics.median(a / b for a, b in zip(times["float32"], seconds)))
-        for name, seconds in times.items()
-    }
-
-
 def main():
     import tensorflow as tf
 
@@ -92,7 +73,8 @@ def main():
     for name, form in models.items():
         print(f"{name:20} {_right(form, images, labels, values.batch_size):13} {_size(form) / 1e6:6.1f}", flush=True)
     print(f"{'':20} {'images/s':>13} {'of float32':>10}")
-    for name, (speed, ratio) in _speeds(models, tf.constant(images[: values.batch_size]), values.repeats).items():
+    measured = speeds(models, tf.constant(images[: values.batch_size]), values.repeats, "float32")
+    for name, (speed, ratio) in measured.items():
         print(f"{name:20} {speed:13.1f} {ratio:10.2f}")
 
 

@@ -1,7 +1,7 @@
 """`keras_vit.Model`: a functional Keras model whose fit, evaluate and predict are right for images, under every strategy.
 
 What it corrects in Keras' own: clipping, accumulation, several steps per execution, ragged batches and several workers under
-tf.distribute (room steps). Evaluation counts every example once although the last batch is padded; pixels on the wrong
+tf.distribute (training/steps). Evaluation counts every example once although the last batch is padded; pixels on the wrong
 scale are refused before training; unknown arguments are errors; batches can be mixed on the device.
 """
 

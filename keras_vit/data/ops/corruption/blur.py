@@ -1,4 +1,4 @@
-"""Blurs of pixels (h, w, 3), float64 from 0 to 1; see the room's docstring."""
+"""Blurs of pixels (h, w, 3), float64 from 0 to 1; see the package's docstring."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Contrast, saturation, elastic transforms, pixels and JPEG on pixels (h, w, 3), float64 from 0 to 1; see the room's docstring."""
+"""Contrast, saturation, elastic transforms, pixels and JPEG on pixels (h, w, 3), float64 from 0 to 1; see the package's docstring."""
 
 import numpy as np
 import tensorflow as tf

@@ -14,7 +14,7 @@ class Corruption:
 
     Attributes:
         kind: noise, blur, weather or digital.
-        function: (x, draws, *row) -> x, see the room's docstring.
+        function: (x, draws, *row) -> x, see the package's docstring.
         rows: its parameters at the strengths 1 to 5.
         is_extra: whether it is one of the four that the authors keep for validation.
     """

@@ -1,4 +1,4 @@
-"""Snow, frost, fog and light on pixels (h, w, 3), float64 from 0 to 1; see the room's docstring."""
+"""Snow, frost, fog and light on pixels (h, w, 3), float64 from 0 to 1; see the package's docstring."""
 
 import tensorflow as tf
 
