@@ -51,7 +51,7 @@ class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, qk_norm, attention_dropout: see MultiHeadSelfAttention.
+        heads, head_dim, qkv_bias, qk_norm, attention_dropout, causal: see MultiHeadSelfAttention.
         mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
@@ -77,6 +77,7 @@ class TransformerBlock(ComposedLayer):
         layer_scale: float | None = None,
         remat: bool = False,
         mlp_form: str = "gelu",
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -96,6 +97,7 @@ class TransformerBlock(ComposedLayer):
         self.layer_scale = None if layer_scale is None else number(layer_scale, f"{owner}: layer_scale")
         self.remat = flag(remat, f"{owner}: remat")
         self.mlp_form = mlp_form
+        self.causal = flag(causal, f"{owner}: causal")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
@@ -111,6 +113,7 @@ class TransformerBlock(ComposedLayer):
             epsilon=self.epsilon,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
+            causal=self.causal,
             dtype=policy,
             name="attention",
         )
@@ -157,6 +160,11 @@ class TransformerBlock(ComposedLayer):
         y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
+    def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What a causal block returns for one token; arguments and results are those of MultiHeadSelfAttention.attend_next."""
+        y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
+        return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
+
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
@@ -180,4 +188,5 @@ class TransformerBlock(ComposedLayer):
             "layer_scale": self.layer_scale,
             "remat": self.remat,
             "mlp_form": self.mlp_form,
+            "causal": self.causal,
         }
