@@ -5,6 +5,7 @@ from keras_vit.models.build import build
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
+from keras_vit.models.image_gpt import ImageGPT
 from keras_vit.models.lora import enable_lora, merge_lora
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
@@ -17,6 +18,7 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Classifier",
+    "ImageGPT",
     "ViT",
     "ViTSpec",
     "build",
