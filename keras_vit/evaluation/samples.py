@@ -1,6 +1,7 @@
 """What an ImageGPT draws: images of its own, and completions of images of which it sees the upper half."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,6 +12,15 @@ from keras_vit.evaluation.sources import source_of
 from keras_vit.models import ImageGPT
 
 _SMALLEST = 64  # pixels that an image in a picture has at least
+_COLUMNS = 8  # images in a row
+
+
+def _examples(source, preprocess, count):
+    """Images spread evenly over a source, as arrays (count, h, w, c) uint8."""
+    places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
+    batches = evaluation_batches(subset(source, places), preprocess, len(places), select=lambda example: (example["image"], 0))
+    [(images, _, weights)] = batches.as_numpy_iterator()
+    return images[weights > 0].astype("uint8")
 
 
 def tiled(rows: np.ndarray, gap: int = 2) -> np.ndarray:
@@ -38,6 +48,8 @@ class Samples(Evaluator):
         temperature, top_k, seed: as in ImageGPT.sample.
     """
 
+    score: ClassVar[str] = "samples"
+
     source: str | None = None
     split: str = "test"
     preprocess: str | None = None
@@ -56,22 +68,30 @@ class Samples(Evaluator):
         if min(self.count, self.images, self.completions) < 1:
             raise ValueError(f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more.")
         setting, source, preprocess = source_of(self, setting)
-        places = np.linspace(0, source.size - 1, min(self.images, source.size)).astype(int)
-        batches = evaluation_batches(subset(source, np.unique(places)), preprocess, len(np.unique(places)), select=lambda e: (e["image"], 0))
+        originals = _examples(source, preprocess, self.images)
 
         def evaluate():
             # A copy on one device, since sampling is not shared out among several.
             drawer = model if setting.strategy.engine is None else model.clone()
-            options = {"temperature": self.temperature, "top_k": self.top_k, "seed": self.seed}
-            drawn = drawer.sample(self.count, **options)
-            originals = next(iter(batches.as_numpy_iterator()))[0]
-            completed = drawer.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **options)
-            kept = drawer.pixels(drawer.colors(originals))
-            kept[:, drawer.image_size[0] // 2 if self.rows is None else self.rows :] = 255
-            rows = np.concatenate([originals[:, None], kept[:, None], completed.reshape(len(kept), -1, *kept.shape[1:])], axis=1)
-            columns = min(8, len(drawn))
-            whole = drawn[: len(drawn) // columns * columns]
-            pictures = {"samples": tiled(whole.reshape(-1, columns, *whole.shape[1:])), "completions": tiled(rows.astype("uint8"))}
-            return Evaluation({"samples": len(drawn)}, {"temperature": self.temperature, "top_k": self.top_k, "seed": self.seed}, {}, pictures)
+            pictures = {"samples": self._samples(drawer), "completions": self._completions(drawer, originals)}
+            return Evaluation({"samples": self.count}, self._options(), pictures=pictures)
 
         return evaluate
+
+    def _options(self):
+        return {"temperature": self.temperature, "top_k": self.top_k, "seed": self.seed}
+
+    def _samples(self, model):
+        """The picture of the samples, 8 in a row; what does not fill the last row is white."""
+        drawn = model.sample(self.count, **self._options())
+        columns = min(_COLUMNS, self.count)
+        blank = np.full((-self.count % columns, *drawn.shape[1:]), 255, "uint8")
+        return tiled(np.concatenate([drawn, blank]).reshape(-1, columns, *drawn.shape[1:]))
+
+    def _completions(self, model, originals):
+        """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and its completions."""
+        kept = model.pixels(model.colors(originals))
+        kept[:, model.image_size[0] // 2 if self.rows is None else self.rows :] = 255
+        made = model.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **self._options())
+        made = made.reshape(len(originals), self.completions, *made.shape[1:])
+        return tiled(np.concatenate([originals[:, None], kept[:, None], made], axis=1))

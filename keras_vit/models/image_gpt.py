@@ -76,7 +76,7 @@ class ImageGPT(Model):
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(images, model.colors(images))
 
-    `sample` draws images, and completes given ones. `encoder` is a ViT with the same weights, whose features are the mean of all pixels' tokens.
+    `sample` draws images, and completes given ones. `get_encoder()` is a ViT with the same weights, whose features are the mean of all pixels' tokens.
 
     Raises:
         ValueError: for an unknown variant or argument, or a palette that does not fit the image's channels.
@@ -117,8 +117,7 @@ class ImageGPT(Model):
         self.preprocessing = vit.preprocessing
         object.__setattr__(self, "_vit", vit)  # not a part of this model: it consists of the same layers
 
-    @property
-    def encoder(self) -> ViT:
+    def get_encoder(self) -> ViT:
         """The ViT from images to features, without a head; weights are shared."""
         return self._vit
 
@@ -168,7 +167,7 @@ class ImageGPT(Model):
         return sampling.sample(self, count, prompt, rows, temperature, top_k, seed, batch_size)
 
     def get_config(self):
-        config = self.encoder.arguments()
+        config = self._vit.arguments()
         kept = ("variant", "image_size", "channels", "preprocessing", "remat", "dtype")
         return {**{name: config[name] for name in kept}, "name": self.name, **state.to_config(self)}
 
