@@ -29,7 +29,7 @@ COLORS = 512
 _FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "fc_norm": False, "pre_logits": None}
 
 
-def _spec(variant, colors, overrides):
+def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, overrides: Mapping[str, Any]) -> ViTSpec:
     """The ViTSpec of an iGPT.
 
     Raises:
@@ -98,7 +98,7 @@ class ImageGPT(Model):
         name = model_name(name, "image_gpt")
         encoder_name = "vit" if name == "image_gpt" else name  # so that the input is called "image", or by the name
         vit = ViT(
-            _spec(variant, colors, overrides),
+            image_gpt_spec(variant, colors, overrides),
             image_size,
             classes=None,
             channels=channels,
@@ -120,6 +120,11 @@ class ImageGPT(Model):
     def get_encoder(self) -> ViT:
         """The ViT from images to features, without a head; weights are shared."""
         return self._vit
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The grid of tokens (h, w): the image's size."""
+        return self._vit.grid
 
     @property
     def palette(self) -> np.ndarray:

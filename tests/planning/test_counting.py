@@ -50,6 +50,7 @@ FORMS = [
     ("Ti/2", (32, 16), 5, 3, {"conv_stem": (8, 16), "conv_strides": (2, 1), "pool": "gap", "positions": "sincos2d"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": 5, "registers": 2, "patch_dropout": 0.2, "pool": "token_gap"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": (3, 5), "patch_dropout": 0.5, "patch_dropout_block": 1, "pool": "map"}),
+    ("Ti/1", (4, 6), 5, 3, {"palette": 9, "causal": True, "class_token": True, "pool": "gap"}),
     ("R+Ti/16", (64, 32), 5, 3, {"stem_width": 32}),
     ("R26+Ti/32", (64, 32), 5, 4, {"stem": (2, 1, 1), "stem_width": 32}),
     ("R50x1", (33, 65), 5, 3, {"units": (1, 2), "width_factor": 0.5}),

@@ -15,6 +15,7 @@ import keras_vit
 from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.models import make_bit_spec, make_spec
+from keras_vit.models.image_gpt import image_gpt_spec
 from keras_vit.planning import dry_run
 from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve
@@ -34,8 +35,11 @@ def rows(name):
 
 def spec_of(config):
     """The whole spec of a config's model."""
+    overrides = spec_overrides(config)
+    if config.task == "autoregressive":
+        return image_gpt_spec(config.model.variant, overrides.pop("palette"), overrides)
     make = make_spec if "/" in config.model.variant else make_bit_spec
-    return make(config.model.variant, **spec_overrides(config))
+    return make(config.model.variant, **overrides)
 
 
 def shrunk_text(text, factor):
@@ -62,7 +66,7 @@ def shrink(name, **data):
         config.model.update(units=(1, 1), width_factor=0.5)
         size = 32
     else:
-        config.model.update(SMALL, **({"pre_logits": 16} if spec.pre_logits else {}))
+        config.model.update(SMALL, **({"pre_logits": 16} if spec.pre_logits else {}), **({"palette": 8} if spec.palette else {}))
         size = min(whole, 2 * spec.stride[0])
     config.model.image_size = size
     for part in (config.data, *config.evals.values()):
