@@ -57,7 +57,7 @@ def _about(subject):
         ("image", f"{height}x{width} pixels, height and width"),
     ]
     if subject.is_vit:
-        h, w = encoder.get_layer("position_embedding").grid
+        h, w = taps.patch_grid(encoder)
         spec = model.spec
         rows.append(("patches", f"{h} rows of {w}, one for each {height // h}x{width // w} pixels"))
         if spec is not None and spec.prefix:
