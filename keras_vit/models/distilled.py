@@ -159,6 +159,9 @@ class Distilled(Model):
     def fixed_variables(self) -> list:
         return self.teacher.variables
 
+    def get_encoder(self) -> Model:
+        return self.student
+
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
         """Keras' compile.
 
