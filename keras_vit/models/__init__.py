@@ -3,6 +3,7 @@
 from keras_vit.models.bit import BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.build import build
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.distilled import Distilled
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
 from keras_vit.models.lora import enable_lora, merge_lora
@@ -17,6 +18,7 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Classifier",
+    "Distilled",
     "ViT",
     "ViTSpec",
     "build",
