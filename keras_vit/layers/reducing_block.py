@@ -38,7 +38,9 @@ class ReducingBlock(TransformerBlock):
         super().__init__(*args, prefix=prefix, **kwargs)
         owner = "ReducingBlock"
         if self.positions is not None:
-            raise ValueError(f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which there are.')
+            raise ValueError(
+                f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which there are.'
+            )
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
         self.class_token = flag(class_token, f"{owner}: class_token")
