@@ -15,13 +15,14 @@ from keras_vit.layers.patches import check_tokens, pair
 from keras_vit.layers.registration import serializable
 
 
-def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> np.ndarray:
-    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057).
+def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0, reaches: bool = True) -> np.ndarray:
+    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), in the form of big_vision or, not `reaches`, of MAE.
 
     Args:
         grid: (h, w) patches.
         width: the tokens' size d.
         temperature: the longest wavelength, divided by 2 pi.
+        reaches: whether the last of the d/4 wavelengths is the longest, as in big_vision, or one step short of it, as in MAE.
 
     Returns:
         (h*w, d) float32; the quarters of a row are sin x, cos x, sin y, cos y.
@@ -32,7 +33,7 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
     if width % 4:
         raise ValueError(f"2-D sin-cos positions need a width divisible by 4, got {width}.")
     y, x = np.mgrid[: grid[0], : grid[1]]  # (h, w) each
-    omega = np.arange(width // 4, dtype="float64") / max(width // 4 - 1, 1)
+    omega = np.arange(width // 4, dtype="float64") / (max(width // 4 - 1, 1) if reaches else width // 4)
     omega = 1.0 / temperature**omega
     x, y = np.outer(x.ravel(), omega), np.outer(y.ravel(), omega)  # (n, d/4)
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
@@ -44,11 +45,16 @@ def _learned(layer, grid, prefix, width):
 
 
 def _sincos(layer, grid, prefix, width):
-    table = np.concatenate([np.zeros((prefix, width), "float32"), sincos_2d(grid, width)])
-    return table[None]
+    return fixed_table(layer.kind, grid, prefix, width)
 
 
-KINDS = {"learned": _learned, "sincos2d": _sincos}
+def fixed_table(kind: str, grid: tuple[int, int], prefix: int, width: int) -> np.ndarray:
+    """The table (1, prefix + h*w, d) of a fixed kind, "sincos2d" or "sincos2d_mae": zeros for the prefix tokens."""
+    table = sincos_2d(grid, width, reaches=kind == "sincos2d")
+    return np.concatenate([np.zeros((prefix, width), "float32"), table])[None]
+
+
+KINDS = {"learned": _learned, "sincos2d": _sincos, "sincos2d_mae": _sincos}
 
 
 @serializable
@@ -58,7 +64,7 @@ class AddPositionEmbs(keras.layers.Layer):
     Args:
         grid: (h, w) patches; a rectangle is possible. Resampling to another resolution reads it.
         prefix: number of tokens before the patches, such as the class token.
-        kind: "learned" (1-D, the paper's default) or "sincos2d" (fixed; zeros for the prefix tokens).
+        kind: "learned" (1-D, the paper's default), or "sincos2d" or "sincos2d_mae" (fixed; zeros for the prefix tokens).
         stddev: standard deviation of the initial learned positions.
 
     Input and output (b, prefix + h * w, d).

@@ -73,7 +73,7 @@ class ViTSpec:
         class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
         registers: number of register tokens, after the class token.
         distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
-        positions: "learned" or "sincos2d".
+        positions: "learned"; or fixed, "sincos2d" as big_vision's models have them, "sincos2d_mae" as MAE's.
         position_std: standard deviation of the initial learned positions, 0.02 in the paper's code. Small data sets learn better
             with more (docs/recipes.md).
         pool: "token", "gap" (mean of the patch tokens), "map", or "token_gap" (both, concatenated: DINOv2's classifiers).
@@ -297,7 +297,7 @@ def _check_effect(overrides, spec):
     """
     unused = {
         "gelu": spec.mlp_form == "swiglu" and spec.pool != "map" and 'mlp_form="swiglu" has no GELU',
-        "position_std": spec.positions != "learned" and f'positions="{spec.positions}" are not learned',
+        "position_std": spec.positions.startswith("sincos2d") and f'positions="{spec.positions}" are not learned',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",

@@ -3,6 +3,7 @@
 from keras_vit.optim import AdamW, GlobalGradient, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 from keras_vit.training.averages import EvaluateAverage, swap_averages
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
@@ -14,6 +15,9 @@ __all__ = [
     "EvaluateAverage",
     "GlobalGradient",
     "Lookahead",
+    "MaskedAccuracy",
+    "MaskedCrossEntropy",
+    "MaskedSquaredError",
     "Mixup",
     "MixupOrCutmix",
     "Model",
