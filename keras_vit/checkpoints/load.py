@@ -244,11 +244,6 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
     model = keras_file.load(path)
     if image_size is None and classes is None and class_names is None and head == "keep" and not changes:
         return model
-    if not isinstance(model, Classifier):
-        raise ValueError(
-            f'"{path}" holds a keras_vit.Model built on a ViT or BiT, which is loaded only as it is: without image_size, '
-            "classes, head or other changes. Load the ViT or BiT with these changes, then build the model again."
-        )
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
 

@@ -20,6 +20,11 @@ from keras_vit.training import Model
 DTYPES = ("float32", "float16")
 
 
+def encoder_of(model: keras.Model) -> keras.Model:
+    """The model whose features are measured: what `get_encoder` says, or a plain Keras model itself."""
+    return model.get_encoder() if hasattr(model, "get_encoder") else model
+
+
 class Embedder:
     """Embeds the images of a source with a model, using the weights that it has at the time of the call.
 
@@ -50,6 +55,7 @@ class Embedder:
         if dtype not in DTYPES:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
         if output is None:
+            model = encoder_of(model)
             own = getattr(model, "features", None)
             output = taps.features(model) if own is None else own
         self._extractor = Model(model.input, output)
@@ -190,10 +196,11 @@ class FeatureEvaluator(Evaluator):
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         if self.source is None:
             raise ValueError('An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".')
-        model = setting.model
-        preprocess = self.preprocess or default_preprocessing(model)
+        preprocess = self.preprocess or default_preprocessing(encoder_of(setting.model))
         with setting.strategy.scope():
-            embedder = Embedder(model, preprocess, setting.batch_size, self.dtype, setting.verbose and setting.strategy.chief)
+            embedder = Embedder(
+                setting.model, preprocess, setting.batch_size, self.dtype, setting.verbose and setting.strategy.chief
+            )
         train, test = open_pair(self.source, self.train, self.test, setting.data_dir)
         splits = FeatureSplits(embedder, train, test, data_dir=setting.data_dir)
         self.check(splits)

@@ -105,6 +105,13 @@ class DescribedModel(keras.Model):
         state.restore(model, training)
         return model
 
+    def get_encoder(self) -> keras.Model:
+        """The model from images to features, whose features are measured and which is fine-tuned: this model itself.
+
+        A model of pre-training, which sees images otherwise, says here what it teaches; weights are shared.
+        """
+        return self
+
     @classmethod
     def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:
         """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the catalogue.
