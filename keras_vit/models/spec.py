@@ -76,8 +76,8 @@ class ViTSpec:
         class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
         registers: number of register tokens, after the class token.
         distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
-        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" (layers.AddPositionEmbs); in the attention:
-            "relative", "relative2d", "rope2d" (layers.MultiHeadSelfAttention); or "none".
+        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" as in big_vision, "sincos2d_mae" (layers.AddPositionEmbs);
+            in the attention: "relative", "relative2d", "rope2d" (layers.MultiHeadSelfAttention); or "none".
         positions_at: where they are added: at the "stem", once; at "every" block's input, each with a table of its own; or "shared", one
             table at every block's input.
         position_std: standard deviation of the initial learned tables, 0.02 in the paper's code. Small data sets learn better
