@@ -62,7 +62,9 @@ class Samples(Evaluator):
     def prepare(self, setting):
         model = setting.model
         if not isinstance(model, ImageGPT):
-            raise ValueError(f'The evaluator "samples" needs a keras_vit.ImageGPT, which draws images; got a {type(model).__name__}.')
+            raise ValueError(
+                f'The evaluator "samples" needs a keras_vit.ImageGPT, which draws images; got a {type(model).__name__}.'
+            )
         if min(self.count, self.images, self.completions) < 1:
             raise ValueError(f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more.")
         setting, source, preprocess = source_of(self, setting)

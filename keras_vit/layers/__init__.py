@@ -13,6 +13,8 @@ from keras_vit.layers.patches import PatchEncoder, PatchGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.reducing_block import ReducingBlock
+from keras_vit.layers.relative import RelativeAttention, RelativeBias
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import ClassToken
 
 __all__ = [
@@ -32,6 +34,9 @@ __all__ = [
     "PatchGrid",
     "PixelNormalization",
     "ReducingBlock",
+    "RelativeAttention",
+    "RelativeBias",
+    "RotaryPositions",
     "StdConv2D",
     "TokenPooling",
     "TransformerBlock",

@@ -15,8 +15,27 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.masking import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.merging import log_sizes
+from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
+from keras_vit.layers.relative import RelativeAttention, RelativeBias
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.seeds import fold_in
+
+# The positions that are in the attention rather than added to the tokens.
+RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
+POSITIONS = (*RELATIVE, "rope2d")
+
+
+def check_positions(positions: str | None, grid: Any, owner: str) -> None:
+    """Refuses positions that attention does not have, and those without a grid.
+
+    Raises:
+        ValueError: `owner` begins the message.
+    """
+    if positions is not None and positions not in POSITIONS:
+        raise ValueError(f"{owner}: unknown positions {positions!r}. Valid: {', '.join(POSITIONS)}, or None.")
+    if positions is not None and grid is None:
+        raise ValueError(f'{owner}: positions="{positions}" need the grid (h, w) of the patches, got None.')
 
 
 @serializable
@@ -31,6 +50,9 @@ class MultiHeadSelfAttention(ComposedLayer):
         epsilon: of those normalisations.
         dropout: rate after the output map.
         attention_dropout: rate on the attention weights.
+        positions: "relative" or "relative2d" (layers.RelativeAttention, RelativeBias: a term of the scores), "rope2d"
+            (layers.RotaryPositions); None for an attention that knows no places.
+        grid, prefix: for these, the (h, w) patches and the number of tokens before them.
         causal: whether each token attends only to itself and to those before it.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call and of
@@ -51,11 +73,18 @@ class MultiHeadSelfAttention(ComposedLayer):
         epsilon: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        positions: str | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
         causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         owner = "MultiHeadSelfAttention"
+        check_positions(positions, grid, owner)
+        self.positions = positions
+        self.grid = None if grid is None else pair(grid, f"{owner}: grid")
+        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
         self.heads = integer(heads, f"{owner}: heads")
         self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
         self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
@@ -89,9 +118,26 @@ class MultiHeadSelfAttention(ComposedLayer):
                 norm.build((None, self.heads, None, self.size))
         self.out = Dense(width, dtype=policy, name="out")
         self.out.build((*input_shape[:-1], inner))
+        self._build_positions(input_shape[1])
         self.weights_dropout = Dropout(self.attention_dropout, dtype=policy, name="attention_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=policy, name="dropout")
         self.restore_dense()
+
+    def _build_positions(self, n):
+        """The layer that knows places, on queries or keys (b, k, n, c); None for none."""
+        self.rotary = self.relative = None
+        if self.positions is None:
+            return
+        if n is None:
+            raise ValueError(
+                f'MultiHeadSelfAttention: positions="{self.positions}" need a fixed number of tokens, got one that is known only at run time.'
+            )
+        arguments = {"grid": self.grid, "prefix": self.prefix, "dtype": self.dtype_policy}
+        if self.positions == "rope2d":
+            self.rotary = RotaryPositions(**arguments, name="rotary")
+        else:
+            self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
+        (self.rotary or self.relative).build((None, self.heads, n, self.size))
 
     def _split(self, x):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
@@ -102,8 +148,11 @@ class MultiHeadSelfAttention(ComposedLayer):
         q = self._split(self.query(x))
         if self.qk_norm:
             q = self.query_norm(q)
+        if self.rotary is not None:
+            q = self.rotary(q)
         q = q * ops.cast(self.size**-0.5, q.dtype)
-        return ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))
+        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, m, n)
+        return scores if self.relative is None else scores + self.relative(q)
 
     def _weights_over(self, keys, x, mask, attention_mask, sizes):
         """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
@@ -119,7 +168,8 @@ class MultiHeadSelfAttention(ComposedLayer):
 
     def _keys(self, x):
         keys = self._split(self.key(x))
-        return self.key_norm(keys) if self.qk_norm else keys
+        keys = self.key_norm(keys) if self.qk_norm else keys
+        return keys if self.rotary is None else self.rotary(keys)
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
         """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
@@ -184,5 +234,8 @@ class MultiHeadSelfAttention(ComposedLayer):
             "epsilon": self.epsilon,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "positions": self.positions,
+            "grid": self.grid,
+            "prefix": self.prefix,
             "causal": self.causal,
         }

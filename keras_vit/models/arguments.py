@@ -21,6 +21,7 @@ class ViTOverrides(TypedDict, total=False):
     class_token: bool | None
     registers: int
     positions: str
+    positions_at: str
     position_std: float
     pool: str
     pre_logits: int | None

@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models import sampling, taps
 from keras_vit.models.arguments import ViTOverrides
@@ -37,12 +38,20 @@ def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, over
     """
     if isinstance(variant, str) and "/" not in variant and variant not in VARIANTS:
         hint = did_you_mean(variant, VARIANTS)
-        raise ValueError(f'Unknown variant "{variant}" of ImageGPT.{hint} Valid: {", ".join(VARIANTS)}; or a ViT of patch size 1.')
+        raise ValueError(
+            f'Unknown variant "{variant}" of ImageGPT.{hint} Valid: {", ".join(VARIANTS)}; or a ViT of patch size 1.'
+        )
     for name, value in _FIELDS.items():
         if overrides.get(name, value) != value:
             raise ValueError(f"{name}={overrides[name]!r}: an ImageGPT has {name}={value!r}. Leave it out.")
     row = {"patch_size": 1, **VARIANTS[variant]} if isinstance(variant, str) and variant in VARIANTS else variant
-    return make_spec(row, **{**overrides, **_FIELDS, "palette": colors})
+    spec = make_spec(row, **{**overrides, **_FIELDS, "palette": colors})
+    if spec.positions not in KINDS or spec.positions_at != "stem":
+        raise ValueError(
+            f'positions="{spec.positions}", positions_at="{spec.positions_at}": an ImageGPT adds positions to its tokens once. '
+            f'Valid: {", ".join(KINDS)}, with positions_at="stem".'
+        )
+    return spec
 
 
 def _colors(variant, palette):
@@ -50,7 +59,9 @@ def _colors(variant, palette):
     if palette is not None and not is_integer(palette):
         palette = np.asarray(palette, "float32")
         if palette.ndim != 2 or not np.isfinite(palette).all():
-            raise ValueError(f"palette must be a number of colours, or pixel values 0..255 (colors, c), got shape {palette.shape}.")
+            raise ValueError(
+                f"palette must be a number of colours, or pixel values 0..255 (colors, c), got shape {palette.shape}."
+            )
         return len(palette), palette
     fields = variant.to_dict() if isinstance(variant, ViTSpec) else variant if isinstance(variant, Mapping) else {}
     return palette or fields.get("palette") or COLORS, None

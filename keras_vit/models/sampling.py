@@ -32,7 +32,7 @@ def next_logits(model: Any, place: Any, previous: Any, cache: tuple) -> tuple[An
     """
     pixels, start, positions = (model.get_layer(name) for name in ("patch_encoder", "class_token", "position_embedding"))
     x = ops.where(ops.equal(place, 0), ops.cast(start.tokens[0], pixels.compute_dtype), pixels.embed(previous))  # (b, d)
-    table = ops.convert_to_tensor(positions.embedding)  # (1, 1 + n, d)
+    table = positions.table()  # (1, 1 + n, d)
     x = x[:, None] + ops.cast(ops.take(table, ops.reshape(place, (1,)), axis=1), x.dtype)  # (b, 1, d)
     kept = []
     for block, (keys, values) in zip(taps.blocks(model), cache):
@@ -109,14 +109,18 @@ def sample(model, count, prompt, rows, temperature, top_k, seed, batch_size) -> 
     """See ImageGPT.sample."""
     colors, given = _prompt(model, prompt, count, rows)
     if number(temperature, "temperature") <= 0:
-        raise ValueError(f"temperature must be above 0, got {temperature!r}. For the likeliest colour at each pixel give top_k=1.")
+        raise ValueError(
+            f"temperature must be above 0, got {temperature!r}. For the likeliest colour at each pixel give top_k=1."
+        )
     if top_k is not None and integer(top_k, "top_k") > model.output_shape[-1]:
         raise ValueError(f"top_k={top_k}: the palette has {model.output_shape[-1]} colours.")
     n, size = colors.shape[1], min(integer(batch_size, "batch_size"), len(colors))
     sampler, parts = _sampler(model, top_k), []
     uniform = np.random.default_rng(integer(seed, "seed", least=0)).random((len(colors), n), "float32")
     for i in range(0, len(colors), size):
-        rest = [np.resize(array[i : i + size], (size, n)) for array in (colors, uniform)]  # whole batches, so that one is compiled
+        rest = [
+            np.resize(array[i : i + size], (size, n)) for array in (colors, uniform)
+        ]  # whole batches, so that one is compiled
         each = np.full(size, given, "int32"), np.full(size, temperature, "float32")
         parts.append(sampler.predict_on_batch(dict(zip(("colors", "uniform", "given", "temperature"), (*rest, *each)))))
     return model.pixels(np.concatenate(parts)[: len(colors)])
