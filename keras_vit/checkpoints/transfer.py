@@ -204,7 +204,9 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
         new[name] = changes.pop(name, new[name])
     if new["channels"] != config["channels"]:
         if getattr(spec, "palette", None) is not None:
-            raise ValueError(f"channels={new['channels']}: the palette's colours have {config['channels']} values. Leave channels out.")
+            raise ValueError(
+                f"channels={new['channels']}: the palette's colours have {config['channels']} values. Leave channels out."
+            )
         for name in ("mean", "std"):
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
     if "pool" in changes:

@@ -37,7 +37,9 @@ def first_filters(model: keras.Model) -> FirstFilters:
     names = {layer.name for layer in encoder.layers}
     layer = encoder.get_layer(next(name for name in _FIRST if name in names))
     if isinstance(layer, PaletteEncoder):
-        raise ValueError(f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of a palette.')
+        raise ValueError(
+            f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of a palette.'
+        )
     kernel = layer.standardized() if isinstance(layer, StdConv2D) else layer.kernel
     return FirstFilters(keras.ops.convert_to_numpy(kernel).astype("float32"), layer.name, layer.name == "patch_encoder")
 

@@ -136,7 +136,9 @@ def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
     np.testing.assert_array_equal(kept[:1], made[:1])
     assert (kept[1:] == 255).all() and np.abs(original[:1].astype(int) - kept[:1]).max() <= 26
     with pytest.raises(ValueError, match='"samples" needs a keras_vit.ImageGPT, which draws images; got a ViT'):
-        make_evaluator("samples", {}).prepare(Setting(keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16)))
+        make_evaluator("samples", {}).prepare(
+            Setting(keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16))
+        )
 
 
 def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config):
