@@ -1,7 +1,7 @@
 """iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): a Transformer that predicts the colour of each pixel from those before it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models import sampling, taps
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import model_name
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
@@ -103,7 +102,7 @@ class ImageGPT(Model):
         remat: bool | Sequence[int] = False,
         name: str | None = "image_gpt",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[ViTOverrides],
+        **overrides: Any,
     ):
         colors, values = _colors(variant, palette)
         name = model_name(name, "image_gpt")
