@@ -20,7 +20,7 @@ class ReducingBlock(TransformerBlock):
         merged: how many patches are then merged into others (ToMe, arXiv 2210.09461), at most half of them.
         prefix: number of tokens before the patches, which stay as they are.
         class_token: whether the first token's attention says what is heeded; else that of all tokens.
-        **kwargs: see TransformerBlock.
+        heads, mlp_dim, **kwargs: see TransformerBlock.
 
     Input (b, n, d), and `sizes` (b, n), integers: how many tokens each stands for; None for 1 each. Output: tokens (b, m, d) and their
     sizes (b, m) with m = prefix + kept - merged. It takes no masks.
@@ -28,17 +28,21 @@ class ReducingBlock(TransformerBlock):
 
     def __init__(
         self,
-        *args: Any,
+        heads: int,
+        mlp_dim: int,
+        *,
         kept: int | None = None,
         merged: int = 0,
         prefix: int = 0,
         class_token: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(*args, prefix=prefix, **kwargs)
+        super().__init__(heads, mlp_dim, prefix=prefix, **kwargs)
         owner = "ReducingBlock"
         if self.positions is not None:
-            raise ValueError(f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which there are.')
+            raise ValueError(
+                f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which there are.'
+            )
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
         self.class_token = flag(class_token, f"{owner}: class_token")

@@ -26,7 +26,9 @@ def rotary_angles(grid: tuple[int, int], size: int, base: float = 100.0) -> np.n
         ValueError: if the width of a head is not a multiple of 4.
     """
     if size % 4:
-        raise ValueError(f'positions="rope2d" need heads whose width is divisible by 4, got {size}. Change heads, or set head_dim.')
+        raise ValueError(
+            f'positions="rope2d" need heads whose width is divisible by 4, got {size}. Change heads, or set head_dim.'
+        )
     periods = base ** (np.arange(size // 4) / (size // 4))  # (c/4,)
     centres = [2 * (np.arange(m) + 0.5) / m - 1 for m in grid]
     places = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 2)  # (h, w, 2) -> (h*w, 2)

@@ -20,9 +20,7 @@ from keras_vit.models.stems import conv_stem, hybrid_stem
 
 def _positions(spec, grid, policy, name="position_embedding", registers=0):
     """The layer that adds a table."""
-    return layers.AddPositionEmbs(
-        grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name
-    )
+    return layers.AddPositionEmbs(grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name)
 
 
 def embed(

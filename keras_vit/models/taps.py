@@ -153,7 +153,9 @@ def patch_grid(model: keras.Model) -> tuple[int, int]:
     """
     grid = next((grid for grid in (getattr(layer, "grid", None) for layer in model.layers) if grid is not None), None)
     if grid is None:
-        raise ValueError(f'"{model.name}" does not say how its patches lie: it has neither a PatchEncoder nor an AddPositionEmbs.')
+        raise ValueError(
+            f'"{model.name}" does not say how its patches lie: it has neither a PatchEncoder nor an AddPositionEmbs.'
+        )
     return tuple(grid)
 
 

@@ -14,6 +14,7 @@ from keras_vit.inspection.model_page import images, sections
 from keras_vit.inspection.model_page.subject import Section, Subject, class_number
 from keras_vit.inspection.photographs import evenly
 from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.models import taps
 
 PAGE = "index.html"
 _NUMBERS = "inspection.json"
