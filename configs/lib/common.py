@@ -60,6 +60,7 @@ def base():
     """The defaults: the paper's ViT-B/16, AdamW with a warm-up and cosine, softmax cross-entropy."""
     config = ConfigDict()
     config.task = "classification"  # or your own: "package.module:Class", "path/to/file.py:Class"
+    config.objective = ConfigDict()  # the task's own options
     config.seed = 0
     config.model = _model()
     config.dtype = "float32"  # or mixed_bfloat16, mixed_float16

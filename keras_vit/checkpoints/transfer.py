@@ -13,8 +13,9 @@ from keras_vit.checkpoints.resample import check_method, resample_axis, resample
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.composed import dense_config
 from keras_vit.layers.patches import grid_size, pair
-from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec, taps
 from keras_vit.models.arguments import Changes
+from keras_vit.training.described import DescribedModel
 
 HEADS = ("keep", "reset", "drop")
 # The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other than "map", and
@@ -62,6 +63,32 @@ def model_weights(model: Classifier) -> dict[str, np.ndarray]:
     return {v.path.removeprefix(prefix): keras.ops.convert_to_numpy(v) for v in model.weights}
 
 
+def classifier_in(model: keras.Model) -> Classifier:
+    """The ViT or BiT that a model is built on: itself, or one without a head that has a copy of its weights.
+
+    Args:
+        model: a keras_vit.Model; of one for pre-training its `get_encoder` counts.
+
+    Raises:
+        ValueError: if it is not built on one ViT or BiT.
+    """
+    model = model.get_encoder()
+    if isinstance(model, Classifier):
+        return model
+    holder, _ = taps.encoder_in(model)
+    if isinstance(holder, Classifier):
+        return holder
+    if model.spec is None or model.image_size is None:
+        raise ValueError(f'"{model.name}" is not built on one ViT or BiT that takes its images.')
+    check_plain(holder, "Taking a ViT or BiT out of a model")
+    family = BiT if isinstance(model.spec, BiTSpec) else ViT
+    bare = family(model.spec, model.image_size, None, model.channels, preprocessing=model.preprocessing, dtype=model.dtype_policy)
+    for layer in bare.layers:
+        if layer.weights:
+            layer.set_weights(holder.get_layer(layer.name).get_weights())
+    return bare
+
+
 def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[str] = ()) -> None:
     """Assigns `weights`, {path: array}, to the model; weights whose paths start with one of `keep` do not change.
 
@@ -82,6 +109,23 @@ def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[
         )
     for path, variable in target.items():
         variable.assign(weights[path])
+
+
+def without_own_head(model: keras.Model, head: str) -> Classifier:
+    """The ViT or BiT to adapt, for the argument `head`: of a model that is built on one, the one inside.
+
+    Raises:
+        ValueError: if a head is to be kept that is not a ViT's or BiT's.
+    """
+    if isinstance(model, Classifier):
+        return model
+    if head == "keep" or not isinstance(model, DescribedModel):
+        raise ValueError(
+            f'"{model.name}" is a {type(model).__name__} built on a ViT or BiT, whose own head stays only if nothing is to change. '
+            'head="drop" takes the ViT or BiT inside it, head="reset" with classes=... gives that a new head; or build the model again on '
+            "a ViT or BiT that was loaded with these changes."
+        )
+    return classifier_in(model)
 
 
 def _check_head(head, classes, old):
@@ -252,7 +296,7 @@ def transfer(
     """A new model with the weights of `model`.
 
     Args:
-        model: a ViT or BiT.
+        model: a ViT or BiT; with head="reset" or "drop" also a keras_vit.Model built on one, whose own head goes.
         image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the model's.
         classes, class_names: of the new head. With the old head class_names names its classes. "imagenet" stands for the names of
             ImageNet-1k's 1000 classes, which are downloaded once.
@@ -268,10 +312,7 @@ def transfer(
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file.")
-    if not isinstance(model, Classifier):
-        raise ValueError(
-            f"transfer takes a ViT or BiT, got a {type(model).__name__}. Build the model on a transferred ViT or BiT again."
-        )
+    model = without_own_head(model, head)
     given = {
         "image_size": image_size,
         "classes": classes,

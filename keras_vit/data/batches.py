@@ -16,6 +16,7 @@ from keras_vit.data.sharding import HostShard
 from keras_vit.data.sources.base import Source, fold
 
 Select = Callable[[dict[str, Any]], tuple]
+_SELECT = 0x73656C65  # folds an example's own seed from that of its ops, so that the two draw different numbers
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
@@ -26,7 +27,7 @@ def image_and_label(example: dict[str, Any]) -> tuple:
     """
     if "label" not in example:
         raise ValueError(
-            f'The examples have no "label", only {", ".join(example)}: say by select= what a batch holds, a function of an example that '
+            f'The examples have no "label", only {", ".join(name for name in example if name != "seed")}: say by select= what a batch holds, a function of an example that '
             "returns (x, y) or (x, y, weights)."
         )
     return example["image"], example["label"]
@@ -51,6 +52,17 @@ def _check_outputs(outputs, text):
             raise ValueError(
                 f"select= returns a target of shape {tuple(spec.shape)}, and a batch needs fixed shapes: pad it to a fixed number of rows."
             )
+
+
+def _selected(source, ops, select, seed):
+    """A function: (number of a row, key) -> what `select` makes of the preprocessed example, which has a seed of its own, (2,) int64."""
+
+    def prepare(number, key):
+        own = fold(seed, number)
+        example = ops(source.read(key), own if ops.random else None)
+        return select({**example, "seed": tf.cast(tf.random.experimental.stateless_fold_in(own, _SELECT), tf.int64)})
+
+    return prepare
 
 
 def _mapped(source, keys, prepare, text, rows, batches=None):
@@ -108,17 +120,15 @@ def training_batches(
         errors: an ExampleErrors, which counts the examples that cannot be used; None for a new one, with a limit of 100.
         deterministic: False takes records from whichever file has some ready, so that a slow file holds nothing up: the order of records,
             and the example at which a resumed run continues, are then not exact. Random access is not affected.
-        select: a preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes.
+        select: a preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes. The example's
+            "seed", (2,) int64, is its own: what is drawn from it is the same on any number of devices, resumed or not.
 
     Raises:
         ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer files of records than hosts, no
             data service answers, or the examples lack what `select` takes.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
-
-    def prepare(number, key):
-        return select(ops(source.read(key), fold(seed, number) if ops.random else None))
-
+    prepare = _selected(source, ops, select, seed)
     if service is None:
         keys = source.shuffled_keys(seed, start_step, host)
     else:
@@ -167,9 +177,7 @@ def evaluation_batches(
     if ops.label_ops:
         raise ValueError(f'Evaluation takes labels as integers: leave {", ".join(ops.label_ops)} out of "{preprocess}".')
 
-    def prepare(number, key):
-        return select(ops(source.read(key), fold(seed, number) if ops.random else None))
-
+    prepare = _selected(source, ops, select, seed or 0)
     batches = -(-source.size // batch_size) * replicas
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
     dataset, function = _mapped(source, keys, prepare, preprocess, host.per_replica, batches)

@@ -26,8 +26,8 @@ def check_preprocessing(preprocess, source, model, select=image_and_label, seed=
     Raises:
         ValueError: naming both shapes.
     """
-    given = tuple(evaluation_batches(source, preprocess, 1, select=select, seed=seed).element_spec[0].shape[1:])
-    expected = tuple(model.input_shape[1:])
+    specs = evaluation_batches(source, preprocess, 1, select=select, seed=seed).element_spec[0]
+    given, expected = (keras.tree.map_structure(lambda t: tuple(t.shape[1:]), x) for x in (specs, model.input))
     if given != expected:
         raise ValueError(f'The preprocessing "{preprocess}" gives images of {given}, the model takes {expected}.')
 

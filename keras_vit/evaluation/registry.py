@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from keras_vit.data import ExampleErrors, image_and_label
 from keras_vit.distribution import Strategy
 from keras_vit.io.suggest import did_you_mean
@@ -40,11 +42,13 @@ class Evaluation:
         measures: {name: number}, for logs and tables.
         details: what else is written to JSON.
         charts: {name: Chart}, drawn next to the JSON where matplotlib is installed.
+        pictures: {name: pixels (h, w, 3) uint8}, such as reconstructed images; a run keeps those of every step.
     """
 
     measures: dict[str, float]
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
     charts: dict[str, Chart] = dataclasses.field(default_factory=dict)
+    pictures: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -287,6 +287,13 @@ def photograph(image) -> tuple[str, bytes]:
     return "image/jpeg", buffer.getvalue()
 
 
+def png(image) -> bytes:
+    """An image (h, w, c), pixels 0..255, as PNG."""
+    buffer = io.BytesIO()
+    _pillow(image).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
 def heat(image, weights) -> np.ndarray:
     """An image (height, width, c) under a map (h, w) of weights from 0 to 1: (height', width', 3) uint8, small images enlarged."""
     matplotlib = matplotlib_or_error()

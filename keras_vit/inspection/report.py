@@ -19,6 +19,7 @@ from keras_vit.inspection.attention import attention_maps
 MATRIX = 20  # up to so many classes the page shows the confusion matrix, with more the distribution of the recalls
 ROWS = 1000  # of the table of classes
 PAIRS = 12  # most confused pairs
+PICTURES = 6  # steps of which an evaluator's pictures are shown
 NAMED = 200  # examples that could not be used
 
 
@@ -126,6 +127,25 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
         return section(f"After step {records[0]['step']:,}", table(rows), note) if rows else ""
     drawn = {name: figures.curves(lines, "step", f"curve{i}") for i, (name, lines) in enumerate(series.items()) if lines}
     return section("Learning curves", figure_row(drawn), note) if drawn else ""
+
+
+def evaluator(name: str, measures: dict[str, list[tuple[int, float]]], pictures: dict[str, dict[int, bytes]]) -> str:
+    """What an evaluator measured while the model trained; "" for nothing.
+
+    Args:
+        name: of the evaluator.
+        measures: {measure: [(step, value)]}; those that do not change, such as a number of examples, are not drawn.
+        pictures: {picture: {step: PNG file}}, of which at most six steps are shown.
+    """
+    curves = {key: points for key, points in measures.items() if len({value for _, value in points}) > 1}
+    drawn = {key: figures.curves({key: points}, "step", f"{name}-{i}") for i, (key, points) in enumerate(curves.items())}
+    parts = [figure_row(drawn)] if drawn else []
+    last = [(key, points[-1][1]) for key, points in measures.items() if points]
+    parts += [table(last)] if last else []
+    for title, steps in pictures.items():
+        shown = [sorted(steps)[round(i)] for i in np.linspace(0, len(steps) - 1, min(len(steps), PICTURES))]
+        parts += [f"<h3>{html.escape(title)}, step {step:,}</h3>\n{embedded(steps[step], title)}" for step in shown]
+    return section(name.replace("_", " ").capitalize(), "\n".join(parts)) if parts else ""
 
 
 def _share(count, whole):

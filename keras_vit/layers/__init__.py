@@ -7,6 +7,7 @@ from keras_vit.layers.convolution import StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import PixelNormalization
+from keras_vit.layers.palette import PaletteEncoder
 from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patches import PatchEncoder, PatchGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -27,6 +28,7 @@ __all__ = [
     "MeanPooling",
     "MlpBlock",
     "MultiHeadSelfAttention",
+    "PaletteEncoder",
     "PatchDropout",
     "PatchEncoder",
     "PatchGrid",

@@ -52,7 +52,7 @@ class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix: see MultiHeadSelfAttention.
+        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see MultiHeadSelfAttention.
         mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
@@ -81,6 +81,7 @@ class TransformerBlock(ComposedLayer):
         positions: str | None = None,
         grid: tuple[int, int] | None = None,
         prefix: int = 0,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -104,6 +105,7 @@ class TransformerBlock(ComposedLayer):
         self.positions = positions
         self.grid = None if grid is None else pair(grid, f"{owner}: grid")
         self.prefix = integer(prefix, f"{owner}: prefix", least=0)
+        self.causal = flag(causal, f"{owner}: causal")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
@@ -122,6 +124,7 @@ class TransformerBlock(ComposedLayer):
             positions=self.positions,
             grid=self.grid,
             prefix=self.prefix,
+            causal=self.causal,
             dtype=policy,
             name="attention",
         )
@@ -168,6 +171,11 @@ class TransformerBlock(ComposedLayer):
         y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
+    def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What a causal block returns for one token; arguments and results are those of MultiHeadSelfAttention.attend_next."""
+        y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
+        return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
+
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
@@ -194,4 +202,5 @@ class TransformerBlock(ComposedLayer):
             "positions": self.positions,
             "grid": self.grid,
             "prefix": self.prefix,
+            "causal": self.causal,
         }

@@ -4,6 +4,7 @@ Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It r
 (1, prefix + n, d): a weight, a numpy constant, or the Halves of which each call makes it.
 """
 
+import functools
 from typing import Any
 
 import keras
@@ -15,13 +16,14 @@ from keras_vit.layers.patches import check_tokens, pair
 from keras_vit.layers.registration import serializable
 
 
-def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> np.ndarray:
-    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057).
+def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0, reaches: bool = True) -> np.ndarray:
+    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), in the form of big_vision or, not `reaches`, of MAE.
 
     Args:
         grid: (h, w) patches.
         width: the tokens' size d.
         temperature: the longest wavelength, divided by 2 pi.
+        reaches: whether the last of the d/4 wavelengths is the longest, as in big_vision, or one step short of it, as in MAE.
 
     Returns:
         (h*w, d) float32; the quarters of a row are sin x, cos x, sin y, cos y.
@@ -32,7 +34,7 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
     if width % 4:
         raise ValueError(f"2-D sin-cos positions need a width divisible by 4, got {width}.")
     y, x = np.mgrid[: grid[0], : grid[1]]  # (h, w) each
-    omega = np.arange(width // 4, dtype="float64") / max(width // 4 - 1, 1)
+    omega = np.arange(width // 4, dtype="float64") / (max(width // 4 - 1, 1) if reaches else width // 4)
     omega = 1.0 / temperature**omega
     x, y = np.outer(x.ravel(), omega), np.outer(y.ravel(), omega)  # (n, d/4)
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
@@ -89,20 +91,24 @@ def _learned_2d(layer, grid, prefix, width):
     return Halves(grid, prefix, width, layer.stddev, dtype=layer.dtype_policy, name="embedding")
 
 
-def _fixed(table, prefix):
-    return np.concatenate([np.zeros((prefix, table.shape[-1]), "float32"), table])[None]
+FIXED = {
+    "sincos1d": lambda grid, width: sincos_1d(grid[0] * grid[1], width),
+    "sincos2d": sincos_2d,
+    "sincos2d_mae": functools.partial(sincos_2d, reaches=False),
+}
 
 
-def _sincos_1d(layer, grid, prefix, width):
-    return _fixed(sincos_1d(grid[0] * grid[1], width), prefix)
+def fixed_table(kind: str, grid: tuple[int, int], prefix: int, width: int) -> np.ndarray:
+    """The table (1, prefix + h*w, d) of one of the FIXED kinds: zeros for the prefix tokens."""
+    return np.concatenate([np.zeros((prefix, width), "float32"), FIXED[kind](grid, width)])[None]
 
 
-def _sincos_2d(layer, grid, prefix, width):
-    return _fixed(sincos_2d(grid, width), prefix)
+def _fixed(layer, grid, prefix, width):
+    return fixed_table(layer.kind, grid, prefix, width)
 
 
-KINDS = {"learned": _learned, "learned2d": _learned_2d, "sincos1d": _sincos_1d, "sincos2d": _sincos_2d}
 LEARNED = ("learned", "learned2d")
+KINDS = {"learned": _learned, "learned2d": _learned_2d, **dict.fromkeys(FIXED, _fixed)}
 
 
 @serializable
@@ -112,8 +118,8 @@ class AddPositionEmbs(keras.layers.Layer):
     Args:
         grid: (h, w) patches; a rectangle is possible. Resampling to another resolution reads it.
         prefix: number of tokens before the patches, such as the class token.
-        kind: "learned" (1-D, the paper's default), "learned2d" (half of a token by its column, half by its row), "sincos1d" or
-            "sincos2d" (fixed; zeros for the prefix tokens).
+        kind: "learned" (1-D, the paper's default), "learned2d" (half of a token by its column, half by its row), "sincos1d", "sincos2d"
+            or "sincos2d_mae" (fixed; zeros for the prefix tokens).
         stddev: standard deviation of the initial learned positions.
         registers: number of tokens between the prefix and the patches that get none.
 

@@ -48,6 +48,8 @@ class ViTOverrides(TypedDict, total=False):
     token_merging: int | Sequence[int] | None
     patch_dropout: float
     patch_dropout_block: int | None
+    causal: bool
+    palette: int | None
 
 
 class BiTOverrides(TypedDict, total=False):

@@ -23,6 +23,19 @@ def _positions(spec, grid, policy, name="position_embedding", registers=0):
     return layers.AddPositionEmbs(grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name)
 
 
+def _patches(image, spec, remat, policy):
+    """Pixels (b, height, width, c) to patch tokens (b, h*w, d)."""
+    if spec.palette is not None:
+        return layers.PaletteEncoder(spec.palette, spec.width, dtype=policy, name="patch_encoder")(image)
+    x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
+    if spec.stem is not None:
+        x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
+    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
+    return layers.PatchEncoder(
+        spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
+    )(x)
+
+
 def embed(
     image: keras.KerasTensor, spec: ViTSpec | str, remat: bool = False, dtype: str | keras.DTypePolicy | None = None
 ) -> keras.KerasTensor:
@@ -42,14 +55,7 @@ def embed(
     """
     spec, policy = make_spec(spec), float_policy(dtype)
     grid = grid_size(image.shape[1:3], spec.stride)
-    x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
-    if spec.stem is not None:
-        x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
-    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
-    patches = layers.PatchEncoder(
-        spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
-    )
-    x = patches(x)  # (b, h*w, d)
+    x = _patches(image, spec, remat, policy)  # (b, h*w, d)
     if spec.class_token:
         x = layers.ClassToken(dtype=policy, name="class_token")(x)  # (b, 1 + h*w, d)
     if spec.distillation_token:
@@ -125,6 +131,7 @@ def _block_arguments(spec, i, remat, policy):
         "attention_dropout": spec.attention_dropout,
         "drop_path": spec.drop_path * i / max(spec.depth - 1, 1),
         "layer_scale": spec.layer_scale,
+        "causal": spec.causal,
         "remat": remat,
         "dtype": policy,
         "name": f"block_{i:02d}",

@@ -45,13 +45,13 @@ PLACES = ("stem", "every", "shared")
 # The arguments of ViT and BiT besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 # The fields by the kind of their values; those of _OPTIONAL may be None.
-_SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width")
-_FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm")
+_SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width", "palette")
+_FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
 _NUMBERS = ("layer_scale", "head_bias")
 _NOT_NEGATIVE = ("position_std", "epsilon")
 _CHOICES = ("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form")
 _RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-_OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale")
+_OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale", "palette")
 
 
 def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()) -> tuple[int, int]:
@@ -76,8 +76,8 @@ class ViTSpec:
         class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
         registers: number of register tokens, after the class token.
         distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
-        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" (layers.AddPositionEmbs); in the attention:
-            "relative", "relative2d", "rope2d" (layers.MultiHeadSelfAttention); or "none".
+        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" as in big_vision, "sincos2d_mae" (layers.AddPositionEmbs);
+            in the attention: "relative", "relative2d", "rope2d" (layers.MultiHeadSelfAttention); or "none".
         positions_at: where they are added: at the "stem", once; at "every" block's input, each with a table of its own; or "shared", one
             table at every block's input.
         position_std: standard deviation of the initial learned tables, 0.02 in the paper's code. Small data sets learn better
@@ -102,6 +102,9 @@ class ViTSpec:
         patch_dropout: share of the patches that are left out, in prediction too; 0 to see them all.
         patch_dropout_block: the block after whose attention the patches that it heeds least are left out; None to leave out random
             ones before the first block, in prediction the same for every image (PatchDropout, arXiv 2208.07220).
+        causal: whether each token attends only to itself and those before it: the prefix, then the patches row by row (iGPT).
+        palette: number of colours of a palette; the nearest one of each pixel has an embedding, in place of linear patches
+            (layers.PaletteEncoder). None for no palette.
     """
 
     patch_size: tuple
@@ -140,6 +143,8 @@ class ViTSpec:
     token_merging: int | tuple | None = None
     patch_dropout: float = 0.0
     patch_dropout_block: int | None = None
+    causal: bool = False
+    palette: int | None = None
 
     def __post_init__(self):
         self._replace("patch_size", pair(self.patch_size, "patch_size"))
@@ -203,6 +208,39 @@ class ViTSpec:
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
+        self._check_causal()
+        self._check_palette()
+
+    def _check_causal(self):
+        if self.causal and (self.pool in ("token", "token_gap") or self.distillation_token):
+            what = "distillation_token" if self.distillation_token else f'pool="{self.pool}"'
+            raise ValueError(
+                f'causal=True lets the tokens before the patches see no patch, so that {what} would read the same of every image: use pool="gap" or '
+                '"map", with class_token=True for a token to start from.'
+            )
+        if self.causal and (self.token_merging is not None or self.patch_dropout):
+            raise ValueError(
+                "causal=True needs all patches in their order: leave token_merging and patch_dropout out, which merge later ones into "
+                "earlier, or change their order."
+            )
+
+    def _check_palette(self):
+        if self.palette is None:
+            return
+        if self.palette < 2:
+            raise ValueError(f"palette must be the number of colours, 2 or more, got {self.palette}.")
+        wrong = {
+            "patch_size": self.patch_size != (1, 1),
+            "stem": self.stem is not None,
+            "conv_stem": bool(self.conv_stem),
+            "patch_norm": self.patch_norm,
+        }
+        for name, given in wrong.items():
+            if given:
+                raise ValueError(
+                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem and patch_norm out, got "
+                    f"{name}={getattr(self, name)!r}."
+                )
 
     def _check_positions(self):
         if self.positions_at != "stem" and self.positions not in KINDS:
@@ -329,6 +367,9 @@ def _check_effect(overrides, spec):
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
+        "mean": spec.palette and "a palette takes pixels 0..255 as they are",
+        "std": spec.palette and "a palette takes pixels 0..255 as they are",
+        "patch_form": spec.palette and "a palette has no linear patches",
     }
     for name, reason in unused.items():
         if reason and name in overrides and getattr(spec, name) != getattr(_DEFAULTS, name):

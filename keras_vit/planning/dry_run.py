@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -126,11 +127,14 @@ def _as_initialised(config):
     return copy, f", as {config.init}"
 
 
-def _check_images(config, model):
-    """check_images with an example that stands for those of the sources."""
+def _check_images(config, model, select):
+    """check_images with an example that stands for those of the sources; `select` is the task's."""
     example = tf.zeros((8, 8, 1), tf.uint8) if config.data.source == "digits" else tf.constant("")
     source = RandomAccess("plan", ("0",), np.zeros(1, "int64"), lambda i: {"image": example})
-    check_images(config, model, source, source)
+    try:
+        check_images(config, model, source, source, select)
+    except KeyError:  # it takes more than an image and a label, which nothing stands for
+        check_images(config, model, source, source)
 
 
 def _size(variables):
@@ -144,13 +148,14 @@ def _trained_layers(model):
 
 
 def _model_row(config, model, remark):
-    size = model.input_shape[1:3]
+    images = [tuple(t.shape[1:3]) for t in keras.tree.flatten(model.input) if len(t.shape) == 4]
+    size = " x ".join(map(str, images[0])) if images else "?"
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
     trained = _size(model.trainable_variables)
     total = model.count_params()
     what = "all trained" if trained == total else f"{trained:,} trained, in {_trained_layers(model)}"
     name = "" if remark.startswith(",") else f"{config.model.variant} "
-    return f"{name}{size[0]} x {size[1]} px{tokens}: {total:,} parameters, {what}{remark}"
+    return f"{name}{size} px{tokens}: {total:,} parameters, {what}{remark}"
 
 
 def _steps_row(resolved, size):
@@ -223,6 +228,7 @@ class PlannedRun:
         model: the model, whose variables have no values.
         remark: a note about the model, for the printed plan.
         loss: the loss, for the printed plan.
+        select: the task's.
     """
 
     train: PlannedSplit
@@ -231,6 +237,7 @@ class PlannedRun:
     model: keras.Model
     remark: str
     loss: str
+    select: Callable
 
 
 def _check_evaluators(made, model):
@@ -264,7 +271,7 @@ def planned_run(config, datasets, examples=None, classes=None, data_dir=None):
         task.mixing(model)  # refuses a wrong alpha
     _check_evaluators(made, model)
     loss = f"{resolved['loss']['name']} loss" if "loss.name" in task.reads else _name(loss)
-    return PlannedRun(train, held_out, resolved, model, remark, loss)
+    return PlannedRun(train, held_out, resolved, model, remark, loss, task.select)
 
 
 def _computation_row(model, resolved):
@@ -294,10 +301,11 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
     """
     planned = planned_run(config, datasets, examples, classes, data_dir)
     train, held_out, resolved, model = planned.train, planned.held_out, planned.resolved, planned.model
-    _check_images(config, model)
+    _check_images(config, model, planned.select)
     schedule = make_schedule(resolved)
     data, evaluated = config.data, f" ({held_out.size:,})" if held_out else ""
-    trained = f"{train.size:,} examples, {len(train.class_names):,} classes"
+    classes_text = f", {len(train.class_names):,} classes" if train.class_names else ""
+    trained = f"{train.size:,} examples{classes_text}"
     pairs = [
         ("model", _model_row(config, model, planned.remark)),
         ("data", f"{data.source} {data.train} ({trained}), evaluated on {data.evaluation}{evaluated}"),

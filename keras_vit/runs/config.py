@@ -10,6 +10,7 @@ from absl import logging
 from keras_vit.io.json_file import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.runs.config_keys import OPEN
 from keras_vit.runs.durations import is_nothing, resolve_steps
 from keras_vit.version import __version__
 
@@ -91,7 +92,7 @@ def check_keys(config, base):
         return
     valid = flat(base.to_dict())
     for key in flat(config.to_dict()):
-        if key in valid or key.split(".")[0] in ("model", "evals"):  # which check their keys when they are made
+        if key in valid or key.split(".")[0] in OPEN:  # which check their keys when they are made
             continue
         places = [other for other in valid if other.split(".")[-1] == key.split(".")[-1]]
         hint = (

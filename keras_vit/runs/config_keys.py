@@ -6,8 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-# Sections that accept keys which the config does not have: the model's spec and the evaluators check them when they are made.
-OPEN = ("model", "evals")
+# Sections that accept keys which the config does not have: the model's spec, the evaluators and the task check them when they are made.
+OPEN = ("model", "evals", "objective")
 # Words that would be text, and not switch anything off: what is off is None.
 _OFF_WORDS = ("off", "no", "none", "null")
 # Where "none" is a value, and None would stand for the variant's own.

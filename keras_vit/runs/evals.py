@@ -11,16 +11,17 @@ from absl import logging
 from keras_vit.evaluation import Setting, make_evaluator
 from keras_vit.io.progress import stage
 from keras_vit.runs.loop.periodic import Periodic
-from keras_vit.runs.pictures import write_charts
+from keras_vit.runs.pictures import write_charts, write_pixels
 
 
 def _evaluate(evaluate, name, rundir, step):
-    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json, and its charts beside it."""
+    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json, its charts beside it."""
     with stage(f"Measuring {name} at step {step:,}"):
         evaluation = evaluate()
     try:
         rundir.write_json(f"{name}.json", {"step": step, **evaluation.measures, **evaluation.details})
         write_charts(rundir.path, name, evaluation.charts, rundir.strategy)
+        write_pixels(rundir.pictures, name, evaluation.pictures, rundir.strategy, f"{step:08d}")
     except OSError as error:
         logging.warning("%s. Its measures are in metrics.jsonl, and training continues.", error)
     text = ", ".join(f"{key} {value:.4g}" for key, value in evaluation.measures.items())

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
-from keras_vit.runs.pictures import write_charts
+from keras_vit.runs.pictures import write_charts, write_pixels
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Classification, find_task
@@ -47,7 +47,8 @@ def write_evaluation(folder, name, task, setting, evaluation, model_name, data_n
     content = json_text({**evaluation.measures, **evaluation.details}) + "\n"
     write_bytes(folder / (f"{name}.json" if name else "evaluation.json"), content.encode())
     if name:
-        return write_charts(folder, name, evaluation.charts, setting.strategy)
+        write_charts(folder, name, evaluation.charts, setting.strategy)
+        return write_pixels(folder, name, evaluation.pictures, setting.strategy)
     is_rundir = bool(_config_of(model_name))
     records = RunDirectory(model_name).metrics() if is_rundir else []
     write_report(folder, f"{model_name} on {data_name}", task, setting.model, setting, evaluation, records)

@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Callable
 
+import numpy as np
 from absl import logging
 from etils import epath
 
@@ -37,6 +38,15 @@ def drawn(chart: Chart) -> bytes:
         axes = {"label_each": True, "logarithmic": chart.logarithmic, "from_zero": True}
         return figures.lines(chart.values, chart.x_label, chart.y_label, **axes)
     raise ValueError(f'Unknown kind of chart "{chart.kind}". Valid: bars, lines, reliability.')
+
+
+def write_pixels(folder: os.PathLike, name: str, pictures: dict[str, np.ndarray], strategy: Strategy, ending: str = "") -> None:
+    """Writes each picture of the evaluator `name`, pixels (h, w, 3), to NAME_PICTURE.png in a folder; with an ending, NAME_PICTURE_ENDING.png."""
+    if pictures and strategy.chief:
+        epath.Path(folder).mkdir(parents=True, exist_ok=True)
+    for title, pixels in pictures.items():
+        parts = [name, title, ending] if ending else [name, title]
+        write_picture(epath.Path(folder) / f"{'_'.join(parts)}.png", functools.partial(figures.png, pixels), strategy)
 
 
 def write_charts(folder: os.PathLike, name: str, charts: dict[str, Chart], strategy: Strategy) -> None:

@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 from absl import logging
+from etils import epath
 
 from keras_vit.data import evaluation_batches
 from keras_vit.inspection import report
@@ -85,6 +86,27 @@ def _configuration(task):
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(config).items()}
 
 
+def _pictures_of(folder, name):
+    """{picture: {step: PNG bytes}} of what the evaluator `name` has left in the folder of pictures."""
+    found: dict[str, dict[int, bytes]] = {}
+    for path in sorted((folder / "pictures").glob(f"{name}_*.png")):
+        title, _, step = path.name.removesuffix(".png").removeprefix(f"{name}_").rpartition("_")
+        if step.isdigit():
+            found.setdefault(title, {})[int(step)] = path.read_bytes()
+    return found
+
+
+def _evaluators(folder, task, records):
+    """The sections of the evaluators that `config.evals` names: their measures over the steps, and their pictures."""
+    for name in (task.config.get("evals") if task.config else None) or ():
+        keys = [key for key in dict.fromkeys(key for record in records for key in record) if key.startswith(f"{name}/")]
+        measures = {
+            key.removeprefix(f"{name}/"): [(record["step"], record[key]) for record in records if record.get(key) is not None]
+            for key in keys
+        }
+        yield report.evaluator(name, measures, _pictures_of(folder, name))
+
+
 def write_report(folder, title, task, model, setting, evaluation, records):
     """Writes report.html to `folder`, or logs which package it would need.
 
@@ -98,7 +120,10 @@ def write_report(folder, title, task, model, setting, evaluation, records):
         records: the records of metrics.jsonl; may be empty.
     """
     try:
-        sections = task.report(model, evaluation, _samples(setting), records)
+        sections = [
+            *task.report(model, evaluation, _samples(setting), records),
+            *_evaluators(epath.Path(folder), task, records),
+        ]
     except ImportError as error:
         logging.warning("No report.html: %s", error)
         return

@@ -146,43 +146,46 @@ def check_images(config, model, training_source, evaluation_source, select=image
         config: the run's.
         model: the model.
         training_source, evaluation_source: the sources that are preprocessed, or stand-ins.
-        select: the task's; anything but images (b, h, w, c) is not checked.
+        select: the task's; of what it gives to the model only images (b, h, w, c) are checked.
 
     Raises:
         ValueError: naming both shapes, or as the preprocessing says.
     """
-    data, expected = config.data, model.input_shape
+    data, inputs = config.data, keras.tree.flatten(model.input)
     batches = {
         "train_preprocess": training_batches(training_source, data.train_preprocess, 1, select=select),
         "eval_preprocess": evaluation_batches(evaluation_source, data.eval_preprocess, 1, select=select),
     }
     for name, dataset in batches.items():
-        shape = tuple(getattr(dataset.element_spec[0], "shape", ()))
-        if isinstance(expected, tuple) and len(shape) == len(expected) == 4 and shape[1:] != expected[1:]:
-            raise ValueError(
-                f'The preprocessing "{data[name]}" gives images of {shape[1:]}, the model takes {expected[1:]}: change --config.data.{name} or '
-                "--config.model.image_size, so that both say the same."
-            )
+        for given, taken in zip(keras.tree.flatten(dataset.element_spec[0]), inputs):
+            shape, expected = tuple(given.shape), tuple(taken.shape)
+            if len(shape) == len(expected) == 4 and shape[1:] != expected[1:]:
+                raise ValueError(
+                    f'The preprocessing "{data[name]}" gives images of {shape[1:]}, the model takes {expected[1:]}: change --config.data.{name} '
+                    "or --config.model.image_size, so that both say the same."
+                )
 
 
 def finish(config, task, model, held_out, rundir, errors):
-    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns the measures."""
+    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns (what it delivers, the measures)."""
     strategy = rundir.strategy
+    with strategy.scope():
+        delivered = task.deliver(model)
     setting = Setting(
-        model, strategy, config.batch_size, None, held_out, config.data.eval_preprocess, task.select, errors, verbose=True
+        delivered, strategy, config.batch_size, None, held_out, config.data.eval_preprocess, task.select, errors, verbose=True
     )
     evaluation = task.evaluator().prepare(setting)()
     if strategy.chief:
         about = {"split": config.data.evaluation, "classes": held_out.class_names}
         rundir.write_json("evaluation.json", {**about, **evaluation.measures, **evaluation.details})
         # A copy on one device: the report looks inside the model, in this process only.
-        model = model if strategy.engine is None else model.clone()
+        model = delivered if strategy.engine is None else delivered.clone()
         title = f"{config.data.source} {config.data.evaluation}"
         with stage("Writing the report and the model"):
             write_report(rundir.path, title, task, model, setting, evaluation, rundir.metrics())
             save_model(model, rundir.model)
     strategy.any(False)  # no process leaves while the chief writes
-    return evaluation.measures
+    return delivered, evaluation.measures
 
 
 def _check_room(rundir, model, config, resolved, examples):
@@ -275,6 +278,6 @@ def _run(config, task, rundir, data_dir, data_service):
         )
         if averaging(model.optimizer):
             swap_averages(model)
-        measures = finish(config, task, model, held_out, rundir, errors)
+        model, measures = finish(config, task, model, held_out, rundir, errors)
     logging.info("%s: %s. Model: %s", config.data.evaluation, task.summary(measures), rundir.model)
     return model, measures

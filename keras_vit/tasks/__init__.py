@@ -6,12 +6,14 @@ import os
 import sys
 
 from keras_vit.io.suggest import did_you_mean
+from keras_vit.tasks.autoregressive import Autoregressive
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import Classification
+from keras_vit.tasks.distillation import Distillation
 
-TASKS = {"classification": Classification}
+TASKS = {"classification": Classification, "distillation": Distillation, "autoregressive": Autoregressive}
 
-__all__ = ["TASKS", "Classification", "Score", "Task", "find_task"]
+__all__ = ["TASKS", "Autoregressive", "Classification", "Distillation", "Score", "Task", "find_task"]
 
 
 def _imported(place: str):

@@ -8,7 +8,7 @@ subclass of Task in one file, and a config that names it: `config.task = "classi
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator
 from keras_vit.inspection import report
+from keras_vit.io.suggest import did_you_mean
 
 _BATCH = 64  # examples per prediction of a report
 
@@ -130,20 +131,43 @@ def _training_note(config):
     return f"Training is measured on {images}; evaluation on the images as they are."
 
 
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """The options of a task that has none of its own."""
+
+
+def _options(task, values):
+    """A task's own options, from {name: value}.
+
+    Raises:
+        ValueError: for a name that the task does not have, with the nearest one.
+    """
+    valid = [field.name for field in dataclasses.fields(task.Options)]
+    for name in values:
+        if name not in valid:
+            known = f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}." if valid else " It has no options of its own."
+            raise ValueError(f'The task {task.__name__} has no option "{name}" (--config.objective.{name}).{known}')
+    return task.Options(**values)
+
+
 class Task:
     """What a model learns. A subclass defines `select`, `build` and `loss`, and overrides the other defaults that do not fit.
 
     Attributes:
         score: the measure that ranks runs.
         reads: which keys of OPTIONS the task reads; a config that sets another one is refused.
+        Options: a frozen dataclass, the task's own options with their defaults.
         config: the run's config, a ConfigDict.
+        options: the Options that `config.objective` gives.
     """
 
     score = Score("loss", higher_is_better=False)
     reads: tuple[str, ...] = ()
+    Options: ClassVar[type] = NoOptions
 
     def __init__(self, config: ConfigDict):
         self.config = config
+        self.options = _options(type(self), (config or {}).get("objective") or {})
 
     def check_config(self) -> None:
         """Refuses options that the task would ignore.
@@ -169,7 +193,11 @@ class Task:
         """
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """A preprocessed example as (x, y) or (x, y, weight); runs in a graph. x is what the model takes, y what the loss takes."""
+        """A preprocessed example as (x, y) or (x, y, weight); runs in a graph. x is what the model takes, y what the loss takes.
+
+        What is random is drawn from `example["seed"]`, (2,) int64, by TensorFlow's stateless ops: so runs resume exactly, and every strategy
+        sees the same.
+        """
         raise NotImplementedError
 
     # Model
@@ -215,6 +243,10 @@ class Task:
 
     # Evaluation
 
+    def deliver(self, model: keras.Model) -> keras.Model:
+        """The model that a run evaluates at its end, and leaves as model.keras: the trained one, or what it was trained for."""
+        return model
+
     def evaluator(self) -> Evaluator:
         """The evaluator of a finished run, on its evaluation split. By default it uses the task's own loss and metrics."""
         return LossAndMetrics(self.loss, self.metrics)
@@ -229,7 +261,7 @@ class Task:
         """The sections of the run's report, as HTML.
 
         Args:
-            model: the trained model.
+            model: what `deliver` returned.
             evaluation: the result of `evaluator`.
             samples: (x, y) of the first evaluated examples, as arrays.
             records: the records of metrics.jsonl.

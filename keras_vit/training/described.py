@@ -48,6 +48,11 @@ class DescribedModel(keras.Model):
     class_names: tuple[str, ...] | None
     activation: str | None = None
 
+    @property
+    def fixed_variables(self) -> list:
+        """Variables that training never changes and that come from a file of their own, as a teacher's: checkpoints of runs leave them out."""
+        return []
+
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         with _explained_names():
             super().__init__(inputs, outputs, name=name, trainable=trainable)
@@ -104,6 +109,13 @@ class DescribedModel(keras.Model):
             describe_input(model.input, spec, preprocessing)
         state.restore(model, training)
         return model
+
+    def get_encoder(self) -> keras.Model:
+        """The model from images to features, whose features are measured and which is fine-tuned: this model itself.
+
+        A model of pre-training, which sees images otherwise, says here what it teaches; weights are shared.
+        """
+        return self
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:

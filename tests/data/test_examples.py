@@ -61,6 +61,25 @@ def test_training_batches_hold_what_select_takes():
         np.testing.assert_array_equal(targets["place"], images[:, 0, 0, 0])
 
 
+def seeds(example):
+    return example["image"], example["seed"]
+
+
+def test_every_example_has_a_seed_of_its_own():
+    source = from_arrays(IMAGES, np.arange(N))
+    whole = np.concatenate([y for _, y in collect(training_batches(source, "random_crop(3)", 4, seed=1, select=seeds), 5)])
+    assert whole.shape == (20, 2) and whole.dtype == np.int64 and len(np.unique(whole, axis=0)) == 20
+    later = collect(training_batches(source, "random_crop(3)", 4, seed=1, start_step=2, select=seeds), 1)[0][1]
+    np.testing.assert_array_equal(later, whole[8:12])
+    hosts = [collect(training_batches(source, "noise(1)", 4, 1, 0, (i, 2), select=seeds), 1)[0][1] for i in range(2)]
+    np.testing.assert_array_equal(np.concatenate(hosts), whole[:4])
+    other = collect(training_batches(source, "", 4, seed=2, select=seeds), 1)[0][1]
+    assert not (other == whole[:4]).all(axis=1).any()
+    evaluated = [np.concatenate([y for _, y, _ in collect(evaluation_batches(source, "", n, select=seeds))])[:N] for n in (4, 5)]
+    np.testing.assert_array_equal(*evaluated)
+    assert len(np.unique(evaluated[0], axis=0)) == N
+
+
 def test_evaluation_masks_the_weights_that_select_gives():
     encoded = [tf.io.encode_png(image).numpy() for image in IMAGES]
     encoded[5] = b"damaged"

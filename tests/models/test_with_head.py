@@ -234,11 +234,22 @@ def test_other_formats_and_changes_are_refused(vit, tmp_path):
     model = MAKERS["dense"](vit)
     with pytest.raises(ValueError, match="holds a ViT or BiT, got a Model built on one"):
         keras_vit.save(model, tmp_path / "m.npz")
-    with pytest.raises(ValueError, match="takes a ViT or BiT, got a Model"):
-        keras_vit.checkpoints.transfer(model, classes=2, head="reset")
     keras_vit.save(model, tmp_path / "m.keras")
-    with pytest.raises(ValueError, match="loaded only as it is"):
+    with pytest.raises(ValueError, match="whose own head stays only if nothing is to change"):
         keras_vit.load(tmp_path / "m.keras", image_size=16)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_vit_inside_is_adapted_without_the_own_head(vit, tmp_path, nested):
+    image = keras.Input((*vit.image_size, 3))
+    model = keras_vit.Model(image, keras.layers.Dense(2)(vit(image))) if nested else MAKERS["dense"](vit)
+    keras_vit.save(model, tmp_path / "m.keras")
+    new = keras_vit.load(tmp_path / "m.keras", classes=7, head="reset", image_size=16)
+    assert type(new) is keras_vit.ViT and new.classes == 7 and new.image_size == (16, 16)
+    bare = keras_vit.checkpoints.transfer(model, head="drop")
+    x = np.random.default_rng(0).uniform(0, 255, (2, *vit.image_size, 3)).astype("float32")
+    expected = keras.Model(vit.input, vit.features)(x)
+    np.testing.assert_allclose(bare(x), expected, atol=1e-6)
 
 
 def test_a_class_of_the_users_own_is_loaded_too(vit, tmp_path):

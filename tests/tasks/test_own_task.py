@@ -1,13 +1,18 @@
 """A task of a user's own, ink.py, does what classification does: it trains, resumes, reports its measure and sweeps by its own score."""
 
+import dataclasses
 import json
 import os
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 
+import keras_vit
+from keras_vit.data import open_source
 from keras_vit.distribution import Strategy
+from keras_vit.evaluation import Evaluation, Evaluator, register
 from keras_vit.planning import dry_run
 from keras_vit.runs import RunDirectory, run, run_sweep
 from keras_vit.tasks import Score, find_task
@@ -146,3 +151,62 @@ def test_a_model_of_keras_own_class_is_refused(config, tmp_path):
 def test_a_score_that_was_not_measured_is_a_clear_error():
     with pytest.raises(ValueError, match='no measure "mae".*It has: loss, mse'):
         Score("mae", higher_is_better=False).rank({"loss": 1.0, "mse": 2.0})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Twice:
+    factor: float = 2.0
+
+
+class Doubling(find_task(INK)):
+    """Ink with an option of its own, which hands on a model with doubled outputs."""
+
+    Options = _Twice
+
+    def deliver(self, model):
+        return keras_vit.Model(model.input, keras.layers.Rescaling(self.options.factor)(model.output))
+
+
+def test_a_task_has_options_and_says_what_a_run_leaves(config, tmp_path, eagerly):
+    config.task = "classification"
+    with pytest.raises(ValueError, match=r'no option "factor" \(--config.objective.factor\). It has no options of its own'):
+        find_task("classification")(config_with(config, factor=3.0))
+    with pytest.raises(ValueError, match=r'no option "facto" .* Did you mean "factor"'):
+        Doubling(config_with(config, facto=3.0))
+    task = Doubling(config_with(config, factor=3.0))
+    source = open_source("digits", "test[:32]")
+    vit = task.build(source)
+    delivered = task.deliver(vit)
+    images = np.zeros((2, 8, 8, 1), "uint8")
+    np.testing.assert_allclose(delivered.predict(images), 3 * vit.predict(images), rtol=1e-6)
+
+
+def config_with(config, **options):
+    config = config.copy_and_resolve_references()
+    config.objective.update(options)
+    return config
+
+
+@register("patches_of_grey")
+@dataclasses.dataclass(frozen=True)
+class Grey(Evaluator):
+    """Measures the step and draws it."""
+
+    def prepare(self, setting):
+        def evaluate():
+            step = int(setting.model.optimizer.iterations)
+            return Evaluation({"step": float(step)}, pictures={"grey": np.full((4, 6, 3), step, "uint8")})
+
+        return evaluate
+
+
+def test_pictures_of_evaluators_are_kept_and_reported(config, tmp_path):
+    config.evals.patches_of_grey = {"every": "3 steps"}
+    run(config, tmp_path)
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "patches_of_grey_grey_00000003.png",
+        "patches_of_grey_grey_00000006.png",
+    ]
+    assert keras.utils.img_to_array(keras.utils.load_img(tmp_path / "pictures" / "patches_of_grey_grey_00000006.png")).max() == 6
+    page = (tmp_path / "report.html").read_text()
+    assert "Patches of grey" in page and "grey, step 3" in page and "grey, step 6" in page

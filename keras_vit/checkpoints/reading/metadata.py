@@ -37,15 +37,15 @@ def _crc32(config, arrays):
     return checksum({**arrays, "": np.frombuffer(json.dumps(config, sort_keys=True).encode(), "uint8")})
 
 
-def write(model, arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
+def write(arguments: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
     """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
     Args:
-        model: a ViT or BiT.
+        arguments: of a ViT or BiT, `model.arguments()`.
         arrays: {name: array} of the file, for the checksum.
         labels: whether to include the class names.
     """
-    config = {key: value for key, value in model.arguments().items() if key not in ("name", "dtype", "remat")}
+    config = {key: value for key, value in arguments.items() if key not in ("name", "dtype", "remat")}
     if not labels:
         config["class_names"] = None
     return json.dumps({"config": config, "crc32": _crc32(config, arrays)})

@@ -79,6 +79,11 @@ class RunDirectory:
     def _checkpoints(self):
         return self.path / "checkpoints"
 
+    @property
+    def pictures(self) -> epath.Path:
+        """The folder of the pictures that evaluators leave at their steps."""
+        return self.path / "pictures"
+
     def _write(self, path, data):
         if not self.strategy.chief:
             return

@@ -33,6 +33,7 @@ class SteppingModel(DescribedModel):
 
     mixing: Any = None
     micro_batches: int = 1
+    weighs_examples: bool = False
     _remaining = None
     _compiled_with: Any = None
 
@@ -107,9 +108,23 @@ class SteppingModel(DescribedModel):
         if self.micro_batches > 1:
             from keras_vit.training.steps.step_jax import accumulated_step
 
-            return accumulated_step(self, state, batch)
-        with self.weighing(keras.utils.unpack_x_y_sample_weight(batch)[2], is_mean=False):
-            return super().train_step(state, batch)
+            logs, state = accumulated_step(self, state, batch)
+        else:
+            with self.weighing(keras.utils.unpack_x_y_sample_weight(batch)[2], is_mean=False):
+                logs, state = super().train_step(state, batch)
+        if not self.has_own("after_update"):
+            return logs, state
+        from keras_vit.training.steps.step_jax import after_update
+
+        return logs, after_update(self, state)
+
+    def after_update(self) -> None:
+        """Called in every training step, after the optimizer's update; does nothing unless a subclass overrides it.
+
+        It may assign the model's non-trainable variables, to move a teacher that follows the trained weights, for example; those that it
+        assigns are made with `aggregation="only_first_replica"`, since every replica assigns the same. It runs where the step does: in
+        a graph, in each replica, once for all micro-batches.
+        """
 
     def test_step(self, *args):
         """The arguments are (batch,), and on the JAX backend (state, batch)."""
@@ -144,11 +159,12 @@ class SteppingModel(DescribedModel):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not counted."""
-        weights = per_value(sample_weight, y_pred)
+        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)
         return super().compute_loss(x, y, y_pred, weights, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras' metrics, with weights of examples for outputs of any rank."""
-        return super().compute_metrics(x, y, y_pred, per_value(sample_weight, y_pred))
+        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
+        return super().compute_metrics(x, y, y_pred, weights)

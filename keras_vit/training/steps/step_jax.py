@@ -1,4 +1,4 @@
-"""A training step in micro-batches on the JAX backend. The program is global, so Keras' distributions need no other correction."""
+"""What a training step on the JAX backend has beside Keras' own. The program is global: Keras' distributions need no other correction."""
 
 import jax
 import keras
@@ -48,3 +48,21 @@ def accumulated_step(model, state, batch):
     trainable, optimizer_variables = model.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
     logs = jax.tree.map(lambda each: each[-1], logs)  # (parts, ...) -> (...)
     return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def after_update(model, state):
+    """The state after the model's own `after_update`, which assigns non-trainable variables.
+
+    Args:
+        model: a compiled model.
+        state: (trainable, non-trainable, optimizer's, metrics') values, after an update.
+    """
+    trainable, non_trainable, optimizer_variables, metrics = state
+    pairs = [
+        *zip(model.trainable_variables, trainable),
+        *zip(model.non_trainable_variables, non_trainable),
+        *zip(model.optimizer.variables, optimizer_variables),
+    ]
+    with keras.StatelessScope(state_mapping=pairs) as scope:
+        model.after_update()
+    return trainable, [scope.get_current_value(v) for v in model.non_trainable_variables], optimizer_variables, metrics

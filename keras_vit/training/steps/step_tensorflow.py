@@ -3,7 +3,8 @@
 A step runs in each replica on its share of the batch:
   1. the gradients of the global mean loss: a replica's loss is weighted by its share of the examples, whatever their number;
   2. micro-batches one after the other, their gradients summed;
-  3. one sum over replicas, one clip of the global gradient, one update.
+  3. one sum over replicas, one clip of the global gradient, one update;
+  4. what the model does after an update, such as moving a teacher.
 Metrics are summed within each replica; they are reduced over all replicas when they are read, outside the replicas.
 """
 
@@ -105,6 +106,7 @@ def train_step(model, batch) -> dict:
         gradients = tf.function(gradients, jit_compile=True)
     summed, logs = gradients()
     _apply(model.optimizer, summed, model.trainable_weights)
+    model.after_update()
     return logs if model.has_own("compute_metrics") else model.get_metrics_result()
 
 
