@@ -18,13 +18,24 @@ from keras_vit.tasks import find_task
 from . import config_files
 
 
+def _cost(model):
+    """The operations of a forward pass, as a measure; {} for a model without a spec, or with layers whose operations are not known."""
+    if getattr(model, "spec", None) is None:
+        return {}
+    try:
+        rows = count(model)
+    except ValueError:  # a shape that is not fixed
+        return {}
+    return {} if any(row.flops is None for row in rows) else {COST: counting.flops(rows)}
+
+
 def train(values, strategy):
     """One run, several seeds or a sweep, one after another in the same processes."""
     score = find_task(values.config.task).score
 
     def run_one(config, workdir):
         model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
-        return {**measures, COST: counting.flops(count(model))}
+        return {**measures, **_cost(model)}
 
     if values.sweep:
         run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
