@@ -54,6 +54,7 @@ def fixed_table(kind: str, grid: tuple[int, int], prefix: int, width: int) -> np
     return np.concatenate([np.zeros((prefix, width), "float32"), table])[None]
 
 
+FIXED = ("sincos2d", "sincos2d_mae")
 KINDS = {"learned": _learned, "sincos2d": _sincos, "sincos2d_mae": _sincos}
 
 

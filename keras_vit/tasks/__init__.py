@@ -8,10 +8,12 @@ import sys
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import Classification
+from keras_vit.tasks.masked_autoencoding import MaskedAutoencoding
+from keras_vit.tasks.masked_patches import MaskedPatches
 
-TASKS = {"classification": Classification}
+TASKS = {"classification": Classification, "masked_autoencoding": MaskedAutoencoding, "masked_patches": MaskedPatches}
 
-__all__ = ["TASKS", "Classification", "Score", "Task", "find_task"]
+__all__ = ["TASKS", "Classification", "MaskedAutoencoding", "MaskedPatches", "Score", "Task", "find_task"]
 
 
 def _imported(place: str):

@@ -64,6 +64,8 @@ class Model(SteppingModel):
         micro_batches: the number of parts that a step splits its batch into and processes one after the other (each replica splits
             its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
             whole batch.
+        weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that weights of examples
+            stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         check_pixels: whether floating-point images on another scale than the model's normalisation are refused.
         activation: "softmax" or "sigmoid", from logits to probabilities: that of the last loss that was a cross-entropy; None before.
 

@@ -33,6 +33,7 @@ class SteppingModel(DescribedModel):
 
     mixing: Any = None
     micro_batches: int = 1
+    weighs_examples: bool = False
     _remaining = None
     _compiled_with: Any = None
 
@@ -158,11 +159,12 @@ class SteppingModel(DescribedModel):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not counted."""
-        weights = per_value(sample_weight, y_pred)
+        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)
         return super().compute_loss(x, y, y_pred, weights, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Keras' metrics, with weights of examples for outputs of any rank."""
-        return super().compute_metrics(x, y, y_pred, per_value(sample_weight, y_pred))
+        weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
+        return super().compute_metrics(x, y, y_pred, weights)
