@@ -13,7 +13,16 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
 from keras_vit.distribution import strategy
-from keras_vit.models import BiT, BiTSpec, MaskedAutoencoder, MaskedPatchPredictor, ViT, ViTSpec
+from keras_vit.models import (
+    BiT,
+    BiTSpec,
+    Distilled,
+    ImageGPT,
+    MaskedAutoencoder,
+    MaskedPatchPredictor,
+    ViT,
+    ViTSpec,
+)
 from keras_vit.serving import export
 from keras_vit.training import Model
 from keras_vit.version import __version__
@@ -21,6 +30,8 @@ from keras_vit.version import __version__
 __all__ = [
     "BiT",
     "BiTSpec",
+    "Distilled",
+    "ImageGPT",
     "MaskedAutoencoder",
     "MaskedPatchPredictor",
     "Model",

@@ -30,7 +30,7 @@ from keras_vit.training.presets import register_loader
 FORMATS = (bit, google, vit_pytorch, mae, huggingface, own_names, timm)
 # The fields of the spec that array names and shapes determine, in every format.
 _FROM_ARRAYS = (
-    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions pre_logits "
+    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pre_logits "
     "qkv_bias qk_norm patch_norm fc_norm stem units width_factor"
 ).split()
 # Arguments that also supply what a file does not state.

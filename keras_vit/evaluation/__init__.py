@@ -22,6 +22,7 @@ from keras_vit.evaluation.registry import (
 from keras_vit.evaluation.reliability import Reliability
 from keras_vit.evaluation.robustness.corruptions import Corruptions
 from keras_vit.evaluation.robustness.patches import Occlusion, Shifts, ShuffledPatches
+from keras_vit.evaluation.samples import Samples
 
 __all__ = [
     "EVALUATORS",
@@ -43,6 +44,7 @@ __all__ = [
     "Reconstructions",
     "Reliability",
     "Ridge",
+    "Samples",
     "Setting",
     "Shifts",
     "ShuffledPatches",

@@ -104,7 +104,7 @@ class PatchEncoder(keras.layers.Layer):
             raise ValueError(
                 f"PatchEncoder: expected images (b, height, width, c) of fixed size, got shape {tuple(input_shape)}."
             )
-        grid_size(input_shape[1:3], self.patch_size)
+        self.grid = grid_size(input_shape[1:3], self.patch_size)
         channels = input_shape[-1]
         shape = (*self.patch_size, channels, self.width)
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")

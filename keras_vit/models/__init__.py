@@ -3,8 +3,10 @@
 from keras_vit.models.bit import BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.build import build
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.distilled import Distilled
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
+from keras_vit.models.image_gpt import ImageGPT
 from keras_vit.models.lora import enable_lora, merge_lora
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder, MaskedModel, Reconstruction, hidden_count
 from keras_vit.models.masked_patches import MaskedPatchPredictor
@@ -19,6 +21,8 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Classifier",
+    "Distilled",
+    "ImageGPT",
     "MaskedAutoencoder",
     "MaskedModel",
     "MaskedPatchPredictor",

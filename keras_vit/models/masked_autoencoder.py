@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.layers.attention import POSITIONS as ATTENTION
 from keras_vit.layers.arguments import flag, integer, number
 from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
@@ -50,7 +51,10 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": spec.fc_norm,
         'pool="map" has weights that would not be trained': spec.pool == "map",
         "pre_logits has weights that would not be trained": spec.pre_logits is not None,
-        "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None or spec.patch_dropout > 0,
+        f'positions_at="{spec.positions_at}" adds positions to more than the patches that the encoder is given': spec.positions_at != "stem",
+        "a palette has no patches of pixels to predict": spec.palette is not None,
+        "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None
+        or spec.patch_dropout > 0,
     }
     found = [reason for reason, is_so in problems.items() if is_so]
     if found:
@@ -207,7 +211,13 @@ class MaskedAutoencoder(MaskedModel):
     @classmethod
     def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
         positions: Any = {"positions": "sincos2d_mae"} if isinstance(variant, str) else {}
-        return super().encoder_spec(variant, **{**positions, **overrides})
+        spec = super().encoder_spec(variant, **{**positions, **overrides})
+        if spec.positions in ATTENTION:
+            raise ValueError(
+                f'MaskedAutoencoder cannot have such an encoder: with positions="{spec.positions}" its blocks know the places of all patches, and '
+                "not which of them are visible. Choose a table that is added to the tokens, such as sincos2d_mae or learned."
+            )
+        return spec
 
     def _decode(self, tokens, kept, vit, remat, policy):
         """Encoded visible tokens (b, prefix + m, d) to the pixels of all patches (b, n, p*q*c)."""

@@ -6,14 +6,32 @@ import os
 import sys
 
 from keras_vit.io.suggest import did_you_mean
+from keras_vit.tasks.autoregressive import Autoregressive
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import Classification
+from keras_vit.tasks.distillation import Distillation
 from keras_vit.tasks.masked_autoencoding import MaskedAutoencoding
 from keras_vit.tasks.masked_patches import MaskedPatches
 
-TASKS = {"classification": Classification, "masked_autoencoding": MaskedAutoencoding, "masked_patches": MaskedPatches}
+TASKS = {
+    "classification": Classification,
+    "distillation": Distillation,
+    "autoregressive": Autoregressive,
+    "masked_autoencoding": MaskedAutoencoding,
+    "masked_patches": MaskedPatches,
+}
 
-__all__ = ["TASKS", "Classification", "MaskedAutoencoding", "MaskedPatches", "Score", "Task", "find_task"]
+__all__ = [
+    "TASKS",
+    "Autoregressive",
+    "Classification",
+    "Distillation",
+    "MaskedAutoencoding",
+    "MaskedPatches",
+    "Score",
+    "Task",
+    "find_task",
+]
 
 
 def _imported(place: str):

@@ -2,6 +2,7 @@
 
 from keras_vit.optim import AdamW, GlobalGradient, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 from keras_vit.training.averages import EvaluateAverage, swap_averages
+from keras_vit.training.distillation import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
@@ -11,9 +12,11 @@ from keras_vit.training.prediction.preprocessing import Preprocessing
 __all__ = [
     "Accuracy",
     "AdamW",
+    "Agreement",
     "Cutmix",
     "EvaluateAverage",
     "GlobalGradient",
+    "HardDistillation",
     "Lookahead",
     "MaskedAccuracy",
     "MaskedCrossEntropy",
@@ -25,8 +28,11 @@ __all__ = [
     "Preprocessing",
     "RectifiedAdam",
     "SigmoidCrossEntropy",
+    "SoftDistillation",
     "SoftmaxCrossEntropy",
     "StochasticWeightAveraging",
+    "StudentAccuracy",
+    "TeacherAccuracy",
     "WarmupSchedule",
     "swap_averages",
 ]

@@ -48,6 +48,11 @@ class DescribedModel(keras.Model):
     class_names: tuple[str, ...] | None
     activation: str | None = None
 
+    @property
+    def fixed_variables(self) -> list:
+        """Variables that training never changes and that come from a file of their own, as a teacher's: checkpoints of runs leave them out."""
+        return []
+
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         with _explained_names():
             super().__init__(inputs, outputs, name=name, trainable=trainable)

@@ -80,7 +80,7 @@ def arrays(*_):
 def prepared(name, tmp_path, request):
     """(config, data_dir) of a shipped config on data that is here."""
     own = config_files.load_config(name).data.source
-    if name in ("cifar10_scratch", "cifar10_stem", "cifar10_finetune"):  # as prepared by tensorflow-datasets
+    if name in ("cifar10_scratch", "cifar10_stem", "cifar10_finetune", "distillation"):  # as prepared by tensorflow-datasets
         data_dir = str(request.getfixturevalue("shared_data") / "tensorflow_datasets")
         config = shrink(name, train="train[:100]", evaluation="test[:20]")
     elif own.startswith("folder:"):
@@ -94,6 +94,11 @@ def prepared(name, tmp_path, request):
     if name == "cifar10_finetune":  # from a checkpoint of another library's, as its docstring says
         keras_vit.save(keras_vit.ViT("Ti/16", image_size=32, **SMALL), tmp_path / "theirs", "timm")
         config.init = str(tmp_path / "theirs" / "model.safetensors")
+    elif name == "distillation":
+        teacher = keras_vit.ViT("Ti/4", image_size=32, classes=10, **SMALL)
+        teacher.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 10)))
+        keras_vit.save(teacher, tmp_path / "teacher.keras")
+        config.objective.teacher = str(tmp_path / "teacher.keras")
     elif name == "digits_finetune":
         first = shrink("digits_pretrain")
         first.total = "2 steps"

@@ -217,6 +217,8 @@ def _least_values(spec, tokens, classes, channels):
     widths = [channels, *spec.conv_stem]
     pixels = math.prod(spec.patch_size) * (widths[-1] if spec.stem is None else spec.stem_width)
     rest = spec.registers + (spec.pre_logits or 0) + pixels + (tokens if spec.positions == "learned" else 0)
+    if spec.positions in ("relative", "relative2d"):  # more than a row for each patch
+        blocks += spec.depth * tokens * (inner if spec.positions == "relative" else spec.heads)
     stem = sum(9 * a * b for a, b in zip(widths, widths[1:]))
     if spec.stem is not None:
         stem = sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem)) + 49 * channels * spec.stem_width

@@ -2,11 +2,14 @@
 
 Keras leaves the seed generators out of `.weights.h5` and of tf.train.Checkpoint; without them a resumed run would use other dropout
 masks. The running metrics of an epoch go with it, so that the log of a resumed run is that of an undisturbed one.
+
+Of a model's `fixed_variables`, a teacher's, it holds a checksum alone: they are in a file of their own, and never change.
 """
 
 import dataclasses
 import json
 import math
+import weakref
 from collections.abc import Mapping
 
 import keras
@@ -47,10 +50,23 @@ class Diverged(FloatingPointError):
         )
 
 
+_FIXED = "fixed/crc32"  # the array with the checksum of a model's fixed variables
+_CHECKSUMS = weakref.WeakKeyDictionary()  # {model: that array}, computed once: it may be of gigabytes
+
+
+def _fixed(model):
+    """{_FIXED: array (1,)} for a model with fixed variables, {} for others."""
+    variables = getattr(model, "fixed_variables", [])
+    if variables and model not in _CHECKSUMS:
+        crc32 = checksum({f"{i:05d}": np.asarray(v.numpy()) for i, v in enumerate(variables)})
+        _CHECKSUMS[model] = np.array([int(crc32, 16)], "uint32")
+    return {_FIXED: _CHECKSUMS[model]} if variables else {}
+
+
 def _variables(model):
     """{name: variable} of the model and its optimizer; the names are numbered because paths may repeat."""
-    metrics = {id(v) for v in model.metrics_variables}
-    groups = {"model": [v for v in model.variables if id(v) not in metrics], "optimizer": model.optimizer.variables}
+    others = {id(v) for v in [*model.metrics_variables, *getattr(model, "fixed_variables", [])]}
+    groups = {"model": [v for v in model.variables if id(v) not in others], "optimizer": model.optimizer.variables}
     return {f"{group}/{i:05d}/{v.path}": v for group, variables in groups.items() for i, v in enumerate(variables)}
 
 
@@ -58,7 +74,7 @@ def collect(model: keras.Model) -> dict[str, np.ndarray]:
     """The state of a compiled model whose optimizer is built: {name: array}."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
-    return {name: np.asarray(v.numpy()) for name, v in _variables(model).items()}
+    return {**{name: np.asarray(v.numpy()) for name, v in _variables(model).items()}, **_fixed(model)}
 
 
 def size(model: keras.Model) -> int:
@@ -86,13 +102,28 @@ def restore_metrics(model: keras.Model, running: RunningMetrics) -> bool:
     return True
 
 
+def _check_fixed(model, arrays):
+    """Refuses to go on with other fixed variables than those that a run began with.
+
+    Raises:
+        ValueError: saying what may have happened.
+    """
+    before = arrays.get(_FIXED)
+    if before is not None and not np.array_equal(before, _fixed(model).get(_FIXED)):
+        raise ValueError(
+            "The run began with a teacher of other weights: the file that config.objective.teacher names has changed since. Put back the "
+            "one that it was, or use a new --workdir."
+        )
+
+
 def restore(model: keras.Model, arrays: Arrays) -> None:
     """Restores the state that `collect` returned.
 
     Raises:
-        ValueError: if names or shapes differ from those of the model, listing the differences.
+        ValueError: if names or shapes differ from those of the model, listing the differences, or its fixed variables have other values.
     """
-    variables = _variables(model)
+    _check_fixed(model, arrays)
+    variables, arrays = _variables(model), {name: array for name, array in arrays.items() if name != _FIXED}
     missing, unexpected = sorted(variables.keys() - arrays.keys()), sorted(arrays.keys() - variables.keys())
     wrong = [
         f"{name}: checkpoint {arrays[name].shape}, model {tuple(v.shape)}"

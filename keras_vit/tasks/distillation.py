@@ -1,0 +1,118 @@
+"""Distillation: classification by a student that learns from a teacher what it says of the same images, and from the labels."""
+
+import dataclasses
+
+from keras_vit.checkpoints import load
+from keras_vit.checkpoints.transfer import transfer
+from keras_vit.inspection import report
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.composed import dense_config
+from keras_vit.models import Classifier, Distilled
+from keras_vit.tasks.base import OPTIONS
+from keras_vit.tasks.classification import Classification, class_weights
+from keras_vit.training import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
+
+# config.objective.kind: (the loss, the options that it takes, the options that are fixed).
+KINDS = {
+    "hard": (HardDistillation, ("alpha",), {}),
+    "soft": (SoftDistillation, ("alpha", "temperature"), {}),
+    "consistent": (SoftDistillation, ("temperature",), {"alpha": 1.0}),
+}
+_OF_LABELS = ("label_smoothing", "class_weights")
+
+
+class Distillation(Classification):
+    """One class per image, taught by `config.objective.teacher`. The run measures, saves and exports the student alone."""
+
+    reads = tuple(key for key in OPTIONS if key != "loss.name")
+
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        """config.objective.
+
+        Attributes:
+            teacher: what keras_vit.load takes: a path, a run directory, a published name. A ViT, a BiT, or a model built on one.
+            kind: "hard" (the teacher's class as a second label: DeiT), "soft" (its probabilities: Hinton, DeiT), or "consistent" (its
+                probabilities alone, without labels: FunMatch).
+            alpha: the teacher's share of the loss; None for .5 (hard) or .9 (soft).
+            temperature: of the soft kinds; None for 3 (soft) or 1 (consistent).
+            teacher_size: pixels to resample the teacher to, a number or (height, width); None for its own. Images are resized to its size.
+        """
+
+        teacher: str | None = None
+        kind: str = "hard"
+        alpha: float | None = None
+        temperature: float | None = None
+        teacher_size: int | tuple[int, int] | None = None
+
+    def check_config(self):
+        super().check_config()
+        options = self.options
+        if options.kind not in KINDS:
+            raise ValueError(
+                f'Unknown config.objective.kind="{options.kind}".{did_you_mean(options.kind, KINDS)} Valid: {", ".join(KINDS)}.'
+            )
+        if not options.teacher:
+            raise ValueError(
+                "Distillation needs a teacher with the classes of the data: --config.objective.teacher=runs/TEACHER, a file or a published name."
+            )
+        taken = KINDS[options.kind][1]
+        for name in ("alpha", "temperature"):
+            if getattr(options, name) is not None and name not in taken:
+                raise ValueError(f'config.objective.{name} has no effect with kind="{options.kind}": leave it out.')
+        for name in _OF_LABELS if options.kind == "consistent" else ():
+            if self.config.loss[name]:
+                raise ValueError(
+                    f'--config.loss.{name} has no effect with kind="consistent", which uses no labels: leave it out.'
+                )
+
+    def model(self, source):
+        student = super().model(source)  # first, so that its random weights are those that it has without a teacher
+        return Distilled(student, self._teacher())
+
+    def _teacher(self):
+        """The teacher, in its own size or the one asked for, computing in the precision of the run."""
+        options = self.options
+        teacher = load(options.teacher, **({} if options.teacher_size is None else {"image_size": options.teacher_size}))
+        other = teacher.dtype_policy.name != self.config.dtype
+        if other and isinstance(teacher, Classifier) and not dense_config(teacher):
+            return transfer(teacher, dtype=self.config.dtype)
+        return teacher
+
+    def deliver(self, model):
+        """The student alone, an ordinary classifier."""
+        return model.student
+
+    def loss(self, source):
+        loss, taken, fixed = KINDS[self.options.kind]
+        given = {name: getattr(self.options, name) for name in taken if getattr(self.options, name) is not None}
+        of_labels = {
+            "label_smoothing": self.config.loss.label_smoothing,
+            "class_weights": class_weights(self.config.loss.class_weights, source),
+        }
+        return loss(**fixed, **given, **of_labels)
+
+    def metrics(self, model):
+        several = [StudentAccuracy(k=5, name="top5")] if model.student.classes > 5 else []
+        return [StudentAccuracy(), *several, Agreement(), TeacherAccuracy()]
+
+    def mixing(self, model):
+        return super().mixing(model.student)
+
+    def report(self, model, evaluation, samples, records):
+        return [*super().report(model, evaluation, samples, records), *_taught(records, self.options)]
+
+
+def _taught(records, options):
+    """The section about the teacher: how often the student agrees with it, and how good it is itself."""
+    last = next((record for record in reversed(records) if record.get("val_agreement") is not None), None)
+    if last is None:
+        return []
+    rows = [
+        ("teacher", options.teacher),
+        ("kind", options.kind),
+        ("agreement of student and teacher", f"{last['val_agreement']:.2%}"),
+        ("teacher's top-1", f"{last['val_teacher_accuracy']:.2%}"),
+    ]
+    curves = report.learning_curves(records, "agreement", "agreement with the teacher, %", True)
+    return [report.section("The teacher", report.table(rows)), curves]

@@ -1,0 +1,169 @@
+"""Runs of a student and its teacher: they learn, resume bit for bit with the teacher outside the checkpoints, and leave the student alone."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+from ml_collections import ConfigDict
+
+import keras_vit
+from keras_vit.data import open_source
+from keras_vit.planning import dry_run
+from keras_vit.runs import RunDirectory, run, training_run
+from keras_vit.tasks import find_task
+from keras_vit.training import HardDistillation, SoftDistillation
+from trainers import config_files
+
+SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+
+
+def digits_vit(image_size=8, seed=1, **arguments):
+    """A ViT for the digits with random numbers in its head, as after training."""
+    names = [str(i) for i in range(10)]
+    vit = keras_vit.ViT("Ti/4", image_size=image_size, channels=1, classes=10, class_names=names, **SMALL, **arguments)
+    for head in vit.heads():
+        head.kernel.assign(np.random.default_rng(seed).normal(size=head.kernel.shape))
+    return vit
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Distillation of a few steps on the digits."""
+    digits_vit().save(tmp_path / "teacher.keras")
+    config = config_files.load_config("digits_pretrain")
+    config.update(
+        task="distillation", total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False
+    )
+    config.model.update(SMALL, drop_path=0.1)
+    config.data.update(train="train[:64]", evaluation="test[:32]")
+    config.objective.update(teacher=str(tmp_path / "teacher.keras"))
+    return config
+
+
+def task_of(config):
+    return find_task("distillation")(config)
+
+
+def test_it_learns_and_leaves_the_student_with_a_report(config, tmp_path):
+    config.update(total="60 steps", evaluate="30 steps", checkpoint="60 steps", mixup=None)
+    config.objective.update(kind="soft")
+    model, measures = run(config, tmp_path / "run")
+    records = RunDirectory(tmp_path / "run").metrics()
+    assert records[1]["loss"] < 0.9 * records[0]["loss"]
+    assert measures["top1"] == pytest.approx(records[1]["val_accuracy"], abs=1e-6)
+    student = keras_vit.load(tmp_path / "run")
+    assert type(student) is keras_vit.ViT is type(model) and student.activation == "softmax" and len(student.class_names) == 10
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "agreement of student and teacher" in page and f"{records[1]['val_teacher_accuracy']:.2%}" in page
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(config, folder):
+    """A run that dies after its first checkpoint."""
+    with pytest.MonkeyPatch.context() as patch:
+        save = RunDirectory.save
+
+        def save_and_die(self, step, *arguments):
+            save(self, step, *arguments)
+            raise Stop
+
+        patch.setattr(RunDirectory, "save", save_and_die)
+        with pytest.raises(Stop):
+            run(config, folder)
+
+
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly, monkeypatch):
+    monkeypatch.setattr(
+        training_run, "finish", lambda config, task, model, *_: (task.deliver(model), {"top1": 0.0, "examples": 32})
+    )
+    whole, _ = run(config, tmp_path / "whole")
+    stopped(config, tmp_path / "stopped")
+    [checkpoint] = RunDirectory(tmp_path / "stopped").checkpoints().values()
+    arrays = safetensors.numpy.load_file(checkpoint)
+    teachers = sum(w.size for w in keras_vit.load(config.objective.teacher).get_weights())
+    numbers = sum(array.size for name, array in arrays.items() if name.startswith("model/"))
+    assert numbers < teachers + 100 and "fixed/crc32" in arrays  # the student's, as large as the teacher's
+    again, _ = run(config, tmp_path / "stopped")
+    for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_teacher_that_changed_since_is_noticed(config, tmp_path, eagerly):
+    stopped(config, tmp_path / "run")
+    digits_vit(seed=2).save(config.objective.teacher)
+    with pytest.raises(ValueError, match="began with a teacher of other weights"):
+        run(config, tmp_path / "run")
+
+
+def test_a_teacher_of_another_size_and_precision_fits(config):
+    digits_vit(image_size=16).save(config.objective.teacher)
+    config.dtype = "mixed_bfloat16"
+    source = open_source("digits", "train[:64]")
+    model = task_of(config).model(source)
+    assert model.teacher.image_size == (16, 16) and model.teacher.dtype_policy.name == "mixed_bfloat16"
+    config.objective.teacher_size = 8
+    assert task_of(config).model(source).teacher.image_size == (8, 8)
+    assert model.predict(np.zeros((2, 8, 8, 1), "uint8"), verbose=0).shape == (2, 2, 10)
+
+
+def test_the_kinds_are_the_papers_losses(config):
+    source = open_source("digits", "train[:64]")
+    config.loss.label_smoothing = 0.0
+    expected = {
+        "hard": (HardDistillation, {"alpha": 0.5}),
+        "soft": (SoftDistillation, {"alpha": 0.9, "temperature": 3.0}),
+        "consistent": (SoftDistillation, {"alpha": 1.0, "temperature": 3.0}),
+    }
+    for kind, (loss, values) in expected.items():
+        config.objective.kind = kind
+        config.objective.update({"temperature": 3.0} if kind == "consistent" else {})
+        made = task_of(config).loss(source)
+        assert type(made) is loss and values.items() <= made.get_config().items()
+
+
+def test_its_plan_knows_the_student(config):
+    text = dry_run.plan(config, config_files.packaged("lib.datasets").DATASETS)
+    trained = sum(math.prod(v.shape) for v in digits_vit(pool="gap").trainable_variables)
+    assert f"{trained:,} trained" in text and "HardDistillation" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "hrad"}, 'Unknown config.objective.kind="hrad". Did you mean "hard"'),
+        ({"teacher": None}, "Distillation needs a teacher with the classes of the data"),
+        ({"temperature": 2.0}, 'config.objective.temperature has no effect with kind="hard"'),
+        ({"kind": "consistent", "alpha": 0.5}, 'config.objective.alpha has no effect with kind="consistent"'),
+        ({"kind": "consistent"}, 'config.loss.label_smoothing has no effect with kind="consistent"'),
+        ({"teachr": "x"}, 'no option "teachr".*Did you mean "teacher"'),
+    ],
+)
+def test_options_that_make_no_sense_are_clear_errors(config, options, message):
+    config.objective.update(options)
+    with pytest.raises(ValueError, match=message):
+        task_of(config).check_config()
+
+
+def test_a_teacher_of_other_classes_is_a_clear_error(config, tmp_path):
+    keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=7, **SMALL).save(config.objective.teacher)
+    with pytest.raises(ValueError, match="student has 10 classes, the teacher 7.*Fine-tune it"):
+        run(config, tmp_path / "run")
+
+
+def test_another_run_is_a_teacher_and_the_sigmoid_is_not_for_it(config, tmp_path, eagerly):
+    first = config.copy_and_resolve_references()
+    first.update(task="classification", total="2 steps", evaluate="2 steps")
+    first.objective = ConfigDict()
+    run(first, tmp_path / "first")
+    config.objective.teacher = str(tmp_path / "first")
+    assert json.loads((tmp_path / "first" / "config.json").read_text())["task"] == "classification"
+    assert keras.backend.standardize_dtype(task_of(config).model(open_source("digits", "train[:64]")).output.dtype) == "float32"
+    config.loss.name = "sigmoid"
+    with pytest.raises(ValueError, match="Distillation does not use some options.*loss.name=softmax"):
+        task_of(config).check_config()
