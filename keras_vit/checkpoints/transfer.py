@@ -192,7 +192,9 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
     if head == "reset":
         # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place.
         new_head = {"head_bias": 0.0} if isinstance(spec, BiTSpec) else {"pre_logits": None, "head_bias": 0.0}
-        if changes.get("fc_norm") and not isinstance(spec, BiTSpec):  # a new normalisation after pooling replaces the last one before it
+        if changes.get("fc_norm") and not isinstance(
+            spec, BiTSpec
+        ):  # a new normalisation after pooling replaces the last one before it
             new_head["fc_norm"] = True
         _check_fixed(dataclasses.replace(spec, **new_head), changes)
         changes = {**new_head, **changes}
@@ -221,7 +223,9 @@ def _resized(weights, spec, new_spec, config, target, method):
     weights = dict(weights)
     check_method(method)
     if getattr(spec, "positions", None) in FIXED and new_spec.positions == "learned":
-        weights[_POSITIONS] = fixed_table(spec.positions, grid_size(config["image_size"], spec.stride), spec.positioned, spec.width)
+        table = fixed_table(spec.positions, grid_size(config["image_size"], spec.stride), spec.positioned, spec.width)
+        numbers = [f"_{i:02d}" for i in range(spec.depth)] if spec.positions_at == "every" else [""]
+        weights.update({f"position_embedding{number}/embedding": table for number in numbers})
     channels = target["channels"]
     first = "stem_conv/kernel" if "stem_conv/kernel" in weights else _PATCHES
     if _PATCHES in weights and new_spec.patch_size != spec.patch_size:

@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.layers.attention import POSITIONS as ATTENTION
 from keras_vit.layers.arguments import flag, integer, number
+from keras_vit.layers.attention import POSITIONS as ATTENTION
 from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.patches import cut
@@ -51,7 +51,8 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": spec.fc_norm,
         'pool="map" has weights that would not be trained': spec.pool == "map",
         "pre_logits has weights that would not be trained": spec.pre_logits is not None,
-        f'positions_at="{spec.positions_at}" adds positions to more than the patches that the encoder is given': spec.positions_at != "stem",
+        f'positions_at="{spec.positions_at}" adds positions to more than the patches that the encoder is given': spec.positions_at
+        != "stem",
         "a palette has no patches of pixels to predict": spec.palette is not None,
         "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None
         or spec.patch_dropout > 0,
@@ -321,7 +322,9 @@ def hidden_count(patches: int, share: float) -> int:
         ValueError: for an image of a single patch.
     """
     if patches < 2:
-        raise ValueError("An image of a single patch has none to predict from the others: choose a smaller patch or a larger image.")
+        raise ValueError(
+            "An image of a single patch has none to predict from the others: choose a smaller patch or a larger image."
+        )
     return min(max(patches - int(patches * (1 - share)), 1), patches - 1)
 
 

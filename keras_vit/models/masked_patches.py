@@ -104,7 +104,9 @@ class MaskedPatchPredictor(MaskedModel):
         from keras_vit.training import hiding
 
         size, count = self.spec.patch_size, self.hidden_count(mask_ratio)
-        return hiding.each(lambda image, seed: hiding.corrupt(image, seed, size, count, self.target), as_pixels(self, images), seed)
+        return hiding.each(
+            lambda image, seed: hiding.corrupt(image, seed, size, count, self.target), as_pixels(self, images), seed
+        )
 
     def reconstruct(self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32) -> Reconstruction:
         """Images with corrupted patches in grey, and with these as the model predicts them: in its colours, or pixel by pixel.

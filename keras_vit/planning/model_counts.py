@@ -98,7 +98,9 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
             found += counted_layers(layer, f"{name}/")
             continue
         inputs, output = shapes[layer]
-        if layer.name in described and not (isinstance(layer, layers.TransformerBlock) and output != described[layer.name].output):
+        if layer.name in described and not (
+            isinstance(layer, layers.TransformerBlock) and output != described[layer.name].output
+        ):
             row = dataclasses.replace(described[layer.name], name=name)
         else:
             if None in (*inputs, *output):

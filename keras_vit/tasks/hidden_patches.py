@@ -45,7 +45,9 @@ class HiddenPatches(Task):
     def check_config(self) -> None:
         super().check_config()
         if self.config.model.variant and "/" not in self.config.model.variant:
-            raise ValueError(f'The task {type(self).__name__} hides patches of a ViT, got config.model.variant="{self.config.model.variant}".')
+            raise ValueError(
+                f'The task {type(self).__name__} hides patches of a ViT, got config.model.variant="{self.config.model.variant}".'
+            )
 
     def build(self, source: Any) -> keras.Model:
         config: Any = self.config
@@ -74,7 +76,9 @@ class HiddenPatches(Task):
             wanted["decoder_mlp_dim"] = own["decoder_mlp_dim"]
         # Of how it is trained the config says, and of what it is made the file.
         free = {name: wanted[name] for name in _RATES}
-        differences = [f"{name} {own[name]!r}, not {value!r}" for name, value in wanted.items() if name not in free and own[name] != value]
+        differences = [
+            f"{name} {own[name]!r}, not {value!r}" for name, value in wanted.items() if name not in free and own[name] != value
+        ]
         if differences:
             raise ValueError(
                 f"The model of {config.init} is another than config.model and config.objective say; it has {'; '.join(differences)}. Set "
@@ -89,7 +93,7 @@ class HiddenPatches(Task):
     def report(self, model: Any, evaluation: Any, samples: Any, records: list[dict]) -> list[str]:
         sections = super().report(model, evaluation, samples, records)
         images = samples[0]["image"][:_SHOWN]
-        if not len(images):
+        if not len(images) or "reconstructions" in self.config.evals:  # whose pictures follow
             return sections
         from keras_vit.inspection import figures
 

@@ -15,7 +15,14 @@ import torch
 from sampled import sample
 from transformers import ViTConfig, ViTMAEConfig, ViTMAEForPreTraining, ViTModel
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "image_size": 16, "patch_size": 4}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": 16,
+    "patch_size": 4,
+}
 DECODER = {
     "decoder_num_attention_heads": 4,
     "decoder_hidden_size": 8,

@@ -74,7 +74,9 @@ def test_another_patchs_embedding_is_that_of_an_image_with_patches_moved():
     patches = patches_of(IMAGES)[:, source[0]]
     moved = np.concatenate([np.concatenate(list(patches[:, 3 * i : 3 * i + 3].swapaxes(0, 1)), axis=2) for i in (0, 1)], axis=1)
     given = model.predict({"image": IMAGES, "source": source}, verbose=0)
-    np.testing.assert_allclose(given, model.predict({"image": moved, "source": np.arange(6)[None].repeat(3, 0)}, verbose=0), atol=1e-5)
+    np.testing.assert_allclose(
+        given, model.predict({"image": moved, "source": np.arange(6)[None].repeat(3, 0)}, verbose=0), atol=1e-5
+    )
 
 
 def test_loss_and_gradients_are_pytorchs(tmp_path):
@@ -142,13 +144,20 @@ def test_perfect_logits_paint_the_patches_own_colours(monkeypatch):
     cells = patches_of(IMAGES).reshape(3, 6, 4, 2, 4, 2, 3).transpose(0, 1, 2, 4, 3, 5, 6).reshape(3, 6, 16, 2, 2, 3)
     monkeypatch.setattr(type(model), "predict", lambda *_, **__: np.eye(512, dtype="float32")[colour_classes(cells)])
     painted, (_, y) = model.reconstruct(IMAGES).reconstructed, model.masked(IMAGES)
-    means = patches_of(IMAGES).reshape(3, 6, 4, 2, 4, 2, 3).mean(axis=(3, 5), keepdims=True).repeat(2, 3).repeat(2, 5).reshape(3, 6, 8, 8, 3)
+    means = (
+        patches_of(IMAGES)
+        .reshape(3, 6, 4, 2, 4, 2, 3)
+        .mean(axis=(3, 5), keepdims=True)
+        .repeat(2, 3)
+        .repeat(2, 5)
+        .reshape(3, 6, 8, 8, 3)
+    )
     hidden = (y >= 0).any(-1)
     assert np.abs(patches_of(painted)[hidden] - means[hidden]).max() <= 16
 
 
 def test_unknown_targets_are_refused():
-    with pytest.raises(ValueError, match='Unknown target \'mean_color\'. Did you mean "mean_colour"'):
+    with pytest.raises(ValueError, match="Unknown target 'mean_color'. Did you mean \"mean_colour\""):
         made("mean_color")
     with pytest.raises(ValueError, match="multiples of 4 pixels, got .6, 6."):
         MaskedPatchPredictor("Ti/6", 12, target="thumbnail", **SIZES)
