@@ -73,7 +73,7 @@ def positions(subject: Subject) -> Section:
     if not subject.is_vit:
         return Section(title, _paragraphs("A BiT has none: convolutions know where they are by what is around them."))
     try:
-        table, grid, kind, block = weights.patch_positions(subject.model)
+        table, grid, kind = weights.patch_positions(subject.model)
     except ValueError:  # positions in the attention, or none
         return Section(title, _paragraphs(_NO_TABLE))
     similarity = weights.position_similarity(table, grid)
@@ -83,7 +83,8 @@ def positions(subject: Subject) -> Section:
     h, w = some.shape[:2]
     thinned = f" Shown is one patch of {step} in each direction." if step > 1 else ""
     fixed = "" if kind.startswith("learned") else " They are fixed sines and cosines, not learned."
-    fixed += "" if block is None else f" Each block has its own; these are those of block {block}."
+    if any(layer.name == "position_embedding_00" for layer in subject.encoder.layers):
+        fixed += " Each block has its own; these are those of block 0."
     data = _sheet(tiles.coloured(some.reshape(h * w, *grid), -1, 1), w)  # (h, w, H, W) -> (h*w, H, W)
     texts = [
         "Each small map belongs to the patch in its place: the cosine similarity of this patch's position embedding with those of all "
