@@ -10,7 +10,7 @@ from keras_vit.layers.normalization import PixelNormalization
 from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patches import PatchEncoder, PatchGrid
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
-from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.positions import AddPositionEmbs, ResampledPositions
 from keras_vit.layers.reducing_block import ReducingBlock
 from keras_vit.layers.tokens import ClassToken
 
@@ -30,6 +30,7 @@ __all__ = [
     "PatchGrid",
     "PixelNormalization",
     "ReducingBlock",
+    "ResampledPositions",
     "StdConv2D",
     "TokenPooling",
     "TransformerBlock",

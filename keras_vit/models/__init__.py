@@ -7,12 +7,14 @@ from keras_vit.models.distilled import Distilled
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
 from keras_vit.models.lora import enable_lora, merge_lora
+from keras_vit.models.self_distillation import DINO
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.vit import ViT
 
 __all__ = [
     "BIT_VARIANTS",
+    "DINO",
     "ROWS",
     "STEMS",
     "BiT",

@@ -7,8 +7,10 @@ from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCros
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
+from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
 
 __all__ = [
+    "DINOLoss",
     "Accuracy",
     "AdamW",
     "Agreement",
@@ -29,6 +31,7 @@ __all__ = [
     "StochasticWeightAveraging",
     "StudentAccuracy",
     "TeacherAccuracy",
+    "TeacherEntropy",
     "WarmupSchedule",
     "swap_averages",
 ]
