@@ -13,7 +13,17 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
 from keras_vit.distribution import strategy
-from keras_vit.models import DINO, BiT, BiTSpec, Distilled, ViT, ViTSpec
+from keras_vit.models import (
+    DINO,
+    BiT,
+    BiTSpec,
+    Distilled,
+    ImageGPT,
+    MaskedAutoencoder,
+    MaskedPatchPredictor,
+    ViT,
+    ViTSpec,
+)
 from keras_vit.serving import export
 from keras_vit.training import Model
 from keras_vit.version import __version__
@@ -23,6 +33,9 @@ __all__ = [
     "BiT",
     "BiTSpec",
     "Distilled",
+    "ImageGPT",
+    "MaskedAutoencoder",
+    "MaskedPatchPredictor",
     "Model",
     "ViT",
     "ViTSpec",

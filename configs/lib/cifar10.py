@@ -3,7 +3,16 @@
 from . import common
 
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
-ENCODER = {"variant": "Ti/4", "image_size": 32, "depth": 6, "width": 128, "heads": 4, "mlp_dim": 256, "gelu": "tanh", "pool": "gap"}
+ENCODER = {
+    "variant": "Ti/4",
+    "image_size": 32,
+    "depth": 6,
+    "width": 128,
+    "heads": 4,
+    "mlp_dim": 256,
+    "gelu": "tanh",
+    "pool": "gap",
+}
 TEST = "decode|resize(32, 32)"
 
 

@@ -11,9 +11,10 @@ import keras
 import numpy as np
 from absl import logging
 
-from keras_vit.checkpoints.formats import bit, google, huggingface, own_names, timm, vit_pytorch
+from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_names, timm, vit_pytorch
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, transfer
@@ -26,10 +27,10 @@ from keras_vit.models.spec import FIELDS
 from keras_vit.training.presets import register_loader
 
 # Tried in this order: the first format that recognises the array names parses the file.
-FORMATS = (bit, google, vit_pytorch, huggingface, own_names, timm)
+FORMATS = (bit, google, vit_pytorch, mae, huggingface, own_names, timm)
 # The fields of the spec that array names and shapes determine, in every format.
 _FROM_ARRAYS = (
-    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions pre_logits "
+    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pre_logits "
     "qkv_bias qk_norm patch_norm fc_norm stem units width_factor"
 ).split()
 # Arguments that also supply what a file does not state.
@@ -218,18 +219,21 @@ def _from_arrays(contents, image_size, classes, class_names, head, resample, nam
     told = {name: changes[name] for name in _TOLD if name in changes}
     parsed = parse(contents, {"image_size": image_size, "names": names, **told})
     config = _model_config(contents, parsed)
+    # With what the file itself was read by there is nothing to change.
+    used = {name for name in ("mean", "std") if name in told and np.array_equal(getattr(config["variant"], name), told[name])}
+    changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
+    if parsed.preprocessing is not None and head != "reset" and contents.metadata is None:
+        text = parsed.preprocessing(*pair(config["image_size"] if image_size is None else image_size, "image_size"))
+        metadata.check_preprocessing(text, config["image_size"], f'The config next to "{contents.path}"')
+        changes = {"preprocessing": text, **changes}
+    if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
+        _report(contents, parsed, [*parsed.dropped, *counters])
+        sized = changes if image_size is None else {**changes, "image_size": image_size}
+        return masked_autoencoder(parsed, config, contents.path, sized)
     model = _build(config, parsed, contents.path)
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
     _report(contents, parsed, [*parsed.dropped, *counters])
-    # With what the file itself was read by there is nothing to change.
-    used = {name for name in ("mean", "std") if name in told and np.array_equal(getattr(config["variant"], name), told[name])}
-    changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
-    size = config["image_size"] if image_size is None else image_size
-    if parsed.preprocessing is not None and head != "reset" and contents.metadata is None:
-        text = parsed.preprocessing(*pair(size, "image_size"))
-        metadata.check_preprocessing(text, config["image_size"], f'The config next to "{contents.path}"')
-        changes = {"preprocessing": text, **changes}
     return adapt(config, weights, image_size, classes, class_names, head, resample or parsed.resample, model, **changes)
 
 

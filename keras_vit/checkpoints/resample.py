@@ -41,6 +41,39 @@ def resample_positions(
     return np.concatenate([table[:, :prefix], patches], axis=1)
 
 
+def resample_axis(table: np.ndarray, length: int, method: str = "google") -> np.ndarray:
+    """The embeddings of rows or columns, (h, d), for another number of them, in the table's dtype."""
+    if len(table) == length:
+        return table.copy()
+    return (METHODS[method](len(table), length) @ table.astype("float64")).astype(table.dtype)
+
+
+def resample_offsets(
+    bias: np.ndarray, old_grid: tuple[int, int], new_grid: tuple[int, int], method: str = "google"
+) -> np.ndarray:
+    """A bias by 2-D offset for another patch grid.
+
+    The same share of the image has the same bias; the offset 0 stays where it is. Both halves of an axis are interpolated, (2h - 1) values in all.
+
+    Args:
+        bias: (2h - 1, 2w - 1, k) for old_grid = (h, w).
+        old_grid, new_grid: (h, w).
+        method: a row of METHODS.
+
+    Returns:
+        (2h' - 1, 2w' - 1, k), in the bias's dtype.
+
+    Raises:
+        ValueError: for a bias of another grid than old_grid.
+    """
+    if bias.shape[:2] != tuple(2 * m - 1 for m in old_grid):
+        raise ValueError(f"The bias has {bias.shape[0]} x {bias.shape[1]} offsets, which are not those of a grid of {old_grid}.")
+    if tuple(old_grid) == tuple(new_grid):
+        return bias.copy()
+    rows, columns = (METHODS[method](2 * old - 1, 2 * new - 1) for old, new in zip(old_grid, new_grid))
+    return np.einsum("yh,xw,hwk->yxk", rows, columns, bias.astype("float64"), optimize=True).astype(bias.dtype)
+
+
 def resample_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:
     """A patch-embedding kernel for another patch size, after FlexiViT (arXiv 2212.08013, section 3.4).
 

@@ -12,12 +12,12 @@ import numpy as np
 import safetensors.numpy
 from etils import epath
 
-from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, name_map, timm
+from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, mae, name_map, timm
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import BiT, Classifier
+from keras_vit.models import BiT, Classifier, MaskedAutoencoder
 from keras_vit.models.model_and_path import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
@@ -56,8 +56,8 @@ def _google(model, path):
     else:
         google.CAPABILITIES.check(model)
         arrays = google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
-    comment = metadata.write(model, arrays).encode()
-    comment = comment if len(comment) <= _LONGEST_COMMENT else metadata.write(model, arrays, labels=False).encode()
+    comment = metadata.write(model.arguments(), arrays).encode()
+    comment = comment if len(comment) <= _LONGEST_COMMENT else metadata.write(model.arguments(), arrays, labels=False).encode()
     with replacing(path) as temporary:
         np.savez(temporary, **arrays)
         with zipfile.ZipFile(temporary, "a") as archive:
@@ -82,7 +82,7 @@ def _timm(model, path):
             weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
         arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
         config = config_json.timm_vit(model, bool(missing_rows))
-    _write_folder(path, arrays, model, {"config.json": config})
+    _write_folder(path, arrays, model.arguments(), {"config.json": config})
 
 
 def _huggingface(model, path):
@@ -94,11 +94,28 @@ def _huggingface(model, path):
     if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
     configs = {"config.json": config_json.huggingface(model), "preprocessor_config.json": config_json.preprocessor(model)}
-    _write_folder(path, arrays, model, configs)
+    _write_folder(path, arrays, model.arguments(), configs)
 
 
-def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier, configs: Mapping[str, dict]) -> None:
-    """Writes model.safetensors and the JSON files `configs`, {name: content}, all or nothing.
+def _masked_autoencoder(model, path):
+    """Writes the folder at `path` for ViTMAEForPreTraining.from_pretrained(PATH)."""
+    encoder = model.encoder
+    mae.CAPABILITIES.check(encoder)
+    fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
+    decoder = mae.decoder_map(fields, model.spec.qkv_bias, True)
+    entries = huggingface.name_map(dataclasses.asdict(model.spec), None, "vit")
+    entries.update({f"decoder.{name}": entry for name, entry in decoder.items()})
+    tables = mae.pack_tables(model)
+    entries = {name: entry for name, entry in entries.items() if name not in tables}
+    arrays = {**name_map.pack(entries, model_weights(model)), **tables}
+    configs = {"config.json": config_json.masked_autoencoder(model), "preprocessor_config.json": config_json.preprocessor(model)}
+    # The file holds a table of positions, whatever made it.
+    arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
+    _write_folder(path, arrays, arguments, configs)
+
+
+def _write_folder(path: str, arrays: Mapping[str, np.ndarray], arguments: Mapping, configs: Mapping[str, dict]) -> None:
+    """Writes model.safetensors and the JSON files `configs`, {name: content}, all or nothing; `arguments` are for the metadata.
 
     Raises:
         ValueError: if the folder holds other files, which would be lost.
@@ -113,7 +130,7 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], model: Classifier
         )
     with replacing(path) as temporary:
         os.makedirs(temporary)
-        header = {"format": "pt", "keras_vit": metadata.write(model, arrays)}
+        header = {"format": "pt", "keras_vit": metadata.write(arguments, arrays)}
         # Written here, so that an error is an OSError, unlike safetensors' own.
         with open(os.path.join(temporary, "model.safetensors"), "wb") as file:
             file.write(safetensors.numpy.save(dict(arrays), header))
@@ -131,7 +148,7 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
         path: a file that ends in .keras or .npz, or for timm and huggingface a folder.
         format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of the hybrids and of BiT); "timm";
-            "huggingface" (ViT, DeiT, DINOv2, SigLIP). None chooses by the ending of the path.
+            "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the ending of the path.
 
     Raises:
         ValueError: for something other than a model of this package and a path, an unknown format, a model that the format cannot
@@ -155,6 +172,9 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None)
         raise ValueError(f'"{path}" is a folder, and the format "{format}" is a file. Give the path of a new file.')
     if ending == ".safetensors":
         raise ValueError(f'The format "{format}" is a folder with config.json and model.safetensors, got "{path}".')
+    if format == "huggingface" and isinstance(model, MaskedAutoencoder):
+        check_plain(model, 'The format "huggingface"')
+        return _masked_autoencoder(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
             f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save the ViT or BiT.'

@@ -1,6 +1,7 @@
 """Adapting a trained model to another task: another resolution, another head, other channels."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
-from keras_vit.checkpoints.resample import check_method, resample_patches, resample_positions
+from keras_vit.checkpoints.resample import check_method, resample_axis, resample_offsets, resample_patches, resample_positions
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.composed import dense_config
 from keras_vit.layers.patches import grid_size, pair
@@ -21,7 +22,7 @@ HEADS = ("keep", "reset", "drop")
 # the value of layer_scale, need no other weights.
 _FIXED_BIT = ("units", "width_factor")
 _FIXED = tuple(
-    "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions pool pre_logits qkv_bias qk_norm "
+    "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool pre_logits qkv_bias qk_norm "
     "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides".split()
 )
 # What can change, for the message.
@@ -31,7 +32,6 @@ _CHANGEABLE = (
     *"patch_size pool dropout attention_dropout drop_path gelu epsilon token_merging patch_dropout patch_dropout_block".split(),
 )
 _PATCHES = "patch_encoder/kernel"
-_POSITIONS = "position_embedding/embedding"
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
@@ -225,9 +225,32 @@ def _resized(weights, spec, new_spec, config, target, method):
             folded = fold_normalisation(weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std))
             weights[first], weights[bias] = folded
         weights[first] = adapt_kernel(weights[first], channels)
-    if _POSITIONS in weights:
-        old_grid, new_grid = (grid_size(c["image_size"], s.stride) for c, s in ((config, spec), (target, new_spec)))
-        weights[_POSITIONS] = resample_positions(weights[_POSITIONS], old_grid, new_grid, spec.positioned, method)
+    if isinstance(spec, BiTSpec):
+        return weights
+    old_grid, new_grid = (grid_size(c["image_size"], s.stride) for c, s in ((config, spec), (target, new_spec)))
+    return weights if old_grid == new_grid else _on_grid(weights, spec, old_grid, new_grid, method)
+
+
+def _on_grid(weights, spec, old_grid, new_grid, method):
+    """The weights with all that belongs to places on the patch grid resampled.
+
+    Raises:
+        ValueError: for positions that mean something else on another grid.
+    """
+    along_rows = spec.positions == "relative" or (spec.positions == "sincos1d" and old_grid[1] != new_grid[1])
+    if along_rows:
+        raise ValueError(
+            f'positions="{spec.positions}" count patches along the rows of a grid of {old_grid[0]}x{old_grid[1]}, and mean other places on '
+            f"one of {new_grid[0]}x{new_grid[1]}: they cannot be resampled. Keep the number of patches, or train with other positions."
+        )
+    weights = dict(weights)
+    for path, array in weights.items():
+        if re.fullmatch(r"position_embedding(_\d+)?/embedding", path):
+            weights[path] = resample_positions(array, old_grid, new_grid, spec.positioned, method)
+        elif re.fullmatch(r"position_embedding(_\d+)?/embedding/[xy]", path):
+            weights[path] = resample_axis(array, new_grid[path[-1] == "x"], method)
+        elif path.endswith("/attention/relative2d/bias"):
+            weights[path] = resample_offsets(array, old_grid, new_grid, method)
     return weights
 
 

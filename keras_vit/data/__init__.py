@@ -4,6 +4,18 @@ from keras_vit.data.batches import evaluation_batches, image_and_label, training
 from keras_vit.data.errors import ExampleErrors
 from keras_vit.data.open import open_source
 from keras_vit.data.ops.text import parse
+from keras_vit.data.palette import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.arrays import from_arrays
 
-__all__ = ["ExampleErrors", "evaluation_batches", "from_arrays", "image_and_label", "open_source", "parse", "training_batches"]
+__all__ = [
+    "ExampleErrors",
+    "evaluation_batches",
+    "fit_palette",
+    "from_arrays",
+    "image_and_label",
+    "nearest_colors",
+    "open_source",
+    "parse",
+    "sample_pixels",
+    "training_batches",
+]

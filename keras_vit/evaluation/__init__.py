@@ -21,6 +21,7 @@ from keras_vit.evaluation.registry import (
 from keras_vit.evaluation.reliability import Reliability
 from keras_vit.evaluation.robustness.corruptions import Corruptions
 from keras_vit.evaluation.robustness.patches import Occlusion, Shifts, ShuffledPatches
+from keras_vit.evaluation.samples import Samples
 
 __all__ = [
     "EVALUATORS",
@@ -41,6 +42,7 @@ __all__ = [
     "Real",
     "Reliability",
     "Ridge",
+    "Samples",
     "Setting",
     "Shifts",
     "ShuffledPatches",

@@ -25,6 +25,15 @@ def encoder_of(model: keras.Model) -> keras.Model:
     return model.get_encoder() if hasattr(model, "get_encoder") else model
 
 
+def mean_of_block(model: keras.Model, block: int) -> keras.KerasTensor:
+    """The output of a ViT's or BiT's block, averaged over the patches: symbolic (b, d) float32.
+
+    Raises:
+        ValueError: for a number that no block has.
+    """
+    return keras.ops.mean(keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2))  # (b, h, w, d) -> (b, d)
+
+
 class Embedder:
     """Embeds the images of a source with a model, using the weights that it has at the time of the call.
 
@@ -175,6 +184,8 @@ class FeatureEvaluator(Evaluator):
         train, test: its splits.
         preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
         dtype: of the features: float32 or float16.
+        block: the number of a block, negative ones counted from the end: its output, averaged over the patches, takes the place of the
+            features (iGPT is best in its middle). None for the features.
     """
 
     source: str | None = None
@@ -182,6 +193,7 @@ class FeatureEvaluator(Evaluator):
     test: str = "test"
     preprocess: str | None = None
     dtype: str = "float32"
+    block: int | None = None
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         raise NotImplementedError
@@ -191,16 +203,17 @@ class FeatureEvaluator(Evaluator):
 
     def about(self, preprocess: str) -> dict[str, Any]:
         """The data that the results are about."""
-        return {"source": self.source, "train": self.train, "test": self.test, "preprocess": preprocess}
+        block = {} if self.block is None else {"block": self.block}
+        return {"source": self.source, "train": self.train, "test": self.test, "preprocess": preprocess, **block}
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         if self.source is None:
             raise ValueError('An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".')
         preprocess = self.preprocess or default_preprocessing(encoder_of(setting.model))
+        verbose = setting.verbose and setting.strategy.chief
         with setting.strategy.scope():
-            embedder = Embedder(
-                setting.model, preprocess, setting.batch_size, self.dtype, setting.verbose and setting.strategy.chief
-            )
+            output = None if self.block is None else mean_of_block(encoder_of(setting.model), self.block)
+            embedder = Embedder(setting.model, preprocess, setting.batch_size, self.dtype, verbose, output)
         train, test = open_pair(self.source, self.train, self.test, setting.data_dir)
         splits = FeatureSplits(embedder, train, test, data_dir=setting.data_dir)
         self.check(splits)

@@ -121,7 +121,7 @@ class FewShot(FeatureEvaluator):
     Only the training examples of the draws are embedded; test examples are classified batch by batch.
 
     Attributes:
-        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
         shots: numbers of examples per class: (1, 5), or "1,5".
         seeds: of the draws.
         l2: the penalty; or several, of which the best on `validation` is taken for each number of shots.

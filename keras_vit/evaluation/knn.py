@@ -56,7 +56,7 @@ class NearestNeighbours(FeatureEvaluator):
     """Weighted k-nearest-neighbour classification. Training features stay in memory, test features are classified batch by batch.
 
     Attributes:
-        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
         k: neighbours that vote, at most the number of training examples.
         temperature: the smaller, the more the nearest neighbours count.
     """

@@ -167,7 +167,7 @@ class Logistic(_Swept):
     """Multinomial logistic regression on all training features.
 
     Attributes:
-        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
         strengths: values of scikit-learn's C to choose from, the strongest penalty first.
     """
 
@@ -184,7 +184,7 @@ class Ridge(_Swept):
     """Ridge regression on all training features.
 
     Attributes:
-        source, train, test, preprocess, dtype: as in FeatureEvaluator.
+        source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
         strengths: penalties l2 to choose from, the strongest first.
     """
 

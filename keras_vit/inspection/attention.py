@@ -112,7 +112,7 @@ def _read_by_output(model, images):
     attention pooling.
     """
     encoder, blocks = attention_blocks(model)
-    h, w = encoder.get_layer("position_embedding").grid
+    h, w = taps.patch_grid(encoder)
     n = blocks[-1].output.shape[1]
     pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
     reads = np.zeros((1, n))
@@ -134,7 +134,7 @@ def _read_by_output(model, images):
 
 def _on_grid(model, reads, weights):
     """Weights (b, ..., n, n) as the output sees them by `reads` (b or 1, n), on the patch grid: (b, ..., h, w)."""
-    h, w = attention_blocks(model)[0].get_layer("position_embedding").grid
+    h, w = taps.patch_grid(attention_blocks(model)[0])
     rows = np.einsum("bn,b...nm->b...m", np.broadcast_to(reads, (len(weights), reads.shape[1])), weights)
     return rows[..., -h * w :].reshape(*rows.shape[:-1], h, w)  # (b, ..., n) -> (b, ..., h, w)
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection.attention import attention_blocks, each_attention
+from keras_vit.models import taps
 
 
 def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
@@ -72,7 +73,7 @@ class HeadStatistics(NamedTuple):
 def patch_stride(encoder: keras.Model) -> tuple[float, float]:
     """Pixels (height, width) from one patch token of a ViT to the next."""
     height, width = encoder.input_shape[1:3]
-    h, w = encoder.get_layer("position_embedding").grid
+    h, w = taps.patch_grid(encoder)
     return height / h, width / w
 
 
@@ -93,7 +94,7 @@ def head_statistics(
     if not len(images):
         raise ValueError("head_statistics needs images (b, height, width, c), and got none.")
     encoder, blocks = attention_blocks(model)
-    grid, stride = encoder.get_layer("position_embedding").grid, patch_stride(encoder)
+    grid, stride = taps.patch_grid(encoder), patch_stride(encoder)
     parts = []
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]

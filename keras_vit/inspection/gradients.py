@@ -73,7 +73,7 @@ def _on_grid(encoder, values):
     values = keras.ops.convert_to_numpy(values).astype("float32")
     if values.ndim == 4:
         return values
-    h, w = encoder.get_layer("position_embedding").grid
+    h, w = taps.patch_grid(encoder)
     return values[:, -h * w :].reshape(len(values), h, w, -1)  # (b, n, d) -> (b, h, w, d)
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection.components import principal_components
-from keras_vit.layers import StdConv2D
+from keras_vit.layers import AddPositionEmbs, StdConv2D
 from keras_vit.models import taps
 
 # The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem, the patch embedding.
@@ -61,26 +61,39 @@ class PatchPositions(NamedTuple):
     Attributes:
         table: (h*w, d) float32, row by row.
         grid: (h, w) patches.
-        kind: "learned" or "sincos2d".
+        kind: "learned", "learned2d", "sincos1d" or "sincos2d".
+        block: whose input they are added to, where each block has a table of its own; None for one table.
     """
 
     table: np.ndarray
     grid: tuple[int, int]
     kind: str
+    block: int | None = None
 
 
-def patch_positions(model: keras.Model) -> PatchPositions:
+def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
     """The position embeddings of a ViT's patches, without those of class and distillation token.
 
+    Args:
+        model: a ViT, or a model that contains one.
+        block: whose table it is, where each block has its own; otherwise it has no effect.
+
     Raises:
-        ValueError: if the model has none: it is a BiT, or contains no ViT.
+        ValueError: if the model adds none: it is a BiT, contains no ViT, or its positions are in the attention, or "none"; or for a block that it
+            does not have.
     """
     encoder, _ = taps.encoder_in(model)
-    layer = next((layer for layer in encoder.layers if layer.name == "position_embedding"), None)
-    if layer is None:
-        raise ValueError(f'"{model.name}" has no position embeddings: it is a BiT.')
-    table = keras.ops.convert_to_numpy(layer.embedding)[0].astype("float32")  # (1, prefix + h*w, d) -> (prefix + h*w, d)
-    return PatchPositions(table[layer.prefix :], layer.grid, layer.kind)
+    tables = [layer for layer in encoder.layers if isinstance(layer, AddPositionEmbs)]
+    if not tables:
+        positions = getattr(taps.blocks(encoder)[0], "positions", None)
+        why = f'its positions are in the attention, "{positions}"' if positions else "it is a BiT, or has none"
+        raise ValueError(f'"{model.name}" adds no position embeddings to its tokens: {why}.')
+    if len(tables) > 1 and block not in range(-len(tables), len(tables)):
+        raise ValueError(f"block={block}: the model has blocks 0 to {len(tables) - 1}.")
+    layer = tables[block] if len(tables) > 1 else tables[0]
+    table = keras.ops.convert_to_numpy(layer.table())[0].astype("float32")  # (1, prefix + h*w, d) -> (prefix + h*w, d)
+    number = range(len(tables))[block] if len(tables) > 1 else None
+    return PatchPositions(table[layer.prefix :], layer.grid, layer.kind, number)
 
 
 def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:

@@ -13,10 +13,29 @@ from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.masking import attendable, masked_softmax, token_count
+from keras_vit.layers.masking import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.merging import log_sizes
+from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
+from keras_vit.layers.relative import RelativeAttention, RelativeBias
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.seeds import fold_in
+
+# The positions that are in the attention rather than added to the tokens.
+RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
+POSITIONS = (*RELATIVE, "rope2d")
+
+
+def check_positions(positions: str | None, grid: Any, owner: str) -> None:
+    """Refuses positions that attention does not have, and those without a grid.
+
+    Raises:
+        ValueError: `owner` begins the message.
+    """
+    if positions is not None and positions not in POSITIONS:
+        raise ValueError(f"{owner}: unknown positions {positions!r}. Valid: {', '.join(POSITIONS)}, or None.")
+    if positions is not None and grid is None:
+        raise ValueError(f'{owner}: positions="{positions}" need the grid (h, w) of the patches, got None.')
 
 
 @serializable
@@ -31,6 +50,10 @@ class MultiHeadSelfAttention(ComposedLayer):
         epsilon: of those normalisations.
         dropout: rate after the output map.
         attention_dropout: rate on the attention weights.
+        positions: "relative" or "relative2d" (layers.RelativeAttention, RelativeBias: a term of the scores), "rope2d"
+            (layers.RotaryPositions); None for an attention that knows no places.
+        grid, prefix: for these, the (h, w) patches and the number of tokens before them.
+        causal: whether each token attends only to itself and to those before it.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call and of
     `attention_weights`, are boolean or integers, True or 1 for yes:
@@ -50,10 +73,18 @@ class MultiHeadSelfAttention(ComposedLayer):
         epsilon: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        positions: str | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         owner = "MultiHeadSelfAttention"
+        check_positions(positions, grid, owner)
+        self.positions = positions
+        self.grid = None if grid is None else pair(grid, f"{owner}: grid")
+        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
         self.heads = integer(heads, f"{owner}: heads")
         self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
         self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
@@ -61,6 +92,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
         self.dropout = rate(dropout, f"{owner}: dropout")
         self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
+        self.causal = flag(causal, f"{owner}: causal")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
 
@@ -86,28 +118,58 @@ class MultiHeadSelfAttention(ComposedLayer):
                 norm.build((None, self.heads, None, self.size))
         self.out = Dense(width, dtype=policy, name="out")
         self.out.build((*input_shape[:-1], inner))
+        self._build_positions(input_shape[1])
         self.weights_dropout = Dropout(self.attention_dropout, dtype=policy, name="attention_dropout")
         self.out_dropout = Dropout(self.dropout, dtype=policy, name="dropout")
         self.restore_dense()
+
+    def _build_positions(self, n):
+        """The layer that knows places, on queries or keys (b, k, n, c); None for none."""
+        self.rotary = self.relative = None
+        if self.positions is None:
+            return
+        if n is None:
+            raise ValueError(
+                f'MultiHeadSelfAttention: positions="{self.positions}" need a fixed number of tokens, got one that is known only at run time.'
+            )
+        arguments = {"grid": self.grid, "prefix": self.prefix, "dtype": self.dtype_policy}
+        if self.positions == "rope2d":
+            self.rotary = RotaryPositions(**arguments, name="rotary")
+        else:
+            self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
+        (self.rotary or self.relative).build((None, self.heads, n, self.size))
 
     def _split(self, x):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def _weights_over(self, keys, x, mask, attention_mask, sizes):
-        """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
+    def _scores(self, x, keys):
+        """Products of the queries of tokens x (b, m, d) with keys (b, k, n, c): (b, k, m, n)."""
         q = self._split(self.query(x))
         if self.qk_norm:
             q = self.query_norm(q)
+        if self.rotary is not None:
+            q = self.rotary(q)
         q = q * ops.cast(self.size**-0.5, q.dtype)
-        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, n, n)
+        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, m, n)
+        return scores if self.relative is None else scores + self.relative(q)
+
+    def _weights_over(self, keys, x, mask, attention_mask, sizes):
+        """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
+        scores = self._scores(x, keys)
         if sizes is not None:
             scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
-        return masked_softmax(scores, attendable(x, self.heads, mask, attention_mask))
+        allowed = attendable(x, self.heads, mask, attention_mask)
+        if not self.causal:
+            return masked_softmax(scores, allowed)
+        if allowed is None:
+            return causal_softmax(scores, token_count(x))
+        return masked_softmax(scores, ops.logical_and(allowed, causal(token_count(x))))
 
     def _keys(self, x):
         keys = self._split(self.key(x))
-        return self.key_norm(keys) if self.qk_norm else keys
+        keys = self.key_norm(keys) if self.qk_norm else keys
+        return keys if self.rotary is None else self.rotary(keys)
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
         """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
@@ -129,10 +191,28 @@ class MultiHeadSelfAttention(ComposedLayer):
         weights = self._weights_over(keys, x, mask, attention_mask, sizes)
         weights_seed = None if seed is None else fold_in(seed, 1)
         dropped = self.weights_dropout(weights, training=training, seed=weights_seed)
-        y = ops.matmul(dropped, self._split(self.value(x)))  # (b, k, n, c)
-        y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c)
-        y = ops.reshape(y, (-1, token_count(x), self.heads * self.size))  # (b, n, k*c)
+        y = self._joined(ops.matmul(dropped, self._split(self.value(x))))  # (b, k, n, c) -> (b, n, k*c)
         return self.out_dropout(self.out(y), training=training, seed=seed), keys, weights
+
+    def _joined(self, heads):
+        y = ops.transpose(heads, (0, 2, 1, 3))  # (b, k, n, c) -> (b, n, k, c)
+        return ops.reshape(y, (-1, token_count(y), self.heads * self.size))  # (b, n, k*c)
+
+    def attend_next(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What a causal layer returns for one token, from the keys and values of those before it, without dropout.
+
+        Args:
+            x: the token (b, 1, d).
+            keys, values: (b, k, n, c), of the tokens before `place`; what is there from `place` on has no effect.
+            place: the token's number, a scalar.
+
+        Returns:
+            (output (b, 1, d), keys and values with those of this token).
+        """
+        keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))
+        values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
+        weights = masked_softmax(self._scores(x, keys), ops.arange(keys.shape[2]) <= place)  # (b, k, 1, n)
+        return self.out(self._joined(ops.matmul(weights, values))), keys, values
 
     def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators.
@@ -154,4 +234,8 @@ class MultiHeadSelfAttention(ComposedLayer):
             "epsilon": self.epsilon,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "positions": self.positions,
+            "grid": self.grid,
+            "prefix": self.prefix,
+            "causal": self.causal,
         }

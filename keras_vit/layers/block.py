@@ -5,10 +5,11 @@ from typing import Any
 import keras
 
 from keras_vit.layers.arguments import flag, integer, number, rate
-from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.attention import MultiHeadSelfAttention, check_positions
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dropout import DropPath
 from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
+from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import ReplicaSeedGenerator, fold_in
 
@@ -51,7 +52,7 @@ class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, qk_norm, attention_dropout: see MultiHeadSelfAttention.
+        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see MultiHeadSelfAttention.
         mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
@@ -77,12 +78,17 @@ class TransformerBlock(ComposedLayer):
         layer_scale: float | None = None,
         remat: bool = False,
         mlp_form: str = "gelu",
+        positions: str | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_gelu(gelu, "TransformerBlock")
         check_mlp(mlp_form, "TransformerBlock")
         owner = "TransformerBlock"
+        check_positions(positions, grid, owner)
         self.heads = integer(heads, f"{owner}: heads")
         self.mlp_dim = integer(mlp_dim, f"{owner}: mlp_dim")
         self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
@@ -96,6 +102,10 @@ class TransformerBlock(ComposedLayer):
         self.layer_scale = None if layer_scale is None else number(layer_scale, f"{owner}: layer_scale")
         self.remat = flag(remat, f"{owner}: remat")
         self.mlp_form = mlp_form
+        self.positions = positions
+        self.grid = None if grid is None else pair(grid, f"{owner}: grid")
+        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
+        self.causal = flag(causal, f"{owner}: causal")
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
@@ -111,6 +121,10 @@ class TransformerBlock(ComposedLayer):
             epsilon=self.epsilon,
             dropout=self.dropout,
             attention_dropout=self.attention_dropout,
+            positions=self.positions,
+            grid=self.grid,
+            prefix=self.prefix,
+            causal=self.causal,
             dtype=policy,
             name="attention",
         )
@@ -157,6 +171,11 @@ class TransformerBlock(ComposedLayer):
         y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
+    def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What a causal block returns for one token; arguments and results are those of MultiHeadSelfAttention.attend_next."""
+        y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
+        return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
+
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
         """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
@@ -180,4 +199,8 @@ class TransformerBlock(ComposedLayer):
             "layer_scale": self.layer_scale,
             "remat": self.remat,
             "mlp_form": self.mlp_form,
+            "positions": self.positions,
+            "grid": self.grid,
+            "prefix": self.prefix,
+            "causal": self.causal,
         }

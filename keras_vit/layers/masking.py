@@ -72,11 +72,25 @@ def attendable(x, heads: int, mask=None, attention_mask=None):
     return masks[0] if masks else None
 
 
+def causal(n):
+    """To which tokens each may attend if it sees only itself and those before it: booleans (n, n); n is an int or a scalar tensor."""
+    places = ops.arange(n)
+    return places[:, None] >= places[None, :]
+
+
+def _lowest(scores):
+    """The lowest finite number of the scores' dtype, rather than -inf, which makes NaN of a row without any allowed."""
+    return ops.cast(-65504.0 if keras.backend.standardize_dtype(scores.dtype) == "float16" else -3e38, scores.dtype)
+
+
+def causal_softmax(scores, n):
+    """Softmax of scores (b, k, n, n) by the mask `causal`: each row has a token that is allowed, so that a sum with (n, n) numbers does it."""
+    return ops.softmax(scores + ops.where(causal(n), ops.cast(0, scores.dtype), _lowest(scores)))
+
+
 def masked_softmax(scores, mask=None):
     """Softmax over the last axis of scores (b, k, n, n) among those that the mask allows; all others are 0, also where none is allowed."""
     if mask is None:
         return ops.softmax(scores)
-    # The lowest finite number rather than -inf, which makes NaN of a row without any allowed.
-    lowest = -65504.0 if keras.backend.standardize_dtype(scores.dtype) == "float16" else -3e38
-    weights = ops.softmax(ops.where(mask, scores, ops.cast(lowest, scores.dtype)))
+    weights = ops.softmax(ops.where(mask, scores, _lowest(scores)))
     return ops.where(mask, weights, ops.zeros_like(weights))

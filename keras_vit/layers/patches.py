@@ -44,6 +44,16 @@ def grid_size(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
 
 
+def cut(images: Any, patch_size: tuple[int, int]) -> Any:
+    """The patches' pixels: (b, height, width, c) -> (b, n, p*q*c), patches in row-major order, each row by row."""
+    p, q = patch_size
+    _, height, width, c = images.shape
+    h, w = height // p, width // q
+    x = ops.reshape(images, (-1, h, p, w, q, c))  # (b, height, width, c) -> (b, h, p, w, q, c)
+    x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, h, w, p, q, c)
+    return ops.reshape(x, (-1, h * w, p * q * c))  # (b, h, w, p, q, c) -> (b, n, p*q*c)
+
+
 def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) -> None:
     """Refuses a number of tokens that is not that of the prefix and the patches; None, a number known only at run time, passes.
 
@@ -94,7 +104,7 @@ class PatchEncoder(keras.layers.Layer):
             raise ValueError(
                 f"PatchEncoder: expected images (b, height, width, c) of fixed size, got shape {tuple(input_shape)}."
             )
-        grid_size(input_shape[1:3], self.patch_size)
+        self.grid = grid_size(input_shape[1:3], self.patch_size)
         channels = input_shape[-1]
         shape = (*self.patch_size, channels, self.width)
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
@@ -115,9 +125,7 @@ class PatchEncoder(keras.layers.Layer):
             x = ops.conv(images, self.kernel, strides=(p, q), padding="valid", data_format="channels_last")
             x = ops.reshape(x, (-1, h * w, self.width))  # (b, h, w, d) -> (b, n, d)
         else:
-            x = ops.reshape(images, (-1, h, p, w, q, c))  # (b, height, width, c) -> (b, h, p, w, q, c)
-            x = ops.transpose(x, (0, 1, 3, 2, 4, 5))  # (b, h, w, p, q, c)
-            x = ops.reshape(x, (-1, h * w, p * q * c))  # (b, h, w, p, q, c) -> (b, n, p*q*c)
+            x = cut(images, self.patch_size)  # (b, n, p*q*c)
             x = self.pixel_norm(x) if self.norm else x
             x = ops.matmul(x, ops.reshape(self.kernel, (p * q * c, self.width)))  # (b, n, d)
         x = x + self.bias

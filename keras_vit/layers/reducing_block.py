@@ -35,11 +35,14 @@ class ReducingBlock(TransformerBlock):
         class_token: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, prefix=prefix, **kwargs)
         owner = "ReducingBlock"
+        if self.positions is not None:
+            raise ValueError(
+                f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which there are.'
+            )
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
-        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
         self.class_token = flag(class_token, f"{owner}: class_token")
         if self.class_token and not self.prefix:
             raise ValueError("ReducingBlock: class_token=True needs a prefix of at least that token, got prefix=0.")
@@ -102,6 +105,5 @@ class ReducingBlock(TransformerBlock):
             **super().get_config(),
             "kept": self.kept,
             "merged": self.merged,
-            "prefix": self.prefix,
             "class_token": self.class_token,
         }

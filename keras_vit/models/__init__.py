@@ -6,7 +6,10 @@ from keras_vit.models.classifier import Classifier
 from keras_vit.models.distilled import Distilled
 from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
+from keras_vit.models.image_gpt import ImageGPT
 from keras_vit.models.lora import enable_lora, merge_lora
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder, MaskedModel, Reconstruction
+from keras_vit.models.masked_patches import MaskedPatchPredictor
 from keras_vit.models.self_distillation import DINO
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
@@ -21,6 +24,11 @@ __all__ = [
     "BiTSpec",
     "Classifier",
     "Distilled",
+    "ImageGPT",
+    "MaskedAutoencoder",
+    "MaskedModel",
+    "MaskedPatchPredictor",
+    "Reconstruction",
     "ViT",
     "ViTSpec",
     "build",

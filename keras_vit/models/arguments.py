@@ -21,6 +21,7 @@ class ViTOverrides(TypedDict, total=False):
     class_token: bool | None
     registers: int
     positions: str
+    positions_at: str
     position_std: float
     pool: str
     pre_logits: int | None
@@ -47,6 +48,8 @@ class ViTOverrides(TypedDict, total=False):
     token_merging: int | Sequence[int] | None
     patch_dropout: float
     patch_dropout_block: int | None
+    causal: bool
+    palette: int | None
 
 
 class BiTOverrides(TypedDict, total=False):

@@ -1,6 +1,6 @@
 """The Vision Transformer's encoder (arXiv 2010.11929) as two functions on symbolic tensors: pixels to tokens, tokens through the blocks.
 
-`encode(embed(image, spec), spec)` is a ViT without its head. The layers carry the names that checkpoints and taps rely on.
+`encode(embed(image, spec), spec)` is a ViT without its head; blocks with positions of their own need the grid, too. The layers carry the names that checkpoints and taps rely on.
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,31 @@ from typing import Any
 import keras
 
 from keras_vit import layers
+from keras_vit.layers.attention import POSITIONS
 from keras_vit.layers.patches import grid_size
+from keras_vit.layers.positions import KINDS
 from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.reduction import reductions
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
+
+
+def _positions(spec, grid, policy, name="position_embedding", registers=0):
+    """The layer that adds a table."""
+    return layers.AddPositionEmbs(grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name)
+
+
+def _patches(image, spec, remat, policy):
+    """Pixels (b, height, width, c) to patch tokens (b, h*w, d)."""
+    if spec.palette is not None:
+        return layers.PaletteEncoder(spec.palette, spec.width, dtype=policy, name="patch_encoder")(image)
+    x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
+    if spec.stem is not None:
+        x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
+    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
+    return layers.PatchEncoder(
+        spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
+    )(x)
 
 
 def embed(
@@ -35,27 +55,13 @@ def embed(
     """
     spec, policy = make_spec(spec), float_policy(dtype)
     grid = grid_size(image.shape[1:3], spec.stride)
-    x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
-    if spec.stem is not None:
-        x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
-    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
-    patches = layers.PatchEncoder(
-        spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
-    )
-    x = patches(x)  # (b, h*w, d)
+    x = _patches(image, spec, remat, policy)  # (b, h*w, d)
     if spec.class_token:
         x = layers.ClassToken(dtype=policy, name="class_token")(x)  # (b, 1 + h*w, d)
     if spec.distillation_token:
         x = layers.ClassToken(after=1, initializer="normal", dtype=policy, name="distillation_token")(x)
-    positions = layers.AddPositionEmbs(
-        grid,
-        prefix=spec.positioned,
-        kind=spec.positions,
-        stddev=spec.position_std,
-        dtype=policy,
-        name="position_embedding",
-    )
-    x = positions(x)
+    if spec.positions_at == "stem" and spec.positions in KINDS:
+        x = _positions(spec, grid, policy)(x)
     if spec.registers:
         x = layers.ClassToken(spec.registers, spec.positioned, "normal", dtype=policy, name="registers")(x)
     x = layers.Dropout(spec.dropout, dtype=policy, name="embedding_dropout")(x)
@@ -71,6 +77,7 @@ def encode(
     dtype: str | keras.DTypePolicy | None = None,
     mask: Any = None,
     attention_mask: Any = None,
+    grid: tuple[int, int] | None = None,
 ) -> keras.KerasTensor:
     """Equations 2 to 4 of the paper: the blocks, named `block_00`..., and the last layer normalisation.
 
@@ -82,14 +89,31 @@ def encode(
         mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have one. It is passed on:
             layers.MeanPooling and AttentionPooling leave the others out.
         attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for all.
+        grid: (h, w) patches, for positions in the attention or at each block; otherwise it has no effect.
 
     Returns:
         Tokens (b, n, d); fewer than there were with token_merging or patch_dropout.
 
     Raises:
-        ValueError: if `remat` contains a number that no block has; for masks with token_merging or patch_dropout_block.
+        ValueError: if `remat` contains a number that no block has; for masks with token_merging or patch_dropout_block; without a grid that
+            the blocks need.
     """
-    return encode_with_sizes(tokens, spec, remat, dtype, mask, attention_mask)[0]
+    return encode_with_sizes(tokens, spec, remat, dtype, mask, attention_mask, grid)[0]
+
+
+def _tables(spec, grid, policy):
+    """For each block the layer that adds a table to its input, or None; with positions_at="shared" the same for all."""
+    if spec.positions_at == "stem":
+        return [None] * spec.depth
+    if spec.positions_at == "shared":
+        return [_positions(spec, grid, policy, registers=spec.registers)] * spec.depth
+    names = (f"position_embedding_{i:02d}" for i in range(spec.depth))
+    return [_positions(spec, grid, policy, name, spec.registers) for name in names]
+
+
+def _block_positions(spec, grid):
+    """The arguments of all blocks that say how their attention knows places."""
+    return {"positions": spec.positions, "grid": grid, "prefix": spec.prefix} if spec.positions in POSITIONS else {}
 
 
 def _block_arguments(spec, i, remat, policy):
@@ -107,6 +131,7 @@ def _block_arguments(spec, i, remat, policy):
         "attention_dropout": spec.attention_dropout,
         "drop_path": spec.drop_path * i / max(spec.depth - 1, 1),
         "layer_scale": spec.layer_scale,
+        "causal": spec.causal,
         "remat": remat,
         "dtype": policy,
         "name": f"block_{i:02d}",
@@ -135,14 +160,20 @@ def encode_with_sizes(
     dtype: str | keras.DTypePolicy | None = None,
     mask: Any = None,
     attention_mask: Any = None,
+    grid: tuple[int, int] | None = None,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
     """What `encode` returns, and the tokens' sizes (b, n), integers, by which pooling weights them; None where no tokens are merged."""
     spec, policy = make_spec(spec), float_policy(dtype)
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
-    x, sizes = tokens, None
+    if spec.reads_grid and grid is None:
+        raise ValueError(
+            f'encode needs the grid (h, w) of the patches for positions="{spec.positions}", positions_at="{spec.positions_at}": give grid=.'
+        )
+    x, sizes, tables = tokens, None, _tables(spec, grid, policy)
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
-        arguments = _block_arguments(spec, i, i in rematerialised, policy)
+        arguments = _block_arguments(spec, i, i in rematerialised, policy) | _block_positions(spec, grid)
+        x = x if tables[i] is None else tables[i](x)
         if reduction is None:
             x = layers.TransformerBlock(**arguments)(x, **masks)
         else:

@@ -1,14 +1,15 @@
 """DINO (arXiv 2104.14294): a student learns to say of every crop of an image what its own moving average says of two large ones."""
 
 import math
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.arguments import integer, number
+from keras_vit.layers.attention import POSITIONS
 from keras_vit.layers.patches import grid_size, pair
+from keras_vit.layers.positions import KINDS
 from keras_vit.layers.projection import ProjectionHead, Sharpening
 from keras_vit.layers.registration import serializable
 from keras_vit.models.classifier import Classifier
@@ -28,17 +29,26 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         name: of the new model.
 
     Raises:
-        ValueError: if the size is not a whole number of patches, or the model merges or leaves out patches.
+        ValueError: if the size is not a whole number of patches, or the model merges or leaves out patches, or has positions of one grid
+            in its attention.
     """
-    spec = model.spec
+    spec, resampled = model.spec, {}
+    if getattr(spec, "positions", None) in POSITIONS:
+        raise ValueError(
+            f'Crops of several sizes need positions that can be interpolated, {", ".join(KINDS)}, or none: positions="{spec.positions}" are in '
+            "the attention, for one grid."
+        )
     if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", 0):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
     grid = grid_size(size, spec.stride) if hasattr(spec, "stride") else None
 
     def at_grid(operation):
-        if isinstance(operation, layers.AddPositionEmbs):
-            return layers.ResampledPositions(operation, grid, dtype=operation.dtype_policy, name=operation.name)
-        return operation
+        if not isinstance(operation, layers.AddPositionEmbs):
+            return operation
+        if operation not in resampled:  # one may be called several times
+            policy = operation.dtype_policy
+            resampled[operation] = layers.ResampledPositions(operation, grid, dtype=policy, name=operation.name)
+        return resampled[operation]
 
     image = keras.Input((*size, model.channels), dtype="float32")
     return keras.Model(image, model._run_through_graph(image, operation_fn=at_grid), name=name)
@@ -109,7 +119,9 @@ class DINO(Model):
         name: str = "dino",
     ):
         if not isinstance(encoder, Classifier) or encoder.classes is not None:
-            raise ValueError(f"DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head='drop'); got {encoder!r}.")
+            raise ValueError(
+                f"DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head='drop'); got {encoder!r}."
+            )
         self._check(momentum=momentum, center_momentum=center_momentum)
         counts = {"steps": (steps, 1), "local_crops": (local_crops, 0), "temperature_steps": (temperature_steps, 0)}
         counts |= {"frozen_steps": (frozen_steps, 0)}
@@ -129,7 +141,9 @@ class DINO(Model):
         teacher_head = ProjectionHead(**head, dtype=policy, name="teacher_head")
         whole = Model(teacher.input, teacher_head(teacher.features), name="teacher_and_head")
         targets = FrozenTeacher(whole, dtype="float32", name="teacher")(_rows(crops["global"]))
-        sharpening = Sharpening(center_momentum, temperature, first_temperature, counts["temperature_steps"], dtype="float32", name="sharpening")
+        sharpening = Sharpening(
+            center_momentum, temperature, first_temperature, counts["temperature_steps"], dtype="float32", name="sharpening"
+        )
         super().__init__(crops, ops.concatenate([sharpening(_views(targets, GLOBAL)), *views], axis=1), name=name)
 
         self.spec = self.preprocessing = None  # of the encoder alone: the whole has crops of two sizes, and a teacher

@@ -13,10 +13,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_vit.io.suggest import argument_hint, did_you_mean
+from keras_vit.layers import attention
 from keras_vit.layers.arguments import flag, integer, is_integer, number, per_channel, rate
 from keras_vit.layers.mlp import check_gelu, check_mlp
 from keras_vit.layers.patches import FORMS, pair
-from keras_vit.layers.positions import KINDS
+from keras_vit.layers.positions import KINDS, LEARNED
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.variants import variant_hint
@@ -39,16 +40,18 @@ STEMS = {
     ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
 }
 POOLS = ("token", "gap", "map", "token_gap")
+POSITIONS = (*KINDS, *attention.POSITIONS, "none")
+PLACES = ("stem", "every", "shared")
 # The arguments of ViT and BiT besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 # The fields by the kind of their values; those of _OPTIONAL may be None.
-_SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width")
-_FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm")
+_SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width", "palette")
+_FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
 _NUMBERS = ("layer_scale", "head_bias")
 _NOT_NEGATIVE = ("position_std", "epsilon")
-_CHOICES = ("pool", "positions", "patch_form", "gelu", "mlp_form")
+_CHOICES = ("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form")
 _RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-_OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale")
+_OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale", "palette")
 
 
 def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()) -> tuple[int, int]:
@@ -73,8 +76,11 @@ class ViTSpec:
         class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
         registers: number of register tokens, after the class token.
         distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
-        positions: "learned" or "sincos2d".
-        position_std: standard deviation of the initial learned positions, 0.02 in the paper's code. Small data sets learn better
+        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" as in big_vision, "sincos2d_mae" (layers.AddPositionEmbs);
+            in the attention: "relative", "relative2d", "rope2d" (layers.MultiHeadSelfAttention); or "none".
+        positions_at: where they are added: at the "stem", once; at "every" block's input, each with a table of its own; or "shared", one
+            table at every block's input.
+        position_std: standard deviation of the initial learned tables, 0.02 in the paper's code. Small data sets learn better
             with more (docs/recipes.md).
         pool: "token", "gap" (mean of the patch tokens), "map", or "token_gap" (both, concatenated: DINOv2's classifiers).
         fc_norm: normalise after the pooling instead of before it (timm's average-pooled models).
@@ -96,6 +102,9 @@ class ViTSpec:
         patch_dropout: share of the patches that are left out, in prediction too; 0 to see them all.
         patch_dropout_block: the block after whose attention the patches that it heeds least are left out; None to leave out random
             ones before the first block, in prediction the same for every image (PatchDropout, arXiv 2208.07220).
+        causal: whether each token attends only to itself and those before it: the prefix, then the patches row by row (iGPT).
+        palette: number of colours of a palette; the nearest one of each pixel has an embedding, in place of linear patches
+            (layers.PaletteEncoder). None for no palette.
     """
 
     patch_size: tuple
@@ -107,6 +116,7 @@ class ViTSpec:
     class_token: bool | None = None
     registers: int = 0
     positions: str = "learned"
+    positions_at: str = "stem"
     position_std: float = 0.02
     pool: str = "token"
     pre_logits: int | None = None
@@ -133,6 +143,8 @@ class ViTSpec:
     token_merging: int | tuple | None = None
     patch_dropout: float = 0.0
     patch_dropout_block: int | None = None
+    causal: bool = False
+    palette: int | None = None
 
     def __post_init__(self):
         self._replace("patch_size", pair(self.patch_size, "patch_size"))
@@ -143,6 +155,7 @@ class ViTSpec:
         self._complete_stem()
         self._complete_reduction()
         self._check()
+        self._check_positions()
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass, while it is made."""
@@ -175,7 +188,8 @@ class ViTSpec:
     def _check(self):
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
-        for name, valid in (("pool", POOLS), ("positions", tuple(KINDS)), ("patch_form", FORMS)):
+        choices = (("pool", POOLS), ("positions", POSITIONS), ("positions_at", PLACES), ("patch_form", FORMS))
+        for name, valid in choices:
             if getattr(self, name) not in valid:
                 hint = did_you_mean(getattr(self, name), valid)
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}.{hint} Valid: {', '.join(valid)}.")
@@ -194,6 +208,53 @@ class ViTSpec:
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
+        self._check_causal()
+        self._check_palette()
+
+    def _check_causal(self):
+        if self.causal and (self.pool in ("token", "token_gap") or self.distillation_token):
+            what = "distillation_token" if self.distillation_token else f'pool="{self.pool}"'
+            raise ValueError(
+                f'causal=True lets the tokens before the patches see no patch, so that {what} would read the same of every image: use pool="gap" or '
+                '"map", with class_token=True for a token to start from.'
+            )
+        if self.causal and (self.token_merging is not None or self.patch_dropout):
+            raise ValueError(
+                "causal=True needs all patches in their order: leave token_merging and patch_dropout out, which merge later ones into "
+                "earlier, or change their order."
+            )
+
+    def _check_palette(self):
+        if self.palette is None:
+            return
+        if self.palette < 2:
+            raise ValueError(f"palette must be the number of colours, 2 or more, got {self.palette}.")
+        wrong = {
+            "patch_size": self.patch_size != (1, 1),
+            "stem": self.stem is not None,
+            "conv_stem": bool(self.conv_stem),
+            "patch_norm": self.patch_norm,
+        }
+        for name, given in wrong.items():
+            if given:
+                raise ValueError(
+                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem and patch_norm out, got "
+                    f"{name}={getattr(self, name)!r}."
+                )
+
+    def _check_positions(self):
+        if self.positions_at != "stem" and self.positions not in KINDS:
+            raise ValueError(
+                f'positions_at="{self.positions_at}" needs a table that can be added at each block, {", ".join(KINDS)}; '
+                f'positions="{self.positions}" has none. Leave positions_at at "stem".'
+            )
+        if not self.reads_grid or (self.token_merging is None and not self.patch_dropout):
+            return
+        reduces = "patch_dropout" if self.patch_dropout else "token_merging"
+        raise ValueError(
+            f'{reduces} does not go with positions="{self.positions}", positions_at="{self.positions_at}": after it the blocks no longer '
+            f"know where a patch was. They go with positions that are added at the stem ({', '.join(KINDS)}), or none."
+        )
 
     def _complete_reduction(self):
         merging = self.token_merging
@@ -222,6 +283,11 @@ class ViTSpec:
         self._replace("conv_strides", tuple(int(n) for n in self.conv_strides) or (2,) * len(self.conv_stem))
         if len(self.conv_stem) != len(self.conv_strides):
             raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
+
+    @property
+    def reads_grid(self) -> bool:
+        """Whether the blocks have positions: `encode` must then know the grid."""
+        return self.positions in attention.POSITIONS or self.positions_at != "stem"
 
     @property
     def positioned(self) -> int:
@@ -297,10 +363,13 @@ def _check_effect(overrides, spec):
     """
     unused = {
         "gelu": spec.mlp_form == "swiglu" and spec.pool != "map" and 'mlp_form="swiglu" has no GELU',
-        "position_std": spec.positions != "learned" and f'positions="{spec.positions}" are not learned',
+        "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
         "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
+        "mean": spec.palette and "a palette takes pixels 0..255 as they are",
+        "std": spec.palette and "a palette takes pixels 0..255 as they are",
+        "patch_form": spec.palette and "a palette has no linear patches",
     }
     for name, reason in unused.items():
         if reason and name in overrides and getattr(spec, name) != getattr(_DEFAULTS, name):

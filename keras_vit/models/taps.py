@@ -26,7 +26,7 @@ def blocks(model: keras.Model) -> list:
 
 def is_reserved(name: str) -> bool:
     """Whether layers are found by this name, so that a head's layer must not have it."""
-    return name in (*_FEATURES, "encoder_norm", "position_embedding") or name.startswith(_BLOCK)
+    return name in (*_FEATURES, "encoder_norm") or name.startswith((_BLOCK, "position_embedding"))
 
 
 def encoder_in(model: keras.Model) -> tuple:
@@ -145,6 +145,20 @@ def _output(block):
     return block.output[0] if isinstance(block, layers.ReducingBlock) else block.output
 
 
+def patch_grid(model: keras.Model) -> tuple[int, int]:
+    """The patch grid (h, w) of the ViT in whose graph the blocks are, from the first of its layers that has one.
+
+    Raises:
+        ValueError: if none has.
+    """
+    grid = next((grid for grid in (getattr(layer, "grid", None) for layer in model.layers) if grid is not None), None)
+    if grid is None:
+        raise ValueError(
+            f'"{model.name}" does not say how its patches lie: it has neither a PatchEncoder nor an AddPositionEmbs.'
+        )
+    return tuple(grid)
+
+
 def check_whole_grid(model: keras.Model) -> None:
     """Refuses a model whose tokens do not stay one per patch of the image: maps of them have no places.
 
@@ -234,7 +248,6 @@ def _feature_map(model, numbers):
         tensors = [_output(units[i]) for i in chosen]
     if is_vit:
         check_whole_grid(model)
-        positions = model.get_layer("position_embedding")
-        h, w = positions.grid
+        h, w = patch_grid(model)
         tensors = [layers.PatchGrid((h, w), prefix=t.shape[1] - h * w, dtype=units[-1].dtype_policy)(t) for t in tensors]
     return tensors if isinstance(numbers, (list, tuple)) else tensors[0]

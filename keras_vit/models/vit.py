@@ -60,7 +60,8 @@ class ViT(Classifier):
         policy, classes, remat = float_policy(dtype), class_count(classes), plain_remat(remat)
         name = model_name(name, "vit")
         image = image_input(image_size, channels, name, "vit")
-        tokens, sizes = encode_with_sizes(embed(image, spec, remat is True, policy), spec, remat, policy)
+        grid = grid_size(image.shape[1:3], spec.stride)
+        tokens, sizes = encode_with_sizes(embed(image, spec, remat is True, policy), spec, remat, policy, grid=grid)
         features, outputs = classify(tokens, spec, classes, policy, sizes)
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
 

@@ -27,7 +27,7 @@ KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
 
 def layer_depth(path: str, depth: int) -> int:
     """How deep in the model a variable is: 0 for stem and embedding, 1... for block_00..., depth + 1 for everything after the blocks."""
-    block = re.search(r"(?:^|/)block_(\d+)(?:/|$)", path)
+    block = re.search(r"(?:^|/)(?:block|position_embedding)_(\d+)(?:/|$)", path)
     if block:
         return int(block.group(1)) + 1
     stem = re.search(r"(?:^|/)(stem_\w+|patch_encoder|class_token|distillation_token|registers|position_embedding)(?:/|$)", path)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from keras_vit.layers.patch_dropout import kept_patches
 from keras_vit.layers.patches import grid_size, pair
+from keras_vit.layers.positions import KINDS
 from keras_vit.models.bit import BiTSpec
 from keras_vit.models.checks import blocks_to_remat
 from keras_vit.models.reduction import Reduction, reductions
@@ -69,6 +70,8 @@ def transformer_block(
     scaled: bool = False,
     prefix: int = 0,
     reduction: Reduction | None = None,
+    positions: str | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> LayerCount:
     """A TransformerBlock on n tokens of width d, or a ReducingBlock.
 
@@ -77,6 +80,7 @@ def transformer_block(
         scaled: whether it has LayerScale.
         prefix: number of tokens before the patches.
         reduction: what happens to the patches between attention and MLP.
+        positions, grid: as in MultiHeadSelfAttention.
     """
     kept, merged = reduction or (None, 0)
     left = n if kept is None else prefix + kept
@@ -85,6 +89,9 @@ def transformer_block(
     hidden = 2 * mlp_dim if swiglu else mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
     products = 4 * n * d * inner + 2 * n * n * inner + m * d * (hidden + mlp_dim)
+    places, offsets = 0, 0
+    if positions in ("relative", "relative2d"):
+        places, offsets = _relative(positions, n - prefix, prefix, heads, inner, grid)
     if merged:  # comparing one half of the patches with the other, and adding those that are merged
         patches = left - prefix
         products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
@@ -97,7 +104,16 @@ def transformer_block(
         n * inner + 2 * heads * n * n,  # scores to weights, while the values wait
         m * (hidden + mlp_dim),  # hidden to activated
     )
-    return LayerCount(name, (m, d), parameters, 2 * products, n * d + max(steps), saved)
+    return LayerCount(name, (m, d), parameters + places, 2 * (products + offsets), n * d + max(steps), saved)
+
+
+def _relative(positions, patches, prefix, heads, inner, grid):
+    """(parameters, multiply-adds) of relative positions: each offset has an embedding, or a number per head; three more for other tokens."""
+    others = 3 if prefix else 0
+    if positions == "relative2d":
+        return ((2 * grid[0] - 1) * (2 * grid[1] - 1) + others) * heads, 0
+    rows = 2 * patches - 1
+    return (rows + others) * inner, patches * rows * inner + ((patches + 2 * prefix) * inner if prefix else 0)
 
 
 def attention_pooling(name: str, n: int, d: int, heads: int, mlp_dim: int) -> LayerCount:
@@ -172,6 +188,13 @@ def _conv_stem(widths, strides, size, channels):
     return rows
 
 
+def _table(spec, grid):
+    """The parameters of a table of positions."""
+    if spec.positions == "learned2d":
+        return spec.positioned * spec.width + sum(grid) * (spec.width // 2)
+    return (spec.positioned + math.prod(grid)) * spec.width if spec.positions == "learned" else 0
+
+
 def _embedding(spec, size, channels):
     """The rows of `embed`: pixels to tokens."""
     rows = [_small("normalization", (*size, channels))]
@@ -186,13 +209,13 @@ def _embedding(spec, size, channels):
     for name, present, count in (
         ("class_token", spec.class_token, 1),
         ("distillation_token", spec.distillation_token, 1),
-        ("position_embedding", True, 0),
+        ("position_embedding", spec.positions in KINDS and spec.positions_at == "stem", 0),
         ("registers", spec.registers, spec.registers),
     ):
         if present:
             n += count
-            learned = n if name == "position_embedding" and spec.positions == "learned" else count
-            rows.append(_small(name, (n, d), learned * d, 0))
+            learned = _table(spec, (h, w)) if name == "position_embedding" else count * d
+            rows.append(_small(name, (n, d), learned, 0))
     # The first block keeps its input, which may be the sum with the positions or what dropout left.
     rows.append(_small("embedding_dropout", (n, d)))
     if spec.patch_dropout and spec.patch_dropout_block is None:
@@ -202,13 +225,17 @@ def _embedding(spec, size, channels):
     return rows
 
 
-def _blocks(spec, n, remat):
-    """The rows of the blocks, n tokens before the first."""
+def _blocks(spec, n, remat, grid):
+    """The rows of the blocks and of the tables added before them, n tokens before the first."""
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
     options = (spec.mlp_form == "swiglu", spec.qkv_bias, spec.qk_norm, spec.layer_scale is not None, spec.prefix)
     rematerialised, rows = blocks_to_remat(remat, spec.depth), []
     for i, reduction in enumerate(reductions(spec, n - spec.prefix)):
-        row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, reduction)
+        if spec.positions_at == "every" or (spec.positions_at == "shared" and not i):
+            name = "position_embedding" + (f"_{i:02d}" if spec.positions_at == "every" else "")
+            rows.append(_small(name, (n, spec.width), _table(spec, grid), 0))
+        places = (reduction, spec.positions, grid)
+        row = transformer_block(f"block_{i:02d}", n, spec.width, spec.heads, inner, spec.mlp_dim, *options, *places)
         rows.append(as_rematerialised(row) if i in rematerialised else row)
         n = row.output[0]
     return rows
@@ -276,7 +303,7 @@ def layer_counts(
     rows = _embedding(spec, size, channels)
     if remat is True:
         rows = [as_rematerialised(row) if row.name.startswith("stem_block") else row for row in rows]
-    rows += _blocks(spec, rows[-1].output[0], remat)
+    rows += _blocks(spec, rows[-1].output[0], remat, grid_size(size, spec.stride))
     n, d = rows[-1].output
     rows += [] if spec.fc_norm else [_small("encoder_norm", (n, d), 2 * d)]
     rows += _pool(spec, n)

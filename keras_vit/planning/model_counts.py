@@ -46,8 +46,9 @@ def _from_shapes(name, layer, inputs, output):
         inner = layer.heads * layer.attention.size
         options = (layer.mlp_form == "swiglu", layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
         reduced = isinstance(layer, layers.ReducingBlock)
-        reduction = (layer.prefix, Reduction(layer.kept, layer.merged)) if reduced else ()
-        row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *reduction)
+        reduction = Reduction(layer.kept, layer.merged) if reduced else None
+        places = (layer.prefix, reduction, layer.positions, layer.grid)
+        row = transformer_block(name, n, d, layer.heads, inner, layer.mlp_dim, *options, *places)
         return as_rematerialised(row) if layer.remat else row
     if isinstance(layer, layers.AttentionPooling):
         return attention_pooling(name, *inputs, layer.heads, layer.mlp_dim)

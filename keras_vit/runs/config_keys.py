@@ -10,6 +10,8 @@ from ml_collections import ConfigDict
 OPEN = ("model", "evals", "objective")
 # Words that would be text, and not switch anything off: what is off is None.
 _OFF_WORDS = ("off", "no", "none", "null")
+# Where "none" is a value, and None would stand for the variant's own.
+_NONE_IS_A_VALUE = "model.positions"
 
 
 def literal(text: str) -> Any:
@@ -29,8 +31,12 @@ def check_not_off(name: str, text: str, value_type: type) -> None:
         value_type: the type of its values, object for any; bool has words of its own.
 
     Raises:
-        ValueError: naming None.
+        ValueError: naming None, or for model.positions naming none.
     """
+    if name.endswith(_NONE_IS_A_VALUE):
+        if text == "None":
+            raise ValueError(f"{name}=None would be the variant's own, learned positions. A model without any has {name}=none.")
+        return
     words = _OFF_WORDS if value_type is object else (*_OFF_WORDS, "false")
     if value_type is not bool and text.lower() in words and text != "None":
         raise ValueError(f"{name}={text}: an option that is off is None. Write {name}=None.")

@@ -1,6 +1,7 @@
 """--sweep: a grid of config values. Each point is a run in a directory of its own; a table at the end compares them.
 
-A grid is text: "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1". Commas inside brackets belong to a value.
+A grid is text: "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1". Commas inside brackets belong to a value. Parts with a bar between
+them are grids of their own, one after the other: "model.depth=2,8|model.width=32,128" changes one of the two at a time.
 """
 
 import ast
@@ -26,6 +27,7 @@ from keras_vit.runs.seeds import run_seeds, write_json
 from keras_vit.tasks import Score
 
 OWN = "own"  # --sweep without a grid: the config's own grid
+COST = "forward_flops"  # the measure that says what a model costs: operations of one image's forward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,20 +35,33 @@ class Grid:
     """The points of a sweep.
 
     Attributes:
-        values: {config key: values}.
+        parts: {config key: values} of each part.
     """
 
-    values: dict
+    parts: tuple
+
+    @property
+    def keys(self):
+        """The config keys of all parts."""
+        return list(dict.fromkeys(key for part in self.parts for key in part))
 
     def points(self):
-        """Each point as {key: value}, the last key varying fastest."""
-        return [dict(zip(self.values, point)) for point in itertools.product(*self.values.values())]
+        """Each point as {key: value}, the last key of a part varying fastest."""
+        return [dict(zip(part, point)) for part in self.parts for point in itertools.product(*part.values())]
+
+    def short(self, key):
+        """The last word of a key, where no other key has the same."""
+        last = key.split(".")[-1]
+        return last if [other.split(".")[-1] for other in self.keys].count(last) == 1 else key
 
     def name(self, point):
         """A directory's name: "learning_rate=0.001,dropout=0.1"."""
-        lasts = [key.split(".")[-1] for key in self.values]
-        short = {key: last if lasts.count(last) == 1 else key for key, last in zip(self.values, lasts)}
-        return re.sub(r"[^\w.,=+-]+", "-", ",".join(f"{short[key]}={value}" for key, value in point.items()))
+        return re.sub(r"[^\w.,=+-]+", "-", ",".join(f"{self.short(key)}={value}" for key, value in point.items()))
+
+
+def _parts(text):
+    """A grid's parts. The bars of a preprocessing text, which no "key=" follows, belong to its value."""
+    return [part.strip() for part in re.split(r"\|(?=\s*[A-Za-z_]\w*(?:\.\w+)*\s*=)", text) if part.strip()]
 
 
 def _split(text, separator):
@@ -99,9 +114,9 @@ def _value(text, key, value_type):
     Raises:
         ValueError: naming the type.
     """
+    check_not_off(key, text, value_type)
     if text == "None":
         return None
-    check_not_off(key, text, value_type)
     try:
         if value_type is bool:
             return {"true": True, "false": False}[text.lower()]
@@ -113,26 +128,29 @@ def _value(text, key, value_type):
         raise ValueError(f'The sweep\'s {key}="{text}": expected a value of type {name}.') from None
 
 
+def _line(text, config):
+    """(key, values) of "optimizer.learning_rate=1e-3,3e-3"."""
+    key, equals, tail = text.partition("=")
+    key = key.strip()
+    if not equals or not _split(tail, ","):
+        raise ValueError(
+            f'"{text}" is not a line of a sweep. Write for example "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
+        )
+    *_, value_type = _place(config, key)
+    return key, [_value(value, key, value_type) for value in _split(tail, ",")]
+
+
 def parse_grid(text, config):
     """The Grid that `text` describes, with values of the types that the config has.
 
     Raises:
         ValueError: for text that is not a grid, a key that the config does not have, a value of another type, or points with the same name.
     """
-    values = {}
-    for part in _split(text, ";"):
-        key, equals, tail = part.partition("=")
-        key = key.strip()
-        if not equals or not _split(tail, ","):
-            raise ValueError(
-                f'"{part}" is not a line of a sweep. Write for example "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
-            )
-        *_, value_type = _place(config, key)
-        values[key] = [_value(value, key, value_type) for value in _split(tail, ",")]
-    grid = Grid(values)
+    parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
+    grid = Grid(tuple(dict(lines) for lines in parts if lines))
     names = [grid.name(point) for point in grid.points()]
     twice = sorted({name for name in names if names.count(name) > 1})
-    if not values or twice:
+    if not grid.parts or twice:
         raise ValueError(f'The sweep "{text}" ' + (f"has {', '.join(twice)} twice." if twice else "is empty."))
     return grid
 
@@ -161,17 +179,23 @@ def _on_held_out(config):
     return config
 
 
+def _costs_differ(rows):
+    """Whether the points' models do not all cost the same."""
+    return len({row[COST] for row in rows if COST in row}) > 1
+
+
 def table(grid, rows, best, split, score):
     """The sweep as a Markdown table; the best point is marked."""
-    keys = list(grid.values)
+    keys, cost = grid.keys, _costs_differ(rows)
     unit = f", {score.unit}" if score.unit else ""
     extra = [] if score.name == "loss" else ["loss"]
-    lines = [
-        "| " + " | ".join([*keys, f"{score.title} on {split}{unit}", *extra, ""]).rstrip() + " |",
-        "|-" * (len(keys) + 2 + len(extra)) + "|",
-    ]
+    head = [*keys, *(["forward MFLOP"] if cost else []), f"{score.title} on {split}{unit}", *extra, ""]
+    lines = ["| " + " | ".join(head).rstrip() + " |", "|-" * len(head) + "|"]
     for i, row in enumerate(rows):
-        cells = [str(row["point"][key]) for key in keys] + [score.text(row)]
+        cells = [str(row["point"].get(key, "")) for key in keys]
+        if cost:
+            cells.append(f"{row[COST] / 1e6:.4g}" if COST in row else "-")
+        cells.append(score.text(row))
         if extra:
             cells.append(f"{row['loss']:.4f}" if row.get("loss") is not None else "-")
         note = "best" if i == best else row.get("diverged", "")
@@ -180,23 +204,38 @@ def table(grid, rows, best, split, score):
 
 
 def _picture(grid, rows, score):
-    """The score as a curve over the values of a single numeric key, else as bars."""
+    """The score as a curve over the values of a single numeric key; of several parts with numbers alone a line each, over what the models cost;
+    anything else as bars.
+    """
     good = [row for row in rows if score.name in row]
-    keys = list(grid.values)
-    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in grid.values[keys[0]])
-    if len(keys) > 1 or not numeric:
+    values = [value for part in grid.parts for given in part.values() for value in given]
+    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    if numeric and len(grid.parts) > 1 and _costs_differ(good) and all(COST in row for row in good):
+        series: dict = {}
+        for row in good:
+            name = ", ".join(map(grid.short, row["point"]))
+            series.setdefault(name, []).append((row[COST] / 1e6, score.scaled(row[score.name])))
+        lines = {name: tuple(zip(*sorted(points))) for name, points in series.items()}
+        return figures.lines(lines, "forward MFLOP of an image", score.label, label_each=True)
+    if len(grid.keys) > 1 or not numeric:
         return figures.bars({grid.name(row["point"]): score.scaled(row[score.name]) for row in good}, score.label)
-    points = sorted((row["point"][keys[0]], score.scaled(row[score.name])) for row in good)
-    return figures.lines({score.title: tuple(zip(*points))}, keys[0], score.label, label_each=True)
+    points = sorted((row["point"][grid.keys[0]], score.scaled(row[score.name])) for row in good)
+    return figures.lines({score.title: tuple(zip(*points))}, grid.keys[0], score.label, label_each=True)
 
 
 def _run_points(config, grid, folder, run_point, score):
     """(a row for each point with its values and measures, or a note that it diverged; the index of the best row)."""
-    rows = []
+    rows: list = []
+    configs: dict = {}  # the row of each config: parts that meet in a point have it only once
     for i, point in enumerate(grid.points()):
         logging.info("Sweep, point %d of %d: %s", i + 1, len(grid.points()), grid.name(point))
+        point_config = at(config, point)
+        same = configs.setdefault(point_config.to_json_best_effort(), i)
         try:
-            rows.append({"point": point, **run_point(at(config, point), folder / grid.name(point))})
+            if same < i:
+                rows.append({**rows[same], "point": point})
+            else:
+                rows.append({"point": point, **run_point(point_config, folder / grid.name(point))})
         except FloatingPointError as error:
             logging.warning("%s diverged: %s", grid.name(point), error)
             rows.append({"point": point, "diverged": "diverged"})
@@ -218,7 +257,8 @@ def run_sweep(
     """Runs a sweep in `workdir` and prints its table; points that have finished before are not run again.
 
     The config's own sweep runs each point once, on the development splits, and then, as in the paper, the best one on the whole training
-    split, with `seeds` seeds, in workdir/final. A grid from the command line runs each point with `seeds` seeds, without a final run.
+    split, with `seeds` seeds, in workdir/final. A grid from the command line, and that of a study (config.sweep_final is False), runs each
+    point with `seeds` seeds, without a final run.
 
     Args:
         config: a ConfigDict; the points are trained on its data.dev_train and compared on its data.dev_evaluation.
@@ -240,11 +280,12 @@ def run_sweep(
     if own_grid and not config.sweep:
         raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
     grid, folder, held_out = parse_grid(config.sweep if own_grid else text, config), epath.Path(workdir), _on_held_out(config)
+    with_final = own_grid and config.get("sweep_final", True)
 
     check_folder(folder)
 
     def run_point(config, place):
-        return run_seeds(config, place, run, strategy, score, 1 if own_grid else seeds)
+        return run_seeds(config, place, run, strategy, score, 1 if with_final else seeds)
 
     rows, best = _run_points(held_out, grid, folder, run_point, score)
     result = {"evaluation": held_out.data.evaluation, "best": rows[best], "points": rows}
@@ -255,7 +296,7 @@ def run_sweep(
         print(f"\n{text}\n", flush=True)
     write_picture(folder / "sweep.png", lambda: _picture(grid, rows, score), strategy)
     write_json(folder / "sweep.json", result, strategy)
-    if not own_grid:
+    if not with_final:
         return rows[best]
     final = run_seeds(at(config, rows[best]["point"]), folder / "final", run, strategy, score, seeds)
     write_json(folder / "sweep.json", {**result, "final": final}, strategy)

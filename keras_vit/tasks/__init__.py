@@ -6,14 +6,20 @@ import os
 import sys
 
 from keras_vit.io.suggest import did_you_mean
+from keras_vit.tasks.autoregressive import Autoregressive
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import Classification
 from keras_vit.tasks.dino import SelfDistillation
 from keras_vit.tasks.distillation import Distillation
 
-TASKS = {"classification": Classification, "dino": SelfDistillation, "distillation": Distillation}
+TASKS = {
+    "classification": Classification,
+    "distillation": Distillation,
+    "autoregressive": Autoregressive,
+    "dino": SelfDistillation,
+}
 
-__all__ = ["TASKS", "Classification", "Distillation", "Score", "SelfDistillation", "Task", "find_task"]
+__all__ = ["TASKS", "Autoregressive", "Classification", "Distillation", "Score", "SelfDistillation", "Task", "find_task"]
 
 
 def _imported(place: str):

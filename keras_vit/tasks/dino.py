@@ -95,7 +95,9 @@ class SelfDistillation(Task):
         self._crops()
 
     def _sizes(self):
-        return pair(self.config.model.image_size, "config.model.image_size"), pair(self.options.local_size, "objective.local_size")
+        return pair(self.config.model.image_size, "config.model.image_size"), pair(
+            self.options.local_size, "objective.local_size"
+        )
 
     def _crops(self):
         """The preprocessings of the crops, in order: the two large ones, then the small one."""
@@ -115,7 +117,9 @@ class SelfDistillation(Task):
             seed = tf.cast(tf.random.experimental.stateless_fold_in(example["seed"], number), tf.int64)
             pixels = preprocess.image(example["image"], seed if preprocess.random else None)
             if not pixels.shape[:2].is_compatible_with(size):
-                raise ValueError(f'"{preprocess.text}" gives crops of {tuple(pixels.shape[:2])} pixels, expected {size}: write {{size}} in it.')
+                raise ValueError(
+                    f'"{preprocess.text}" gives crops of {tuple(pixels.shape[:2])} pixels, expected {size}: write {{size}} in it.'
+                )
             return tf.ensure_shape(pixels, (*size, self.config.model.channels))
 
         crops = {"global": tf.stack([crop(i, text, sizes[0]) for i, text in enumerate((first, second))])}

@@ -4,6 +4,7 @@ from keras_vit.optim import AdamW, GlobalGradient, Lookahead, Momentum, Rectifie
 from keras_vit.training.averages import EvaluateAverage, swap_averages
 from keras_vit.training.distillation import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
@@ -19,6 +20,9 @@ __all__ = [
     "GlobalGradient",
     "HardDistillation",
     "Lookahead",
+    "MaskedAccuracy",
+    "MaskedCrossEntropy",
+    "MaskedSquaredError",
     "Mixup",
     "MixupOrCutmix",
     "Model",

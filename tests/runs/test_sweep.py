@@ -44,7 +44,7 @@ def test_a_grid_has_the_types_of_the_config(config):
     grid = parse_grid(
         "optimizer.learning_rate=1e-3, 3e-3;model.dropout=0,0.1;batch_size=8;jit_compile=true;model.pool=gap,map", config
     )
-    assert grid.values == {
+    assert grid.parts[0] == {
         "optimizer.learning_rate": [1e-3, 3e-3],
         "model.dropout": [0.0, 0.1],
         "batch_size": [8],
@@ -57,7 +57,7 @@ def test_a_grid_has_the_types_of_the_config(config):
 
 def test_commas_inside_brackets_belong_to_the_value(config):
     texts = ["decode|random_crop(8, padding=2)", "decode|resize(8, 8)"]
-    assert parse_grid(f"data.train_preprocess={','.join(texts)}", config).values == {"data.train_preprocess": texts}
+    assert parse_grid(f"data.train_preprocess={','.join(texts)}", config).parts[0] == {"data.train_preprocess": texts}
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,21 @@ def huggingface(model) -> dict:
     return {"architectures": [architecture], "model_type": kind, **inner, **labels}
 
 
+def masked_autoencoder(model) -> dict:
+    """Hugging Face's config.json of a MaskedAutoencoder."""
+    return {
+        **huggingface(model.encoder),
+        "architectures": ["ViTMAEForPreTraining"],
+        "model_type": "vit_mae",
+        "decoder_hidden_size": model.decoder_width,
+        "decoder_num_hidden_layers": model.decoder_depth,
+        "decoder_num_attention_heads": model.decoder_heads,
+        "decoder_intermediate_size": model.decoder_mlp_dim,
+        "mask_ratio": model.mask_ratio,
+        "norm_pix_loss": model.normalise_targets,
+    }
+
+
 def _id_labels(model):
     """Hugging Face's two maps between class numbers and names; {} without a head."""
     if model.classes is None:

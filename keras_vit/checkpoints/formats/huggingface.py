@@ -294,7 +294,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     )
 
 
-def _block(theirs, ours, names, spec):
+def block_map(theirs, ours, names, spec):
     entries = {}
     for name, their_name in names.attention.items():
         dense = torch_dense(theirs + their_name, f"{ours}/attention/{name}")
@@ -338,7 +338,7 @@ def name_map(spec: Mapping, classes: int | None, kind: str) -> NameMap:
     else:
         entries[f"{root}position_embeddings"] = positions("position_embedding/embedding", 0)
     for i in range(spec["depth"]):
-        entries.update(_block(f"{names.prefix}{names.block}.{i}.", f"block_{i:02d}", names, spec))
+        entries.update(block_map(f"{names.prefix}{names.block}.{i}.", f"block_{i:02d}", names, spec))
     entries.update(torch_norm(f"{names.prefix}{names.last_norm}", "encoder_norm"))
     if spec["pool"] == "map":
         entries.update(_map_head_names(f"{names.prefix}head."))

@@ -21,6 +21,24 @@ IMAGENET_STD = tuple(255 * s for s in (0.229, 0.224, 0.225))
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """What a file of a masked autoencoder holds besides its encoder.
+
+    Attributes:
+        fields: the arguments of MaskedAutoencoder for it.
+        name_map, arrays: as in ParsedCheckpoint.
+        encoder_positions: of the encoder: "sincos2d_mae" if its table is MAE's own, or "learned".
+        encoder_table: the name of that table in the file.
+    """
+
+    fields: dict
+    name_map: NameMap
+    arrays: dict[str, np.ndarray]
+    encoder_positions: str
+    encoder_table: str
+
+
 @dataclasses.dataclass
 class ParsedCheckpoint:
     """What the `parse` of a format returns.
@@ -37,6 +55,7 @@ class ParsedCheckpoint:
         assumptions: sentences on what was assumed because the file does not state it.
         resample: how the code that the checkpoint comes from resamples positions, a row of resample.METHODS.
         preprocessing: a function (height, width) -> text of the evaluation preprocessing; None for a resize to the image size.
+        decoder: of a masked autoencoder, of whose encoder the rest is; or None.
     """
 
     family: str
@@ -51,6 +70,7 @@ class ParsedCheckpoint:
     assumptions: list[str] = dataclasses.field(default_factory=list)
     resample: str = "google"
     preprocessing: Callable[[int, int], str] | None = None
+    decoder: Decoder | None = None
 
 
 def need(arrays: Mapping[str, np.ndarray], name: str, rank: int) -> np.ndarray:

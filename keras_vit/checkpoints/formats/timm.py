@@ -373,7 +373,7 @@ def _stem_names(stages):
     return entries
 
 
-def _block(theirs, ours, spec):
+def block_map(theirs, ours, spec):
     attention = f"{ours}/attention/"
     qkv = [f"{attention}{name}" for name in ("query", "key", "value")]
     entries = {f"{theirs}.attn.qkv.weight": stacked_linear(*(f"{name}/kernel" for name in qkv))}
@@ -423,7 +423,7 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
     entries.update({theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
     entries["pos_embed"] = positions("position_embedding/embedding", missing_rows)
     for i in range(spec["depth"]):
-        entries.update(_block(f"blocks.{i}", f"block_{i:02d}", spec))
+        entries.update(block_map(f"blocks.{i}", f"block_{i:02d}", spec))
     entries.update(torch_norm("fc_norm", "fc_norm") if spec["fc_norm"] else torch_norm("norm", "encoder_norm"))
     if spec["pool"] == "map":
         entries.update(_map_head_names())

@@ -37,15 +37,15 @@ def _crc32(config, arrays):
     return checksum({**arrays, "": np.frombuffer(json.dumps(config, sort_keys=True).encode(), "uint8")})
 
 
-def write(model, arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
+def write(arguments: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
     """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
     Args:
-        model: a ViT or BiT.
+        arguments: of a ViT or BiT, `model.arguments()`.
         arrays: {name: array} of the file, for the checksum.
         labels: whether to include the class names.
     """
-    config = {key: value for key, value in model.arguments().items() if key not in ("name", "dtype", "remat")}
+    config = {key: value for key, value in arguments.items() if key not in ("name", "dtype", "remat")}
     if not labels:
         config["class_names"] = None
     return json.dumps({"config": config, "crc32": _crc32(config, arrays)})
@@ -217,6 +217,8 @@ def _least_values(spec, tokens, classes, channels):
     widths = [channels, *spec.conv_stem]
     pixels = math.prod(spec.patch_size) * (widths[-1] if spec.stem is None else spec.stem_width)
     rest = spec.registers + (spec.pre_logits or 0) + pixels + (tokens if spec.positions == "learned" else 0)
+    if spec.positions in ("relative", "relative2d"):  # more than a row for each patch
+        blocks += spec.depth * tokens * (inner if spec.positions == "relative" else spec.heads)
     stem = sum(9 * a * b for a, b in zip(widths, widths[1:]))
     if spec.stem is not None:
         stem = sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem)) + 49 * channels * spec.stem_width

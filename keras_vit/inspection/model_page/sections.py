@@ -16,6 +16,7 @@ _COMPONENTS = 28  # as many as the paper shows
 _FILTERS = 64
 _MAPS = 16  # positions in a row or column, of those on the grid
 _SIDE = 640  # pixels of a sheet, about
+_NO_TABLE = "The model adds none to its tokens: its attention knows offsets between patches, or it has no positions at all."
 
 
 def _paragraphs(*texts):
@@ -61,14 +62,18 @@ def positions(subject: Subject) -> Section:
     title = "Position embeddings"
     if not subject.is_vit:
         return Section(title, _paragraphs("A BiT has none: convolutions know where they are by what is around them."))
-    table, grid, kind = weights.patch_positions(subject.model)
+    try:
+        table, grid, kind, block = weights.patch_positions(subject.model)
+    except ValueError:  # positions in the attention, or none
+        return Section(title, _paragraphs(_NO_TABLE))
     similarity = weights.position_similarity(table, grid)
     near = weights.nearest_is_neighbour(similarity)
     step = math.ceil(max(grid) / _MAPS)
     some = similarity[step // 2 :: step, step // 2 :: step]
     h, w = some.shape[:2]
     thinned = f" Shown is one patch of {step} in each direction." if step > 1 else ""
-    fixed = " They are fixed sines and cosines, not learned." if kind != "learned" else ""
+    fixed = "" if kind.startswith("learned") else " They are fixed sines and cosines, not learned."
+    fixed += "" if block is None else f" Each block has its own; these are those of block {block}."
     data = _sheet(tiles.coloured(some.reshape(h * w, *grid), -1, 1), w)  # (h, w, H, W) -> (h*w, H, W)
     texts = [
         "Each small map belongs to the patch in its place: the cosine similarity of this patch's position embedding with those of all "

@@ -14,6 +14,7 @@ from keras_vit.inspection.model_page import images, sections
 from keras_vit.inspection.model_page.subject import Section, Subject, class_number
 from keras_vit.inspection.photographs import evenly
 from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.models import taps
 
 PAGE = "index.html"
 _NUMBERS = "inspection.json"
@@ -57,7 +58,7 @@ def _about(subject):
         ("image", f"{height}x{width} pixels, height and width"),
     ]
     if subject.is_vit:
-        h, w = encoder.get_layer("position_embedding").grid
+        h, w = taps.patch_grid(encoder)
         spec = model.spec
         rows.append(("patches", f"{h} rows of {w}, one for each {height // h}x{width // w} pixels"))
         if spec is not None and spec.prefix:

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers import PixelNormalization
+from keras_vit.layers import PaletteEncoder, PixelNormalization
 from keras_vit.training.checks.compiled import in_order, output_names
 from keras_vit.training.checks.labels import NO_SHARES, ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
 from keras_vit.training.losses import FromLogits
@@ -45,6 +45,8 @@ def _normalisation_of_input(model, tensor) -> Normalisation | None:
         places = [i for i, given in enumerate(node.input_tensors) if given is tensor]
         if places and isinstance(node.operation, PixelNormalization):
             return Normalisation(np.asarray(node.operation.mean), np.asarray(node.operation.std))
+        if places and isinstance(node.operation, PaletteEncoder):
+            return PIXELS
         if places and isinstance(node.operation, keras.Model):
             return _normalisation_of_input(node.operation, node.operation.inputs[places[0]])
     return None

@@ -1,0 +1,141 @@
+"""Masked autoencoders with their decoders: Hugging Face's ViTMAEForPreTraining, and the names of facebookresearch/mae.
+
+Their encoders are a Hugging Face ViT and a ViT under timm's names, which huggingface.py and timm.py read. Encoders alone, fine-tuned ones too,
+are files of those formats.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit.checkpoints.formats import huggingface, timm
+from keras_vit.checkpoints.formats.capabilities import Capabilities
+from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
+from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
+from keras_vit.layers.patches import grid_size
+from keras_vit.layers.positions import fixed_table
+
+_ROOT = "decoder_embed.weight"
+_TABLES = {"vit.embeddings.position_embeddings", "pos_embed"}
+_HEADS = 16  # of all published decoders
+_NEAR = 1e-3  # of a table that 16 bits have rounded
+
+
+def _square(model):
+    (h, w), (p, q) = model.image_size, model.spec.patch_size
+    return None if h == w and p == q else f"images and patches that are not square, image_size={(h, w)}, patch_size={(p, q)}"
+
+
+CAPABILITIES = Capabilities(
+    "huggingface",
+    {
+        **{name: huggingface.CAPABILITIES.fields[name] for name in ("patch_size", "depth", "width", "mlp_dim", "heads")},
+        **{name: huggingface.CAPABILITIES.fields[name] for name in ("gelu", "epsilon", "mean", "std", "qkv_bias")},
+        "class_token": (True,),
+        "pool": ("token", "gap", "token_gap"),  # no part of pre-training; the metadata of this package keep it
+        "positions": ("learned", "sincos2d_mae"),
+    },
+    rules=(_square,),
+)
+
+
+def matches(names: Iterable[str], config: dict) -> bool:
+    return any(name.endswith(_ROOT) for name in names)
+
+
+def _is_of_decoder(name):
+    return name.startswith(("decoder_", "mask_token"))
+
+
+def _split(arrays):
+    """(the decoder's arrays without a prefix, the encoder's). Releases of transformers differ in what they call the decoder's blocks."""
+    decoder, encoder = {}, {}
+    for name, array in arrays.items():
+        bare = name.removeprefix("decoder.")
+        if _is_of_decoder(bare):
+            decoder[re.sub(r"^decoder_encoder\.layer\.", "decoder_layers.", bare)] = array
+        else:
+            encoder[name] = array
+    return decoder, encoder
+
+
+def parse(contents, options: dict) -> ParsedCheckpoint:
+    """The parsed checkpoint of the encoder, with learned positions, and with the decoder; see timm.parse for arguments and errors."""
+    decoder, encoder = _split(contents.arrays)
+    inner = dataclasses.replace(contents, arrays=encoder)
+    form = huggingface if huggingface.matches(encoder, contents.config) else timm
+    parsed = form.parse(inner, options)
+    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, form is huggingface))
+
+
+def _decoder(parsed, arrays, config, is_huggingface):
+    """The Decoder; adds to `parsed.assumptions` what the file does not state."""
+    form = huggingface if is_huggingface else timm
+    block = "decoder_layers" if form is huggingface else "decoder_blocks"
+    hidden = need(arrays, f"{block}.0.{'intermediate.dense' if form is huggingface else 'mlp.fc1'}.weight", 2)
+    fields = {
+        "decoder_depth": depth(arrays, rf"{block}\.(\d+)\."),
+        "decoder_width": need(arrays, _ROOT, 2).shape[0],
+        "decoder_mlp_dim": hidden.shape[0],
+    }
+    for key, name in (("depth", "num_hidden_layers"), ("width", "hidden_size"), ("mlp_dim", "intermediate_size")):
+        check_agreement([(f"decoder_{name}", setting(config, f"decoder_{name}", int), fields[f"decoder_{key}"])])
+    stated = {
+        "decoder_heads": setting(config, "decoder_num_attention_heads", int),
+        "normalise_targets": setting(config, "norm_pix_loss", bool),
+        "mask_ratio": setting(config, "mask_ratio", float),
+    }
+    assumed = {"decoder_heads": _HEADS, "normalise_targets": True, "mask_ratio": 0.75}
+    missing = [f"{name}={value}" for name, value in assumed.items() if stated[name] is None]
+    if missing:
+        parsed.assumptions.append(f"The file does not say how its decoder is built and trained: assuming {', '.join(missing)}.")
+    fields.update({name: assumed[name] if value is None else value for name, value in stated.items()})
+    grid = grid_size(parsed.image_size, parsed.fields["patch_size"])
+    fields["decoder_positions"] = kind_of(need(arrays, "decoder_pos_embed", 3), grid)
+    [table] = _TABLES & parsed.arrays.keys()
+    encoder_positions = kind_of(parsed.arrays[table], grid)
+    qkv_bias = parsed.fields["qkv_bias"]
+    if fields["decoder_positions"] != "learned":
+        arrays = {name: array for name, array in arrays.items() if name != "decoder_pos_embed"}
+    prefix = int(parsed.fields["class_token"])
+    return Decoder(fields, decoder_map(fields, qkv_bias, form is huggingface, prefix), arrays, encoder_positions, table)
+
+
+def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
+    """ "sincos2d_mae" for MAE's own table of positions (1, prefix + h*w, d), "learned" for any other."""
+    prefix, width = table.shape[1] - grid[0] * grid[1], table.shape[2]
+    if prefix < 0 or width % 4:
+        return "learned"
+    return "sincos2d_mae" if np.abs(table - fixed_table("sincos2d_mae", grid, prefix, width)).max() < _NEAR else "learned"
+
+
+def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool, prefix: int = 1) -> NameMap:
+    """{name: Entry} of the decoder without a prefix, `fields` being its arguments of MaskedAutoencoder."""
+    entries = {
+        **torch_dense("decoder_embed", "decoder_embed"),
+        "mask_token": same("decoder_patches/mask_token"),
+        **torch_norm("decoder_norm", "decoder_norm"),
+        **torch_dense("decoder_pred", "decoder_pred"),
+    }
+    if fields["decoder_positions"] == "learned":
+        entries["decoder_pos_embed"] = same("decoder_position_embedding/embedding")
+    spec = {"qkv_bias": qkv_bias, "qk_norm": False, "layer_scale": None, "mlp_form": "gelu"}
+    for i in range(fields["decoder_depth"]):
+        ours = f"decoder_block_{i:02d}"
+        if is_huggingface:
+            entries.update(huggingface.block_map(f"decoder_layers.{i}.", ours, huggingface.TYPES["vit"], spec))
+        else:
+            entries.update(timm.block_map(f"decoder_blocks.{i}", ours, spec))
+    return entries
+
+
+def pack_tables(model: Any) -> dict[str, np.ndarray]:
+    """The tables of fixed positions of a MaskedAutoencoder as Hugging Face's file holds them."""
+    kinds = {
+        "vit.embeddings.position_embeddings": (model.spec.positions, model.spec.width),
+        "decoder.decoder_pos_embed": (model.decoder_positions, model.decoder_width),
+    }
+    return {name: fixed_table(kind, model.grid, 1, width) for name, (kind, width) in kinds.items() if kind != "learned"}

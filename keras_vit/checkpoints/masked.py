@@ -1,0 +1,54 @@
+"""Masked autoencoders from parsed checkpoints; their encoders alone are loaded as any ViT."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.checkpoints.formats.name_map import unpack
+from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.transfer import assign
+from keras_vit.layers.patches import pair
+from keras_vit.models import MaskedAutoencoder
+
+_RATES = ("dropout", "attention_dropout", "drop_path")
+_CHANGEABLE = ("dtype", "remat", "name", "preprocessing", "image_size", *_RATES)
+
+
+def masked_autoencoder(
+    parsed: ParsedCheckpoint, config: Mapping[str, Any], path: Any, changes: Mapping[str, Any]
+) -> MaskedAutoencoder:
+    """The MaskedAutoencoder of a file with a decoder.
+
+    Args:
+        parsed: with its `decoder`.
+        config: the constructor's arguments of the encoder, a ViT.
+        path: the file's, for messages.
+        changes: arguments of `load`, of _CHANGEABLE.
+
+    Raises:
+        ValueError: for any other change, also of the size where positions are learned, or if names or shapes in the file do not fit.
+    """
+    decoder, unknown = parsed.decoder, [name for name in changes if name not in _CHANGEABLE]
+    fixed = decoder.encoder_positions != "learned" and decoder.fields["decoder_positions"] != "learned"
+    if "image_size" in changes and not fixed and tuple(pair(changes["image_size"], "image_size")) != config["image_size"]:
+        unknown.append("image_size, since its positions are learned")
+    if unknown:
+        raise ValueError(
+            f'"{path}" holds a masked autoencoder, which cannot change {", ".join(unknown)}; it can: {", ".join(_CHANGEABLE)}. For its encoder, '
+            'a ViT, which can change more, load it with head="drop", or with classes=... and head="reset".'
+        )
+    spec = dataclasses.replace(
+        config["variant"], positions=decoder.encoder_positions, **{name: changes[name] for name in _RATES if name in changes}
+    )
+    given = {name: config[name] for name in ("image_size", "channels", "preprocessing")}
+    given.update({name: value for name, value in changes.items() if name not in _RATES})
+    try:
+        model = MaskedAutoencoder(spec, **given, **decoder.fields)
+    except ValueError as error:
+        raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
+    entries, arrays = {**parsed.name_map, **decoder.name_map}, {**parsed.arrays, **decoder.arrays}
+    if decoder.encoder_positions != "learned":
+        del entries[decoder.encoder_table], arrays[decoder.encoder_table]
+    shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
+    assign(model, unpack(entries, arrays, shapes, path))
+    return model

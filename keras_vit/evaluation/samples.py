@@ -1,0 +1,99 @@
+"""What an ImageGPT draws: images of its own, and completions of images of which it sees the upper half."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from keras_vit.data import evaluation_batches
+from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.registry import Evaluation, Evaluator, register
+from keras_vit.evaluation.sources import source_of
+from keras_vit.models import ImageGPT
+
+_SMALLEST = 64  # pixels that an image in a picture has at least
+_COLUMNS = 8  # images in a row
+
+
+def _examples(source, preprocess, count):
+    """Images spread evenly over a source, as arrays (count, h, w, c) uint8."""
+    places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
+    batches = evaluation_batches(subset(source, places), preprocess, len(places), select=lambda example: (example["image"], 0))
+    [(images, _, weights)] = batches.as_numpy_iterator()
+    return images[weights > 0].astype("uint8")
+
+
+def tiled(rows: np.ndarray, gap: int = 2) -> np.ndarray:
+    """Images in rows as one picture: (rows, columns, h, w, c) uint8 -> (height, width, 3), enlarged where they are small, white between them."""
+    rows = np.broadcast_to(rows, (*rows.shape[:-1], 3)) if rows.shape[-1] == 1 else rows
+    larger = -(-_SMALLEST // min(rows.shape[2:4]))
+    rows = rows.repeat(larger, axis=2).repeat(larger, axis=3)
+    rows = np.pad(rows, ((0, 0), (0, 0), (0, gap), (0, gap), (0, 0)), constant_values=255)
+    r, k, h, w, c = rows.shape
+    return rows.transpose(0, 2, 1, 3, 4).reshape(r * h, k * w, c)[:-gap, :-gap]  # (r, k, h, w, c) -> (r*h, k*w, c)
+
+
+@register("samples")
+@dataclasses.dataclass(frozen=True)
+class Samples(Evaluator):
+    """Pictures of an ImageGPT's samples, and of evaluation images beside what it makes of their upper half; the first drawn are the same at each step.
+
+    Attributes:
+        source, split: the images to complete; None for those of the run.
+        preprocess: their preprocessing text; None for the run's or the model's.
+        count: how many samples.
+        images: how many images are completed, spread over the source.
+        completions: how many completions of each.
+        rows: how many rows of each image are kept; None for half of them.
+        temperature, top_k, seed: as in ImageGPT.sample.
+    """
+
+    score: ClassVar[str] = "samples"
+
+    source: str | None = None
+    split: str = "test"
+    preprocess: str | None = None
+    count: int = 24
+    images: int = 6
+    completions: int = 3
+    rows: int | None = None
+    temperature: float = 1.0
+    top_k: int | None = None
+    seed: int = 0
+
+    def prepare(self, setting):
+        model = setting.model
+        if not isinstance(model, ImageGPT):
+            raise ValueError(
+                f'The evaluator "samples" needs a keras_vit.ImageGPT, which draws images; got a {type(model).__name__}.'
+            )
+        if min(self.count, self.images, self.completions) < 1:
+            raise ValueError(f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more.")
+        setting, source, preprocess = source_of(self, setting)
+        originals = _examples(source, preprocess, self.images)
+
+        def evaluate():
+            # A copy on one device, since sampling is not shared out among several.
+            drawer = model if setting.strategy.engine is None else model.clone()
+            pictures = {"samples": self._samples(drawer), "completions": self._completions(drawer, originals)}
+            return Evaluation({"samples": self.count}, self._options(), pictures=pictures)
+
+        return evaluate
+
+    def _options(self):
+        return {"temperature": self.temperature, "top_k": self.top_k, "seed": self.seed}
+
+    def _samples(self, model):
+        """The picture of the samples, 8 in a row; what does not fill the last row is white."""
+        drawn = model.sample(self.count, **self._options())
+        columns = min(_COLUMNS, self.count)
+        blank = np.full((-self.count % columns, *drawn.shape[1:]), 255, "uint8")
+        return tiled(np.concatenate([drawn, blank]).reshape(-1, columns, *drawn.shape[1:]))
+
+    def _completions(self, model, originals):
+        """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and its completions."""
+        kept = model.pixels(model.colors(originals))
+        kept[:, model.image_size[0] // 2 if self.rows is None else self.rows :] = 255
+        made = model.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **self._options())
+        made = made.reshape(len(originals), self.completions, *made.shape[1:])
+        return tiled(np.concatenate([originals[:, None], kept[:, None], made], axis=1))

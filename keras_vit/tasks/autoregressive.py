@@ -1,0 +1,80 @@
+"""Next-pixel prediction: learning to see by learning to draw (iGPT: Chen et al., "Generative Pretraining from Pixels", ICML 2020)."""
+
+import dataclasses
+import math
+from typing import Any
+
+import keras
+
+from keras_vit.data import fit_palette, nearest_colors, sample_pixels
+from keras_vit.data.sources.base import Source
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.models import ImageGPT
+from keras_vit.models.image_gpt import COLORS
+from keras_vit.tasks.base import Score, Task
+from keras_vit.tasks.classification import spec_overrides
+
+PALETTES = ("kmeans", "grid")
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoregressiveOptions:
+    """What `config.objective` may set.
+
+    Attributes:
+        palette: "kmeans" for colours found in the training images, as in the paper; "grid" for colours spread evenly over all.
+    """
+
+    palette: str = "kmeans"
+
+    def __post_init__(self):
+        if self.palette not in PALETTES:
+            hint = did_you_mean(self.palette, PALETTES)
+            raise ValueError(f'Unknown config.objective.palette="{self.palette}".{hint} Valid: {", ".join(PALETTES)}.')
+
+
+class Autoregressive(Task):
+    """The colour of each pixel from those before it. `config.model` describes a ViT of patch size 1; its palette has config.model.palette colours."""
+
+    score = Score("loss", title="nats per pixel", higher_is_better=False)
+    Options = AutoregressiveOptions
+    _model: Any = None  # whose palette says which colours the labels are
+
+    def select(self, example):
+        """(image, the colours of its pixels (n,)). The palette is read when the pipeline is made: a resumed run goes on with its own."""
+        return example["image"], nearest_colors(example["image"], self._model.palette)
+
+    def model(self, source):
+        self._model = super().model(source)
+        return self._model
+
+    def check_model(self, model, source):
+        if not isinstance(model, ImageGPT):
+            raise ValueError(f"Next-pixel prediction is evaluated on a keras_vit.ImageGPT, got a {type(model).__name__}.")
+        self._model = model
+
+    def build(self, source):
+        config = self.config
+        overrides = spec_overrides(config)
+        palette = overrides.pop("palette", COLORS)
+        if self.options.palette == "kmeans" and isinstance(source, Source):  # a plan has no images
+            with stage(f"Finding {palette} colours"):
+                palette = fit_palette(sample_pixels(source, config.data.eval_preprocess, seed=config.seed), palette, config.seed)
+        return ImageGPT(
+            config.model.variant,
+            image_size=config.model.image_size,
+            channels=config.model.channels,
+            palette=palette,
+            preprocessing=config.data.eval_preprocess,
+            remat=config.model.remat,
+            dtype=config.dtype,
+            **overrides,
+        )
+
+    def loss(self, source):
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True, name="loss")
+
+    def summary(self, measures):
+        loss = measures["loss"]
+        return f"{loss:.4f} nats ({loss / math.log(2):.4f} bits) per pixel, {measures['examples']:,} examples"

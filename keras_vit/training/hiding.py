@@ -1,0 +1,127 @@
+"""Which patches of an image are hidden or replaced, and what is to be predicted of them: functions of one image and a seed, in tf.data.
+
+They run in the data pipeline, so that an example has the same patches hidden on one device and on many, and after a resume.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+HIDDEN_SHARE, MASKED, TAKEN = (
+    0.5,
+    0.8,
+    0.1,
+)  # appendix B.1.2: of all patches; of the hidden ones, by the learned embedding, by another's
+BITS = 3  # of a colour channel
+THUMBNAIL = 4  # pixels on a side
+
+
+def hidden_count(patches: int, share: float) -> int:
+    """How many of the patches a share is, at least one, and not all: as in MAE's code, all less the whole number of the rest."""
+    return min(max(patches - int(patches * (1 - share)), 1), patches - 1)
+
+
+def shuffled(seed: Any, patches: int) -> tf.Tensor:
+    """The numbers 0 to patches - 1 (n,) int32 in the order of uniform draws, as in MAE's code."""
+    return tf.argsort(tf.random.stateless_uniform((patches,), seed), stable=True)
+
+
+def cut(image: tf.Tensor, patch_size: tuple[int, int]) -> tf.Tensor:
+    """The patches of an image: (height, width, c) -> (n, p, q, c), in row-major order."""
+    p, q = patch_size
+    height, width, c = image.shape
+    x = tf.reshape(image, (height // p, p, width // q, q, c))  # (height, width, c) -> (h, p, w, q, c)
+    return tf.reshape(tf.transpose(x, (0, 2, 1, 3, 4)), (-1, p, q, c))  # (h, w, p, q, c) -> (n, p, q, c)
+
+
+def hide(image: Any, seed: Any, patches: int, mask_ratio: float) -> tuple[dict[str, Any], tf.Tensor]:
+    """What a MaskedAutoencoder learns from one image.
+
+    Args:
+        image: (height, width, c).
+        seed: (2,) integers.
+        patches: how many the image has, n.
+        mask_ratio: the share of them that is hidden.
+
+    Returns:
+        {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for each hidden patch.
+    """
+    count = patches - hidden_count(patches, mask_ratio)
+    kept = tf.sort(shuffled(seed, patches)[:count])
+    hidden = tf.tensor_scatter_nd_update(tf.ones((patches,), tf.uint8), kept[:, None], tf.zeros((count,), tf.uint8))
+    return {"image": image, "kept": kept}, hidden
+
+
+def colours(patches: tf.Tensor) -> tf.Tensor:
+    """The classes of mean colours, 3 bits per channel, the first highest: pixels 0..255 (..., p, q, c) -> (...,) int32 below 8 ** c."""
+    mean = tf.reduce_mean(tf.cast(patches, tf.float32), axis=(-3, -2))
+    levels = tf.clip_by_value(tf.cast(mean * (2**BITS / 256), tf.int32), 0, 2**BITS - 1)  # (..., c)
+    places = [2 ** (BITS * i) for i in reversed(range(levels.shape[-1]))]
+    return tf.reduce_sum(levels * tf.constant(places), axis=-1)
+
+
+def colour_of(classes: Any, channels: int) -> np.ndarray:
+    """The pixels in the middle of what a class of `colours` stands for: (...,) -> (..., c) uint8."""
+    shifts = BITS * np.arange(channels)[::-1]
+    levels = np.asarray(classes)[..., None] >> shifts & (2**BITS - 1)
+    return ((levels + 0.5) * 256 / 2**BITS).astype("uint8")
+
+
+def thumbnails(patches: tf.Tensor) -> tf.Tensor:
+    """Patches as 4 x 4 pixels, each a mean: (n, p, q, c) -> (n, 16, p/4, q/4, c), row by row."""
+    n, p, q, c = patches.shape
+    side = THUMBNAIL
+    x = tf.reshape(patches, (-1, side, p // side, side, q // side, c))  # (n, p, q, c) -> (n, 4, p/4, 4, q/4, c)
+    return tf.reshape(tf.transpose(x, (0, 1, 3, 2, 4, 5)), (-1, side * side, p // side, q // side, c))
+
+
+def replacements(seed: Any, patches: int, share: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """Which embedding each patch gets, (n,) int32 as layers.hidden_patches.ReplacedPatches takes them, and which count as hidden (n,) bool.
+
+    Of the hidden patches 80% get the learned embedding (-1), 10% another patch's, the rest keep their own, as near as whole numbers come.
+    """
+    count = hidden_count(patches, share)
+    hidden = shuffled(seed, patches)[:count]
+    masked = round(MASKED * count)
+    taken = min(round(TAKEN * count), count - masked)
+    other = tf.random.stateless_uniform((taken,), seed + 1, 1, patches, tf.int32)  # steps on to another patch, never to its own
+    taken_from = (hidden[masked : masked + taken] + other) % patches
+    source = tf.concat([tf.fill((masked,), -1), taken_from, hidden[masked + taken :]], 0)
+    at = hidden[:, None]
+    return tf.tensor_scatter_nd_update(tf.range(patches), at, source), tf.scatter_nd(at, tf.ones((count,)), (patches,)) > 0
+
+
+def corrupt(
+    image: Any, seed: Any, patch_size: tuple[int, int], share: float = HIDDEN_SHARE, target: str = "mean_colour"
+) -> tuple[dict[str, Any], tf.Tensor]:
+    """What a MaskedPatchPredictor learns from one image.
+
+    Args:
+        image: (height, width, c), of fixed size.
+        seed: (2,) integers.
+        patch_size: (height, width).
+        share: of the patches that are corrupted and predicted.
+        target: "mean_colour", "thumbnail" or "pixels".
+
+    Returns:
+        {"image": image, "source": (n,) int32}, and what the loss takes: classes (n,) for mean colours, (n, 16) for thumbnails, int32, -1
+        where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
+    """
+    patches = cut(image, patch_size)
+    source, hidden = replacements(seed, (image.shape[0] // patch_size[0]) * (image.shape[1] // patch_size[1]), share)
+    if target == "pixels":
+        y = tf.cast(hidden, tf.uint8)
+    elif target == "thumbnail":
+        y = tf.where(hidden[:, None], colours(thumbnails(patches)), -1)
+    else:
+        y = tf.where(hidden, colours(patches), -1)
+    return {"image": image, "source": source}, y
+
+
+def each(function: Callable, images: Any, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """function(image, seed) for each of some images (b, height, width, c), as arrays; image i's seed is (seed, i)."""
+    seeds = tf.stack([tf.fill((len(images),), seed), tf.range(len(images))], axis=1)
+    batch = tf.data.Dataset.from_tensor_slices((images, seeds)).map(function).batch(len(images))
+    return next(iter(batch.as_numpy_iterator()))

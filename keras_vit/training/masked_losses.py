@@ -1,0 +1,81 @@
+"""Losses and accuracy on hidden patches alone: of what masked pre-training predicts for each patch of an image.
+
+What is hidden stands in y, so that these are pure functions of (y, y_pred); an example without any hidden patch counts as 0.
+"""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.registration import serializable
+
+
+def _mean_of(values: Any, counted: Any) -> Any:
+    """The mean of the values that count: (b, n), (b, n) of 0 and 1 -> (b,)."""
+    return ops.divide_no_nan(ops.sum(values * counted, axis=-1), ops.sum(counted, axis=-1))
+
+
+@serializable
+class MaskedSquaredError(keras.losses.Loss):
+    """The mean squared error of hidden patches (MAE, arXiv 2111.06377, section 3).
+
+    y (b, n): 1 for a hidden patch, 0 for any other. y_pred (b, 2, n, v): predicted and true values of each patch, as
+    keras_vit.MaskedAutoencoder returns them. The loss of an example is the mean over the values of its hidden patches.
+    """
+
+    def __init__(self, name: str = "loss", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        if len(y_pred.shape) != 4 or y_pred.shape[1] != 2:
+            raise ValueError(
+                f"MaskedSquaredError takes predicted and true values of patches (b, 2, n, v), got outputs of shape {y_pred.shape}."
+            )
+        predicted, true = (ops.cast(y_pred[:, i], "float32") for i in (0, 1))  # (b, n, v)
+        return _mean_of(ops.mean(ops.square(predicted - true), axis=-1), ops.cast(y_true, "float32"))
+
+
+def _classes_that_count(y, logits):
+    """(classes with 0 in the place of -1, whether each counts), both (b, m), from y (b, m...) and logits (b, m..., c), m... as one axis."""
+    y = ops.cast(ops.reshape(y, (-1, math.prod(logits.shape[1:-1]))), "int32")
+    return ops.maximum(y, 0), ops.cast(y >= 0, "float32")
+
+
+@serializable
+class MaskedCrossEntropy(keras.losses.Loss):
+    """The mean softmax cross-entropy of hidden patches (arXiv 2010.11929, appendix B.1.2).
+
+    y (b, n) or (b, n, m): class numbers, -1 for what is not predicted. y_pred: logits (b, n, c) or (b, n, m, c). The loss of an
+    example is the mean over its predictions.
+    """
+
+    def __init__(self, name: str = "loss", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true, y_pred):
+        classes, counted = _classes_that_count(y_true, y_pred)
+        logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1]))  # (b, m..., c) -> (b, m, c)
+        log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[..., 0]  # (b, m)
+        return _mean_of(-log_likelihood, counted)
+
+
+@serializable
+class MaskedAccuracy(keras.metrics.MeanMetricWrapper):
+    """The share of an example's hidden patches whose class has the largest logit; y and y_pred are those of MaskedCrossEntropy."""
+
+    def __init__(self, name: str = "accuracy", dtype: str | None = None):
+        super().__init__(self._hits, name=name, dtype=dtype)
+
+    def _hits(self, y_true, y_pred):
+        classes, counted = _classes_that_count(y_true, y_pred)
+        chosen = ops.reshape(ops.cast(ops.argmax(y_pred, axis=-1), "int32"), (-1, counted.shape[1]))
+        return _mean_of(ops.cast(chosen == classes, "float32"), counted)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
