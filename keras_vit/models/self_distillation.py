@@ -1,6 +1,7 @@
 """DINO (arXiv 2104.14294): a student learns to say of every crop of an image what its own moving average says of two large ones."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -32,13 +33,14 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         ValueError: if the size is not a whole number of patches, or the model merges or leaves out patches, or has positions of one grid
             in its attention.
     """
-    spec, resampled = model.spec, {}
+    spec: Any = model.spec
+    resampled: dict[keras.layers.Layer, keras.layers.Layer] = {}
     if getattr(spec, "positions", None) in POSITIONS:
         raise ValueError(
             f'Crops of several sizes need positions that can be interpolated, {", ".join(KINDS)}, or none: positions="{spec.positions}" are in '
             "the attention, for one grid."
         )
-    if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", 0):
+    if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", 0.0):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
     grid = grid_size(size, spec.stride) if hasattr(spec, "stride") else None
 
@@ -62,6 +64,17 @@ def _rows(crops):
 def _views(logits, count):
     """(b*v, k) -> (b, v, k), v = count."""
     return ops.reshape(logits, (-1, count, logits.shape[-1]))
+
+
+def _student(encoder, head, local_size, local_crops):
+    """({name: symbolic crops}, [the student's logits (b, v, k) of the large crops, and of the small ones if there are some])."""
+    crops = {"global": keras.Input((GLOBAL, *encoder.image_size, encoder.channels), name="global")}
+    views = [_views(head(encoder(_rows(crops["global"]))), GLOBAL)]
+    if local_crops:
+        crops["local"] = keras.Input((local_crops, *local_size, encoder.channels), name="local")
+        small = at_size(encoder, local_size, f"{encoder.name}_local")
+        views.append(_views(head(small(_rows(crops["local"]))), local_crops))
+    return crops, views
 
 
 @serializable
@@ -120,47 +133,39 @@ class DINO(Model):
     ):
         if not isinstance(encoder, Classifier) or encoder.classes is not None:
             raise ValueError(
-                f"DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head='drop'); got {encoder!r}."
+                f'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got {encoder!r}.'
             )
-        self._check(momentum=momentum, center_momentum=center_momentum)
-        counts = {"steps": (steps, 1), "local_crops": (local_crops, 0), "temperature_steps": (temperature_steps, 0)}
-        counts |= {"frozen_steps": (frozen_steps, 0)}
-        counts = {key: integer(value, f"DINO: {key}", least=least) for key, (value, least) in counts.items()}
-        head = {"outputs": outputs, "hidden": hidden, "bottleneck": bottleneck, "depth": depth, "scale": scale}
-        policy, local_crops = encoder.dtype_policy, counts["local_crops"]
-
-        crops = {"global": keras.Input((GLOBAL, *encoder.image_size, encoder.channels), name="global")}
-        student_head = ProjectionHead(**head, dtype=policy, name="head")
-        views = [_views(student_head(encoder(_rows(crops["global"]))), GLOBAL)]
-        if local_crops:
-            size = pair(local_size, "DINO: local_size")
-            crops["local"] = keras.Input((local_crops, *size, encoder.channels), name="local")
-            small = at_size(encoder, size, f"{encoder.name}_local")
-            views.append(_views(student_head(small(_rows(crops["local"]))), local_crops))
-        teacher = type(encoder).from_config(encoder.get_config())
-        teacher_head = ProjectionHead(**head, dtype=policy, name="teacher_head")
-        whole = Model(teacher.input, teacher_head(teacher.features), name="teacher_and_head")
-        targets = FrozenTeacher(whole, dtype="float32", name="teacher")(_rows(crops["global"]))
-        sharpening = Sharpening(
-            center_momentum, temperature, first_temperature, counts["temperature_steps"], dtype="float32", name="sharpening"
+        for key, value in (("momentum", momentum), ("center_momentum", center_momentum)):
+            if not 0 <= number(value, f"DINO: {key}") <= 1:
+                raise ValueError(f"DINO: {key} must be in [0, 1], got {value!r}.")
+        self._steps, self._momentum = integer(steps, "DINO: steps"), momentum
+        self._frozen_steps = integer(frozen_steps, "DINO: frozen_steps", least=0)
+        policy = encoder.dtype_policy
+        heads = [
+            ProjectionHead(outputs, hidden, bottleneck, depth, scale, dtype=policy, name=name)
+            for name in ("head", "teacher_head")
+        ]
+        crops, views = _student(
+            encoder, heads[0], pair(local_size, "DINO: local_size"), integer(local_crops, "DINO: local_crops", least=0)
         )
-        super().__init__(crops, ops.concatenate([sharpening(_views(targets, GLOBAL)), *views], axis=1), name=name)
-
+        teacher = type(encoder).from_config(encoder.get_config())
+        whole = Model(teacher.input, heads[1](teacher.features), name="teacher_and_head")
+        logits = FrozenTeacher(whole, dtype="float32", name="teacher")(_rows(crops["global"]))
+        sharpening = Sharpening(
+            center_momentum, temperature, first_temperature, temperature_steps, dtype="float32", name="sharpening"
+        )
+        super().__init__(crops, ops.concatenate([sharpening(_views(logits, GLOBAL)), *views], axis=1), name=name)
         self.spec = self.preprocessing = None  # of the encoder alone: the whole has crops of two sizes, and a teacher
         self._arguments = {
-            **{**head, "local_size": local_size, "momentum": momentum, "center_momentum": center_momentum, "name": name},
-            **{"temperature": temperature, "first_temperature": first_temperature, **counts},
+            **{"outputs": outputs, "hidden": hidden, "bottleneck": bottleneck, "depth": depth, "scale": scale},
+            **{"local_size": local_size, "local_crops": local_crops, "steps": steps, "momentum": momentum},
+            **{"center_momentum": center_momentum, "temperature": temperature, "first_temperature": first_temperature},
+            **{"temperature_steps": temperature_steps, "frozen_steps": frozen_steps, "name": name},
         }
         self._models = lambda: (encoder, teacher)  # as attributes Keras would count and save their layers twice
-        student_head.learns.assign(0.0 if counts["frozen_steps"] else 1.0)
+        heads[0].learns.assign(0.0 if frozen_steps else 1.0)
         for ours, theirs in self._pairs():
             theirs.assign(ours)
-
-    @staticmethod
-    def _check(**momenta):
-        for name, value in momenta.items():
-            if not 0 <= number(value, f"DINO: {name}") <= 1:
-                raise ValueError(f"DINO: {name} must be in [0, 1], got {value!r}.")
 
     @property
     def student(self) -> Classifier:
@@ -177,18 +182,19 @@ class DINO(Model):
     def _pairs(self):
         """(a weight of the student, the same of the teacher), running statistics included."""
         ours = [*self.student.weights, *self.get_layer("head").weights]
-        return zip(ours, self.get_layer("teacher").model.weights, strict=True)
+        pairs = zip(ours, self.get_layer("teacher").model.weights, strict=True)
+        return [(own, theirs) for own, theirs in pairs if own.name != "learns"]
 
     def after_update(self) -> None:
         """Moves the teacher and the centre, and sets what depends on the step."""
-        sharpening, arguments = self.get_layer("sharpening"), self._arguments
+        sharpening = self.get_layer("sharpening")
         step = ops.cast(sharpening.step, "float32")
-        progress = ops.minimum(step / arguments["steps"], 1.0)
-        momentum = 1.0 - (1.0 - arguments["momentum"]) * 0.5 * (1.0 + ops.cos(math.pi * progress))
+        progress = ops.minimum(step / self._steps, 1.0)
+        momentum = 1.0 - (1.0 - self._momentum) * 0.5 * (1.0 + ops.cos(math.pi * progress))
         for ours, theirs in self._pairs():
             theirs.assign(momentum * theirs + (1.0 - momentum) * ours)
         sharpening.update()
-        self.get_layer("head").learns.assign(ops.cast(step + 1 >= arguments["frozen_steps"], "float32"))
+        self.get_layer("head").learns.assign(ops.cast(step + 1 >= self._frozen_steps, "float32"))
 
     def get_config(self):
         return {"encoder": keras.saving.serialize_keras_object(self.student), **self._arguments, **state.to_config(self)}

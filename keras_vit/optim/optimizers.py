@@ -16,12 +16,12 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_vit.distribution.reduction import all_reduce
 from keras_vit.layers.dense import LORA_WEIGHTS
 from keras_vit.layers.registration import serializable
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
 KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
 
 
@@ -65,12 +65,12 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
 
     slots = ()
 
-    def __init__(self, learning_rate, decay: float | Schedule, layer_decay: float | None, name: str, **kwargs):
+    def __init__(self, learning_rate, decay: float | LearningRateSchedule, layer_decay: float | None, name: str, **kwargs):
         if kwargs.pop("weight_decay", None):
             raise ValueError(
                 f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=, which is for kernels only."
             )
-        if not isinstance(decay, Schedule) and decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
+        if not isinstance(decay, LearningRateSchedule) and decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
             raise ValueError(
                 f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
                 f"layer_decay={layer_decay}."
@@ -102,7 +102,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
         step = self.step(ops.cast(gradient, variable.dtype), *(slot[i] for slot in self._slots))
         if self._decays[i]:
-            decay = self.decay(self.iterations) if isinstance(self.decay, Schedule) else self.decay
+            decay = self.decay(self.iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
             step = step + ops.cast(decay, variable.dtype) * variable
         self.assign_sub(variable, lr * step)
 
@@ -118,7 +118,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
 
     def get_config(self) -> dict[str, Any]:
-        decay = keras.saving.serialize_keras_object(self.decay) if isinstance(self.decay, Schedule) else self.decay
+        decay = keras.saving.serialize_keras_object(self.decay) if isinstance(self.decay, LearningRateSchedule) else self.decay
         return {**super().get_config(), "decay": decay, "layer_decay": self.layer_decay}
 
 
@@ -138,9 +138,9 @@ class Momentum(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
+        learning_rate: float | LearningRateSchedule = 0.01,
         momentum: float = 0.9,
-        decay: float | Schedule = 0.0,
+        decay: float | LearningRateSchedule = 0.0,
         layer_decay: float | None = None,
         name: str = "momentum",
         **kwargs: Any,
@@ -174,11 +174,11 @@ class AdamW(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        learning_rate: float | LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        decay: float | Schedule = 0.0,
+        decay: float | LearningRateSchedule = 0.0,
         layer_decay: float | None = None,
         name: str = "adamw",
         **kwargs: Any,
