@@ -44,6 +44,7 @@ def _optimizer():
     optimizer.name = "adamw"  # or momentum, radam
     optimizer.learning_rate = 1e-3
     optimizer.weight_decay = 0.1  # decoupled, of kernels
+    optimizer.weight_decay_final = _off(float)  # reached by a cosine at the run's end
     optimizer.clip_norm = _off(float)  # of the global gradient
     optimizer.clip_norm = 1.0
     optimizer.beta_2 = 0.999

@@ -1,4 +1,4 @@
-"""The one module of the layers that depends on the backend: the replica's number, a seed's type and the fused matrix product."""
+"""The one module of the layers that depends on the backend: replicas, a seed's type and the fused matrix product."""
 
 import keras
 from keras import ops
@@ -12,6 +12,16 @@ def replica_id():
 
     context = tf.distribute.get_replica_context()
     return context.replica_id_in_sync_group if context is not None else 0
+
+
+def sum_over_replicas(tensors: list) -> list:
+    """The sums of tensors over the replicas that share a batch; the tensors themselves on one device and on JAX, whose program is global."""
+    if keras.backend.backend() != "tensorflow":
+        return tensors
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return tensors if context is None or context.num_replicas_in_sync == 1 else context.all_reduce("SUM", tensors)
 
 
 def seed_dtype() -> str:

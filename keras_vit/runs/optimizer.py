@@ -17,6 +17,14 @@ def make_schedule(resolved):
     return WarmupSchedule(o["learning_rate"], resolved["total"], s["warmup"], s["decay"], cooldown=s["cooldown"])
 
 
+def make_decay(resolved):
+    """The weight decay: a number, or from weight_decay to weight_decay_final by a cosine over the run."""
+    o = resolved["optimizer"]
+    if o.get("weight_decay_final") is None:
+        return o["weight_decay"]
+    return WarmupSchedule(o["weight_decay"], resolved["total"], final=o["weight_decay_final"])
+
+
 def make_optimizer(resolved):
     """The optimizer with its wrappers.
 
@@ -37,7 +45,7 @@ def make_optimizer(resolved):
     optimizer_class, keys = OPTIMIZERS[o["name"]]
     optimizer = optimizer_class(
         make_schedule(resolved),
-        decay=o["weight_decay"],
+        decay=make_decay(resolved),
         layer_decay=o["layer_decay"] or None,
         global_clipnorm=o["clip_norm"] or None,
         **{key: o[key] for key in keys},

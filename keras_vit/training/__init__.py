@@ -8,8 +8,10 @@ from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy,
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
+from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
 
 __all__ = [
+    "DINOLoss",
     "Accuracy",
     "AdamW",
     "Agreement",
@@ -33,6 +35,7 @@ __all__ = [
     "StochasticWeightAveraging",
     "StudentAccuracy",
     "TeacherAccuracy",
+    "TeacherEntropy",
     "WarmupSchedule",
     "swap_averages",
 ]
