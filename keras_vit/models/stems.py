@@ -48,6 +48,6 @@ def conv_stem(x, widths: tuple, strides: tuple, policy):
         conv = keras.layers.Conv2D(
             channels, 3, stride, "same", "channels_last", use_bias=False, dtype=policy, name=f"stem_conv{i}"
         )
-        norm = keras.layers.BatchNormalization(momentum=MOMENTUM, synchronized=True, dtype=policy, name=f"stem_norm{i}")
+        norm = layers.BatchNormalization(MOMENTUM, dtype=policy, name=f"stem_norm{i}")
         x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(norm(conv(x)))
     return x
