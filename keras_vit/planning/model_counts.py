@@ -62,8 +62,8 @@ def _from_shapes(name, layer, inputs, output):
 
 
 def _described(model):
-    """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none."""
-    if not taps.blocks(model):
+    """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none, or it has no spec."""
+    if not taps.blocks(model) or getattr(model, "spec", None) is None:
         return {}
     *size, channels = model.get_layer("normalization").output.shape[1:]
     return {row.name: row for row in layer_counts(model.spec, tuple(size), None, channels, getattr(model, "remat", False))}
