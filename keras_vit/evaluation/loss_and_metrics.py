@@ -73,6 +73,7 @@ def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, f
     model, errors = setting.model, setting.errors or ExampleErrors()
     with setting.strategy.scope():
         evaluated = Model(model.input, model.output)
+        evaluated.weighs_examples = getattr(model, "weighs_examples", False)
         evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
     verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
     compiling = [FirstStep()]

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection.components import principal_components
-from keras_vit.layers import AddPositionEmbs, StdConv2D, TransformerBlock
+from keras_vit.layers import AddPositionEmbs, PaletteEncoder, StdConv2D, TransformerBlock
 from keras_vit.models import taps
 
 # The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem, the patch embedding.
@@ -31,11 +31,15 @@ def first_filters(model: keras.Model) -> FirstFilters:
     """The filters of the first layer of a ViT or BiT, or of the one in a model.
 
     Raises:
-        ValueError: if the model does not contain one ViT or BiT.
+        ValueError: if the model does not contain one ViT or BiT, or has a palette.
     """
     encoder, _ = taps.encoder_in(model)
     names = {layer.name for layer in encoder.layers}
     layer = encoder.get_layer(next(name for name in _FIRST if name in names))
+    if isinstance(layer, PaletteEncoder):
+        raise ValueError(
+            f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of a palette.'
+        )
     kernel = layer.standardized() if isinstance(layer, StdConv2D) else layer.kernel
     return FirstFilters(keras.ops.convert_to_numpy(kernel).astype("float32"), layer.name, layer.name == "patch_encoder")
 

@@ -49,6 +49,7 @@ class PaletteEncoder(keras.layers.Layer):
             shape=(self.colors, input_shape[-1]),
             initializer=lambda shape, dtype: ops.convert_to_tensor(grid_palette(*shape), dtype),
             dtype="float32",
+            autocast=False,  # 16 bits would round it
             trainable=False,
             name="palette",
         )

@@ -7,11 +7,11 @@ import re
 
 from absl import logging
 
+from keras_vit.io.durations import is_nothing, resolve_steps
 from keras_vit.io.json_file import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN
-from keras_vit.runs.durations import is_nothing, resolve_steps
 from keras_vit.version import __version__
 
 # Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.

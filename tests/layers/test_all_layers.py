@@ -21,9 +21,11 @@ CASES = [
     ("PatchEncoder", {"patch_size": (4, 6), "width": 16}, IMAGE),
     ("PatchEncoder", {"patch_size": 4, "width": 16, "form": "dense"}, (2, 8, 12, 7)),
     ("PatchEncoder", {"patch_size": 4, "width": 16, "norm": True, "form": "dense"}, IMAGE),
+    ("PaletteEncoder", {"colors": 27, "width": 16}, IMAGE),
     ("PatchGrid", {"grid": (1, 5), "prefix": 1}, TOKENS),
     ("StdConv2D", {"filters": 8, "kernel_size": 7, "strides": 2}, (2, 8, 10, 3)),
     ("StdConv2D", {"filters": 8, "kernel_size": 3, "strides": 2, "padding": "fixed", "form": "variance"}, (2, 8, 11, 4)),
+    ("BatchNormalization", {"momentum": 0.9}, (2, 8, 6, 16)),
     ("BottleneckUnit", {"filters": 32, "strides": 2}, (2, 8, 6, 32)),
     ("BottleneckUnit", {"filters": 32, "preactivation": True, "remat": True}, (2, 4, 6, 128)),
     ("ClassToken", {}, TOKENS),
@@ -42,6 +44,7 @@ CASES = [
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative2d", "grid": (2, 3)}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "rope2d", "grid": (2, 2), "prefix": 2, "qk_norm": True}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 3, "head_dim": 5, "qkv_bias": False, "qk_norm": True}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 2, "causal": True}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "gelu": "tanh"}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "form": "swiglu"}, TOKENS),
@@ -50,6 +53,7 @@ CASES = [
     ("DropPath", {"rate": 0.5}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "remat": True}, TOKENS),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "causal": True, "remat": True}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "kept": 4, "merged": 1, "class_token": False, "remat": True}, TOKENS),
     ("PatchDropout", {"rate": 0.5, "prefix": 1}, TOKENS),
@@ -76,7 +80,8 @@ def make(case, layer=None, **kwargs):
     rng = np.random.default_rng(1)
     for weight in layer.weights:
         if "seed" not in weight.path:
-            weight.assign(0.3 * rng.normal(size=weight.shape))
+            value = 0.3 * rng.normal(size=weight.shape)
+            weight.assign(0.1 + np.abs(value) if weight.path.endswith("variance") else value)
     scale = 255.0 if shape == IMAGE else 1.0
     return layer, (scale * rng.random(shape)).astype("float32")
 
@@ -171,6 +176,9 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.PatchEncoder(4, 16, form="fft"), 'unknown form \'fft\'. Valid forms: "conv", "dense"'),
         (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
         (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
+        (lambda: layers.PaletteEncoder(8, 16).build((None, None, 12, 3)), "fixed size"),
+        (lambda: layers.PaletteEncoder(1, 16), "colors must be an integer of 2 or more, got 1"),
+        (lambda: layers.PaletteEncoder(8, 16, autocast=True), "would round the pixels"),
         (lambda: layers.PatchGrid((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
         (lambda: layers.AddPositionEmbs((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid kinds: learned, learned2d, sincos1d, sincos2d"),

@@ -29,8 +29,18 @@ def _sheet(small, columns):
     return tiles.png(tiles.sheet(tiles.enlarged(small, factor), columns, gap=max(2, factor // 2)))
 
 
+def _palette(colors):
+    """The colours (colors, c) of a palette."""
+    shown = np.clip(np.rint(colors[:, None, None]), 0, 255).astype("uint8")  # (colors, c) -> (colors, 1, 1, c)
+    data = _sheet(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., :1].repeat(3, axis=-1), 32)
+    text = f"The {len(colors)} colours of the palette. Each pixel has the embedding of the nearest one; there are no filters."
+    return Section("Palette", _paragraphs(text) + embedded(data, "Palette"), {"filters.png": data}, {"palette": colors.tolist()})
+
+
 def filters(subject: Subject) -> Section:
-    """The filters of the first layer."""
+    """The filters of the first layer; or the colours of a palette."""
+    if getattr(subject.model.spec, "palette", None) is not None:
+        return _palette(np.asarray(subject.encoder.get_layer("patch_encoder").palette))
     first = weights.first_filters(subject.model)
     p, q, c, count = first.kernel.shape
     grey = "" if c >= 3 else " Grey is 0."
