@@ -11,7 +11,7 @@ compares what they learn, without the transfer. Not run here.
 from .lib import common, study
 from .lib.choices import choose
 
-CHOICES = {"data": tuple(study.DATA)}
+CHOICES = {"data": study.DATA}
 OPTIMIZERS = (
     "optimizer.name=adamw;optimizer.learning_rate=3e-4,1e-3,3e-3",
     # SGD's usual 1e-4 is decoupled here, as Adam's is.
@@ -21,7 +21,7 @@ OPTIMIZERS = (
 
 def get_config(argument=""):
     [data] = choose(argument, CHOICES)
-    config = study.DATA[data]()
+    config = study.base(data)
     size, channels = config.model.image_size, config.model.channels
     config.model = common.base().model
     config.model.update(variant="R50x1", units=(2, 2), width_factor=0.5, image_size=size, channels=channels)

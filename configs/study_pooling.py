@@ -10,11 +10,11 @@ worse than the class token at the class token's learning rate, and as good at on
 from .lib import study
 from .lib.choices import choose
 
-CHOICES = {"data": tuple(study.DATA)}
+CHOICES = {"data": study.DATA}
 
 
 def get_config(argument=""):
     [data] = choose(argument, CHOICES)
-    config = study.DATA[data]()
+    config = study.base(data)
     config.sweep = "model.pool=token,gap,map;optimizer.learning_rate=1e-3,3e-3,1e-2"
     return config

@@ -14,7 +14,7 @@ The paper, B/16 on JFT, 5-shot ImageNet: none 61.4; 1-D at the stem 64.2, at eve
 from .lib import study
 from .lib.choices import choose
 
-CHOICES = {"data": tuple(study.DATA)}
+CHOICES = {"data": study.DATA}
 POSITIONS = (
     "model.positions=none,learned,learned2d,relative,sincos1d,sincos2d,relative2d,rope2d",
     "model.positions=learned,learned2d;model.positions_at=every,shared",
@@ -23,6 +23,6 @@ POSITIONS = (
 
 def get_config(argument=""):
     [data] = choose(argument, CHOICES)
-    config = study.DATA[data]()
+    config = study.base(data)
     config.sweep = "|".join(POSITIONS)
     return config

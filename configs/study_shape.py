@@ -15,14 +15,14 @@ after 16, width least; smaller patches give much without any parameters, and all
 from .lib import study
 from .lib.choices import choose
 
-CHOICES = {"data": tuple(study.DATA)}
+CHOICES = {"data": study.DATA}
 PATCHES = {"cifar10": (8, 4, 2), "digits": (4, 2, 1)}  # from few patches to many; the one in the middle is the shared point's
 TOGETHER = ((2, 32, 64, 0), (4, 64, 128, 1), (6, 96, 192, 1))  # depth, width, MLP, place in PATCHES
 
 
 def get_config(argument=""):
     [data] = choose(argument, CHOICES)
-    config, patches = study.DATA[data](), PATCHES[data]
+    config, patches = study.base(data), PATCHES[data]
     parts = ["model.depth=1,2,4,8", "model.width=32,64,128", "model.mlp_dim=32,128,512"]
     parts.append(f"model.patch_size={','.join(map(str, patches))}")
     for depth, width, mlp_dim, i in TOGETHER:
