@@ -98,5 +98,8 @@ def base():
 
     config.expected = _off(str)  # what the source of the recipe reports; only --dry_run reads it
     config.sweep = _off(str)  # what --sweep tries: "optimizer.learning_rate=0.01,0.03;model.dropout=0,0.1"
+    config.picture = ConfigDict()  # of that sweep:
+    config.picture.x = _off(str)  # training_examples, forward_flops, training_flops, or a key of the sweep with numbers
+    config.picture.lines = _off(tuple)  # the names of the sweep's parts
     config.sweep_final = True  # then train the best point on data.train; False for a study, whose points --runs repeats
     return config

@@ -23,3 +23,11 @@ def cifar10():
     config.optimizer.update(learning_rate=3e-3, beta_2=0.98, weight_decay=0.05)
     config.schedule.warmup = "5%"
     return config
+
+
+# The families of the paper's figure 5 for 32 px, as keys of a sweep: what every point of a family has.
+FAMILIES = {
+    "ViT": "model.heads=4",
+    "convolutional stem": "model.variant=Ti/1;model.conv_stem=(32, 64, 128);model.heads=4",
+    "ResNet": "model.variant=R26x1;model.depth=None;model.width=None;model.heads=None;model.mlp_dim=None;model.gelu=None",
+}

@@ -10,7 +10,8 @@ from keras_vit.inspection import figures
 from keras_vit.runs import training_run
 from keras_vit.runs.seeds import run_once
 from keras_vit.runs.sweep import at, parse_grid, run_sweep
-from keras_vit.tasks import Classification
+from keras_vit.runs.sweep_picture import check_picture, picture
+from keras_vit.tasks import Classification, Score
 from trainers import config_files, train
 
 ONE = Strategy()
@@ -249,3 +250,25 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
         evaluated = json.loads((tmp_path / folder / "evaluation.json").read_text())
         assert evaluated["split"] == "train[64:80]" and evaluated["top1"] == row["top1"]
     assert capsys.readouterr().out.count("final, ") == 2
+
+
+def test_the_picture_has_the_axis_and_lines_that_the_config_names(config, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figures, "lines", lambda series, x, y, **_: drawn.update(series=series, x=x, y=y) or b"")
+    grid = parse_grid(
+        "model.variant=Ti/4;data.dev_train=train[:1%],train|model.variant=Ti/2;data.dev_train=train[:1%],train", config
+    )
+    rows = [{"point": p, "top1": i / 10, "training_examples": (14, 1437)[i % 2]} for i, p in enumerate(grid.points())]
+    score = Score("top1", "top-1", percent=True)
+    picture(grid, rows, score, "training_examples", ("small", "fine"))
+    assert drawn == {
+        "series": {"small": ((14, 1437), (0.0, 10.0)), "fine": ((14, 1437), (20.0, 30.0))},
+        "x": "training examples",
+        "y": "top-1, %",
+    }
+    with pytest.raises(ValueError, match='x="training_exampels" cannot be an axis. Did you mean "training_examples"'):
+        check_picture(grid, "training_exampels", None)
+    with pytest.raises(ValueError, match='x="model.variant" cannot be an axis'):
+        check_picture(grid, "model.variant", None)
+    with pytest.raises(ValueError, match="lines has 1 names, and the sweep 2 parts"):
+        check_picture(grid, None, ("small",))
