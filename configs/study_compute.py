@@ -22,11 +22,11 @@ SIZES = {
         "model.units=(2, 2, 2);model.width_factor=0.5",
     ),
 }
-LENGTHS = "total=300 steps,600 steps"
+LENGTHS = "total=200 steps,400 steps"
 
 
 def get_config():
-    config = study.cifar10()
+    config = study.base("cifar10")
     points = {name: [f"{study.FAMILIES[name]};{size};{LENGTHS}" for size in sizes] for name, sizes in SIZES.items()}
     config.picture.update(x="training_flops", lines=tuple(name for name, parts in points.items() for _ in parts))
     config.sweep = "|".join(part for parts in points.values() for part in parts)

@@ -22,7 +22,7 @@ PARTS = "data.dev_train=train[:1%],train[:4%],train[:15%],train[:90%]"
 
 
 def get_config():
-    config = study.cifar10()
+    config = study.base("cifar10")
     config.picture.update(x="training_examples", lines=tuple(SIZES))
     config.sweep = "|".join(f"{study.FAMILIES[name]};{size};{PARTS}" for name, size in SIZES.items())
     return config

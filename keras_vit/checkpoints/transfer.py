@@ -24,7 +24,7 @@ HEADS = ("keep", "reset", "drop")
 _FIXED_BIT = ("units", "width_factor")
 _FIXED = tuple(
     "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool pre_logits qkv_bias qk_norm "
-    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides".split()
+    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides causal palette".split()
 )
 # What can change, for the message.
 _CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())
@@ -210,6 +210,10 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
     for name in ("remat", "preprocessing", "name", "dtype", "channels"):
         new[name] = changes.pop(name, new[name])
     if new["channels"] != config["channels"]:
+        if getattr(spec, "palette", None) is not None:
+            raise ValueError(
+                f"channels={new['channels']}: the palette's colours have {config['channels']} values. Leave channels out."
+            )
         for name in ("mean", "std"):
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
     if "pool" in changes:

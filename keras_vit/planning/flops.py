@@ -28,9 +28,12 @@ def forward_flops(
 def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
     """{"forward_flops": of one image, "training_flops": of so many training examples}; {} for a model that cannot be counted."""
     try:
-        return {"forward_flops": counting.flops(count(model)), "training_flops": training_flops(model) * examples}
+        rows = count(model)
     except ValueError:  # shapes that are known only at run time
         return {}
+    if any(row.flops is None for row in rows):  # a layer of one's own
+        return {}
+    return {"forward_flops": counting.flops(rows), "training_flops": training_flops(model) * examples}
 
 
 def training_flops(model: keras.Model) -> int:

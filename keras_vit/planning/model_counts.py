@@ -70,7 +70,8 @@ def _described(model):
     """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none."""
     if not taps.blocks(model):
         return {}
-    *size, channels = model.get_layer("normalization").output.shape[1:]
+    first = "normalization" if model.spec is None or getattr(model.spec, "palette", None) is None else "patch_encoder"
+    *size, channels = model.get_layer(first).input.shape[1:]
     return {row.name: row for row in layer_counts(model.spec, tuple(size), None, channels, getattr(model, "remat", False))}
 
 

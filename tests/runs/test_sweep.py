@@ -56,6 +56,45 @@ def test_a_grid_has_the_types_of_the_config(config):
     assert grid.name(grid.points()[1]) == "learning_rate=0.001,dropout=0.0,batch_size=8,jit_compile=True,pool=map"
 
 
+def test_parts_with_a_bar_between_them_are_grids_one_after_the_other(config):
+    grid = parse_grid("model.positions=none,rope2d | model.positions=learned;model.positions_at=every,shared", config)
+    assert [grid.name(point) for point in grid.points()] == [
+        "positions=none",
+        "positions=rope2d",
+        "positions=learned,positions_at=every",
+        "positions=learned,positions_at=shared",
+    ]
+    assert grid.keys == ["model.positions", "model.positions_at"]
+    texts = "data.train_preprocess=decode|resize(8, 8)|data.eval_preprocess=decode(1)|central_crop(8)"
+    assert [len(part) for part in parse_grid(texts, config).parts] == [1, 1]
+    with pytest.raises(ValueError, match="model.positions=None would be the variant's own, learned positions"):
+        parse_grid("model.positions=None", config)
+
+
+def test_parts_of_numbers_are_lines_over_what_the_models_cost(config, tmp_path, capsys, monkeypatch):
+    """The point that two parts share is run once, and stands on both lines."""
+    drawn, seen = {}, []
+    monkeypatch.setattr(figures, "lines", lambda series, *_, **__: drawn.update(series) or b"")
+
+    def run(config, workdir):
+        seen.append((config.model.depth, config.model.width))
+        cost = config.model.depth * config.model.width**2
+        return {"top1": 0.001 * cost, "loss": 1.0, "forward_flops": 1e6 * cost}
+
+    config.sweep, config.sweep_final = "model.depth=2,4|model.width=4,96,192|model.depth=1;model.width=4", False
+    config.model.update(depth=4, width=96)
+    run_sweep(config, "own", tmp_path, run, ONE, SCORE, seeds=2)
+    assert seen == [place for place in ((2, 96), (4, 96), (4, 4), (4, 192), (1, 4)) for _ in range(2)]
+    assert {name: xs for name, (xs, _) in drawn.items()} == {
+        "depth": (2 * 96**2, 4 * 96**2),
+        "width": (4 * 16, 4 * 96**2, 4 * 192**2),
+        "depth, width": (16,),
+    }
+    text = capsys.readouterr().out
+    assert "| model.depth | model.width | forward MFLOP | top-1 on train[80%:], % | loss | |" in text
+    assert "|  | 96 | 3.686e+04 |" in text and "final" not in text
+
+
 def test_commas_inside_brackets_belong_to_the_value(config):
     texts = ["decode|random_crop(8, padding=2)", "decode|resize(8, 8)"]
     assert parse_grid(f"data.train_preprocess={','.join(texts)}", config).parts[0] == {"data.train_preprocess": texts}
