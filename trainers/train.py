@@ -7,12 +7,11 @@ from absl import logging
 from keras_vit.distribution import strategy as find_strategy
 from keras_vit.distribution.strategy import check_name
 from keras_vit.io.progress import shown, stage
-from keras_vit.planning import counting, dry_run
-from keras_vit.planning.model_counts import count
+from keras_vit.planning import dry_run
+from keras_vit.planning.flops import run_costs
 from keras_vit.runs import RunDirectory, run, run_seeds, run_sweep
 from keras_vit.runs.config import check_keys
 from keras_vit.runs.loop.faults import RESTART, LostWorker, is_lost_worker
-from keras_vit.runs.sweep import COST
 from keras_vit.tasks import find_task
 
 from . import config_files
@@ -24,7 +23,7 @@ def train(values, strategy):
 
     def run_one(config, workdir):
         model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
-        return {**measures, COST: counting.flops(count(model))}
+        return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
 
     if values.sweep:
         run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)

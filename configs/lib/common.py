@@ -41,14 +41,14 @@ def _data():
 
 def _optimizer():
     optimizer = ConfigDict()
-    optimizer.name = "adamw"  # or momentum, radam
+    optimizer.name = "adamw"  # or momentum, radam, muon
     optimizer.learning_rate = 1e-3
     optimizer.weight_decay = 0.1  # decoupled, of kernels
     optimizer.weight_decay_final = _off(float)  # reached by a cosine at the run's end
     optimizer.clip_norm = _off(float)  # of the global gradient
     optimizer.clip_norm = 1.0
     optimizer.beta_2 = 0.999
-    optimizer.momentum = 0.9
+    optimizer.momentum = 0.9  # of momentum and muon
     optimizer.layer_decay = _off(float)  # factor of the learning rate from one layer to the one below
     optimizer.ema = _off(float)  # momentum of averaged weights, such as .9999
     optimizer.swa = _duration(None)  # a duration, such as "75%", from which weights are averaged equally
@@ -99,5 +99,8 @@ def base():
 
     config.expected = _off(str)  # what the source of the recipe reports; only --dry_run reads it
     config.sweep = _off(str)  # what --sweep tries: "optimizer.learning_rate=0.01,0.03;model.dropout=0,0.1"
+    config.picture = ConfigDict()  # of that sweep:
+    config.picture.x = _off(str)  # training_examples, forward_flops, training_flops, or a key of the sweep with numbers
+    config.picture.lines = _off(tuple)  # the names of the sweep's parts
     config.sweep_final = True  # then train the best point on data.train; False for a study, whose points --runs repeats
     return config

@@ -13,6 +13,7 @@ from keras_vit.checkpoints.resample import check_method, resample_axis, resample
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.composed import dense_config
 from keras_vit.layers.patches import grid_size, pair
+from keras_vit.layers.positions import FIXED, fixed_table
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec, taps
 from keras_vit.models.arguments import Changes
 from keras_vit.training.described import DescribedModel
@@ -23,7 +24,11 @@ HEADS = ("keep", "reset", "drop")
 _FIXED_BIT = ("units", "width_factor")
 _FIXED = tuple(
     "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool pre_logits qkv_bias qk_norm "
-    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides".split()
+<<<<<<< HEAD
+    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides causal palette".split()
+=======
+    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form".split()
+>>>>>>> 0e157819d26bfbf2bbf373e978202f43c8b79a00
 )
 # What can change, for the message.
 _CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())
@@ -176,6 +181,8 @@ def _check_fixed(spec, changes):
 def _differs(name, wanted, actual):
     if name == "pool":  # the others average or take tokens that are there
         return "map" in (wanted, actual) and wanted != actual
+    if name == "positions" and wanted == "learned" and actual in FIXED:  # which begin with the fixed table
+        return False
     if name == "layer_scale":  # a number is only where its training began
         return (wanted is None) != (actual is None)
     return wanted != actual and not (name == "class_token" and wanted is None)
@@ -189,6 +196,10 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
     if head == "reset":
         # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place.
         new_head = {"head_bias": 0.0} if isinstance(spec, BiTSpec) else {"pre_logits": None, "head_bias": 0.0}
+        if changes.get("fc_norm") and not isinstance(
+            spec, BiTSpec
+        ):  # a new normalisation after pooling replaces the last one before it
+            new_head["fc_norm"] = True
         _check_fixed(dataclasses.replace(spec, **new_head), changes)
         changes = {**new_head, **changes}
         new.update(classes=classes, class_names=class_names, preprocessing=None)
@@ -203,6 +214,10 @@ def _new_config(config, spec, image_size, classes, class_names, head, changes):
     for name in ("remat", "preprocessing", "name", "dtype", "channels"):
         new[name] = changes.pop(name, new[name])
     if new["channels"] != config["channels"]:
+        if getattr(spec, "palette", None) is not None:
+            raise ValueError(
+                f"channels={new['channels']}: the palette's colours have {config['channels']} values. Leave channels out."
+            )
         for name in ("mean", "std"):
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
     if "pool" in changes:
@@ -215,6 +230,10 @@ def _resized(weights, spec, new_spec, config, target, method):
     """The weights for another resolution, patch size and number of channels: from (spec, config) to (new_spec, target)."""
     weights = dict(weights)
     check_method(method)
+    if getattr(spec, "positions", None) in FIXED and new_spec.positions == "learned":
+        table = fixed_table(spec.positions, grid_size(config["image_size"], spec.stride), spec.positioned, spec.width)
+        numbers = [f"_{i:02d}" for i in range(spec.depth)] if spec.positions_at == "every" else [""]
+        weights.update({f"position_embedding{number}/embedding": table for number in numbers})
     channels = target["channels"]
     first = "stem_conv/kernel" if "stem_conv/kernel" in weights else _PATCHES
     if _PATCHES in weights and new_spec.patch_size != spec.patch_size:
@@ -279,8 +298,11 @@ def adapt(
     model.preprocessing = target["preprocessing"]
     weights = _resized(weights, spec, target["variant"], config, target, resample)
     removed = {"keep": (), "reset": ("head/", "head_dist/", "pre_logits/"), "drop": ("head/", "head_dist/")}[head]
+    kept: tuple[str, ...] = ("head/", "head_dist/") if head == "reset" else ()
+    if getattr(target["variant"], "fc_norm", False) and not spec.fc_norm:
+        removed, kept = (*removed, "encoder_norm/"), (*kept, "fc_norm/")
     weights = {path: a for path, a in weights.items() if not path.startswith(removed)}
-    assign(model, weights, keep=("head/", "head_dist/") if head == "reset" else ())
+    assign(model, weights, keep=kept)
     return model
 
 

@@ -73,7 +73,7 @@ def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: in
     return found[np.lexsort((*found.T[::-1], found.sum(-1)))].astype("float32")
 
 
-def sample_pixels(source: Source, preprocess: str, count: int = 65_536, seed: int = 0, per_image: int = 64) -> np.ndarray:
+def sample_pixels(source: Source, preprocess: str, count: int, seed: int = 0, per_image: int = 64) -> np.ndarray:
     """Pixels (about count, c) from random places of random images of a source, each preprocessed by the text; the same for the same seed."""
     rng, found = np.random.default_rng(seed), []
     images = -(-count // per_image)

@@ -8,6 +8,7 @@ from keras_vit.evaluation.imagenet.mapped import Mapped
 from keras_vit.evaluation.imagenet.real import Real, real_accuracy
 from keras_vit.evaluation.knn import NearestNeighbours, knn_scores
 from keras_vit.evaluation.linear import Logistic, Ridge, logistic_head, ridge, ridge_head, scores
+from keras_vit.evaluation.reconstructions import Reconstructions
 from keras_vit.evaluation.registry import (
     EVALUATORS,
     Chart,
@@ -40,6 +41,7 @@ __all__ = [
     "NearestNeighbours",
     "Occlusion",
     "Real",
+    "Reconstructions",
     "Reliability",
     "Ridge",
     "Samples",

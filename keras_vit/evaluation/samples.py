@@ -9,6 +9,7 @@ from keras_vit.data import evaluation_batches
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.registry import Evaluation, Evaluator, register
 from keras_vit.evaluation.sources import source_of
+from keras_vit.inspection import tiles
 from keras_vit.models import ImageGPT
 
 _SMALLEST = 64  # pixels that an image in a picture has at least
@@ -23,14 +24,11 @@ def _examples(source, preprocess, count):
     return images[weights > 0].astype("uint8")
 
 
-def tiled(rows: np.ndarray, gap: int = 2) -> np.ndarray:
-    """Images in rows as one picture: (rows, columns, h, w, c) uint8 -> (height, width, 3), enlarged where they are small, white between them."""
-    rows = np.broadcast_to(rows, (*rows.shape[:-1], 3)) if rows.shape[-1] == 1 else rows
-    larger = -(-_SMALLEST // min(rows.shape[2:4]))
-    rows = rows.repeat(larger, axis=2).repeat(larger, axis=3)
-    rows = np.pad(rows, ((0, 0), (0, 0), (0, gap), (0, gap), (0, 0)), constant_values=255)
-    r, k, h, w, c = rows.shape
-    return rows.transpose(0, 2, 1, 3, 4).reshape(r * h, k * w, c)[:-gap, :-gap]  # (r, k, h, w, c) -> (r*h, k*w, c)
+def _picture(images, columns):
+    """Images (m, h, w, c) uint8, so many in a row, as one picture (height, width, 3); small ones are enlarged."""
+    colors = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
+    larger = -(-_SMALLEST // min(images.shape[1:3]))
+    return tiles.sheet(tiles.enlarged(colors, larger), columns)[..., :3]
 
 
 @register("samples")
@@ -75,7 +73,7 @@ class Samples(Evaluator):
         def evaluate():
             # A copy on one device, since sampling is not shared out among several.
             drawer = model if setting.strategy.engine is None else model.clone()
-            pictures = {"samples": self._samples(drawer), "completions": self._completions(drawer, originals)}
+            pictures = {"drawn": self._drawn(drawer), "completions": self._completions(drawer, originals)}
             return Evaluation({"samples": self.count}, self._options(), pictures=pictures)
 
         return evaluate
@@ -83,12 +81,8 @@ class Samples(Evaluator):
     def _options(self):
         return {"temperature": self.temperature, "top_k": self.top_k, "seed": self.seed}
 
-    def _samples(self, model):
-        """The picture of the samples, 8 in a row; what does not fill the last row is white."""
-        drawn = model.sample(self.count, **self._options())
-        columns = min(_COLUMNS, self.count)
-        blank = np.full((-self.count % columns, *drawn.shape[1:]), 255, "uint8")
-        return tiled(np.concatenate([drawn, blank]).reshape(-1, columns, *drawn.shape[1:]))
+    def _drawn(self, model):
+        return _picture(model.sample(self.count, **self._options()), _COLUMNS)
 
     def _completions(self, model, originals):
         """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and its completions."""
@@ -96,4 +90,5 @@ class Samples(Evaluator):
         kept[:, model.image_size[0] // 2 if self.rows is None else self.rows :] = 255
         made = model.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **self._options())
         made = made.reshape(len(originals), self.completions, *made.shape[1:])
-        return tiled(np.concatenate([originals[:, None], kept[:, None], made], axis=1))
+        rows = np.concatenate([originals[:, None], kept[:, None], made], axis=1)  # (m, 2 + completions, h, w, c)
+        return _picture(rows.reshape(-1, *rows.shape[2:]), rows.shape[1])

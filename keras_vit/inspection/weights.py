@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection.components import principal_components
-from keras_vit.layers import AddPositionEmbs, StdConv2D
+from keras_vit.layers import AddPositionEmbs, PaletteEncoder, StdConv2D, TransformerBlock
 from keras_vit.models import taps
 
 # The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem, the patch embedding.
@@ -31,11 +31,15 @@ def first_filters(model: keras.Model) -> FirstFilters:
     """The filters of the first layer of a ViT or BiT, or of the one in a model.
 
     Raises:
-        ValueError: if the model does not contain one ViT or BiT.
+        ValueError: if the model does not contain one ViT or BiT, or has a palette.
     """
     encoder, _ = taps.encoder_in(model)
     names = {layer.name for layer in encoder.layers}
     layer = encoder.get_layer(next(name for name in _FIRST if name in names))
+    if isinstance(layer, PaletteEncoder):
+        raise ValueError(
+            f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of a palette.'
+        )
     kernel = layer.standardized() if isinstance(layer, StdConv2D) else layer.kernel
     return FirstFilters(keras.ops.convert_to_numpy(kernel).astype("float32"), layer.name, layer.name == "patch_encoder")
 
@@ -62,13 +66,11 @@ class PatchPositions(NamedTuple):
         table: (h*w, d) float32, row by row.
         grid: (h, w) patches.
         kind: "learned", "learned2d", "sincos1d" or "sincos2d".
-        block: whose input they are added to, where each block has a table of its own; None for one table.
     """
 
     table: np.ndarray
     grid: tuple[int, int]
     kind: str
-    block: int | None = None
 
 
 def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
@@ -85,15 +87,16 @@ def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
     encoder, _ = taps.encoder_in(model)
     tables = [layer for layer in encoder.layers if isinstance(layer, AddPositionEmbs)]
     if not tables:
-        positions = getattr(taps.blocks(encoder)[0], "positions", None)
-        why = f'its positions are in the attention, "{positions}"' if positions else "it is a BiT, or has none"
-        raise ValueError(f'"{model.name}" adds no position embeddings to its tokens: {why}.')
+        first = taps.blocks(encoder)[0]
+        if not isinstance(first, TransformerBlock):
+            raise ValueError(f'"{model.name}" has no position embeddings: it is a BiT.')
+        where = f'its attention has positions="{first.positions}"' if first.positions else 'it has positions="none"'
+        raise ValueError(f'"{model.name}" adds no position embeddings to its tokens: {where}.')
     if len(tables) > 1 and block not in range(-len(tables), len(tables)):
         raise ValueError(f"block={block}: the model has blocks 0 to {len(tables) - 1}.")
     layer = tables[block] if len(tables) > 1 else tables[0]
     table = keras.ops.convert_to_numpy(layer.table())[0].astype("float32")  # (1, prefix + h*w, d) -> (prefix + h*w, d)
-    number = range(len(tables))[block] if len(tables) > 1 else None
-    return PatchPositions(table[layer.prefix :], layer.grid, layer.kind, number)
+    return PatchPositions(table[layer.prefix :], layer.grid, layer.kind)
 
 
 def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Keras layers of the Vision Transformer family, one idea per file."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.batch_normalization import BatchNormalization
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.bottleneck import BottleneckUnit
 from keras_vit.layers.convolution import StdConv2D
@@ -21,6 +22,7 @@ from keras_vit.layers.tokens import ClassToken
 __all__ = [
     "AddPositionEmbs",
     "AttentionPooling",
+    "BatchNormalization",
     "BottleneckUnit",
     "ClassToken",
     "DropPath",

@@ -46,3 +46,21 @@ def affine(x, kernel, bias=None, activation=None):
     y = y if activation is None else activation(y)
     sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
     return tf.reshape(y, (*sizes, y.shape[-1]))  # (b*n, d) -> (b, n, d)
+
+
+def fused_batch_normalization(x, gamma, beta, epsilon):
+    """(x normalised over all axes but the last, means (c,), variances (c,)) of (b, h, w, c); None where there is no one operation for it.
+
+    There is TensorFlow's, on one replica: in bfloat16 on a CPU it takes a sixth of the time of Keras' single operations.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    if x.dtype == tf.float64 or tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return None  # over several replicas the statistics are sums of theirs
+    y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=tf.convert_to_tensor(gamma), offset=tf.convert_to_tensor(beta), mean=[], variance=[], epsilon=epsilon
+    )
+    n = tf.cast(tf.size(x) // x.shape[-1], variance.dtype)
+    return y, mean, variance * ((n - 1.0) / n)  # the operation divides by n - 1, Keras by n

@@ -44,10 +44,12 @@ class PaletteEncoder(keras.layers.Layer):
             raise ValueError(
                 f"PaletteEncoder: expected images (b, height, width, c) of fixed size, got shape {tuple(input_shape)}."
             )
+        self.grid = tuple(input_shape[1:3])
         self.palette = self.add_weight(
             shape=(self.colors, input_shape[-1]),
             initializer=lambda shape, dtype: ops.convert_to_tensor(grid_palette(*shape), dtype),
             dtype="float32",
+            autocast=False,  # 16 bits would round it
             trainable=False,
             name="palette",
         )

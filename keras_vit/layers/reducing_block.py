@@ -20,7 +20,7 @@ class ReducingBlock(TransformerBlock):
         merged: how many patches are then merged into others (ToMe, arXiv 2210.09461), at most half of them.
         prefix: number of tokens before the patches, which stay as they are.
         class_token: whether the first token's attention says what is heeded; else that of all tokens.
-        **kwargs: see TransformerBlock.
+        heads, mlp_dim, **kwargs: see TransformerBlock.
 
     Input (b, n, d), and `sizes` (b, n), integers: how many tokens each stands for; None for 1 each. Output: tokens (b, m, d) and their
     sizes (b, m) with m = prefix + kept - merged. It takes no masks.
@@ -28,14 +28,16 @@ class ReducingBlock(TransformerBlock):
 
     def __init__(
         self,
-        *args: Any,
+        heads: int,
+        mlp_dim: int,
+        *,
         kept: int | None = None,
         merged: int = 0,
         prefix: int = 0,
         class_token: bool = True,
         **kwargs: Any,
     ):
-        super().__init__(*args, prefix=prefix, **kwargs)
+        super().__init__(heads, mlp_dim, prefix=prefix, **kwargs)
         owner = "ReducingBlock"
         if self.positions is not None:
             raise ValueError(

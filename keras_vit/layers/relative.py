@@ -48,7 +48,7 @@ def _around(patches, rows, prefix):
 
 
 class _Relative(keras.layers.Layer):
-    """What both kinds share: the arguments, and the check of the queries."""
+    """What both kinds share: the arguments, and their weights' initial values."""
 
     def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -58,10 +58,6 @@ class _Relative(keras.layers.Layer):
 
     def _add_rows(self, shape, name):
         return self.add_weight(shape=shape, initializer=keras.initializers.RandomNormal(stddev=_STDDEV), name=name)
-
-    def compute_output_shape(self, input_shape):
-        b, k, n, _ = input_shape
-        return (b, k, n, n)
 
     def get_config(self):
         return {**super().get_config(), "grid": self.grid, "prefix": self.prefix}
@@ -97,6 +93,10 @@ class RelativeAttention(_Relative):
         own = ops.convert_to_tensor(self.prefix_embedding)
         return _around(scores, [_products(q, own[i : i + 1]) for i, q in enumerate((before, patches, before))], self.prefix)
 
+    def compute_output_shape(self, input_shape):
+        b, k, n, _ = input_shape
+        return (b, k, n, n)
+
 
 def _products(queries, rows):
     """Products of queries (b, k, n, c) and rows (m, k, c): (b, k, n, m)."""
@@ -112,7 +112,8 @@ class RelativeBias(_Relative):
         prefix: number of tokens before the patches.
 
     Input: queries (b, k, n, c), of which only the shape counts. Output: what is added to the scores, (1, k, n, n). Of `bias`,
-    (2h - 1, 2w - 1, k), [y' - y + h - 1, x' - x + w - 1] is for the patch in row y and column x as query and that in y', x' as key.
+    (2h - 1, 2w - 1, k), [y - y' + h - 1, x - x' + w - 1] is for the patch in row y and column x as query and that in y', x' as key, as in the
+    tables of Swin and BEiT.
     """
 
     def build(self, input_shape):
@@ -125,7 +126,7 @@ class RelativeBias(_Relative):
         check_tokens(queries.shape[2], self.prefix, self.grid, "RelativeBias")
         h, w = self.grid
         bias = ops.cast(self.bias, queries.dtype)
-        rows, columns = (np.arange(m) - np.arange(m)[:, None] + m - 1 for m in (h, w))  # (h, h), (w, w): of query and key
+        rows, columns = (np.arange(m)[:, None] - np.arange(m) + m - 1 for m in (h, w))  # (h, h), (w, w): of query and key
         x = ops.take(bias, rows.astype("int32"), axis=0)  # (h, h, 2w - 1, k)
         x = ops.take(x, columns.astype("int32"), axis=2)  # (h, h, w, w, k)
         x = ops.reshape(ops.transpose(x, (4, 0, 2, 1, 3)), (1, -1, h * w, h * w))  # (k, h, w, h, w) -> (1, k, n, n)
@@ -134,3 +135,7 @@ class RelativeBias(_Relative):
         own = ops.cast(self.prefix_bias, queries.dtype)
         counts = (self.prefix, h * w, self.prefix)
         return _around(x, [ops.repeat(own[i][None, :, None, None], m, axis=2) for i, m in enumerate(counts)], self.prefix)
+
+    def compute_output_shape(self, input_shape):
+        _, k, n, _ = input_shape
+        return (1, k, n, n)

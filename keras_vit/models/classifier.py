@@ -63,7 +63,7 @@ class Classifier(Model):
         """The symbolic features before the head, (b, d)."""
         return self._features
 
-    def feature_map(self, blocks: Sequence[int] | None = None) -> Any:
+    def feature_map(self, blocks: int | Sequence[int] | None = None) -> Any:
         """The symbolic feature maps (b, h, w, d) after the blocks with these numbers; see models.taps.feature_map."""
         return taps.feature_map(self, blocks)
 

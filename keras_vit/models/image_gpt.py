@@ -1,7 +1,7 @@
 """iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): a Transformer that predicts the colour of each pixel from those before it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models import sampling, taps
-from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import model_name
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
@@ -30,7 +29,7 @@ COLORS = 512
 _FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "fc_norm": False, "pre_logits": None}
 
 
-def _spec(variant, colors, overrides):
+def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, overrides: Mapping[str, Any]) -> ViTSpec:
     """The ViTSpec of an iGPT.
 
     Raises:
@@ -103,13 +102,13 @@ class ImageGPT(Model):
         remat: bool | Sequence[int] = False,
         name: str | None = "image_gpt",
         dtype: str | keras.DTypePolicy | None = None,
-        **overrides: Unpack[ViTOverrides],
+        **overrides: Any,
     ):
         colors, values = _colors(variant, palette)
         name = model_name(name, "image_gpt")
         encoder_name = "vit" if name == "image_gpt" else name  # so that the input is called "image", or by the name
         vit = ViT(
-            _spec(variant, colors, overrides),
+            image_gpt_spec(variant, colors, overrides),
             image_size,
             classes=None,
             channels=channels,
@@ -131,6 +130,11 @@ class ImageGPT(Model):
     def get_encoder(self) -> ViT:
         """The ViT from images to features, without a head; weights are shared."""
         return self._vit
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The grid of tokens (h, w): the image's size."""
+        return self._vit.grid
 
     @property
     def palette(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.arguments import flag, integer, number
+from keras_vit.layers.attention import POSITIONS as ATTENTION
 from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.patches import cut
@@ -50,8 +51,13 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": spec.fc_norm,
         'pool="map" has weights that would not be trained': spec.pool == "map",
         "pre_logits has weights that would not be trained": spec.pre_logits is not None,
+        f'positions_at="{spec.positions_at}" adds positions to more than the patches that the encoder is given': spec.positions_at
+        != "stem",
+        "a palette has no patches of pixels to predict": spec.palette is not None,
         "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None
         or spec.patch_dropout > 0,
+        f'positions="{spec.positions}", positions_at="{spec.positions_at}" are in the blocks, which do not see all patches in their places; '
+        "positions here are added once, at the stem": spec.reads_grid,
     }
     found = [reason for reason, is_so in problems.items() if is_so]
     if found:
@@ -79,6 +85,8 @@ class MaskedModel(Model):
 
     spec: ViTSpec
     image_size: tuple[int, int]
+    mask_ratio: float
+    weighs_examples = True
 
     def _hold(self, vit: ViT, preprocessing: str | None, remat: Any, policy: Any) -> None:
         """Takes what a model of one image would find out from its input; `vit` is the encoder, whose layers the model has."""
@@ -91,10 +99,28 @@ class MaskedModel(Model):
         """The encoder, of whole images: a ViT without a head, of this model's own layers."""
         return self._encoder
 
+    def get_encoder(self) -> ViT:
+        return self._encoder
+
     @property
     def grid(self) -> tuple[int, int]:
         """The patch grid (h, w)."""
         return self.encoder.grid
+
+    def hidden_count(self, mask_ratio: float | None = None) -> int:
+        """How many patches of an image are hidden; `mask_ratio` None for the model's."""
+        return hidden_count(self.grid[0] * self.grid[1], self.mask_ratio if mask_ratio is None else check_mask_ratio(mask_ratio))
+
+    @classmethod
+    def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
+        """The spec of the encoder that the constructor makes of these arguments.
+
+        Raises:
+            ValueError: as make_spec does, or for an encoder that cannot be one.
+        """
+        spec = make_spec(variant, **overrides)
+        check_encoder(spec, cls.__name__)
+        return spec
 
     def arguments(self) -> dict:
         """The constructor's arguments, as JSON, that make an equal model with other weights."""
@@ -131,7 +157,7 @@ class MaskedAutoencoder(MaskedModel):
     Args:
         variant: of the encoder, as of ViT; without a stem, token merging, fc_norm and pre_logits.
         image_size, channels, preprocessing, remat, dtype: as of ViT. `remat=True` is for the decoder's blocks, too.
-        mask_ratio: the share of the patches that `masked` and `reconstruct` hide; the model takes any number of visible ones.
+        mask_ratio: the share of the patches that are hidden; the number of visible ones, m, is a whole number below the rest.
         normalise_targets: whether each patch's pixels are normalised by its own mean and deviation before they are compared, as in
             the paper's best models.
         decoder_depth, decoder_width, decoder_heads, decoder_mlp_dim: of the decoder's blocks; `decoder_mlp_dim` None for 4 * width.
@@ -139,7 +165,7 @@ class MaskedAutoencoder(MaskedModel):
         name: of the model.
         **overrides: any field of ViTSpec. `positions` is "sincos2d_mae" where `variant` is a name.
 
-    Inputs: {"image": pixels 0..255 (b, height, width, c), "kept": numbers of the visible patches (b, m), integers, m fixed in a batch}.
+    Inputs: {"image": pixels 0..255 (b, height, width, c), "kept": numbers of the visible patches (b, m), integers}.
     Output: (b, 2, n, p * q * c) float32, the predicted and the true pixels of all patches, normalised; the loss is
     keras_vit.training.MaskedSquaredError. `masked` makes both from images. Decoder blocks are named `decoder_block_00`...
 
@@ -165,8 +191,7 @@ class MaskedAutoencoder(MaskedModel):
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[ViTOverrides],
     ):
-        spec = make_spec(variant, **{**({"positions": "sincos2d_mae"} if isinstance(variant, str) else {}), **overrides})
-        check_encoder(spec, "MaskedAutoencoder")
+        spec = self.encoder_spec(variant, **overrides)
         policy, remat = float_policy(dtype), plain_remat(remat)
         self.mask_ratio = check_mask_ratio(mask_ratio)
         self.normalise_targets = flag(normalise_targets, "normalise_targets")
@@ -176,7 +201,8 @@ class MaskedAutoencoder(MaskedModel):
         self.decoder_mlp_dim = 4 * self.decoder_width if decoder_mlp_dim is None else integer(decoder_mlp_dim, "decoder_mlp_dim")
         self.decoder_positions = decoder_positions
         vit = ViT(spec, image_size, None, channels, preprocessing=preprocessing, remat=remat, dtype=policy)
-        kept = keras.Input((None,), dtype="int32", name="kept")
+        n = vit.grid[0] * vit.grid[1]
+        kept = keras.Input((n - hidden_count(n, self.mask_ratio),), dtype="int32", name="kept")
         tokens = _encode_visible(vit, kept, policy)
         predicted = self._decode(tokens, kept, vit, remat, policy)
         pixels = layers.PixelNormalization(spec.mean, spec.std, dtype="float32", name="target_normalization")(vit.input)
@@ -184,6 +210,17 @@ class MaskedAutoencoder(MaskedModel):
         outputs = ops.stack([predicted, targets], axis=1)  # (b, 2, n, p*q*c)
         super().__init__({"image": vit.input, "kept": kept}, outputs, name=model_name(name, "masked_autoencoder"))
         self._hold(vit, preprocessing, remat, policy)
+
+    @classmethod
+    def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
+        positions: Any = {"positions": "sincos2d_mae"} if isinstance(variant, str) else {}
+        spec = super().encoder_spec(variant, **{**positions, **overrides})
+        if spec.positions in ATTENTION:
+            raise ValueError(
+                f'MaskedAutoencoder cannot have such an encoder: with positions="{spec.positions}" its blocks know the places of all patches, and '
+                "not which of them are visible. Choose a table that is added to the tokens, such as sincos2d_mae or learned."
+            )
+        return spec
 
     def _decode(self, tokens, kept, vit, remat, policy):
         """Encoded visible tokens (b, prefix + m, d) to the pixels of all patches (b, n, p*q*c)."""
@@ -224,8 +261,14 @@ class MaskedAutoencoder(MaskedModel):
         """
         from keras_vit.training import hiding
 
-        n, ratio = self.grid[0] * self.grid[1], self.mask_ratio if mask_ratio is None else check_mask_ratio(mask_ratio)
-        return hiding.each(lambda image, seed: hiding.hide(image, seed, n, ratio), as_pixels(self, images), seed)
+        n, hidden = self.grid[0] * self.grid[1], self.hidden_count(mask_ratio)
+        return hiding.each(lambda image, seed: hiding.hide(image, seed, n, n - hidden), as_pixels(self, images), seed)
+
+    def _with_mask_ratio(self, mask_ratio):
+        """A copy of the model for another number of visible patches."""
+        copy = type(self)(**{**self.arguments(), "mask_ratio": mask_ratio, "dtype": self.dtype_policy})
+        copy.set_weights(self.get_weights())
+        return copy
 
     def reconstruct(self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32) -> Reconstruction:
         """Images with some patches hidden, and with these as the model predicts them.
@@ -237,7 +280,8 @@ class MaskedAutoencoder(MaskedModel):
             batch_size: images at once.
         """
         x, y = self.masked(images, seed, mask_ratio)
-        values = np.asarray(self.predict(x, batch_size=batch_size, verbose=0), "float32")[:, 0]  # (b, n, p*q*c)
+        model = self if mask_ratio is None else self._with_mask_ratio(mask_ratio)
+        values = np.asarray(model.predict(x, batch_size=batch_size, verbose=0), "float32")[:, 0]  # (b, n, p*q*c)
         spec, images = self.spec, x["image"]
         mean, std = (np.resize(np.asarray(value, "float32"), values.shape[-1]) for value in (spec.mean, spec.std))
         if self.normalise_targets:
@@ -271,6 +315,19 @@ def check_mask_ratio(value: Any, name: str = "mask_ratio") -> float:
     if not 0 < value < 1:
         raise ValueError(f"{name} should be above 0 and below 1, got {value}.")
     return value
+
+
+def hidden_count(patches: int, share: float) -> int:
+    """How many of the patches are hidden: all less the whole number of the rest, as in MAE's code, but at least one, and not all.
+
+    Raises:
+        ValueError: for an image of a single patch.
+    """
+    if patches < 2:
+        raise ValueError(
+            "An image of a single patch has none to predict from the others: choose a smaller patch or a larger image."
+        )
+    return min(max(patches - int(patches * (1 - share)), 1), patches - 1)
 
 
 def after_embedding(vit: ViT, tokens: keras.KerasTensor) -> keras.KerasTensor:

@@ -20,11 +20,10 @@ from keras_vit.models.masked_autoencoder import (
     Reconstruction,
     after_embedding,
     as_pixels,
-    check_encoder,
     check_mask_ratio,
     pasted,
 )
-from keras_vit.models.spec import ViTSpec, make_spec
+from keras_vit.models.spec import ViTSpec
 from keras_vit.models.vit import ViT
 
 MASK_RATIO = 0.5  # 15% was slightly worse in the paper
@@ -80,8 +79,7 @@ class MaskedPatchPredictor(MaskedModel):
         dtype: str | keras.DTypePolicy | None = None,
         **overrides: Unpack[ViTOverrides],
     ):
-        spec = make_spec(variant, **overrides)
-        check_encoder(spec, "MaskedPatchPredictor")
+        spec = self.encoder_spec(variant, **overrides)
         policy, remat = float_policy(dtype), plain_remat(remat)
         vit = ViT(spec, image_size, None, channels, preprocessing=preprocessing, remat=remat, dtype=policy)
         self.mask_ratio, self.target = check_mask_ratio(mask_ratio), check_target(target, spec.patch_size)
@@ -105,9 +103,9 @@ class MaskedPatchPredictor(MaskedModel):
         """
         from keras_vit.training import hiding
 
-        ratio, size = self.mask_ratio if mask_ratio is None else check_mask_ratio(mask_ratio), self.spec.patch_size
+        size, count = self.spec.patch_size, self.hidden_count(mask_ratio)
         return hiding.each(
-            lambda image, seed: hiding.corrupt(image, seed, size, ratio, self.target), as_pixels(self, images), seed
+            lambda image, seed: hiding.corrupt(image, seed, size, count, self.target), as_pixels(self, images), seed
         )
 
     def reconstruct(self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32) -> Reconstruction:

@@ -213,7 +213,7 @@ def ends_in_probabilities(model: keras.Model) -> bool:
     return isinstance(model.output, keras.KerasTensor) and what_is(model.output) == "probabilities"
 
 
-def feature_map(model: keras.Model, numbers: Sequence[int] | None = None) -> Any:
+def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) -> Any:
     """The model's patch grid (ViT) or feature maps (BiT) after given blocks, for dense heads and inspection.
 
     Args:

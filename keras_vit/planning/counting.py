@@ -175,17 +175,31 @@ def _resnet(stages, width, size, channels, preactivation):
     return rows
 
 
-def _conv_stem(widths, strides, size, channels):
+def _conv_stem(widths, strides, form, size, channels):
     """The rows of a stem of 3x3 convolutions with batch normalisation."""
     rows = []
     for i, (width, stride) in enumerate(zip(widths, strides), 1):
-        rows.append(_conv(f"stem_conv{i}", size, channels, width, 3, stride))
+        residual, before = form == "residual" and i > 1, (*size, channels)
+        rows.append(_conv(f"stem_conv{i}", size, channels, width, 3, 1 if residual else stride))
+        if residual and stride > 1:
+            inputs, pooled = rows[-1].output, (*_halved(size, stride), width)
+            alive = math.prod(inputs) + math.prod(pooled)
+            rows.append(LayerCount(f"stem_pool{i}", pooled, alive=alive, kept=math.prod(pooled)))
         *size, channels = rows[-1].output
         rows += [
             _small(f"stem_norm{i}", (*size, width), 4 * width, 0),
             _small(f"stem_relu{i}", (*size, width)),
         ]
+        if residual and before == (*size, width):
+            rows.append(_small(f"stem_add{i}", before))
     return rows
+
+
+def palette_encoder(name: str, size: tuple[int, int], channels: int, colors: int, d: int) -> LayerCount:
+    """A PaletteEncoder: the distance of each pixel from each colour, and the embedding of the nearest."""
+    n = math.prod(size)
+    alive = n * (channels + 2 * colors)
+    return LayerCount(name, (n, d), colors * (channels + d), 2 * n * channels * colors, max(alive, n * d), n * d)
 
 
 def _table(spec, grid):
@@ -195,17 +209,24 @@ def _table(spec, grid):
     return (spec.positioned + math.prod(grid)) * spec.width if spec.positions == "learned" else 0
 
 
-def _embedding(spec, size, channels):
-    """The rows of `embed`: pixels to tokens."""
+def _patches(spec, size, channels):
+    """The rows from pixels to patch tokens."""
+    if spec.palette is not None:
+        return [palette_encoder("patch_encoder", size, channels, spec.palette, spec.width)]
     rows = [_small("normalization", (*size, channels))]
     if spec.stem is not None:
         rows += _resnet(spec.stem, spec.stem_width, size, channels, False)
-    rows += _conv_stem(spec.conv_stem, spec.conv_strides, size, channels)
+    rows += _conv_stem(spec.conv_stem, spec.conv_strides, spec.conv_form, size, channels)
     inputs, d = math.prod(spec.patch_size) * rows[-1].output[-1], spec.width
-    h, w = grid_size(size, spec.stride)
-    n = h * w
+    n = math.prod(grid_size(size, spec.stride))
     patches = dense("patch_encoder", (n, d), inputs, n * (inputs + 2 * d) if spec.patch_norm else 0)
-    rows.append(dataclasses.replace(patches, parameters=patches.parameters + (2 * (inputs + d) if spec.patch_norm else 0)))
+    return [*rows, dataclasses.replace(patches, parameters=patches.parameters + (2 * (inputs + d) if spec.patch_norm else 0))]
+
+
+def _embedding(spec, size, channels):
+    """The rows of `embed`: pixels to tokens."""
+    rows, d, grid = _patches(spec, size, channels), spec.width, grid_size(size, spec.stride)
+    n = patches = math.prod(grid)
     for name, present, count in (
         ("class_token", spec.class_token, 1),
         ("distillation_token", spec.distillation_token, 1),
@@ -214,12 +235,12 @@ def _embedding(spec, size, channels):
     ):
         if present:
             n += count
-            learned = _table(spec, (h, w)) if name == "position_embedding" else count * d
+            learned = _table(spec, grid) if name == "position_embedding" else count * d
             rows.append(_small(name, (n, d), learned, 0))
     # The first block keeps its input, which may be the sum with the positions or what dropout left.
     rows.append(_small("embedding_dropout", (n, d)))
     if spec.patch_dropout and spec.patch_dropout_block is None:
-        kept = spec.prefix + kept_patches(h * w, spec.patch_dropout)
+        kept = spec.prefix + kept_patches(patches, spec.patch_dropout)
         rows[-1] = dataclasses.replace(rows[-1], kept=0)
         rows.append(_small("patch_dropout", (kept, d)))
     return rows

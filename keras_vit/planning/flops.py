@@ -5,7 +5,7 @@ import keras
 from keras_vit.models.bit import BiTSpec
 from keras_vit.models.spec import ViTSpec
 from keras_vit.planning import counting
-from keras_vit.planning.model_counts import counted_layers
+from keras_vit.planning.model_counts import count, counted_layers
 
 
 def forward_flops(
@@ -23,6 +23,17 @@ def forward_flops(
         ValueError: if the image is not a whole number of patches.
     """
     return counting.flops(counting.layer_counts(spec, image_size, classes, channels))
+
+
+def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
+    """{"forward_flops": of one image, "training_flops": of so many training examples}; {} for a model that cannot be counted."""
+    try:
+        rows = count(model)
+    except ValueError:  # shapes that are known only at run time
+        return {}
+    if any(row.flops is None for row in rows):  # a layer of one's own
+        return {}
+    return {"forward_flops": counting.flops(rows), "training_flops": training_flops(model) * examples}
 
 
 def training_flops(model: keras.Model) -> int:

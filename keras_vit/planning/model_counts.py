@@ -6,6 +6,7 @@ import math
 import keras
 
 from keras_vit import layers
+from keras_vit.layers.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.models import taps
 from keras_vit.models.reduction import Reduction
 from keras_vit.planning.counting import (
@@ -30,6 +31,10 @@ def _products(layer, inputs, output):
         return 0
     if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
         return 0
+    if isinstance(layer, (layers.AddPositionEmbs, ReplacedPatches)):
+        return 0
+    if isinstance(layer, RestoredPatches):
+        return inputs[0] * math.prod(output)
     if isinstance(layer, keras.layers.Dense):
         return math.prod(output) * inputs[-1]
     if isinstance(layer, (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)):
@@ -65,8 +70,15 @@ def _described(model):
     """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none."""
     if not taps.blocks(model):
         return {}
-    *size, channels = model.get_layer("normalization").output.shape[1:]
+    first = "normalization" if model.spec is None or getattr(model.spec, "palette", None) is None else "patch_encoder"
+    *size, channels = model.get_layer(first).input.shape[1:]
     return {row.name: row for row in layer_counts(model.spec, tuple(size), None, channels, getattr(model, "remat", False))}
+
+
+def _shapes_in(model):
+    """{layer: (shape of its input, shape of its output)} in the model's own graph: a layer may be in several."""
+    nodes = [node for level in model._nodes_by_depth.values() for node in level]
+    return {node.operation: (_shape(node.input_tensors), _shape(node.output_tensors)) for node in nodes if node.input_tensors}
 
 
 def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCount, keras.layers.Layer]]:
@@ -78,7 +90,7 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
                 f'"{model.name}" has no graph of layers to count: call or build it first, with images of a fixed size.'
             )
         return counted_layers(functional, prefix)
-    described, found = _described(model), []
+    described, shapes, found = _described(model), _shapes_in(model), []
     for layer in model.layers:
         name = f"{prefix}{layer.name}"
         if isinstance(layer, keras.layers.InputLayer):
@@ -86,10 +98,12 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
         if isinstance(layer, keras.Model):
             found += counted_layers(layer, f"{name}/")
             continue
-        if layer.name in described:
+        inputs, output = shapes[layer]
+        if layer.name in described and not (
+            isinstance(layer, layers.TransformerBlock) and output != described[layer.name].output
+        ):
             row = dataclasses.replace(described[layer.name], name=name)
         else:
-            inputs, output = _shape(layer.input), _shape(layer.output)
             if None in (*inputs, *output):
                 raise ValueError(f'Layer "{name}" has shapes {inputs} and {output}: they must be fixed to be counted.')
             row = _from_shapes(name, layer, inputs, output)

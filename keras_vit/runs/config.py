@@ -16,7 +16,7 @@ from keras_vit.version import __version__
 
 # Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.
 MAY_CHANGE = frozenset(
-    "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep expected "
+    "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture sweep_final expected "
     "data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
 )
 # What version 0.3 wrote for options that are off; it is null now.

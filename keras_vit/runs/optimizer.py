@@ -1,13 +1,14 @@
 """The optimizer and the learning-rate schedule of a resolved config."""
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.optim import AdamW, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
+from keras_vit.optim import AdamW, Lookahead, Momentum, Muon, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 
 # name: (class, the keys of a config's optimizer that are arguments of this class)
 OPTIMIZERS = {
     "adamw": (AdamW, ("beta_2",)),
     "radam": (RectifiedAdam, ("beta_2",)),
     "momentum": (Momentum, ("momentum",)),
+    "muon": (Muon, ("momentum", "beta_2")),
 }
 
 

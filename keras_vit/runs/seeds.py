@@ -25,6 +25,8 @@ from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Score
 
+_EXACT = ("examples", "training_examples", "steps", "forward_flops", "training_flops")  # what seeds do not change
+
 
 def write_json(path, content, strategy):
     """Writes JSON, in the chief process only."""
@@ -80,7 +82,7 @@ def mean_and_deviation(runs):
         values = [measures[name] for measures in runs if name in measures and math.isfinite(measures[name])]
         if len(values) == len(runs):
             result[name] = statistics.fmean(values)
-            if name != "examples":
+            if name not in _EXACT:
                 result[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else 0.0
     return result
 

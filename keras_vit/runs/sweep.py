@@ -17,17 +17,16 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from keras_vit.distribution import Strategy
-from keras_vit.inspection import figures
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN, check_not_off, literal, set_key
 from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.seeds import run_seeds, write_json
+from keras_vit.runs.sweep_picture import COST, check_picture, costs_differ, picture
 from keras_vit.tasks import Score
 
 OWN = "own"  # --sweep without a grid: the config's own grid
-COST = "forward_flops"  # the measure that says what a model costs: operations of one image's forward pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,14 +178,9 @@ def _on_held_out(config):
     return config
 
 
-def _costs_differ(rows):
-    """Whether the points' models do not all cost the same."""
-    return len({row[COST] for row in rows if COST in row}) > 1
-
-
 def table(grid, rows, best, split, score):
     """The sweep as a Markdown table; the best point is marked."""
-    keys, cost = grid.keys, _costs_differ(rows)
+    keys, cost = grid.keys, costs_differ([row for row in rows if score.name in row])
     unit = f", {score.unit}" if score.unit else ""
     extra = [] if score.name == "loss" else ["loss"]
     head = [*keys, *(["forward MFLOP"] if cost else []), f"{score.title} on {split}{unit}", *extra, ""]
@@ -201,26 +195,6 @@ def table(grid, rows, best, split, score):
         note = "best" if i == best else row.get("diverged", "")
         lines.append(f"| {' | '.join(cells)} | {note} |")
     return "\n".join(lines)
-
-
-def _picture(grid, rows, score):
-    """The score as a curve over the values of a single numeric key; of several parts with numbers alone a line each, over what the models cost;
-    anything else as bars.
-    """
-    good = [row for row in rows if score.name in row]
-    values = [value for part in grid.parts for given in part.values() for value in given]
-    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    if numeric and len(grid.parts) > 1 and _costs_differ(good) and all(COST in row for row in good):
-        series: dict = {}
-        for row in good:
-            name = ", ".join(map(grid.short, row["point"]))
-            series.setdefault(name, []).append((row[COST] / 1e6, score.scaled(row[score.name])))
-        lines = {name: tuple(zip(*sorted(points))) for name, points in series.items()}
-        return figures.lines(lines, "forward MFLOP of an image", score.label, label_each=True)
-    if len(grid.keys) > 1 or not numeric:
-        return figures.bars({grid.name(row["point"]): score.scaled(row[score.name]) for row in good}, score.label)
-    points = sorted((row["point"][grid.keys[0]], score.scaled(row[score.name])) for row in good)
-    return figures.lines({score.title: tuple(zip(*points))}, grid.keys[0], score.label, label_each=True)
 
 
 def _run_points(config, grid, folder, run_point, score):
@@ -281,6 +255,8 @@ def run_sweep(
         raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
     grid, folder, held_out = parse_grid(config.sweep if own_grid else text, config), epath.Path(workdir), _on_held_out(config)
     with_final = own_grid and config.get("sweep_final", True)
+    shown = dict(config.picture) if own_grid and "picture" in config else {}
+    check_picture(grid, shown.get("x"), shown.get("lines"))
 
     check_folder(folder)
 
@@ -294,7 +270,7 @@ def run_sweep(
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / "sweep.md", (text + "\n").encode())
         print(f"\n{text}\n", flush=True)
-    write_picture(folder / "sweep.png", lambda: _picture(grid, rows, score), strategy)
+    write_picture(folder / "sweep.png", lambda: picture(grid, rows, score, **shown), strategy)
     write_json(folder / "sweep.json", result, strategy)
     if not with_final:
         return rows[best]

@@ -280,4 +280,4 @@ def _run(config, task, rundir, data_dir, data_service):
             swap_averages(model)
         model, measures = finish(config, task, model, held_out, rundir, errors)
     logging.info("%s: %s. Model: %s", config.data.evaluation, task.summary(measures), rundir.model)
-    return model, measures
+    return model, {**measures, "training_examples": source.size, "steps": resolved["total"]}

@@ -11,15 +11,30 @@ from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import Classification
 from keras_vit.tasks.dino import SelfDistillation
 from keras_vit.tasks.distillation import Distillation
+from keras_vit.tasks.masked_autoencoding import MaskedAutoencoding
+from keras_vit.tasks.masked_patches import MaskedPatches
 
 TASKS = {
     "classification": Classification,
     "distillation": Distillation,
     "autoregressive": Autoregressive,
     "dino": SelfDistillation,
+    "masked_autoencoding": MaskedAutoencoding,
+    "masked_patches": MaskedPatches,
 }
 
-__all__ = ["TASKS", "Autoregressive", "Classification", "Distillation", "Score", "SelfDistillation", "Task", "find_task"]
+__all__ = [
+    "TASKS",
+    "Autoregressive",
+    "Classification",
+    "Distillation",
+    "MaskedAutoencoding",
+    "MaskedPatches",
+    "Score",
+    "SelfDistillation",
+    "Task",
+    "find_task",
+]
 
 
 def _imported(place: str):

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_vit.data import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.base import Source
@@ -16,6 +17,7 @@ from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import spec_overrides
 
 PALETTES = ("kmeans", "grid")
+_PIXELS = 128  # from which a colour is found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Autoregressive(Task):
 
     def select(self, example):
         """(image, the colours of its pixels (n,)). The palette is read when the pipeline is made: a resumed run goes on with its own."""
-        return example["image"], nearest_colors(example["image"], self._model.palette)
+        with tf.init_scope():  # a pipeline is a graph, in which variables have no values
+            palette = self._model.palette
+        return example["image"], nearest_colors(example["image"], palette)
 
     def model(self, source):
         self._model = super().model(source)
@@ -60,7 +64,8 @@ class Autoregressive(Task):
         palette = overrides.pop("palette", COLORS)
         if self.options.palette == "kmeans" and isinstance(source, Source):  # a plan has no images
             with stage(f"Finding {palette} colours"):
-                palette = fit_palette(sample_pixels(source, config.data.eval_preprocess, seed=config.seed), palette, config.seed)
+                pixels = sample_pixels(source, config.data.eval_preprocess, _PIXELS * palette, config.seed)
+                palette = fit_palette(pixels, palette, config.seed)
         return ImageGPT(
             config.model.variant,
             image_size=config.model.image_size,

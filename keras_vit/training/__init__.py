@@ -1,6 +1,15 @@
 """keras_vit.Model, whose `fit` is right under every strategy, with the paper's optimizers, schedules, losses and mixing."""
 
-from keras_vit.optim import AdamW, GlobalGradient, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
+from keras_vit.optim import (
+    AdamW,
+    GlobalGradient,
+    Lookahead,
+    Momentum,
+    Muon,
+    RectifiedAdam,
+    StochasticWeightAveraging,
+    WarmupSchedule,
+)
 from keras_vit.training.averages import EvaluateAverage, swap_averages
 from keras_vit.training.distillation import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
@@ -27,6 +36,7 @@ __all__ = [
     "MixupOrCutmix",
     "Model",
     "Momentum",
+    "Muon",
     "Preprocessing",
     "RectifiedAdam",
     "SigmoidCrossEntropy",

@@ -9,18 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-HIDDEN_SHARE, MASKED, TAKEN = (
-    0.5,
-    0.8,
-    0.1,
-)  # appendix B.1.2: of all patches; of the hidden ones, by the learned embedding, by another's
+MASKED, TAKEN = 0.8, 0.1  # appendix B.1.2: of the corrupted patches, by the learned embedding, by another's
 BITS = 3  # of a colour channel
 THUMBNAIL = 4  # pixels on a side
-
-
-def hidden_count(patches: int, share: float) -> int:
-    """How many of the patches a share is, at least one, and not all: as in MAE's code, all less the whole number of the rest."""
-    return min(max(patches - int(patches * (1 - share)), 1), patches - 1)
 
 
 def shuffled(seed: Any, patches: int) -> tf.Tensor:
@@ -36,19 +27,18 @@ def cut(image: tf.Tensor, patch_size: tuple[int, int]) -> tf.Tensor:
     return tf.reshape(tf.transpose(x, (0, 2, 1, 3, 4)), (-1, p, q, c))  # (h, w, p, q, c) -> (n, p, q, c)
 
 
-def hide(image: Any, seed: Any, patches: int, mask_ratio: float) -> tuple[dict[str, Any], tf.Tensor]:
+def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any], tf.Tensor]:
     """What a MaskedAutoencoder learns from one image.
 
     Args:
         image: (height, width, c).
         seed: (2,) integers.
         patches: how many the image has, n.
-        mask_ratio: the share of them that is hidden.
+        count: how many of them are visible, m.
 
     Returns:
         {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for each hidden patch.
     """
-    count = patches - hidden_count(patches, mask_ratio)
     kept = tf.sort(shuffled(seed, patches)[:count])
     hidden = tf.tensor_scatter_nd_update(tf.ones((patches,), tf.uint8), kept[:, None], tf.zeros((count,), tf.uint8))
     return {"image": image, "kept": kept}, hidden
@@ -77,12 +67,11 @@ def thumbnails(patches: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.transpose(x, (0, 1, 3, 2, 4, 5)), (-1, side * side, p // side, q // side, c))
 
 
-def replacements(seed: Any, patches: int, share: float) -> tuple[tf.Tensor, tf.Tensor]:
+def replacements(seed: Any, patches: int, count: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Which embedding each patch gets, (n,) int32 as layers.hidden_patches.ReplacedPatches takes them, and which count as hidden (n,) bool.
 
-    Of the hidden patches 80% get the learned embedding (-1), 10% another patch's, the rest keep their own, as near as whole numbers come.
+    Of the `count` hidden patches 80% get the learned embedding (-1), 10% another patch's, the rest keep their own, as near as whole numbers come.
     """
-    count = hidden_count(patches, share)
     hidden = shuffled(seed, patches)[:count]
     masked = round(MASKED * count)
     taken = min(round(TAKEN * count), count - masked)
@@ -94,7 +83,7 @@ def replacements(seed: Any, patches: int, share: float) -> tuple[tf.Tensor, tf.T
 
 
 def corrupt(
-    image: Any, seed: Any, patch_size: tuple[int, int], share: float = HIDDEN_SHARE, target: str = "mean_colour"
+    image: Any, seed: Any, patch_size: tuple[int, int], count: int, target: str = "mean_colour"
 ) -> tuple[dict[str, Any], tf.Tensor]:
     """What a MaskedPatchPredictor learns from one image.
 
@@ -102,7 +91,7 @@ def corrupt(
         image: (height, width, c), of fixed size.
         seed: (2,) integers.
         patch_size: (height, width).
-        share: of the patches that are corrupted and predicted.
+        count: how many patches are corrupted and predicted.
         target: "mean_colour", "thumbnail" or "pixels".
 
     Returns:
@@ -110,7 +99,7 @@ def corrupt(
         where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
     """
     patches = cut(image, patch_size)
-    source, hidden = replacements(seed, (image.shape[0] // patch_size[0]) * (image.shape[1] // patch_size[1]), share)
+    source, hidden = replacements(seed, (image.shape[0] // patch_size[0]) * (image.shape[1] // patch_size[1]), count)
     if target == "pixels":
         y = tf.cast(hidden, tf.uint8)
     elif target == "thumbnail":

@@ -79,6 +79,7 @@ def test_mistakes_are_clear_errors(tiny, arguments, message):
         {"distillation_token": True},
         {"registers": 2},
         {"positions": "sincos2d"},
+        {"positions_at": "every"},
         {"pool": "map"},
         {"pre_logits": 8},
         {"qkv_bias": False},

@@ -47,6 +47,10 @@ def test_principal_filters_are_scikit_learns():
 def test_the_first_filters_of_every_kind_of_model(tiny):
     vit = first_filters(tiny(patch_size=(4, 2)))
     assert vit.kernel.shape == (4, 2, 3, 16) and vit.layer == "patch_encoder" and vit.embeds_patches
+    with pytest.raises(
+        ValueError, match="has no filters that see the pixels: each pixel has the embedding of its nearest colour"
+    ):
+        first_filters(tiny("Ti/1", palette=8, pool="gap"))
     stem = first_filters(tiny(image_size=(16, 16), conv_stem=(8,)))
     assert stem.kernel.shape == (3, 3, 3, 8) and stem.layer == "stem_conv1" and not stem.embeds_patches
     hybrid = tiny("R50+B/16", image_size=(32, 32), stem=(1,), stem_width=32, patch_size=1)
@@ -82,5 +86,19 @@ def test_patch_positions_leave_out_the_other_tokens(tiny):
     assert found.table.shape == (6, 16) and found.grid == (2, 3) and found.kind == "learned"
     np.testing.assert_array_equal(found.table, np.asarray(model.get_layer("position_embedding").embedding)[0, 2:])
     assert patch_positions(tiny(positions="sincos2d")).kind == "sincos2d"
+    halves = patch_positions(tiny(positions="learned2d"))
+    np.testing.assert_array_equal(halves.table[1::3, :8], halves.table[[1, 1], :8])  # a column's half
+    np.testing.assert_array_equal(halves.table[3:, 8:], halves.table[[3] * 3, 8:])  # a row's
+    each = tiny(positions="learned", positions_at="every")
+    np.testing.assert_array_equal(
+        patch_positions(each, block=-1).table, np.asarray(each.get_layer("position_embedding_01").embedding)[0, 1:]
+    )
+    assert patch_positions(tiny(positions_at="shared"), block=7).table.shape == (6, 16)
+    with pytest.raises(ValueError, match="block=2: the model has blocks 0 to 1"):
+        patch_positions(each, block=2)
+    with pytest.raises(ValueError, match='adds no position embeddings.*attention has positions="rope2d"'):
+        patch_positions(tiny(positions="rope2d"))
+    with pytest.raises(ValueError, match='it has positions="none"'):
+        patch_positions(tiny(positions="none"))
     with pytest.raises(ValueError, match="has no position embeddings: it is a BiT"):
         patch_positions(keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,), width_factor=0.5))

@@ -88,6 +88,13 @@ def test_every_kind_of_vit_has_all_of_it(tiny, page, options):
     assert ("fixed sines and cosines" in found.text) == ("positions" in options)
 
 
+def test_a_palettes_page_has_its_colours_in_place_of_filters(tiny, page):
+    model = tiny("Ti/1", image_size=(4, 6), palette=8, causal=True, class_token=True, pool="gap")
+    found, numbers, files = page(model, show=1)
+    assert files > PICTURES and "Palette" in found.headings and "The 8 colours of the palette" in found.text
+    assert numbers["palette"] == model.get_layer("patch_encoder").palette.numpy().tolist()
+
+
 def test_a_bits_page_says_what_it_has_none_of(page):
     found, numbers, files = page(bit(), show=1)
     assert files == {"index.html", "inspection.json", "filters.png", "cka.png", "images.png"}

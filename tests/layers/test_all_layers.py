@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_vit import layers
 
 TOKENS = (2, 6, 16)
+HEADS = (2, 3, 6, 8)
 IMAGE = (2, 8, 12, 3)
 # One row per case: layer, constructor arguments, input shape.
 CASES = [
@@ -20,17 +21,30 @@ CASES = [
     ("PatchEncoder", {"patch_size": (4, 6), "width": 16}, IMAGE),
     ("PatchEncoder", {"patch_size": 4, "width": 16, "form": "dense"}, (2, 8, 12, 7)),
     ("PatchEncoder", {"patch_size": 4, "width": 16, "norm": True, "form": "dense"}, IMAGE),
+    ("PaletteEncoder", {"colors": 27, "width": 16}, IMAGE),
     ("PatchGrid", {"grid": (1, 5), "prefix": 1}, TOKENS),
     ("StdConv2D", {"filters": 8, "kernel_size": 7, "strides": 2}, (2, 8, 10, 3)),
     ("StdConv2D", {"filters": 8, "kernel_size": 3, "strides": 2, "padding": "fixed", "form": "variance"}, (2, 8, 11, 4)),
+    ("BatchNormalization", {"momentum": 0.9}, (2, 8, 6, 16)),
     ("BottleneckUnit", {"filters": 32, "strides": 2}, (2, 8, 6, 32)),
     ("BottleneckUnit", {"filters": 32, "preactivation": True, "remat": True}, (2, 4, 6, 128)),
     ("ClassToken", {}, TOKENS),
     ("ClassToken", {"count": 4, "after": 1, "initializer": "normal"}, TOKENS),
     ("AddPositionEmbs", {"grid": (2, 3), "stddev": 0.5}, TOKENS),
     ("AddPositionEmbs", {"grid": (1, 5), "prefix": 1, "kind": "sincos2d"}, TOKENS),
+    ("AddPositionEmbs", {"grid": (2, 2), "prefix": 1, "kind": "learned2d", "registers": 1}, TOKENS),
+    ("AddPositionEmbs", {"grid": (2, 3), "kind": "sincos1d"}, TOKENS),
+    ("RelativeAttention", {"grid": (2, 3)}, HEADS),
+    ("RelativeAttention", {"grid": (1, 4), "prefix": 2}, HEADS),
+    ("RelativeBias", {"grid": (2, 3)}, HEADS),
+    ("RelativeBias", {"grid": (2, 2), "prefix": 2}, HEADS),
+    ("RotaryPositions", {"grid": (2, 2), "prefix": 2}, HEADS),
     ("MultiHeadSelfAttention", {"heads": 2}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative", "grid": (1, 5), "prefix": 1}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative2d", "grid": (2, 3)}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 2, "positions": "rope2d", "grid": (2, 2), "prefix": 2, "qk_norm": True}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 3, "head_dim": 5, "qkv_bias": False, "qk_norm": True}, TOKENS),
+    ("MultiHeadSelfAttention", {"heads": 2, "causal": True}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "gelu": "tanh"}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "form": "swiglu"}, TOKENS),
@@ -39,6 +53,7 @@ CASES = [
     ("DropPath", {"rate": 0.5}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "remat": True}, TOKENS),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "causal": True, "remat": True}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "kept": 4, "merged": 1, "class_token": False, "remat": True}, TOKENS),
     ("PatchDropout", {"rate": 0.5, "prefix": 1}, TOKENS),
@@ -65,7 +80,8 @@ def make(case, layer=None, **kwargs):
     rng = np.random.default_rng(1)
     for weight in layer.weights:
         if "seed" not in weight.path:
-            weight.assign(0.3 * rng.normal(size=weight.shape))
+            value = 0.3 * rng.normal(size=weight.shape)
+            weight.assign(0.1 + np.abs(value) if weight.path.endswith("variance") else value)
     scale = 255.0 if shape == IMAGE else 1.0
     return layer, (scale * rng.random(shape)).astype("float32")
 
@@ -113,7 +129,7 @@ def test_xla_compiles_forward_and_backward(case):
             tape.watch(x)
             y = run(layer, x, training=True) if layer._call_has_training_arg else run(layer, x)
             loss = tf.reduce_sum(tf.square(y))
-        return run(layer, x), tape.gradient(loss, x)
+        return run(layer, x), tape.gradient(loss, x, unconnected_gradients="zero")
 
     y, gradient = tf.function(step, jit_compile=True)(tf.constant(x))
     np.testing.assert_allclose(y, run(layer, x), atol=1e-5)
@@ -160,9 +176,26 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.PatchEncoder(4, 16, form="fft"), 'unknown form \'fft\'. Valid forms: "conv", "dense"'),
         (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
         (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
+        (lambda: layers.PaletteEncoder(8, 16).build((None, None, 12, 3)), "fixed size"),
+        (lambda: layers.PaletteEncoder(1, 16), "colors must be an integer of 2 or more, got 1"),
+        (lambda: layers.PaletteEncoder(8, 16, autocast=True), "would round the pixels"),
         (lambda: layers.PatchGrid((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
         (lambda: layers.AddPositionEmbs((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
-        (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid kinds: learned, sincos2d"),
+        (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid kinds: learned, learned2d, sincos1d, sincos2d"),
+        (lambda: layers.AddPositionEmbs((2, 3), kind="sincos1d").build((None, 6, 15)), "need an even width, got 15"),
+        (lambda: layers.AddPositionEmbs((2, 3), kind="learned2d").build((None, 6, 15)), "need an even width, got 15"),
+        (lambda: layers.RelativeBias((2, 3), prefix=1).build((None, 2, 6, 8)), "RelativeBias: got 6 tokens, expected 7"),
+        (lambda: layers.RotaryPositions((2, 3)).build((None, 2, 6, 6)), "divisible by 4, got 6"),
+        (lambda: layers.MultiHeadSelfAttention(2, positions="rope", grid=2), "Valid: relative, relative2d, rope2d, or None"),
+        (lambda: layers.TransformerBlock(2, 32, positions="rope2d"), "need the grid"),
+        (
+            lambda: layers.MultiHeadSelfAttention(2, positions="relative", grid=2).build((None, None, 16)),
+            "need a fixed number of tokens",
+        ),
+        (
+            lambda: layers.ReducingBlock(2, 32, merged=1, prefix=1, positions="rope2d", grid=2),
+            "need all patches in their places",
+        ),
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos2d").build((None, 6, 18)), "divisible by 4"),
         (lambda: layers.MultiHeadSelfAttention(3).build((None, 6, 16)), "width of 16 does not divide into 3 heads"),
         (lambda: layers.AttentionPooling(3, 32).build((None, 6, 16)), "does not divide into 3 heads"),

@@ -48,8 +48,16 @@ FORMS = [
     ("Ti/4", 8, 5, 3, {"pool": "map"}),
     ("Ti/4", 8, 5, 3, {"pool": "token_gap", "fc_norm": True, "pre_logits": 7}),
     ("Ti/2", (32, 16), 5, 3, {"conv_stem": (8, 16), "conv_strides": (2, 1), "pool": "gap", "positions": "sincos2d"}),
+    ("Ti/1", (32, 16), 5, 3, {"conv_stem": (8, 16, 16), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": 5, "registers": 2, "patch_dropout": 0.2, "pool": "token_gap"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": (3, 5), "patch_dropout": 0.5, "patch_dropout_block": 1, "pool": "map"}),
+    ("Ti/4", (8, 12), 5, 3, {"positions": "none"}),
+    ("Ti/4", (8, 12), 5, 3, {"positions": "learned2d", "positions_at": "every", "registers": 2}),
+    ("Ti/4", (8, 12), 5, 3, {"positions": "learned", "positions_at": "shared", "distillation_token": True}),
+    ("Ti/4", (8, 12), 5, 3, {"positions": "relative", "registers": 2}),
+    ("Ti/4", (8, 12), 5, 3, {"positions": "relative2d", "pool": "gap"}),
+    ("Ti/4", (8, 12), 5, 3, {"positions": "rope2d", "qk_norm": True}),
+    ("Ti/1", (4, 6), 5, 3, {"palette": 9, "causal": True, "class_token": True, "pool": "gap"}),
     ("R+Ti/16", (64, 32), 5, 3, {"stem_width": 32}),
     ("R26+Ti/32", (64, 32), 5, 4, {"stem": (2, 1, 1), "stem_width": 32}),
     ("R50x1", (33, 65), 5, 3, {"units": (1, 2), "width_factor": 0.5}),
@@ -62,6 +70,14 @@ def test_flops_are_those_of_the_paper_and_of_another_counter(variant):
     gflop = forward_flops(spec_of(variant)) / 1e9
     assert gflop == pytest.approx(counter, abs=1e-4)
     assert paper is None or gflop == pytest.approx(paper, rel=0.01)
+
+
+def test_relative_attention_costs_its_own_products():
+    """Each patch's query with an embedding for each of 2n - 1 offsets, and with those of the other tokens, in numbers; a bias costs none."""
+    plain, relative, bias = (
+        forward_flops(make_spec("Ti/4", **SMALL, positions=kind), (8, 12)) for kind in ("none", "relative", "relative2d")
+    )
+    assert relative - plain == 2 * 2 * (6 * 11 * 32 + (1 + 6 + 1) * 32) and bias == plain  # 2 blocks, 6 patches, width 32
 
 
 def test_rectangles_are_counted_as_rectangles():

@@ -15,6 +15,7 @@ import keras_vit
 from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.models import make_bit_spec, make_spec
+from keras_vit.models.image_gpt import image_gpt_spec
 from keras_vit.planning import dry_run
 from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve
@@ -34,8 +35,11 @@ def rows(name):
 
 def spec_of(config):
     """The whole spec of a config's model."""
+    overrides = spec_overrides(config)
+    if config.task == "autoregressive":
+        return image_gpt_spec(config.model.variant, overrides.pop("palette"), overrides)
     make = make_spec if "/" in config.model.variant else make_bit_spec
-    return make(config.model.variant, **spec_overrides(config))
+    return make(config.model.variant, **overrides)
 
 
 def shrunk_text(text, factor):
@@ -56,13 +60,15 @@ def shrink(name, **data):
     config = config_files.load_config(name)
     config.update(evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
     config.schedule.update(warmup="1 steps", cooldown="0 steps")
+    if "samples" in config.evals:
+        config.evals.samples = {"every": "2 steps", "count": 1, "images": 1, "completions": 1}
     config.data.update(shuffle_buffer=20, **data)
     spec, whole = spec_of(config), config.model.image_size
     if hasattr(spec, "units"):
         config.model.update(units=(1, 1), width_factor=0.5)
         size = 32
     else:
-        config.model.update(SMALL, **({"pre_logits": 16} if spec.pre_logits else {}))
+        config.model.update(SMALL, **({"pre_logits": 16} if spec.pre_logits else {}), **({"palette": 8} if spec.palette else {}))
         size = min(whole, 2 * spec.stride[0])
     config.model.image_size = size
     for part in (config.data, *config.evals.values()):
@@ -99,6 +105,16 @@ def prepared(name, tmp_path, request):
         teacher.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 10)))
         keras_vit.save(teacher, tmp_path / "teacher.keras")
         config.objective.teacher = str(tmp_path / "teacher.keras")
+    elif name == "igpt_finetune":
+        first = shrink("igpt")
+        first.total = "2 steps"
+        model, _ = training_run.run(first, tmp_path / "first")
+        config = config_files.load_config(name)
+        config.update(init=str(tmp_path / "first"), evaluate="2 steps", checkpoint="2 steps", batch_size=8)
+        size = model.image_size[0]
+        for key in ("train_preprocess", "eval_preprocess"):
+            config.data[key] = shrunk_text(config.data[key], size / config.model.image_size)
+        config.model.image_size = size
     elif name == "digits_finetune":
         first = shrink("digits_pretrain")
         first.total = "2 steps"
@@ -122,7 +138,9 @@ def test_every_config_trains_resumes_and_ends_finite(name, tmp_path, request, mo
         config.total = f"{total} steps"
         with monkeypatch.context() as patch:
             if total == 2 or name not in WHOLE:
-                patch.setattr(training_run, "finish", lambda *arguments: {"top1": 0.0, "examples": 20})
+                patch.setattr(
+                    training_run, "finish", lambda config, task, model, *rest: (model, {"top1": 0.0, "loss": 0.0, "examples": 20})
+                )
             _, measures = training_run.run(config, run, data_dir)
     if name in WHOLE:
         files += ["model.keras", "evaluation.json", "report.html"]

@@ -10,7 +10,8 @@ from keras_vit.inspection import figures
 from keras_vit.runs import training_run
 from keras_vit.runs.seeds import run_once
 from keras_vit.runs.sweep import at, parse_grid, run_sweep
-from keras_vit.tasks import Classification
+from keras_vit.runs.sweep_picture import check_picture, picture
+from keras_vit.tasks import Classification, Score
 from trainers import config_files, train
 
 ONE = Strategy()
@@ -53,6 +54,45 @@ def test_a_grid_has_the_types_of_the_config(config):
     }
     assert len(grid.points()) == 8
     assert grid.name(grid.points()[1]) == "learning_rate=0.001,dropout=0.0,batch_size=8,jit_compile=True,pool=map"
+
+
+def test_parts_with_a_bar_between_them_are_grids_one_after_the_other(config):
+    grid = parse_grid("model.positions=none,rope2d | model.positions=learned;model.positions_at=every,shared", config)
+    assert [grid.name(point) for point in grid.points()] == [
+        "positions=none",
+        "positions=rope2d",
+        "positions=learned,positions_at=every",
+        "positions=learned,positions_at=shared",
+    ]
+    assert grid.keys == ["model.positions", "model.positions_at"]
+    texts = "data.train_preprocess=decode|resize(8, 8)|data.eval_preprocess=decode(1)|central_crop(8)"
+    assert [len(part) for part in parse_grid(texts, config).parts] == [1, 1]
+    with pytest.raises(ValueError, match="model.positions=None would be the variant's own, learned positions"):
+        parse_grid("model.positions=None", config)
+
+
+def test_parts_of_numbers_are_lines_over_what_the_models_cost(config, tmp_path, capsys, monkeypatch):
+    """The point that two parts share is run once, and stands on both lines."""
+    drawn, seen = {}, []
+    monkeypatch.setattr(figures, "lines", lambda series, *_, **__: drawn.update(series) or b"")
+
+    def run(config, workdir):
+        seen.append((config.model.depth, config.model.width))
+        cost = config.model.depth * config.model.width**2
+        return {"top1": 0.001 * cost, "loss": 1.0, "forward_flops": 1e6 * cost}
+
+    config.sweep, config.sweep_final = "model.depth=2,4|model.width=4,96,192|model.depth=1;model.width=4", False
+    config.model.update(depth=4, width=96)
+    run_sweep(config, "own", tmp_path, run, ONE, SCORE, seeds=2)
+    assert seen == [place for place in ((2, 96), (4, 96), (4, 4), (4, 192), (1, 4)) for _ in range(2)]
+    assert {name: xs for name, (xs, _) in drawn.items()} == {
+        "depth": (2 * 96**2, 4 * 96**2),
+        "width": (4 * 16, 4 * 96**2, 4 * 192**2),
+        "depth, width": (16,),
+    }
+    text = capsys.readouterr().out
+    assert "| model.depth | model.width | forward MFLOP | top-1 on train[80%:], % | loss | |" in text
+    assert "|  | 96 | 3.686e+04 |" in text and "final" not in text
 
 
 def test_commas_inside_brackets_belong_to_the_value(config):
@@ -249,3 +289,25 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
         evaluated = json.loads((tmp_path / folder / "evaluation.json").read_text())
         assert evaluated["split"] == "train[64:80]" and evaluated["top1"] == row["top1"]
     assert capsys.readouterr().out.count("final, ") == 2
+
+
+def test_the_picture_has_the_axis_and_lines_that_the_config_names(config, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figures, "lines", lambda series, x, y, **_: drawn.update(series=series, x=x, y=y) or b"")
+    grid = parse_grid(
+        "model.variant=Ti/4;data.dev_train=train[:1%],train|model.variant=Ti/2;data.dev_train=train[:1%],train", config
+    )
+    rows = [{"point": p, "top1": i / 10, "training_examples": (14, 1437)[i % 2]} for i, p in enumerate(grid.points())]
+    score = Score("top1", "top-1", percent=True)
+    picture(grid, rows, score, "training_examples", ("small", "fine"))
+    assert drawn == {
+        "series": {"small": ((14, 1437), (0.0, 10.0)), "fine": ((14, 1437), (20.0, 30.0))},
+        "x": "training examples",
+        "y": "top-1, %",
+    }
+    with pytest.raises(ValueError, match='x="training_exampels" cannot be an axis. Did you mean "training_examples"'):
+        check_picture(grid, "training_exampels", None)
+    with pytest.raises(ValueError, match='x="model.variant" cannot be an axis'):
+        check_picture(grid, "model.variant", None)
+    with pytest.raises(ValueError, match="lines has 1 names, and the sweep 2 parts"):
+        check_picture(grid, None, ("small",))

@@ -29,8 +29,18 @@ def _sheet(small, columns):
     return tiles.png(tiles.sheet(tiles.enlarged(small, factor), columns, gap=max(2, factor // 2)))
 
 
+def _palette(colors):
+    """The colours (colors, c) of a palette."""
+    shown = np.clip(np.rint(colors[:, None, None]), 0, 255).astype("uint8")  # (colors, c) -> (colors, 1, 1, c)
+    data = _sheet(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., :1].repeat(3, axis=-1), 32)
+    text = f"The {len(colors)} colours of the palette. Each pixel has the embedding of the nearest one; there are no filters."
+    return Section("Palette", _paragraphs(text) + embedded(data, "Palette"), {"filters.png": data}, {"palette": colors.tolist()})
+
+
 def filters(subject: Subject) -> Section:
-    """The filters of the first layer."""
+    """The filters of the first layer; or the colours of a palette."""
+    if getattr(subject.model.spec, "palette", None) is not None:
+        return _palette(np.asarray(subject.encoder.get_layer("patch_encoder").palette))
     first = weights.first_filters(subject.model)
     p, q, c, count = first.kernel.shape
     grey = "" if c >= 3 else " Grey is 0."
@@ -63,7 +73,7 @@ def positions(subject: Subject) -> Section:
     if not subject.is_vit:
         return Section(title, _paragraphs("A BiT has none: convolutions know where they are by what is around them."))
     try:
-        table, grid, kind, block = weights.patch_positions(subject.model)
+        table, grid, kind = weights.patch_positions(subject.model)
     except ValueError:  # positions in the attention, or none
         return Section(title, _paragraphs(_NO_TABLE))
     similarity = weights.position_similarity(table, grid)
@@ -73,7 +83,8 @@ def positions(subject: Subject) -> Section:
     h, w = some.shape[:2]
     thinned = f" Shown is one patch of {step} in each direction." if step > 1 else ""
     fixed = "" if kind.startswith("learned") else " They are fixed sines and cosines, not learned."
-    fixed += "" if block is None else f" Each block has its own; these are those of block {block}."
+    if any(layer.name == "position_embedding_00" for layer in subject.encoder.layers):
+        fixed += " Each block has its own; these are those of block 0."
     data = _sheet(tiles.coloured(some.reshape(h * w, *grid), -1, 1), w)  # (h, w, H, W) -> (h*w, H, W)
     texts = [
         "Each small map belongs to the patch in its place: the cosine similarity of this patch's position embedding with those of all "

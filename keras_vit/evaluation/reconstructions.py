@@ -1,0 +1,83 @@
+"""What a model that learns from hidden patches makes of images: pictures, and how near they come."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from keras_vit.data import evaluation_batches
+from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.sources import source_of
+from keras_vit.inspection import tiles
+from keras_vit.models import MaskedModel, Reconstruction
+
+_SMALLEST = 64  # pixels that an image in a picture has at least
+
+
+def picture(made: Reconstruction) -> np.ndarray:
+    """Three rows of images, as they are, with hidden patches in grey, and reconstructed: (height, width, 3) uint8; small ones are enlarged."""
+    images = np.concatenate([made.images, made.hidden, made.reconstructed])  # (3 * b, h, w, c)
+    colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
+    larger = -(-_SMALLEST // min(images.shape[1:3]))
+    sheet = tiles.sheet(tiles.enlarged(colours, larger), len(made.images))
+    return np.where(sheet[..., 3:] == 0, 255, sheet[..., :3]).astype("uint8")  # white between them
+
+
+def signal_to_noise(made: Reconstruction) -> float:
+    """The peak signal-to-noise ratio of the pixels that were painted, in dB: 10 log10(255^2 / mean squared error)."""
+    painted = (made.hidden != made.images) | (made.reconstructed != made.images)
+    painted = np.broadcast_to(painted.any(axis=-1, keepdims=True), made.images.shape)
+    error = np.square(made.reconstructed.astype("float64") - made.images)[painted].mean() if painted.any() else 0.0
+    return float(10 * np.log10(255**2 / max(error, 1e-3)))
+
+
+@register("reconstructions")
+@dataclasses.dataclass(frozen=True)
+class Reconstructions(Evaluator):
+    """Pictures of images, with patches hidden, and with these as a MaskedAutoencoder or MaskedPatchPredictor predicts them.
+
+    Attributes:
+        source, split: the images; None for those of the run's evaluation.
+        preprocess: their preprocessing text; None for the run's or the model's.
+        images: how many, spread evenly over the source.
+        mask_ratio: the share of the patches that is hidden; None for the model's own.
+        seed: of which ones, the same at each step.
+    """
+
+    score: ClassVar[str] = "psnr"
+
+    source: str | None = None
+    split: str = "test"
+    preprocess: str | None = None
+    images: int = 12
+    mask_ratio: float | None = None
+    seed: int = 0
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        model = setting.model
+        if not isinstance(model, MaskedModel):
+            raise ValueError(
+                'The evaluator "reconstructions" needs a keras_vit.MaskedAutoencoder or MaskedPatchPredictor, got a '
+                f"{type(model).__name__}."
+            )
+        if self.images < 1:
+            raise ValueError(f"images={self.images}: expected 1 or more.")
+        setting, source, preprocess = source_of(self, setting)
+        places = np.unique(np.linspace(0, source.size - 1, min(self.images, source.size)).astype(int))
+        chosen = subset(source, places)
+        batches = evaluation_batches(chosen, preprocess, len(places), select=lambda example: (example["image"], 0))
+        [(images, _, weights)] = batches.as_numpy_iterator()
+        images = images[weights > 0]
+        if not len(images):
+            raise ValueError(f"None of the {len(places)} images of {source.name} can be read.")
+
+        def evaluate():
+            # A copy on one device: a dozen images are not shared out among several.
+            alone = model if setting.strategy.engine is None else model.clone()
+            made = alone.reconstruct(images, self.mask_ratio, self.seed)
+            details = {"mask_ratio": self.mask_ratio or model.mask_ratio, "seed": self.seed}
+            return Evaluation({"psnr": signal_to_noise(made), "images": len(images)}, details, pictures={"images": picture(made)})
+
+        return evaluate

@@ -1,0 +1,36 @@
+"""Masked autoencoding (MAE, arXiv 2111.06377): the pixels of hidden patches, from a few visible ones, without labels."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from keras_vit.models import MaskedAutoencoder
+from keras_vit.tasks.hidden_patches import HiddenPatches
+from keras_vit.training import MaskedSquaredError
+from keras_vit.training.hiding import hide
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """As the arguments of keras_vit.MaskedAutoencoder: the paper's, with its decoder for ImageNet."""
+
+    mask_ratio: float = 0.75
+    normalise_targets: bool = True
+    decoder_depth: int = 8
+    decoder_width: int = 512
+    decoder_heads: int = 16
+    decoder_mlp_dim: int | None = None
+
+
+class MaskedAutoencoding(HiddenPatches):
+    """A ViT that encodes visible patches, and a small decoder, which is thrown away: keras_vit.MaskedAutoencoder."""
+
+    Options = Options
+    model_class = MaskedAutoencoder
+
+    def select(self, example: dict[str, Any]) -> tuple:
+        return hide(example["image"], example["seed"], self.patches, self.patches - self.hidden)
+
+    def loss(self, source: Any) -> keras.losses.Loss:
+        return MaskedSquaredError()

@@ -1,0 +1,35 @@
+"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): the mean colours of patches whose embeddings are corrupted, without labels."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from keras_vit.models import MaskedPatchPredictor
+from keras_vit.tasks.hidden_patches import HiddenPatches
+from keras_vit.training import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
+from keras_vit.training.hiding import corrupt
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """As the arguments of keras_vit.MaskedPatchPredictor."""
+
+    mask_ratio: float = 0.5
+    target: str = "mean_colour"
+
+
+class MaskedPatches(HiddenPatches):
+    """A ViT on all patches, some of them replaced, that predicts what these show: keras_vit.MaskedPatchPredictor."""
+
+    Options = Options
+    model_class = MaskedPatchPredictor
+
+    def select(self, example: dict[str, Any]) -> tuple:
+        return corrupt(example["image"], example["seed"], self.spec.patch_size, self.hidden, self.options.target)
+
+    def loss(self, source: Any) -> keras.losses.Loss:
+        return MaskedSquaredError() if self.options.target == "pixels" else MaskedCrossEntropy()
+
+    def metrics(self, model: keras.Model) -> list[keras.metrics.Metric]:
+        return [] if self.options.target == "pixels" else [MaskedAccuracy()]

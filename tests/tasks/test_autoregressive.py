@@ -1,0 +1,201 @@
+"""Next-pixel prediction as a run: it learns, resumes, is shared out, planned, reported, drawn, and fine-tuned from; on JAX as on TensorFlow."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from interpreters import Interpreter
+from ml_collections import ConfigDict
+
+import keras_vit
+from keras_vit.data import fit_palette, open_source, sample_pixels
+from keras_vit.distribution import Strategy, strategy
+from keras_vit.evaluation import NearestNeighbours, Samples, Setting, make_evaluator
+from keras_vit.planning import dry_run
+from keras_vit.runs import RunDirectory, run
+from keras_vit.tasks import find_task
+from trainers import config_files
+
+COLORS = 6
+
+
+@pytest.fixture
+def config():
+    return small()
+
+
+def small():
+    """The digits in grey at 4x4 pixels, 6 colours; a model of one block."""
+    config = config_files.load_config("igpt")
+    config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, dtype="float32")
+    config.evals = ConfigDict()
+    config.model.update(image_size=4, channels=1, palette=COLORS, depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1)
+    text = "decode(1)|resize(4, 4, method='area')"
+    config.data.update(source="digits", train="train[:64]", evaluation="test[:32]", train_preprocess=text, eval_preprocess=text)
+    return config
+
+
+def test_it_learns_and_says_how_much_in_bits(config, tmp_path):
+    config.update(total="60 steps", evaluate="30 steps")
+    config.model.dropout = 0.0
+    config.optimizer.learning_rate = 1e-2
+    model, measures = run(config, tmp_path)
+    records = RunDirectory(tmp_path).metrics()
+    assert records[1]["loss"] < 0.9 * records[0]["loss"] and measures["loss"] < np.log(COLORS)
+    assert measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5) and measures["examples"] == 32
+    images = np.stack([example["image"] for example in open_source("digits", "test[:32]").ordered().as_numpy_iterator()])
+    images = model.preprocess(images)
+    logits, colors = model.predict(images, verbose=0).astype("float64"), model.colors(images)
+    log_softmax = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = -np.take_along_axis(log_softmax, colors[..., None], axis=-1).mean()
+    assert measures["loss"] == pytest.approx(expected, rel=1e-4)
+    text = find_task("autoregressive")(config).summary(measures)
+    assert f"{expected / np.log(2):.3f}" in text and "bits) per pixel, 32 examples" in text
+    assert "nats per pixel" in (tmp_path / "report.html").read_text() and (tmp_path / "model.keras").exists()
+
+
+def test_the_palette_is_k_means_of_the_training_images_or_a_grid(config):
+    train = open_source("digits", "train[:64]")
+    task = find_task("autoregressive")(config)
+    pixels = sample_pixels(train, config.data.eval_preprocess, 128 * COLORS, seed=0)
+    np.testing.assert_array_equal(task.model(train).palette, fit_palette(pixels, COLORS, seed=0))
+    config.objective.palette = "grid"
+    np.testing.assert_allclose(find_task("autoregressive")(config).model(train).palette[:, 0], np.arange(6) * 51)
+    config.objective.palette = "k-means"
+    with pytest.raises(ValueError, match='objective.palette="k-means". Did you mean "kmeans"'):
+        find_task("autoregressive")(config)
+
+
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, monkeypatch):
+    whole, _ = run(config, tmp_path / "whole")
+    save = RunDirectory.save
+
+    class Stop(Exception):
+        pass
+
+    def save_and_die(self, step, *arguments):
+        save(self, step, *arguments)
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "save", save_and_die)
+        with pytest.raises(Stop):
+            run(config, tmp_path / "stopped")
+    again, _ = run(config, tmp_path / "stopped")
+    for a, b in zip(whole.get_weights(), again.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def run_on_two(workdir):
+    """{"one": the losses of a run on one device, "two": of the same on two}; pictures too."""
+    config, weights, losses = small(), {}, {}
+    config.model.dropout = 0.0
+    config.evals.samples = {"every": "6 steps", "count": 2, "images": 1}
+    for name, chosen in (("one", Strategy()), ("two", strategy("mirrored"))):
+        model, measures = run(config, f"{workdir}/{name}", strategy=chosen)
+        # Biases of keys have no effect: their gradients are rounding, which the optimizer enlarges.
+        weights[name] = [np.asarray(v) for v in model.weights if not v.path.endswith("key/bias")]
+        losses[name] = measures["loss"]
+    assert chosen.replicas == 2
+    for a, b in zip(weights["one"], weights["two"]):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+    return losses
+
+
+@pytest.mark.processes
+def test_two_replicas_end_where_one_device_does(tmp_path):
+    with Interpreter("tensorflow", devices=2) as interpreter:
+        losses = interpreter.run(run_on_two, str(tmp_path))
+    assert losses["two"] == pytest.approx(losses["one"], rel=1e-4)
+    assert len(list((tmp_path / "two" / "pictures").iterdir())) == 2
+
+
+def test_its_plan_reads_no_images(config):
+    text = dry_run.plan(config, config_files.packaged("lib.datasets").DATASETS)
+    assert "17 tokens" in text and "SparseCategoricalCrossentropy" in text
+
+
+def test_pictures_of_samples_are_drawn_while_it_trains(config, tmp_path):
+    config.evals.samples = {"every": "3 steps", "count": 3, "images": 2, "completions": 2, "rows": 1}
+    run(config, tmp_path)
+    names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert names == [f"samples_{what}_0000000{step}.png" for what in ("completions", "drawn") for step in (3, 6)]
+    assert json.loads((tmp_path / "samples.json").read_text())["samples"] == 3
+    assert "samples" in (tmp_path / "report.html").read_text()
+
+
+def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
+    config.objective.palette = "grid"
+    source = open_source("digits", "test[:32]")
+    model = find_task("autoregressive")(config).model(source)
+    setting = Setting(model, source=source, preprocess=config.data.eval_preprocess)
+    pictures = Samples(count=9, images=2, completions=3, rows=1).prepare(setting)().pictures
+    assert pictures["drawn"].shape == (2 * 64 + 2, 8 * 66 - 2, 3) and pictures["completions"].shape == (2 * 64 + 2, 5 * 66 - 2, 3)
+    original, kept, made = (pictures["completions"][8:64:16, x : x + 64 : 16, 0] for x in (8, 66 + 8, 132 + 8))
+    np.testing.assert_array_equal(kept[:1], made[:1])
+    assert (kept[1:] == 255).all() and np.abs(original[:1].astype(int) - kept[:1]).max() <= 26
+    with pytest.raises(ValueError, match='"samples" needs a keras_vit.ImageGPT, which draws images; got a ViT'):
+        make_evaluator("samples", {}).prepare(
+            Setting(keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16))
+        )
+
+
+def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config):
+    source = open_source("digits", "test[:32]")
+    model = find_task("autoregressive")(config).model(source)
+    options = {"source": "digits", "train": "train[:40]", "test": "test[:32]", "preprocess": config.data.eval_preprocess, "k": 3}
+    evaluation = NearestNeighbours(**options, block=0).prepare(Setting(model))()
+    assert evaluation.details["block"] == 0 and evaluation.details["features"] == 16
+    from keras_vit.evaluation.features import Embedder, mean_of_block
+
+    embedder = Embedder(model, config.data.eval_preprocess, 16, output=mean_of_block(model.get_encoder(), 0))
+    features, _ = embedder(source)
+    images = model.preprocess(np.stack([e["image"] for e in source.ordered().as_numpy_iterator()]))
+    tokens = keras.Model(model.input, model.get_encoder().get_layer("block_00").output).predict(images, verbose=0)
+    np.testing.assert_allclose(features, tokens[:, 1:].mean(axis=1), atol=1e-5)
+    with pytest.raises(ValueError, match="model has blocks 0 to 0"):
+        NearestNeighbours(**options, block=1).prepare(Setting(model))
+
+
+def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(config, tmp_path):
+    pretrained, _ = run(config, tmp_path / "first")
+    tuned = config_files.load_config("igpt_finetune")
+    tuned.update(init=str(tmp_path / "first"), total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
+    tuned.update(dtype="float32", mixup=None)
+    tuned.model.update(image_size=4, channels=1)
+    tuned.data.update(config.data.to_dict())
+    tuned.freeze = ("patch_encoder", "block_*")
+    model, measures = run(tuned, tmp_path / "second")
+    assert type(model) is keras_vit.ViT and model.spec.causal and 0 <= measures["top1"] <= 1
+    for name in ("patch_encoder", "block_00"):
+        for a, b in zip(model.get_layer(name).get_weights(), pretrained.get_layer(name).get_weights()):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="evaluated on a keras_vit.ImageGPT, got a ViT"):
+        find_task("autoregressive")(config).check_model(model, None)
+
+
+def run_on_jax(workdir):
+    """The losses of a whole run, and of one in two parts whose weights must be the same; and samples."""
+    config = small()
+    config.schedule.update(warmup="2 steps", decay="constant")
+    whole, measures = run(config, f"{workdir}/whole")
+    config.total = "3 steps"
+    run(config, f"{workdir}/parts")
+    config.total = "6 steps"
+    parts, _ = run(config, f"{workdir}/parts", strategy=Strategy())
+    for a, b in zip(whole.get_weights(), parts.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    np.savez(f"{workdir}/samples.npz", drawn=whole.sample(3), logits=whole.predict(whole.sample(3), verbose=0))
+    return measures["loss"]
+
+
+@pytest.mark.processes
+def test_on_jax_it_resumes_bit_for_bit_and_draws_the_same(tmp_path):
+    with Interpreter("jax") as jax:
+        loss = jax.run(run_on_jax, str(tmp_path))
+    assert 0 < loss < 3
+    model = keras_vit.load(tmp_path / "whole" / "model.keras")
+    with np.load(tmp_path / "samples.npz") as theirs:
+        np.testing.assert_array_equal(model.sample(3), theirs["drawn"])
+        np.testing.assert_allclose(model.predict(theirs["drawn"], verbose=0), theirs["logits"], atol=1e-4)

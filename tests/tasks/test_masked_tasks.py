@@ -1,0 +1,187 @@
+"""Masked autoencoding and masked patch prediction as tasks: runs, resuming, replicas, JAX, plans, reports, fine-tuning."""
+
+import keras
+import numpy as np
+import pytest
+from interpreters import Interpreter
+from small_models import distance
+
+import keras_vit
+from keras_vit.data import from_arrays, training_batches
+from keras_vit.distribution import strategy
+from keras_vit.planning import dry_run
+from keras_vit.runs import RunDirectory, run
+from keras_vit.tasks import find_task
+from keras_vit.training import AdamW
+from trainers import config_files
+
+TASKS = {
+    "masked_autoencoding": {"mask_ratio": 0.5, "decoder_depth": 1, "decoder_width": 8, "decoder_heads": 2},
+    "masked_patches": {},
+}
+
+
+def small(name, **objective):
+    """A config of a tiny model on the digits."""
+    config = config_files.load_config("digits_pretrain")
+    config.model.update(depth=1, width=16, heads=2, mlp_dim=16, patch_size=2)
+    config.update(task=name, total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16)
+    config.update(mixup=None, jit_compile=False)
+    config.loss.label_smoothing = 0.0
+    config.model.position_std = 0.02 if name == "masked_patches" else None
+    config.objective.update({**TASKS[name], **objective})
+    config.data.update(train="train[:64]", evaluation="test[:40]")
+    return config
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_it_learns_reports_and_is_fine_tuned_from(name, tmp_path):
+    config = small(name)
+    config.update(total="40 steps", evaluate="20 steps", checkpoint="40 steps")
+    config.evals.reconstructions = {"every": "20 steps", "images": 3}
+    config.evals.knn = {"source": "digits", "train": "train[:100]", "test": "test[:40]"}
+    model, measures = run(config, tmp_path / "run")
+    records = RunDirectory(tmp_path / "run").metrics()
+    assert records[1]["loss"] < records[0]["loss"] and measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5)
+    assert 0 < records[1]["knn/top1"] <= 1 and records[1]["reconstructions/psnr"] > 0
+    assert len(list((tmp_path / "run" / "pictures").iterdir())) == 2
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Reconstructions" in page and "images, step 20" in page and "Learning curves" in page
+    tuned = config_files.load_config("digits_pretrain")
+    tuned.update(total="2 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, init=str(tmp_path / "run"))
+    tuned.data.update(train="train[:64]", evaluation="test[:40]")
+    tuned.model.update(depth=1, width=16, heads=2, mlp_dim=16, patch_size=2, position_std=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AdamW, "update_step", lambda *_: None)
+        vit, _ = run(tuned, tmp_path / "tuned")
+    assert type(vit) is keras_vit.ViT and vit.classes == 10
+    np.testing.assert_array_equal(vit.get_layer("block_00").get_weights()[3], model.get_layer("block_00").get_weights()[3])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(name, tmp_path):
+    config = small(name)
+    whole, _ = run(config, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    with pytest.MonkeyPatch.context() as patch:
+        save = RunDirectory.save
+
+        def save_and_die(self, step, *arguments):
+            save(self, step, *arguments)
+            raise Stop
+
+        patch.setattr(RunDirectory, "save", save_and_die)
+        with pytest.raises(Stop):
+            run(config, tmp_path / "stopped")
+    assert list(RunDirectory(tmp_path / "stopped").checkpoints()) == [3]
+    again, _ = run(config, tmp_path / "stopped")
+    for a, b in zip(whole.get_weights(), again.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def trained(name, scope, **compiled):
+    """(weights before, weights after, losses) of three steps of a task's model from its own batches."""
+    task = find_task(name)(small(name))
+    images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), dtype="uint8")
+    source = from_arrays(images, np.arange(24) % 2, class_names=("a", "b"))
+    batches = training_batches(source, "decode(1)", 8, select=task.select).take(3)
+    keras.utils.set_random_seed(0)
+    with scope.scope():
+        model = task.build(source)
+        optimizer = AdamW(1e-3, decay=0.1, epsilon=1e-3, global_clipnorm=1.0)
+        model.compile(optimizer, task.loss(source), weighted_metrics=task.metrics(model), jit_compile=False, **compiled)
+    kept = [v for v in model.trainable_variables if not v.path.endswith("key/bias")]
+    before = [np.array(v) for v in kept]
+    history = model.fit(batches, shuffle=False, verbose=0).history
+    return before, [np.array(v) for v in kept], history
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_two_replicas_are_as_one_device(name):
+    one, two = trained(name, strategy("one")), trained(name, strategy("mirrored", devices=2))
+    assert two[2]["loss"] == pytest.approx(one[2]["loss"], rel=1e-5) and distance(one, two) < 1e-3
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_its_plan_counts_what_is_encoded(name):
+    text = dry_run.plan(small(name), config_files.packaged("lib.datasets").DATASETS)
+    assert "parameters, all trained" in text and "10 classes" in text and "8 x 8 px, 16 tokens" in text
+    assert ("MaskedSquaredError" if name == "masked_autoencoding" else "MaskedCrossEntropy") in text
+
+
+def test_more_hidden_patches_cost_less():
+    from keras_vit.planning.model_counts import count
+
+    sizes = {
+        "image_size": 32,
+        "depth": 2,
+        "width": 64,
+        "heads": 4,
+        "mlp_dim": 128,
+        "decoder_depth": 1,
+        "decoder_width": 16,
+        "decoder_heads": 2,
+    }
+    rows = {
+        ratio: {row.name: row for row in count(keras_vit.MaskedAutoencoder("Ti/4", mask_ratio=ratio, **sizes))}
+        for ratio in (0.5, 0.75)
+    }
+    blocks = [rows[ratio]["block_00"] for ratio in (0.5, 0.75)]
+    assert [row.output for row in blocks] == [(33, 64), (17, 64)]
+    for row, n in zip(blocks, (33, 17)):
+        assert row.flops == 2 * (n * (4 * 64 * 64 + 2 * 64 * 128) + 2 * n * n * 64)
+
+
+@pytest.mark.processes
+def test_jax_gives_tensorflows_numbers():
+    with Interpreter("jax") as jax:
+        for name in TASKS:
+            (_, after, history), (_, expected, losses) = jax.run(on_jax, name), trained(name, strategy("one"))
+            assert history["loss"] == pytest.approx(losses["loss"], rel=1e-4)
+            for a, b in zip(after, expected):
+                np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def on_jax(name):
+    return trained(name, strategy("one"))
+
+
+def test_it_goes_on_from_a_model_of_its_own(tmp_path, eagerly):
+    config = small("masked_autoencoding")
+    task = find_task(config.task)(config)
+    source = from_arrays(np.zeros((4, 8, 8, 1), "uint8"), np.zeros(4, int))
+    first = task.build(source)
+    first.save(tmp_path / "first.keras")
+    config.update(init=str(tmp_path / "first.keras"))
+    config.model.drop_path = 0.1
+    again = find_task(config.task)(config).load(source)
+    assert again.spec.drop_path == 0.1
+    for a, b in zip(first.get_weights(), again.get_weights()[: len(first.get_weights())]):
+        np.testing.assert_array_equal(a, b)
+    config.objective.decoder_width = 12
+    config.model.depth = 2
+    with pytest.raises(ValueError, match="it has depth 1, not 2; decoder_width 8, not 12"):
+        find_task(config.task)(config).load(source)
+    keras_vit.ViT("Ti/4", 8, 2, 1, depth=1, width=16, heads=2, mlp_dim=16).save(tmp_path / "vit.keras")
+    config.init = str(tmp_path / "vit.keras")
+    with pytest.raises(ValueError, match="holds a ViT, and MaskedAutoencoding goes on with a MaskedAutoencoder"):
+        find_task(config.task)(config).load(source)
+
+
+def test_what_it_cannot_do_is_refused(tmp_path):
+    for key, value, message in (
+        ("variant", "R50x1", 'hides patches of a ViT, got config.model.variant="R50x1"'),
+        ("fc_norm", True, "fc_norm leaves out"),
+    ):
+        config = small("masked_autoencoding")
+        config.model[key] = value
+        with pytest.raises(ValueError, match=message):
+            run(config, tmp_path / key)
+    config = small("masked_patches", target="colour")
+    with pytest.raises(ValueError, match="Unknown target 'colour'. Did you mean \"mean_colour\""):
+        run(config, tmp_path / "target")
+    with pytest.raises(ValueError, match='no option "mask_rate".*Did you mean "mask_ratio"'):
+        find_task("masked_patches")(small("masked_patches", mask_rate=0.1))
