@@ -31,7 +31,9 @@ def distilled():
     make = functools.partial(keras_vit.ViT, "Ti/4", classes=5, **FIELDS)
     student, teacher = filled(make(image_size=(8, 12))), filled(make(image_size=(8, 16), dropout=0.5))
     model = keras_vit.Distilled(student, teacher)
-    model.compile(AdamW(1e-3, epsilon=1e-4), SoftDistillation(), weighted_metrics=[StudentAccuracy(), Agreement()], jit_compile=False)
+    model.compile(
+        AdamW(1e-3, epsilon=1e-4), SoftDistillation(), weighted_metrics=[StudentAccuracy(), Agreement()], jit_compile=False
+    )
     return model, *data(24)
 
 

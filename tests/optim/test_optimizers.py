@@ -58,7 +58,9 @@ def test_clipping_bounds_the_global_norm(optimizer):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True), AdamW(0.1, decay=RATES)])
+@pytest.mark.parametrize(
+    "optimizer", [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True), AdamW(0.1, decay=RATES)]
+)
 def test_optimizers_round_trip(optimizer):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert type(copy) is type(optimizer) and copy.get_config() == optimizer.get_config()
