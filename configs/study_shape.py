@@ -28,4 +28,5 @@ def get_config(argument=""):
     for depth, width, mlp_dim, i in TOGETHER:
         parts.append(f"model.depth={depth};model.width={width};model.mlp_dim={mlp_dim};model.patch_size={patches[i]}")
     config.sweep = "|".join(parts)
+    config.picture.update(x="forward_flops", lines=("depth", "width", "MLP", "patches", *("all together",) * len(TOGETHER)))
     return config
