@@ -87,7 +87,8 @@ def trained(name, scope, **compiled):
     task = find_task(name)(small(name))
     images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), dtype="uint8")
     source = from_arrays(images, np.arange(24) % 2, class_names=("a", "b"))
-    batches = training_batches(source, "decode(1)", 8, select=task.select).take(3)
+    batches = training_batches(source, "decode(1)", 8, select=task.select).take(3).as_numpy_iterator()
+    x, y = keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *batches)
     keras.utils.set_random_seed(0)
     with scope.scope():
         model = task.build(source)
@@ -97,7 +98,7 @@ def trained(name, scope, **compiled):
     model.set_weights([0.2 * rng.normal(size=weight.shape) + 1.0 * (weight == 1).all() for weight in model.get_weights()])
     kept = [v for v in model.trainable_variables if not v.path.endswith("key/bias")]
     before = [np.array(v) for v in kept]
-    history = model.fit(batches, shuffle=False, verbose=0).history
+    history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history
     return before, [np.array(v) for v in kept], history
 
 
