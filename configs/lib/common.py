@@ -91,6 +91,8 @@ def base():
     config.mixup = _off(float)  # alpha
     config.cutmix = _off(float)  # alpha
 
+    config.whiten = _off(int)  # training images, such as 4096, whose patches' principal components the first layer begins with
+
     config.init = _off(str)  # for finetune, as what follows: what keras_vit.load takes: a file, a run directory, a published name
     config.head = "reset"  # or keep
     config.resample = _off(str)  # of positions: google, timm, bicubic...; None for what the checkpoint's own code does

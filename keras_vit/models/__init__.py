@@ -14,6 +14,7 @@ from keras_vit.models.self_distillation import DINO
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.vit import ViT
+from keras_vit.models.whitening import whiten
 
 __all__ = [
     "BIT_VARIANTS",
@@ -44,4 +45,5 @@ __all__ = [
     "make_spec",
     "merge_lora",
     "tokens",
+    "whiten",
 ]

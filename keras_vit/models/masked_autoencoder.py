@@ -10,7 +10,6 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit.layers.arguments import flag, integer, number
-from keras_vit.layers.attention import POSITIONS as ATTENTION
 from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.patches import cut
@@ -23,6 +22,7 @@ from keras_vit.training import state
 from keras_vit.training.model import Model
 
 MASK_RATIO = 0.75  # section 4.1
+GREY = np.array([127.5], "float32")  # of hidden patches
 
 
 class Reconstruction(NamedTuple):
@@ -51,8 +51,6 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": spec.fc_norm,
         'pool="map" has weights that would not be trained': spec.pool == "map",
         "pre_logits has weights that would not be trained": spec.pre_logits is not None,
-        f'positions_at="{spec.positions_at}" adds positions to more than the patches that the encoder is given': spec.positions_at
-        != "stem",
         "a palette has no patches of pixels to predict": spec.palette is not None,
         "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None
         or spec.patch_dropout > 0,
@@ -212,13 +210,7 @@ class MaskedAutoencoder(MaskedModel):
     @classmethod
     def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
         positions: Any = {"positions": "sincos2d_mae"} if isinstance(variant, str) else {}
-        spec = super().encoder_spec(variant, **{**positions, **overrides})
-        if spec.positions in ATTENTION:
-            raise ValueError(
-                f'MaskedAutoencoder cannot have such an encoder: with positions="{spec.positions}" its blocks know the places of all patches, and '
-                "not which of them are visible. Choose a table that is added to the tokens, such as sincos2d_mae or learned."
-            )
-        return spec
+        return super().encoder_spec(variant, **{**positions, **overrides})
 
     def _decode(self, tokens, kept, vit, remat, policy):
         """Encoded visible tokens (b, prefix + m, d) to the pixels of all patches (b, n, p*q*c)."""
@@ -287,7 +279,7 @@ class MaskedAutoencoder(MaskedModel):
             centre, deviation = (ops.convert_to_numpy(value) for value in patch_statistics(true))
             values = values * deviation + centre
         hidden = y.astype(bool)
-        grey = pasted(images, np.float32(127.5), hidden, spec.patch_size)
+        grey = pasted(images, GREY, hidden, spec.patch_size)
         return Reconstruction(images, grey, pasted(images, values * std + mean, hidden, spec.patch_size))
 
     def arguments(self) -> dict:

@@ -16,6 +16,7 @@ from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import float_policy, model_name, plain_remat
 from keras_vit.models.masked_autoencoder import (
+    GREY,
     MaskedModel,
     Reconstruction,
     after_embedding,
@@ -119,7 +120,7 @@ class MaskedPatchPredictor(MaskedModel):
         outputs = np.asarray(self.predict(x, batch_size=batch_size, verbose=0), "float32")
         hidden = y.astype(bool) if self.target == "pixels" else (y >= 0).reshape(*y.shape[:2], -1)[..., 0]
         size = self.spec.patch_size
-        grey = pasted(x["image"], np.float32(127.5), hidden, size)
+        grey = pasted(x["image"], GREY, hidden, size)
         return Reconstruction(x["image"], grey, pasted(x["image"], self._painted(outputs), hidden, size))
 
     def _painted(self, outputs):

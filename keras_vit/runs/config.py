@@ -64,6 +64,11 @@ def check_config(config, replicas=1):
         raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
     if clip_norm is not None and not clip_norm >= 0:
         raise ValueError(f"--config.optimizer.clip_norm={clip_norm}: expected a number above 0, or None for no clipping.")
+    if config.get("whiten") is not None and (config.whiten < 1 or config.init):
+        raise ValueError(
+            f"--config.whiten={config.whiten}: expected a number of training images for a model with random weights, or None"
+            + (f"; the first layer of {config.init} is trained." if config.init else ".")
+        )
     share = config.batch_size // replicas
     if share % config.micro_batches:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import typing
 from typing import Any, ClassVar
 
 import keras
@@ -50,8 +51,8 @@ class HiddenPatches(Task):
             )
 
     def build(self, source: Any) -> keras.Model:
-        config: Any = self.config
-        return self.model_class(
+        config, make = self.config, typing.cast(Any, self.model_class)
+        return make(
             self.spec,
             config.model.image_size,
             config.model.channels,

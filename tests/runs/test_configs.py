@@ -62,6 +62,9 @@ def shrink(name, **data):
     config.schedule.update(warmup="1 steps", cooldown="0 steps")
     if "samples" in config.evals:
         config.evals.samples = {"every": "2 steps", "count": 1, "images": 1, "completions": 1}
+    for options in config.evals.values():
+        if "block" in options:
+            options.block = 0  # the only one
     config.data.update(shuffle_buffer=20, **data)
     spec, whole = spec_of(config), config.model.image_size
     if hasattr(spec, "units"):

@@ -11,6 +11,7 @@ _PATTERNS = [
     "model.safetensors.index.json",
     "model-*.safetensors",
 ]
+_FALLBACK = "pytorch_model.bin"  # of repositories without safetensors; reading it takes torch
 
 
 def split(address: str) -> tuple[str, str | None, str | None]:
@@ -47,6 +48,8 @@ def download_repository(address: str) -> pathlib.Path:
     patterns = [*_PATTERNS, file] if file else _PATTERNS
     try:
         folder = pathlib.Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+        if not file and not any(folder.glob("*.safetensors")):
+            hub.snapshot_download(repository, revision=revision, allow_patterns=[*_PATTERNS, _FALLBACK])
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise FileNotFoundError(f'"{address}": the hub has no such repository or revision, or it is private: {error}') from error
     except (OSError, errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:

@@ -28,6 +28,7 @@ FAMILIES = {
     "deit3": 28,
     "dino": 4,
     "dinov2": 8,
+    "mae": 3,
 }
 
 
@@ -71,7 +72,7 @@ def test_addresses():
 def test_names_and_figures_are_well_formed():
     for model in CATALOGUE.values():
         assert re.fullmatch(r"[a-z0-9-]+/[\w+-]+", model.name)
-        assert model.licence == "Apache-2.0"
+        assert model.licence == ("CC-BY-NC-4.0" if model.source == "facebookresearch/mae" else "Apache-2.0")
         assert (model.top1 is None) == (model.measure is None)
         assert model.measure in ("top-1", "linear probe", "zero-shot", None)
         assert model.top1 is None or 70 < model.top1 < 90, model

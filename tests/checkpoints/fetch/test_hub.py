@@ -95,6 +95,14 @@ def test_a_repository_is_fetched_and_loaded(tmp_path, hub_of):
     assert not list((tmp_path / "cache").rglob("pytorch_model.bin"))
 
 
+def test_torchs_file_is_fetched_where_there_is_no_other(tmp_path, hub_of):
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "config.json").write_text("{}")
+    (tmp_path / "repository" / "pytorch_model.bin").write_bytes(b"for torch alone")
+    hub_of(tmp_path / "repository")
+    assert (hub.download_repository("hf://owner/name") / "pytorch_model.bin").read_bytes() == b"for torch alone"
+
+
 def test_a_missing_repository_or_file_is_named(tmp_path, hub_of):
     (tmp_path / "repository").mkdir()
     write("hf_vit", tmp_path / "repository")
