@@ -1,18 +1,24 @@
 """Trains a small ViT on CIFAR-10 from random weights, on CPUs.
 
     python -m trainers.pretrain --config=cifar10_scratch --data_dir=DIR --workdir=runs/cifar10
+    python -m trainers.pretrain --config=cifar10_scratch:20min --data_dir=DIR --workdir=runs/cifar10_20
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`).
+After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR holds the prepared dataset (`tfds build
+cifar10 --data_dir=DIR`). `cifar10_stem` learns more in the same time.
 
-2 cores of an AMD EPYC: 127 ms per step, so 2830 steps are six minutes; they gave 65.5% test accuracy (mean of 3 seeds; 64.7, 66.7, 65.1).
-Twenty minutes, --config.total="9440 steps", gave 75.7% (one seed). `cifar10_stem` learns more in the same time.
-A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
+How it was chosen, on train[90%:], and what it gives: docs/recipes.md. A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) needs
+--config.dtype=float32.
 """
 
 from .lib import common
+from .lib.choices import choose
+
+STEPS = {"6min": 2830, "20min": 9440}
+CHOICES = {"length": tuple(STEPS)}
 
 
-def get_config():
+def get_config(argument=""):
+    [length] = choose(argument, CHOICES)
     config = common.base()
     config.model.update(variant="Ti/4", image_size=32, depth=4, width=64, heads=4, mlp_dim=128, gelu="tanh")
     config.model.update(mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
@@ -22,14 +28,17 @@ def get_config():
     config.data.train_preprocess = "decode|random_crop(32, padding=2)|random_flip"
     config.data.eval_preprocess = "decode|resize(32, 32)"
     config.data.shuffle_buffer = 50_000
+    config.data.update(dev_train="train[:90%]", dev_evaluation="train[90%:]")
+    config.sweep = "optimizer.learning_rate=1.5e-3,3e-3,6e-3"
 
     config.batch_size = 128
-    config.total = "2830 steps"
-    config.evaluate = "566 steps"
-    config.checkpoint = "566 steps"
+    config.total = f"{STEPS[length]} steps"
+    config.evaluate = config.checkpoint = "20%"
+    config.evals.flips = {
+        "evaluator": "classification",
+        "flips": True,
+    }  # test-time flips, at the end: twice the time of a prediction
 
-    config.optimizer.learning_rate = 3e-3
-    config.optimizer.beta_2 = 0.98
-    config.optimizer.weight_decay = 0.05
+    config.optimizer.update(name="muon", learning_rate=3e-3, momentum=0.95, beta_2=0.98, weight_decay=0.05)
     config.schedule.warmup = "5%"
     return config

@@ -6,6 +6,9 @@ DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Then a cla
 
     python -m trainers.finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR --workdir=runs/igpt_classifier
 
+455 ms of processor time per step on an AMD EPYC: some 20 minutes on 2 cores. Not run to its end. With padded crops, whose black edges it drew, too, the
+cross-entropy of 5,000 images that it had not seen was 3.04 nats (4.38 bits) per pixel after 1000 steps. k-NN measures the mean of block 3.
+
 `--config=igpt:S` (M, L) is the paper's pre-training on ImageNet at 32 px: 512 colours, batch 128, a million steps, Adam with b2=0.95, no weight decay and
 no dropout. The paper tries learning rates from 0.01 downwards. Not run here.
 """
@@ -14,7 +17,6 @@ from .lib import common
 from .lib.choices import choose
 
 CHOICES = {"size": ("cifar10", "S", "M", "L")}
-LAST_BLOCK = {"cifar10": 5, "S": 23, "M": 35, "L": 47}
 
 
 def _cifar10(config):
@@ -23,14 +25,16 @@ def _cifar10(config):
     config.data.source = "cifar10"
     config.data.train = "train[:90%]"
     config.data.evaluation = "train[90%:]"
-    config.data.train_preprocess = "decode|random_crop(32, padding=2)|random_flip|resize(16, 16, method='area')"
+    config.data.train_preprocess = "decode|random_flip|resize(16, 16, method='area')"  # padding would be drawn, too
     config.data.eval_preprocess = "decode|resize(16, 16, method='area')"
     config.data.shuffle_buffer = 50_000
     config.batch_size = 32
-    config.total = "6000 steps"
-    config.evaluate = "1500 steps"
-    config.checkpoint = "1500 steps"
+    config.total = "5000 steps"
+    config.evaluate = "1250 steps"
+    config.checkpoint = "1250 steps"
     config.optimizer.learning_rate = 3e-3
+    options = {"source": "cifar10", "train": "train[:20%]", "test": "train[90%:]", "block": 3}
+    config.evals.knn = {"every": "2500 steps", **options}
 
 
 def _paper(config, size):

@@ -14,6 +14,7 @@ from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
 from keras_vit.distribution import strategy
 from keras_vit.models import (
+    DINO,
     BiT,
     BiTSpec,
     Distilled,
@@ -28,6 +29,7 @@ from keras_vit.training import Model
 from keras_vit.version import __version__
 
 __all__ = [
+    "DINO",
     "BiT",
     "BiTSpec",
     "Distilled",

@@ -41,13 +41,14 @@ def _data():
 
 def _optimizer():
     optimizer = ConfigDict()
-    optimizer.name = "adamw"  # or momentum, radam
+    optimizer.name = "adamw"  # or momentum, radam, muon
     optimizer.learning_rate = 1e-3
     optimizer.weight_decay = 0.1  # decoupled, of kernels
+    optimizer.weight_decay_final = _off(float)  # reached by a cosine at the run's end
     optimizer.clip_norm = _off(float)  # of the global gradient
     optimizer.clip_norm = 1.0
     optimizer.beta_2 = 0.999
-    optimizer.momentum = 0.9
+    optimizer.momentum = 0.9  # of momentum and muon
     optimizer.layer_decay = _off(float)  # factor of the learning rate from one layer to the one below
     optimizer.ema = _off(float)  # momentum of averaged weights, such as .9999
     optimizer.swa = _duration(None)  # a duration, such as "75%", from which weights are averaged equally
@@ -89,6 +90,8 @@ def base():
     config.loss.class_weights = _off(str)  # balanced, or numbers: "1,2.5,1"
     config.mixup = _off(float)  # alpha
     config.cutmix = _off(float)  # alpha
+
+    config.whiten = _off(int)  # training images, such as 4096, whose patches' principal components the first layer begins with
 
     config.init = _off(str)  # for finetune, as what follows: what keras_vit.load takes: a file, a run directory, a published name
     config.head = "reset"  # or keep

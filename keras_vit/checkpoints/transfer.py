@@ -24,7 +24,7 @@ HEADS = ("keep", "reset", "drop")
 _FIXED_BIT = ("units", "width_factor")
 _FIXED = tuple(
     "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool pre_logits qkv_bias qk_norm "
-    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides causal palette".split()
+    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form causal palette".split()
 )
 # What can change, for the message.
 _CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())

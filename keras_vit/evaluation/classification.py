@@ -11,7 +11,7 @@ from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessin
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.evaluation.sources import source_of
-from keras_vit.training import Accuracy, SoftmaxCrossEntropy
+from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 MOST_CLASSES = 1000  # with more, predictions are not counted class by class: the matrix grows with their square
 WHOLE_MATRIX = 100  # up to so many classes the details have the whole confusion matrix, with more the most confused pairs
@@ -104,6 +104,14 @@ def check_class_count(classes, source):
         )
 
 
+def both_ways(model: Model) -> Model:
+    """The model whose logits are the mean of those of an image and of its mirror image: twice the time, a little more accuracy."""
+    mirrored = model(ops.flip(model.input, axis=2))  # (b, h, w, c), left to right
+    mean = Model(model.input, (model.output + mirrored) / 2)
+    mean.jit_compile = model.jit_compile
+    return mean
+
+
 @register("classification")
 @dataclasses.dataclass(frozen=True)
 class Classification(Evaluator):
@@ -113,11 +121,13 @@ class Classification(Evaluator):
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
+        flips: whether to average the logits of each image and its mirror image. Say so beside the accuracy: it is that of two passes.
     """
 
     source: str | None = None
     split: str = "test"
     preprocess: str | None = None
+    flips: bool = False
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
@@ -132,12 +142,14 @@ class Classification(Evaluator):
                 counts, calibration = ClassCounts(classes, classes <= MOST_CLASSES), CalibrationError()
                 top = [Accuracy(name="top1"), *([Accuracy(k=5, name="top5")] if classes > 5 else [])]
                 loss = SoftmaxCrossEntropy()
-            measures = evaluate_metrics(setting, source, preprocess, loss, [*top, counts, calibration])
+                seen = dataclasses.replace(setting, model=both_ways(model)) if self.flips else setting
+            measures = evaluate_metrics(seen, source, preprocess, loss, [*top, counts, calibration])
             n = measures["examples"]
             shares = {
                 name: round(measures[name] * n) / n for name in ("top1", "top5") if name in measures
             }  # undoes float32 rounding
             details = {"classes": list(source.class_names), **counts.details(), **calibration.details()}
+            details |= {"flips": True} if self.flips else {}
             return Evaluation({**measures, **shares}, details)
 
         return evaluate

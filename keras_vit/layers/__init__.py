@@ -1,6 +1,7 @@
 """Keras layers of the Vision Transformer family, one idea per file."""
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
+from keras_vit.layers.batch_normalization import BatchNormalization
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.bottleneck import BottleneckUnit
 from keras_vit.layers.convolution import StdConv2D
@@ -14,12 +15,14 @@ from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.reducing_block import ReducingBlock
 from keras_vit.layers.relative import RelativeAttention, RelativeBias
+from keras_vit.layers.resampled_positions import ResampledPositions
 from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import ClassToken
 
 __all__ = [
     "AddPositionEmbs",
     "AttentionPooling",
+    "BatchNormalization",
     "BottleneckUnit",
     "ClassToken",
     "DropPath",
@@ -36,6 +39,7 @@ __all__ = [
     "ReducingBlock",
     "RelativeAttention",
     "RelativeBias",
+    "ResampledPositions",
     "RotaryPositions",
     "StdConv2D",
     "TokenPooling",

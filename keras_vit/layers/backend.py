@@ -1,4 +1,4 @@
-"""The one module of the layers that depends on the backend: the replica's number, a seed's type and the fused matrix product."""
+"""The one module of the layers that depends on the backend: replicas, a seed's type and the fused matrix product."""
 
 import keras
 from keras import ops
@@ -12,6 +12,16 @@ def replica_id():
 
     context = tf.distribute.get_replica_context()
     return context.replica_id_in_sync_group if context is not None else 0
+
+
+def sum_over_replicas(tensors: list) -> list:
+    """The sums of tensors over the replicas that share a batch; the tensors themselves on one device and on JAX, whose program is global."""
+    if keras.backend.backend() != "tensorflow":
+        return tensors
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return tensors if context is None or context.num_replicas_in_sync == 1 else context.all_reduce("SUM", tensors)
 
 
 def seed_dtype() -> str:
@@ -36,3 +46,21 @@ def affine(x, kernel, bias=None, activation=None):
     y = y if activation is None else activation(y)
     sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
     return tf.reshape(y, (*sizes, y.shape[-1]))  # (b*n, d) -> (b, n, d)
+
+
+def fused_batch_normalization(x, gamma, beta, epsilon):
+    """(x normalised over all axes but the last, means (c,), variances (c,)) of (b, h, w, c); None where there is no one operation for it.
+
+    There is TensorFlow's, on one replica: in bfloat16 on a CPU it takes a sixth of the time of Keras' single operations.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    if x.dtype == tf.float64 or tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return None  # over several replicas the statistics are sums of theirs
+    y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=x, scale=tf.convert_to_tensor(gamma), offset=tf.convert_to_tensor(beta), mean=[], variance=[], epsilon=epsilon
+    )
+    n = tf.cast(tf.size(x) // x.shape[-1], variance.dtype)
+    return y, mean, variance * ((n - 1.0) / n)  # the operation divides by n - 1, Keras by n

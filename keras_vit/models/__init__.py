@@ -10,12 +10,15 @@ from keras_vit.models.image_gpt import ImageGPT
 from keras_vit.models.lora import enable_lora, merge_lora
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder, MaskedModel, Reconstruction, hidden_count
 from keras_vit.models.masked_patches import MaskedPatchPredictor
+from keras_vit.models.self_distillation import DINO
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
 from keras_vit.models.vit import ViT
+from keras_vit.models.whitening import whiten
 
 __all__ = [
     "BIT_VARIANTS",
+    "DINO",
     "ROWS",
     "STEMS",
     "BiT",
@@ -42,4 +45,5 @@ __all__ = [
     "make_spec",
     "merge_lora",
     "tokens",
+    "whiten",
 ]

@@ -45,6 +45,7 @@ class ViTOverrides(TypedDict, total=False):
     stem_width: int
     conv_stem: Sequence[int]
     conv_strides: Sequence[int]
+    conv_form: str
     token_merging: int | Sequence[int] | None
     patch_dropout: float
     patch_dropout_block: int | None

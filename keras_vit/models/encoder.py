@@ -30,7 +30,7 @@ def _patches(image, spec, remat, policy):
     x = layers.PixelNormalization(spec.mean, spec.std, dtype=policy, name="normalization")(image)
     if spec.stem is not None:
         x = hybrid_stem(x, spec.stem, spec.stem_width, remat, policy)  # (b, height/s, width/s, c)
-    x = conv_stem(x, spec.conv_stem, spec.conv_strides, policy)
+    x = conv_stem(x, spec.conv_stem, spec.conv_strides, spec.conv_form, policy)
     return layers.PatchEncoder(
         spec.patch_size, spec.width, spec.patch_form, spec.patch_norm, spec.epsilon, dtype=policy, name="patch_encoder"
     )(x)

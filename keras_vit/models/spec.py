@@ -39,6 +39,7 @@ STEMS = {
     ("R50", 16): {"stem": (3, 4, 9), "patch_size": 1},
     ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
 }
+CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap")
 POSITIONS = (*KINDS, *attention.POSITIONS, "none")
 PLACES = ("stem", "every", "shared")
@@ -49,7 +50,7 @@ _SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_
 _FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
 _NUMBERS = ("layer_scale", "head_bias")
 _NOT_NEGATIVE = ("position_std", "epsilon")
-_CHOICES = ("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form")
+_CHOICES = ("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form", "conv_form")
 _RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 _OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale", "palette")
 
@@ -97,6 +98,8 @@ class ViTSpec:
         conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv 2106.14881); ()
             for none. Small data sets learn faster with such a stem.
         conv_strides: strides of these convolutions; () for 2 each.
+        conv_form: "plain"; or "residual": after the first convolution, max-pooling takes the place of strides, and a convolution that
+            keeps the shape is added to its input. It takes more time a step, and learns more in the same time.
         token_merging: how many patches each block merges into similar ones (ToMe, arXiv 2210.09461), a number or one per block; None for
             none. A number is at most half of the patches that a block has left.
         patch_dropout: share of the patches that are left out, in prediction too; 0 to see them all.
@@ -140,6 +143,7 @@ class ViTSpec:
     stem_width: int = 64
     conv_stem: tuple = ()
     conv_strides: tuple = ()
+    conv_form: str = "plain"
     token_merging: int | tuple | None = None
     patch_dropout: float = 0.0
     patch_dropout_block: int | None = None
@@ -188,7 +192,13 @@ class ViTSpec:
     def _check(self):
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
-        choices = (("pool", POOLS), ("positions", POSITIONS), ("positions_at", PLACES), ("patch_form", FORMS))
+        choices = (
+            ("pool", POOLS),
+            ("positions", POSITIONS),
+            ("positions_at", PLACES),
+            ("patch_form", FORMS),
+            ("conv_form", CONV_FORMS),
+        )
         for name, valid in choices:
             if getattr(self, name) not in valid:
                 hint = did_you_mean(getattr(self, name), valid)
@@ -366,6 +376,7 @@ def _check_effect(overrides, spec):
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",
+        "conv_form": not spec.conv_stem and "there is no conv_stem",
         "patch_dropout_block": not spec.patch_dropout and "there is no patch_dropout",
         "mean": spec.palette and "a palette takes pixels 0..255 as they are",
         "std": spec.palette and "a palette takes pixels 0..255 as they are",

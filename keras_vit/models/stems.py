@@ -33,21 +33,28 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
     return x
 
 
-def conv_stem(x, widths: tuple, strides: tuple, policy):
+def conv_stem(x, widths: tuple, strides: tuple, form: str, policy):
     """3x3 convolutions, each followed by batch normalisation (over all replicas) and ReLU ("Early Convolutions", arXiv 2106.14881).
 
     Args:
         x: (b, h, w, c).
         widths, strides: channels and stride of each convolution.
+        form: "plain"; or "residual": max-pooling takes the place of strides after the first convolution, and a convolution that keeps the
+            shape is added to its input.
         policy: Keras' dtype policy.
 
     Returns:
         (b, h/s, w/s, widths[-1]), rounded up, s the product of the strides.
     """
     for i, (channels, stride) in enumerate(zip(widths, strides), 1):
-        conv = keras.layers.Conv2D(
-            channels, 3, stride, "same", "channels_last", use_bias=False, dtype=policy, name=f"stem_conv{i}"
-        )
-        norm = keras.layers.BatchNormalization(momentum=MOMENTUM, synchronized=True, dtype=policy, name=f"stem_norm{i}")
-        x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(norm(conv(x)))
+        residual = form == "residual" and i > 1
+        before, step = x, 1 if residual else stride
+        x = keras.layers.Conv2D(channels, 3, step, "same", "channels_last", use_bias=False, dtype=policy, name=f"stem_conv{i}")(x)
+        if step != stride:
+            pool = keras.layers.MaxPooling2D(stride, stride, "same", "channels_last", dtype=policy, name=f"stem_pool{i}")
+            x = pool(x)
+        x = layers.BatchNormalization(MOMENTUM, dtype=policy, name=f"stem_norm{i}")(x)
+        x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(x)
+        if residual and x.shape == before.shape:
+            x = keras.layers.Add(dtype=policy, name=f"stem_add{i}")([before, x])
     return x

@@ -2,6 +2,7 @@
 
 from keras_vit.optim.averaging import StochasticWeightAveraging
 from keras_vit.optim.lookahead import Lookahead
+from keras_vit.optim.muon import Muon
 from keras_vit.optim.optimizers import AdamW, GlobalGradient, Momentum
 from keras_vit.optim.rectified_adam import RectifiedAdam
 from keras_vit.optim.schedules import WarmupSchedule
@@ -11,6 +12,7 @@ __all__ = [
     "GlobalGradient",
     "Lookahead",
     "Momentum",
+    "Muon",
     "RectifiedAdam",
     "StochasticWeightAveraging",
     "WarmupSchedule",

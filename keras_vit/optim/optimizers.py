@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_vit.distribution.reduction import all_reduce
 from keras_vit.layers.dense import LORA_WEIGHTS
@@ -64,14 +65,15 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
 
     slots = ()
 
-    def __init__(self, learning_rate, decay: float, layer_decay: float | None, name: str, **kwargs):
+    def __init__(self, learning_rate, decay: float | LearningRateSchedule, layer_decay: float | None, name: str, **kwargs):
         if kwargs.pop("weight_decay", None):
             raise ValueError(
                 f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=, which is for kernels only."
             )
-        if decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
+        decay = keras.saving.deserialize_keras_object(decay) if isinstance(decay, dict) else decay
+        if not isinstance(decay, LearningRateSchedule) and decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
             raise ValueError(
-                f"{type(self).__name__} expects decay >= 0, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
+                f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
                 f"layer_decay={layer_decay}."
             )
         for norm in ("clipnorm", "clipvalue", "global_clipnorm"):
@@ -101,8 +103,13 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
         step = self.step(ops.cast(gradient, variable.dtype), *(slot[i] for slot in self._slots))
         if self._decays[i]:
-            step = step + self.decay * variable
+            step = step + self.decay_now(variable.dtype) * variable
         self.assign_sub(variable, lr * step)
+
+    def decay_now(self, dtype: str) -> Any:
+        """The weight decay of the present step."""
+        decay = self.decay(self.iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
+        return ops.cast(decay, dtype)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Refused: Keras' list does not apply here.
@@ -116,7 +123,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "decay": self.decay, "layer_decay": self.layer_decay}
+        decay = keras.saving.serialize_keras_object(self.decay) if isinstance(self.decay, LearningRateSchedule) else self.decay
+        return {**super().get_config(), "decay": decay, "layer_decay": self.layer_decay}
 
 
 @serializable
@@ -126,7 +134,7 @@ class Momentum(DecoupledWeightDecay):
     Args:
         learning_rate: a number or a schedule.
         momentum: 0.9 in the paper.
-        decay: decoupled weight decay, kernels only.
+        decay: decoupled weight decay, kernels only: a number, or a schedule of the step.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
     """
@@ -135,9 +143,9 @@ class Momentum(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
+        learning_rate: float | LearningRateSchedule = 0.01,
         momentum: float = 0.9,
-        decay: float = 0.0,
+        decay: float | LearningRateSchedule = 0.0,
         layer_decay: float | None = None,
         name: str = "momentum",
         **kwargs: Any,
@@ -162,7 +170,7 @@ class AdamW(DecoupledWeightDecay):
     Args:
         learning_rate: a number or a schedule.
         beta_1, beta_2, epsilon: the paper's are .9, .999, 1e-8.
-        decay: decoupled weight decay, kernels only. big_vision's wd of 1e-4 at lr 1e-3 is 0.1 here.
+        decay: decoupled weight decay, kernels only: a number, or a schedule of the step. big_vision's wd of 1e-4 at lr 1e-3 is 0.1 here.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
     """
@@ -171,11 +179,11 @@ class AdamW(DecoupledWeightDecay):
 
     def __init__(
         self,
-        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        learning_rate: float | LearningRateSchedule = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-8,
-        decay: float = 0.0,
+        decay: float | LearningRateSchedule = 0.0,
         layer_decay: float | None = None,
         name: str = "adamw",
         **kwargs: Any,

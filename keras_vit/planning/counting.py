@@ -175,16 +175,23 @@ def _resnet(stages, width, size, channels, preactivation):
     return rows
 
 
-def _conv_stem(widths, strides, size, channels):
+def _conv_stem(widths, strides, form, size, channels):
     """The rows of a stem of 3x3 convolutions with batch normalisation."""
     rows = []
     for i, (width, stride) in enumerate(zip(widths, strides), 1):
-        rows.append(_conv(f"stem_conv{i}", size, channels, width, 3, stride))
+        residual, before = form == "residual" and i > 1, (*size, channels)
+        rows.append(_conv(f"stem_conv{i}", size, channels, width, 3, 1 if residual else stride))
+        if residual and stride > 1:
+            inputs, pooled = rows[-1].output, (*_halved(size, stride), width)
+            alive = math.prod(inputs) + math.prod(pooled)
+            rows.append(LayerCount(f"stem_pool{i}", pooled, alive=alive, kept=math.prod(pooled)))
         *size, channels = rows[-1].output
         rows += [
             _small(f"stem_norm{i}", (*size, width), 4 * width, 0),
             _small(f"stem_relu{i}", (*size, width)),
         ]
+        if residual and before == (*size, width):
+            rows.append(_small(f"stem_add{i}", before))
     return rows
 
 
@@ -209,7 +216,7 @@ def _patches(spec, size, channels):
     rows = [_small("normalization", (*size, channels))]
     if spec.stem is not None:
         rows += _resnet(spec.stem, spec.stem_width, size, channels, False)
-    rows += _conv_stem(spec.conv_stem, spec.conv_strides, size, channels)
+    rows += _conv_stem(spec.conv_stem, spec.conv_strides, spec.conv_form, size, channels)
     inputs, d = math.prod(spec.patch_size) * rows[-1].output[-1], spec.width
     n = math.prod(grid_size(size, spec.stride))
     patches = dense("patch_encoder", (n, d), inputs, n * (inputs + 2 * d) if spec.patch_norm else 0)

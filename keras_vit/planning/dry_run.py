@@ -148,7 +148,7 @@ def _trained_layers(model):
 
 
 def _model_row(config, model, remark):
-    images = [tuple(t.shape[1:3]) for t in keras.tree.flatten(model.input) if len(t.shape) == 4]
+    images = [tuple(t.shape[-3:-1]) for t in keras.tree.flatten(model.input) if len(t.shape) in (4, 5)]  # 5: of several crops
     size = " x ".join(map(str, images[0])) if images else "?"
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
     trained = _size(model.trainable_variables)
@@ -168,7 +168,8 @@ def _steps_row(resolved, size):
 
 def _optimizer_row(resolved, loss):
     o = resolved["optimizer"]
-    options = [f"weight decay {o['weight_decay']:g}", f"clip {o['clip_norm']:g}" if o["clip_norm"] else "no clipping"]
+    final = "" if o["weight_decay_final"] is None else f" to {o['weight_decay_final']:g}"
+    options = [f"weight decay {o['weight_decay']:g}{final}", f"clip {o['clip_norm']:g}" if o["clip_norm"] else "no clipping"]
     options += [f"{name} {o[name]}" for name in ("layer_decay", "ema", "swa", "lookahead") if o[name]]
     options += [loss] + [f"{name} {resolved[name]:g}" for name in ("mixup", "cutmix") if resolved[name]]
     return f"{o['name']}, {', '.join(options)}"

@@ -67,8 +67,8 @@ def _from_shapes(name, layer, inputs, output):
 
 
 def _described(model):
-    """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none."""
-    if not taps.blocks(model):
+    """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none, or it has no spec."""
+    if not taps.blocks(model) or getattr(model, "spec", None) is None:
         return {}
     first = "normalization" if model.spec is None or getattr(model.spec, "palette", None) is None else "patch_encoder"
     *size, channels = model.get_layer(first).input.shape[1:]

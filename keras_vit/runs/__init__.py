@@ -1,6 +1,6 @@
 """A training run from a config: its directory, checkpoints, faults, seeds and sweeps."""
 
-from keras_vit.runs.durations import resolve_steps
+from keras_vit.io.durations import resolve_steps
 from keras_vit.runs.loop.callbacks import MetricsLog
 from keras_vit.runs.saving.checkpointing import Checkpoints
 from keras_vit.runs.saving.rundir import RunDirectory

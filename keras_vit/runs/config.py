@@ -7,11 +7,11 @@ import re
 
 from absl import logging
 
+from keras_vit.io.durations import is_nothing, resolve_steps
 from keras_vit.io.json_file import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN
-from keras_vit.runs.durations import is_nothing, resolve_steps
 from keras_vit.version import __version__
 
 # Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.
@@ -64,6 +64,11 @@ def check_config(config, replicas=1):
         raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
     if clip_norm is not None and not clip_norm >= 0:
         raise ValueError(f"--config.optimizer.clip_norm={clip_norm}: expected a number above 0, or None for no clipping.")
+    if config.get("whiten") is not None and (config.whiten < 1 or config.init):
+        raise ValueError(
+            f"--config.whiten={config.whiten}: expected a number of training images for a model with random weights, or None"
+            + (f"; the first layer of {config.init} is trained." if config.init else ".")
+        )
     share = config.batch_size // replicas
     if share % config.micro_batches:
         raise ValueError(

@@ -1,13 +1,14 @@
 """The optimizer and the learning-rate schedule of a resolved config."""
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.optim import AdamW, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
+from keras_vit.optim import AdamW, Lookahead, Momentum, Muon, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 
 # name: (class, the keys of a config's optimizer that are arguments of this class)
 OPTIMIZERS = {
     "adamw": (AdamW, ("beta_2",)),
     "radam": (RectifiedAdam, ("beta_2",)),
     "momentum": (Momentum, ("momentum",)),
+    "muon": (Muon, ("momentum", "beta_2")),
 }
 
 
@@ -15,6 +16,14 @@ def make_schedule(resolved):
     """The learning rate as a function of the step."""
     o, s = resolved["optimizer"], resolved["schedule"]
     return WarmupSchedule(o["learning_rate"], resolved["total"], s["warmup"], s["decay"], cooldown=s["cooldown"])
+
+
+def make_decay(resolved):
+    """The weight decay: a number, or from weight_decay to weight_decay_final by a cosine over the run."""
+    o = resolved["optimizer"]
+    if o.get("weight_decay_final") is None:
+        return o["weight_decay"]
+    return WarmupSchedule(o["weight_decay"], resolved["total"], final=o["weight_decay_final"])
 
 
 def make_optimizer(resolved):
@@ -37,7 +46,7 @@ def make_optimizer(resolved):
     optimizer_class, keys = OPTIMIZERS[o["name"]]
     optimizer = optimizer_class(
         make_schedule(resolved),
-        decay=o["weight_decay"],
+        decay=make_decay(resolved),
         layer_decay=o["layer_decay"] or None,
         global_clipnorm=o["clip_norm"] or None,
         **{key: o[key] for key in keys},

@@ -7,6 +7,7 @@ import platform
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
@@ -16,6 +17,7 @@ from keras_vit.data.sources.selection import read_names, without
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Setting
 from keras_vit.io.progress import stage
+from keras_vit.models import whiten
 from keras_vit.optim.wrapper import averaging
 from keras_vit.runs import broken_examples, evals
 from keras_vit.runs.config import check_config, check_same_run, odd_sizes, resolve
@@ -71,6 +73,15 @@ def make_model(config, task, source, resolved, strategy):
         )
         model.optimizer.build(model.trainable_variables)
     return model
+
+
+def whiten_first_layer(config, model, source, strategy):
+    """Gives the first layer of a new model its filters from the first `config.whiten` images of the training, in every process the same ones."""
+    count, size = config.whiten, min(config.whiten, 64)
+    batches = training_batches(source, config.data.train_preprocess, size, config.seed).take(-(-count // size))
+    images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])[:count]
+    with strategy.scope():
+        whiten(model, images)
 
 
 def _agree(strategy, number):
@@ -256,6 +267,9 @@ def _run(config, task, rundir, data_dir, data_service):
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
+    if config.whiten and not start:
+        with stage("Whitening the first layer"):
+            whiten_first_layer(config, model, source, strategy)
     _check_room(rundir, model, config, resolved, source.size)
     rundir.write_json("config.json", content)
     _announce(model, resolved, source, held_out, start)

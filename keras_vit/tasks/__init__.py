@@ -9,6 +9,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.tasks.autoregressive import Autoregressive
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import Classification
+from keras_vit.tasks.dino import SelfDistillation
 from keras_vit.tasks.distillation import Distillation
 from keras_vit.tasks.masked_autoencoding import MaskedAutoencoding
 from keras_vit.tasks.masked_patches import MaskedPatches
@@ -17,6 +18,7 @@ TASKS = {
     "classification": Classification,
     "distillation": Distillation,
     "autoregressive": Autoregressive,
+    "dino": SelfDistillation,
     "masked_autoencoding": MaskedAutoencoding,
     "masked_patches": MaskedPatches,
 }
@@ -29,6 +31,7 @@ __all__ = [
     "MaskedAutoencoding",
     "MaskedPatches",
     "Score",
+    "SelfDistillation",
     "Task",
     "find_task",
 ]

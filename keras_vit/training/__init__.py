@@ -1,6 +1,15 @@
 """keras_vit.Model, whose `fit` is right under every strategy, with the paper's optimizers, schedules, losses and mixing."""
 
-from keras_vit.optim import AdamW, GlobalGradient, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
+from keras_vit.optim import (
+    AdamW,
+    GlobalGradient,
+    Lookahead,
+    Momentum,
+    Muon,
+    RectifiedAdam,
+    StochasticWeightAveraging,
+    WarmupSchedule,
+)
 from keras_vit.training.averages import EvaluateAverage, swap_averages
 from keras_vit.training.distillation import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
@@ -8,8 +17,10 @@ from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy,
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.preprocessing import Preprocessing
+from keras_vit.training.self_distillation import DINOLoss, TeacherEntropy
 
 __all__ = [
+    "DINOLoss",
     "Accuracy",
     "AdamW",
     "Agreement",
@@ -25,6 +36,7 @@ __all__ = [
     "MixupOrCutmix",
     "Model",
     "Momentum",
+    "Muon",
     "Preprocessing",
     "RectifiedAdam",
     "SigmoidCrossEntropy",
@@ -33,6 +45,7 @@ __all__ = [
     "StochasticWeightAveraging",
     "StudentAccuracy",
     "TeacherAccuracy",
+    "TeacherEntropy",
     "WarmupSchedule",
     "swap_averages",
 ]

@@ -17,6 +17,7 @@ from keras_vit.training import (
     Accuracy,
     AdamW,
     Lookahead,
+    Muon,
     RectifiedAdam,
     SoftmaxCrossEntropy,
     StochasticWeightAveraging,
@@ -71,8 +72,8 @@ def averaged():
     return StochasticWeightAveraging(Lookahead(inner, k=2), start=2)
 
 
-def state_after_an_epoch(file):
-    model = dense_on_rows(averaged())
+def state_after_an_epoch(file, optimizer="averaged"):
+    model = dense_on_rows({"averaged": averaged, "muon": muon}[optimizer]())
     model.fit(*rows(48), batch_size=8, shuffle=False, verbose=0)
     np.savez(file, *state.collect(model).values())
 
@@ -94,6 +95,19 @@ def test_lookahead_and_averages_end_where_they_do_on_tensorflow(jax, tmp_path):
         for name in ours:
             np.testing.assert_allclose(theirs[name], ours[name], atol=1e-5, rtol=1e-3)
     assert jax.run(scaled_steps) == 6
+
+
+def muon():
+    return Muon(1e-3, epsilon=1e-4, decay=0.1, global_clipnorm=0.1)
+
+
+def test_muon_ends_where_it_does_on_tensorflow(jax, tmp_path):
+    jax.run(state_after_an_epoch, str(tmp_path / "jax.npz"), "muon")
+    state_after_an_epoch(tmp_path / "tensorflow.npz", "muon")
+    with np.load(tmp_path / "jax.npz") as theirs, np.load(tmp_path / "tensorflow.npz") as ours:
+        assert len(theirs) == len(ours) > 8
+        for name in ours:
+            np.testing.assert_allclose(theirs[name], ours[name], atol=1e-4, rtol=1e-3)
 
 
 def trained_clone():

@@ -60,6 +60,7 @@ OPTIMIZERS = {
     "Adam global_clipnorm": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1),
     "AdamW ema": lambda: keras.optimizers.AdamW(1e-3, epsilon=1e-4, use_ema=True, ema_momentum=0.9),
     "Adam scaled": lambda: keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1, loss_scale_factor=8.0),
+    "Muon": lambda: keras_vit.training.Muon(1e-3, epsilon=1e-4, global_clipnorm=0.1),
     "mixin": lambda: GlobalSGD(0.1, global_clipnorm=0.1),
 }
 

@@ -48,6 +48,23 @@ def test_measures_equal_scikit_learn():
     assert measures["mean_recall"] == pytest.approx(metrics.balanced_accuracy_score(labels, best), rel=1e-5)
 
 
+def test_with_flips_the_logits_are_the_mean_of_both_ways():
+    """Images of two pixels beside each other, by a dense layer: mirrored, its rows change places."""
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (30, 1, 2, 1), dtype="uint8"), rng.integers(0, 4, 30)
+    image = keras.Input((1, 2, 1))
+    model = Model(image, keras.layers.Dense(4)(keras.layers.Flatten()(image) / 255))
+    kernel = 9 * rng.normal(size=(2, 4))
+    model.set_weights([kernel, rng.normal(size=4)])
+    source = from_arrays(pixels, labels, class_names=list("abcd"))
+    setting = Setting(model, batch_size=16, source=source, preprocess="decode(1)")
+    plain, both = (Classification(flips=flips).prepare(setting)() for flips in (False, True))
+    values, bias = pixels.reshape(30, 2) / 255, model.get_weights()[1]
+    for evaluation, x in ((plain, values), (both, (values + values[:, ::-1]) / 2)):
+        assert evaluation.measures["top1"] == np.mean((x @ kernel + bias).argmax(-1) == labels)
+    assert both.details["flips"] is True and "flips" not in plain.details
+
+
 def test_without_a_confusion_matrix_the_recalls_are_the_same():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(40, 4)).astype("float32"), rng.integers(0, 4, 40)

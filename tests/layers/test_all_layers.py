@@ -25,6 +25,7 @@ CASES = [
     ("PatchGrid", {"grid": (1, 5), "prefix": 1}, TOKENS),
     ("StdConv2D", {"filters": 8, "kernel_size": 7, "strides": 2}, (2, 8, 10, 3)),
     ("StdConv2D", {"filters": 8, "kernel_size": 3, "strides": 2, "padding": "fixed", "form": "variance"}, (2, 8, 11, 4)),
+    ("BatchNormalization", {"momentum": 0.9}, (2, 8, 6, 16)),
     ("BottleneckUnit", {"filters": 32, "strides": 2}, (2, 8, 6, 32)),
     ("BottleneckUnit", {"filters": 32, "preactivation": True, "remat": True}, (2, 4, 6, 128)),
     ("ClassToken", {}, TOKENS),
@@ -79,7 +80,8 @@ def make(case, layer=None, **kwargs):
     rng = np.random.default_rng(1)
     for weight in layer.weights:
         if "seed" not in weight.path:
-            weight.assign(0.3 * rng.normal(size=weight.shape))
+            value = 0.3 * rng.normal(size=weight.shape)
+            weight.assign(0.1 + np.abs(value) if weight.path.endswith("variance") else value)
     scale = 255.0 if shape == IMAGE else 1.0
     return layer, (scale * rng.random(shape)).astype("float32")
 

@@ -59,6 +59,32 @@ def test_a_file_and_another_size_keep_the_stem_with_its_statistics(trained, tmp_
             np.testing.assert_array_equal(a, b)
 
 
+def test_the_residual_form_pools_and_adds_where_the_shape_stays(tmp_path):
+    """Against NumPy: convolution, maxima of 2 x 2, normalisation, ReLU, sum."""
+    form = {"conv_stem": (8, 16, 16), "conv_strides": (2, 2, 1), "conv_form": "residual"}
+    model = keras_vit.ViT("Ti/1", **form, **SMALL)
+    assert model.grid == (8, 8)
+    x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")
+    maps = {name: model.get_layer(name).output for name in ("stem_relu1", "stem_relu2", "stem_add3")}
+    one, two, three = (keras.ops.convert_to_numpy(y) for y in keras.Model(model.input, list(maps.values()))(x))
+
+    def convolved(x, i):
+        kernel = model.get_layer(f"stem_conv{i}").kernel.numpy()
+        padded, (h, w) = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), x.shape[1:3]
+        parts = [padded[:, r : r + h, s : s + w] @ kernel[r, s] for r in range(3) for s in range(3)]
+        return sum(parts)
+
+    def rectified(x):
+        return np.maximum(x / np.sqrt(1 + 1e-3), 0)  # by running statistics of 0 and 1
+
+    pooled = convolved(one, 2).reshape(2, 8, 2, 8, 2, 16).max((2, 4))
+    np.testing.assert_allclose(two, rectified(pooled), atol=1e-4)
+    np.testing.assert_allclose(three, two + rectified(convolved(two, 3)), atol=1e-4)
+    model.get_layer("head").kernel.assign(np.ones((32, 10)))  # zeros would be refused as untrained
+    model.save(str(tmp_path / "m.keras"))
+    np.testing.assert_array_equal(keras_vit.load(str(tmp_path / "m.keras")).predict(x, verbose=0), model.predict(x, verbose=0))
+
+
 @pytest.mark.parametrize("name", ["out.npz", "folder"])
 def test_formats_without_such_a_stem_refuse_it(trained, tmp_path, name):
     with pytest.raises(ValueError, match=r"cannot express this model: conv_stem=\(8, 16, 32\)"):
@@ -72,6 +98,8 @@ def test_formats_without_such_a_stem_refuse_it(trained, tmp_path, name):
         ({"conv_stem": 32}, r"one number per convolution, such as \(32, 64\), got 32"),
         ({"conv_stem": (8, 8), "conv_strides": (2,)}, "2 convolutions, conv_strides 1 strides"),
         ({"conv_stem": (8,), "stem": (1,)}, "exclude each other"),
+        ({"conv_stem": (8,), "conv_form": "resnet"}, "Unknown conv_form 'resnet'.*Valid: plain, residual"),
+        ({"conv_form": "residual"}, "has no effect: there is no conv_stem"),
     ],
 )
 def test_mistakes_are_clear_errors(options, message):

@@ -162,15 +162,6 @@ def test_what_does_not_go_together_is_refused(options, message, tiny):
         tiny(**options)
 
 
-def test_models_that_hide_patches_add_positions_once(tiny):
-    from keras_vit.models.masked_autoencoder import check_encoder
-
-    check_encoder(tiny(positions="learned2d").spec, "A MaskedAutoencoder")
-    for options in ({"positions": "rope2d"}, {"positions_at": "shared"}):
-        with pytest.raises(ValueError, match="positions here are added once, at the stem"):
-            check_encoder(tiny(**options).spec, "A MaskedAutoencoder")
-
-
 def test_fewer_tokens_go_with_no_positions_and_with_those_at_the_stem(tiny, pixels):
     for positions in ("none", "learned2d", "sincos1d"):
         assert np.isfinite(tiny(positions=positions, token_merging=1)(pixels)).all()

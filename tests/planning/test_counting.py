@@ -48,6 +48,7 @@ FORMS = [
     ("Ti/4", 8, 5, 3, {"pool": "map"}),
     ("Ti/4", 8, 5, 3, {"pool": "token_gap", "fc_norm": True, "pre_logits": 7}),
     ("Ti/2", (32, 16), 5, 3, {"conv_stem": (8, 16), "conv_strides": (2, 1), "pool": "gap", "positions": "sincos2d"}),
+    ("Ti/1", (32, 16), 5, 3, {"conv_stem": (8, 16, 16), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": 5, "registers": 2, "patch_dropout": 0.2, "pool": "token_gap"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": (3, 5), "patch_dropout": 0.5, "patch_dropout_block": 1, "pool": "map"}),
     ("Ti/4", (8, 12), 5, 3, {"positions": "none"}),

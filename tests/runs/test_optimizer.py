@@ -3,7 +3,7 @@
 import pytest
 
 from keras_vit.runs.optimizer import make_optimizer
-from keras_vit.training import AdamW, Lookahead, Momentum, RectifiedAdam, StochasticWeightAveraging
+from keras_vit.training import AdamW, Lookahead, Momentum, Muon, RectifiedAdam, StochasticWeightAveraging
 
 RESOLVED = {
     "total": 100,
@@ -32,12 +32,14 @@ def test_configs_name_their_optimizers():
     assert type(configured()) is RectifiedAdam and configured().beta_2 == 0.99 and configured().decay == 0.2
     assert type(configured(name="adamw", ema=0.9)) is AdamW and configured(name="adamw", ema=0.9).ema_momentum == 0.9
     assert type(configured(name="momentum")) is Momentum and configured(name="momentum").momentum == 0.8
+    muon = configured(name="muon")
+    assert type(muon) is Muon and (muon.momentum, muon.beta_2) == (0.8, 0.99)
     optimizer = configured(lookahead=4, lookahead_rate=0.8, swa=75)
     assert (type(optimizer), optimizer.start, type(optimizer.inner_optimizer)) == (StochasticWeightAveraging, 75, Lookahead)
     assert (optimizer.inner_optimizer.k, optimizer.inner_optimizer.alpha) == (4, 0.8)
     optimizer = configured(lookahead=4, ema=0.9)
     assert optimizer.use_ema and optimizer.ema_momentum == 0.9 and not optimizer.inner_optimizer.use_ema
-    with pytest.raises(ValueError, match='Unknown optimizer "adam". Did you mean "adamw". Valid: adamw, radam, momentum'):
+    with pytest.raises(ValueError, match='Unknown optimizer "adam". Did you mean "adamw". Valid: adamw, radam, momentum, muon'):
         configured(name="adam")
     with pytest.raises(ValueError, match="one kind of averaged weights"):
         configured(swa=75, ema=0.9)

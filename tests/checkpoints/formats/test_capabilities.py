@@ -16,9 +16,9 @@ SIZE = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 32}
 # The fields that each format has no words for.
 FEWER_TOKENS = " token_merging patch_dropout patch_dropout_block"
 NOT_EXPRESSED = {
-    "google": "distillation_token registers layer_scale qk_norm qkv_bias patch_norm fc_norm mlp_form conv_stem conv_strides",
-    "timm": "head_dim pre_logits patch_norm conv_stem conv_strides",
-    "huggingface": "head_dim pre_logits qk_norm patch_norm fc_norm stem stem_width conv_stem conv_strides",
+    "google": "distillation_token registers layer_scale qk_norm qkv_bias patch_norm fc_norm mlp_form conv_stem conv_strides conv_form",
+    "timm": "head_dim pre_logits patch_norm conv_stem conv_strides conv_form",
+    "huggingface": "head_dim pre_logits qk_norm patch_norm fc_norm stem stem_width conv_stem conv_strides conv_form",
 }
 
 

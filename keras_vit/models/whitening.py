@@ -1,0 +1,72 @@
+"""The first layer from the statistics of patches: filters whose responses are uncorrelated, as the fastest CIFAR-10 trainings begin (airbench,
+arXiv 2404.00498, section 3.2). The model then learns from the first step on what differs between patches, not what they share."""
+
+import keras
+import numpy as np
+
+from keras_vit.models.spec import ViTSpec
+
+SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
+
+
+def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> np.ndarray:
+    """Filters whose responses over all windows of the images are uncorrelated, each of mean square 1, strongest components first.
+
+    Args:
+        pixels: normalised images (b, height, width, c).
+        size: (p, q) of a filter.
+        count: how many, at most p * q * c.
+
+    Returns:
+        (p, q, c, count) float32; of a filter and its negative the one whose largest weight is positive.
+    """
+    p, q, c = *size, pixels.shape[-1]
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, (p, q), axis=(1, 2))  # (b, h, w, c, p, q)
+    moments = np.zeros((p * q * c, p * q * c))
+    for image in windows:
+        rows = image.transpose(0, 1, 3, 4, 2).reshape(-1, p * q * c).astype("float64")  # (h, w, c, p, q) -> (h*w, p*q*c)
+        moments += rows.T @ rows
+    moments /= windows.shape[0] * windows.shape[1] * windows.shape[2]
+    squares, vectors = np.linalg.eigh(moments)
+    order = np.argsort(-squares, kind="stable")[:count]
+    filters = vectors[:, order] / np.sqrt(squares[order] + SMALLEST)
+    filters *= np.sign(filters[np.abs(filters).argmax(0), np.arange(len(order))])
+    return filters.reshape(p, q, c, len(order)).astype("float32")
+
+
+def _first_layer(model):
+    """The convolution or the patch embedding that sees the pixels, and whether a ReLU follows it.
+
+    Raises:
+        ValueError: for a model whose first layer normalises its own kernel or its pixels, or that has none.
+    """
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, ViTSpec) or spec.stem is not None or spec.patch_norm:
+        raise ValueError(
+            f'"{model.name}" has no first layer to whiten: a ViT is needed, without patch_norm, plain or with conv_stem. Leave whitening out.'
+        )
+    name = "stem_conv1" if spec.conv_stem else "patch_encoder"
+    return next(layer for layer in model._flatten_layers() if layer.name == name), bool(spec.conv_stem)
+
+
+def whiten(model: keras.Model, images: np.ndarray) -> None:
+    """Sets the first kernel of a new model to whitening filters; before a ReLU each is followed by its negative.
+
+    Channels beyond the number of components (27 of a 3x3 filter on colours, 54 with negatives) keep their random values.
+
+    Args:
+        model: a ViT, plain or with conv_stem.
+        images: some hundred images or more, pixels 0..255 (b, height, width, c), such as the run trains on.
+
+    Raises:
+        ValueError: for a model without such a layer.
+    """
+    layer, rectified = _first_layer(model)
+    kernel = keras.ops.convert_to_numpy(layer.kernel).copy()  # (p, q, c, d)
+    *size, channels, width = kernel.shape
+    pixels = (np.asarray(images, "float32") - np.float32(model.spec.mean)) / np.float32(model.spec.std)
+    filters = whitening_filters(pixels, tuple(size), min(size[0] * size[1] * channels, width // 2 if rectified else width))
+    if rectified:
+        filters = np.concatenate([filters, -filters], axis=-1)
+    kernel[..., : filters.shape[-1]] = filters
+    layer.kernel.assign(kernel)

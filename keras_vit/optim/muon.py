@@ -1,0 +1,94 @@
+"""Muon: the momentum of every hidden matrix is made orthogonal before the step (Jordan et al., kellerjordan.github.io/posts/muon, 2024)."""
+
+import math
+import re
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.registration import serializable
+from keras_vit.optim.optimizers import KERNELS, AdamW
+
+# x -> a x + b x^3 + c x^5, which moves singular values towards 1: its author's, with a steep slope at 0.
+QUINTIC = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+RMS = 0.2  # of a step's values, about that of Adam's steps (arXiv 2502.16982, section 2.2): one learning rate for both
+
+
+def orthogonalized(matrix: Any) -> Any:
+    """A matrix (n, m) with the singular vectors of `matrix` and singular values of about 1 (0.7 to 1.2), by Newton-Schulz iterations."""
+    a, b, c = QUINTIC
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = ops.transpose(matrix) if tall else matrix  # so that the square is the smaller one
+    x = x / (ops.norm(x) + 1e-7)
+    for _ in range(ITERATIONS):
+        square = ops.matmul(x, ops.transpose(x))
+        x = a * x + ops.matmul(b * square + c * ops.matmul(square, square), x)
+    return ops.transpose(x) if tall else x
+
+
+def is_hidden(path: str, shape: tuple) -> bool:
+    """Whether Muon trains a variable: a kernel, but for those of heads and of a stem's first convolution."""
+    layer, _, name = path.rpartition("/")
+    return name in KERNELS and len(shape) >= 2 and not re.search(r"(^|/)(head\w*|stem_conv1?)$", layer)
+
+
+@serializable
+class Muon(AdamW):
+    """Muon for hidden kernels: m = momentum m + g; w -= lr (0.2 sqrt(max(n, k)) orthogonal(g + momentum m) + decay w). AdamW for the rest.
+
+    A kernel counts as a matrix (n, k) of its last axis k and all others n. The rest are biases, normalisations, tokens, positions, the
+    head, and the first convolution of a stem: the first and last layers, as its author advises.
+
+    Args:
+        learning_rate: a number or a schedule, for both: a Muon step is about as large as one of Adam.
+        momentum: of Muon.
+        beta_1, beta_2, epsilon: of AdamW.
+        **kwargs: decay and layer_decay as in AdamW, and Keras' optimizer arguments.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        momentum: float = 0.95,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        name: str = "muon",
+        **kwargs: Any,
+    ):
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
+        self._check_rates(momentum=momentum)
+        self.momentum = momentum
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._hidden = [is_hidden(v.path, v.shape) for v in variables]
+
+    def add_optimizer_variables(self, trainable_variables, name, initializer="zeros"):
+        """Keras' add_optimizer_variables; hidden kernels have no second moment, None in its place."""
+        if name != "velocity":
+            return super().add_optimizer_variables(trainable_variables, name, initializer)
+        rest = [v for v in trainable_variables if not is_hidden(v.path, v.shape)]
+        made = iter(super().add_optimizer_variables(rest, name, initializer))
+        return [None if is_hidden(v.path, v.shape) else next(made) for v in trainable_variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        i = self._get_variable_index(variable)
+        if not self._hidden[i]:
+            return super().update_step(gradient, variable, learning_rate)
+        gradient, velocity = ops.cast(gradient, variable.dtype), self._slots[0][i]
+        new = self.momentum * velocity + gradient
+        self.assign(velocity, new)
+        n, k = math.prod(variable.shape[:-1]), variable.shape[-1]
+        matrix = ops.reshape(gradient + self.momentum * new, (n, k))  # (h, w, c, k) -> (n, k), of a convolution
+        step = ops.reshape(orthogonalized(matrix) * (RMS * math.sqrt(max(n, k))), variable.shape)
+        if self._decays[i]:
+            step = step + self.decay_now(variable.dtype) * variable
+        self.assign_sub(variable, ops.cast(learning_rate * self._multipliers[i], variable.dtype) * step)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "momentum": self.momentum}

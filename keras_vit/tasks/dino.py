@@ -1,0 +1,170 @@
+"""DINO (arXiv 2104.14294): features without labels, by agreeing on an image over crops of it."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import tensorflow as tf
+from ml_collections import ConfigDict
+
+from keras_vit.checkpoints import load
+from keras_vit.data import parse
+from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
+from keras_vit.inspection import report
+from keras_vit.io.durations import resolve_steps
+from keras_vit.models import DINO, build
+from keras_vit.models.self_distillation import GLOBAL
+from keras_vit.tasks.base import Task
+from keras_vit.tasks.classification import spec_overrides
+from keras_vit.training import DINOLoss, TeacherEntropy
+
+_COLOUR = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
+_SHOWN = 8  # images of the report
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """config.objective: the arguments of keras_vit.DINO with the paper's values for ViT-S/16, durations as in a config, and the crops.
+
+    Attributes:
+        outputs, hidden, bottleneck, depth, scale: of the projection heads.
+        local_size, local_crops: pixels and number of the small crops.
+        momentum, center_momentum: of the teacher, at first, and of its centre.
+        student_temperature: of the student.
+        temperature, first_temperature, temperature_warmup: of the teacher, at first, and how long it rises.
+        frozen: how long the head's last layer does not learn.
+        first_crop, second_crop, local_crop: preprocessing texts of the crops, with {size} for their height and width.
+    """
+
+    outputs: int = 65_536
+    hidden: int = 2048
+    bottleneck: int = 256
+    depth: int = 3
+    scale: bool = False
+    local_size: int | tuple[int, int] = 96
+    local_crops: int = 8
+    momentum: float = 0.996
+    center_momentum: float = 0.9
+    student_temperature: float = 0.1
+    temperature: float = 0.07
+    first_temperature: float = 0.04
+    temperature_warmup: int | str = "30%"
+    frozen: int | str = "1 epochs"
+    first_crop: str = "random_resized_crop({size}, scale=(0.25, 1), method='bicubic')|" + _COLOUR + "|gaussian_blur(1.0)"
+    second_crop: str = (
+        "random_resized_crop({size}, scale=(0.25, 1), method='bicubic')|" + _COLOUR + "|gaussian_blur(0.1)|solarize(0.2)"
+    )
+    local_crop: str = "random_resized_crop({size}, scale=(0.05, 0.25), method='bicubic')|" + _COLOUR + "|gaussian_blur(0.5)"
+
+
+_PASSED_ON = tuple(
+    "outputs hidden bottleneck depth scale local_size local_crops momentum center_momentum temperature first_temperature".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTraining(LossAndMetrics):
+    """The loss and metrics of the model that was trained, of which a run leaves only the encoder.
+
+    Attributes:
+        model: the trained model; None outside its run.
+    """
+
+    model: keras.Model | None = None
+
+    def prepare(self, setting):
+        if self.model is None:
+            raise ValueError(
+                "A run of DINO leaves an encoder, which has no loss of its own. Measure its features: --evals=\"knn(source='cifar10')\", or the "
+                "verb probe."
+            )
+        return super().prepare(dataclasses.replace(setting, model=self.model))
+
+
+class SelfDistillation(Task):
+    """keras_vit.DINO: the run saves, measures and exports the teacher's encoder, a ViT or BiT without a head."""
+
+    Options = Options
+
+    def __init__(self, config: ConfigDict):
+        super().__init__(config)
+        self._trained: keras.Model | None = None
+
+    def check_config(self):
+        super().check_config()
+        self._crops()
+
+    def _sizes(self):
+        """(height, width) of the large crops and of the small ones; the model checks them."""
+        sizes = (self.config.model.image_size, self.options.local_size)
+        return [tuple(size) if isinstance(size, (tuple, list)) else (size, size) for size in sizes]
+
+    def _crops(self):
+        """The preprocessings of the crops, in order: the two large ones, then the small one."""
+        options, (large, small) = self.options, self._sizes()
+        texts = {"first_crop": large, "second_crop": large, "local_crop": small}
+        try:
+            return [parse(getattr(options, name).replace("{size}", f"{h}, {w}")) for name, (h, w) in texts.items()]
+        except ValueError as error:
+            raise ValueError(f"config.objective.first_crop, second_crop or local_crop: {error}") from None
+
+    def select(self, example: dict[str, Any]) -> tuple:
+        """({"global": (2, h, w, c), "local": (v, h, w, c)}, 0): each crop is drawn by a seed folded from the example's."""
+        first, second, local = self._crops()
+        sizes, count = self._sizes(), self.options.local_crops
+
+        def crop(number, preprocess, size):
+            seed = tf.cast(tf.random.experimental.stateless_fold_in(example["seed"], number), tf.int64)
+            pixels = preprocess.image(example["image"], seed if preprocess.random else None)
+            if not pixels.shape[:2].is_compatible_with(size):
+                raise ValueError(
+                    f'"{preprocess.text}" gives crops of {tuple(pixels.shape[:2])} pixels, expected {size}: write {{size}} in it.'
+                )
+            return tf.ensure_shape(pixels, (*size, self.config.model.channels))
+
+        crops = {"global": tf.stack([crop(i, text, sizes[0]) for i, text in enumerate((first, second))])}
+        if count:
+            crops["local"] = tf.stack([crop(GLOBAL + i, local, sizes[1]) for i in range(count)])
+        return crops, tf.constant(0, tf.int32)
+
+    def build(self, source: Any) -> keras.Model:
+        config = self.config
+        encoder = build(config.model.variant, **self._common(), classes=None, **spec_overrides(config))
+        return self._around(encoder, source)
+
+    def load(self, source: Any) -> keras.Model:
+        """DINO goes on from the weights of a trained model, without its head."""
+        return self._around(load(self.config.init, head="drop", **self._common(), **spec_overrides(self.config)), source)
+
+    def _common(self):
+        model, text = self.config.model, self.config.data.eval_preprocess
+        names = ("image_size", "channels", "remat")
+        return {**{name: model[name] for name in names}, "preprocessing": text, "dtype": self.config.dtype}
+
+    def _around(self, encoder, source):
+        """The DINO that trains an encoder."""
+        config, options = self.config, self.options
+        total = resolve_steps(config.total, config.batch_size, source.size)
+        durations = {"temperature_steps": options.temperature_warmup, "frozen_steps": options.frozen}
+        steps = {name: resolve_steps(value, config.batch_size, source.size, total) for name, value in durations.items()}
+        return DINO(encoder, steps=total, **steps, **{name: getattr(options, name) for name in _PASSED_ON})
+
+    def loss(self, source: Any) -> keras.losses.Loss:
+        return DINOLoss(self.options.student_temperature)
+
+    def metrics(self, model: keras.Model) -> list[keras.metrics.Metric]:
+        return [TeacherEntropy()]
+
+    def deliver(self, model: keras.Model) -> keras.Model:
+        """The teacher's encoder."""
+        self._trained = model
+        return model.get_encoder()
+
+    def evaluator(self) -> OfTraining:
+        return OfTraining(self.loss, self.metrics, self._trained)
+
+    def report(self, model, evaluation, samples, records):
+        entropy = report.learning_curves(records, "teacher_entropy", "entropy of the teacher, nats")
+        images = samples[0]["global"][:_SHOWN, 0]
+        attention = [report.attention(model, images)] if len(images) and hasattr(model.spec, "heads") else []
+        return [*super().report(model, evaluation, samples, records), entropy, *attention]

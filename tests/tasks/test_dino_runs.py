@@ -1,0 +1,144 @@
+"""Runs of DINO: crops are an example's own, runs resume bit for bit and leave the teacher's encoder, which fine-tuning starts from."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.data import open_source, training_batches
+from keras_vit.planning import dry_run
+from keras_vit.runs import RunDirectory, run, training_run
+from keras_vit.tasks import find_task
+from trainers import config_files
+
+SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+
+
+@pytest.fixture
+def config():
+    """DINO of a few steps on the digits, enlarged to 16 pixels, with crops of 16 and 8."""
+    config = config_files.load_config("digits_pretrain")
+    config.update(task="dino", total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False)
+    config.mixup = None
+    config.loss.label_smoothing = 0.0
+    config.model.update(SMALL, image_size=16, drop_path=0.1)
+    for name in ("train_preprocess", "eval_preprocess"):
+        config.data[name] = "decode(1)|resize(16, 16)"
+    config.data.update(train="train[:64]", evaluation="test[:32]")
+    config.objective.update(outputs=16, hidden=16, bottleneck=8, local_size=8, local_crops=2, frozen="2 steps")
+    for name, scale in (("first_crop", "(0.4, 1)"), ("second_crop", "(0.4, 1)"), ("local_crop", "(0.1, 0.4)")):
+        config.objective[name] = f"random_resized_crop({{size}}, scale={scale})"
+    return config
+
+
+def task_of(config):
+    return find_task("dino")(config)
+
+
+def example(value=0):
+    image = np.random.default_rng(value).integers(0, 256, (20, 20, 1), dtype="uint8")
+    return {"image": tf.constant(image), "seed": tf.constant([value, 1], tf.int64)}
+
+
+def test_crops_are_drawn_by_the_examples_own_seed(config):
+    task = task_of(config)
+    (x, y), (again, _), (other, _) = (
+        task.select(example()),
+        task.select(example()),
+        task.select({**example(), "seed": example(1)["seed"]}),
+    )
+    assert x["global"].shape == (2, 16, 16, 1) and x["local"].shape == (2, 8, 8, 1) and int(y) == 0
+    for name in x:
+        np.testing.assert_array_equal(x[name], again[name])
+        assert np.any(x[name] != other[name]) and np.any(x[name][0] != x[name][1])
+    with tf.device("cpu"):
+        source = open_source("digits", "train[:64]")
+        batches = [next(iter(training_batches(source, "decode(1)", 8, 0, step, select=task.select)))[0] for step in (0, 0, 1)]
+    np.testing.assert_array_equal(batches[0]["local"], batches[1]["local"])
+    assert np.any(batches[0]["local"].numpy() != batches[2]["local"].numpy())
+
+
+def test_it_learns_and_leaves_an_encoder_with_a_report(config, tmp_path):
+    config.update(total="20 steps", evaluate="10 steps", checkpoint="20 steps")
+    config.evals.knn = {"source": "digits", "train": "train[:100]", "test": "test[:50]", "every": "10 steps"}
+    config.evals.knn.preprocess = "decode(1)|resize(16, 16)"
+    model, measures = run(config, tmp_path / "run")
+    records = RunDirectory(tmp_path / "run").metrics()
+    assert [record["step"] for record in records] == [10, 20] and all(0 <= record["knn/top1"] <= 1 for record in records)
+    assert measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5) and measures["examples"] == 32
+    encoder = keras_vit.load(tmp_path / "run")
+    assert type(encoder) is keras_vit.ViT is type(model) and encoder.classes is None and encoder.preprocessing
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "entropy of the teacher" in page and "Attention" in page
+    assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["teacher_entropy"] > 0
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly, monkeypatch):
+    monkeypatch.setattr(training_run, "finish", lambda config, task, model, *_: (model, {"loss": 0.0, "examples": 32}))
+    whole, _ = run(config, tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        save = RunDirectory.save
+
+        def save_and_die(self, step, *arguments):
+            save(self, step, *arguments)
+            raise Stop
+
+        patch.setattr(RunDirectory, "save", save_and_die)
+        with pytest.raises(Stop):
+            run(config, tmp_path / "stopped")
+    assert list(RunDirectory(tmp_path / "stopped").checkpoints()) == [3]
+    again, _ = run(config, tmp_path / "stopped")
+    assert int(again.get_layer("sharpening").step) == 6
+    for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_its_durations_become_steps_and_it_starts_from_a_trained_model(config, tmp_path):
+    source = open_source("digits", "train[:64]")
+    config.objective.update(temperature_warmup="50%", frozen="1 epochs")
+    made = task_of(config).model(source).get_config()
+    assert (made["steps"], made["temperature_steps"], made["frozen_steps"]) == (6, 3, 4)
+    trained = keras_vit.ViT("Ti/4", image_size=16, channels=1, classes=10, pool="gap", **SMALL)
+    trained.save(tmp_path / "m.keras")
+    config.init = str(tmp_path / "m.keras")
+    model = task_of(config).model(source)
+    for ours, theirs in zip(model.student.get_weights(), trained.get_weights()):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_its_plan_counts_what_trains(config):
+    config.optimizer.weight_decay_final = 0.4
+    text = dry_run.plan(config, config_files.packaged("lib.datasets").DATASETS)
+    assert "16 x 16 px" in text and "DINOLoss" in text and "weight decay 0.05 to 0.4" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"local_crop": "random_crop(4)|nois(3)"},
+            'config.objective.first_crop, second_crop or local_crop: Unknown preprocessing op "nois"',
+        ),
+        ({"first_crop": "random_resized_crop(12)"}, r"gives crops of \(12, 12\) pixels, expected \(16, 16\): write {size} in it"),
+        ({"local_size": 7}, "local_size|divisible"),
+        ({"momentun": 0.9}, 'no option "momentun".*Did you mean "momentum"'),
+    ],
+)
+def test_options_that_make_no_sense_are_clear_errors(config, options, message):
+    config.objective.update(options)
+    with pytest.raises(ValueError, match=message):
+        task = task_of(config)
+        task.check_config()
+        task.select(example())
+        task.model(open_source("digits", "train[:64]"))
+
+
+def test_the_encoder_of_a_run_has_no_loss_to_evaluate(config):
+    with pytest.raises(ValueError, match="leaves an encoder.*--evals"):
+        task_of(config).evaluator().prepare(None)
