@@ -1,5 +1,7 @@
 """Masked autoencoding and masked patch prediction as tasks: runs, resuming, replicas, JAX, plans, reports, fine-tuning."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -102,9 +104,15 @@ def trained(name, scope, **compiled):
     return before, [np.array(v) for v in kept], history
 
 
+@functools.cache
+def two():
+    """MirroredStrategy on two devices. A process can have only one."""
+    return strategy("mirrored")
+
+
 def compared(name):
     """(how far the weights of two replicas are from those of one device, the losses of one and of both)."""
-    one, both = trained(name, strategy("one")), trained(name, strategy("mirrored"))
+    one, both = trained(name, strategy("one")), trained(name, two())
     return distance(one, both), one[2]["loss"], both[2]["loss"]
 
 
