@@ -5,6 +5,8 @@
 After the colon: cifar10, a small ViT on CPUs, or S/16, the paper's recipe for ImageNet (`--strategy=tpu --config.dtype=mixed_bfloat16
 --config.steps_per_execution=100`), not run here. DIR holds tensorflow-datasets' data. What comes out is a ViT without a head, which
 `--config.init` fine-tunes.
+
+On CIFAR-10 a step takes 1.15 s of processor time (a busy AMD EPYC): 2400 steps are about twenty minutes of two cores.
 """
 
 from .lib import cifar10, common
@@ -32,11 +34,11 @@ def _cifar10():
     for name in ("first_crop", "second_crop"):
         config.objective[name] = f"random_resized_crop({{size}}, scale=(0.4, 1))|{colour}"
     config.objective.local_crop = f"random_resized_crop({{size}}, scale=(0.1, 0.4))|{colour}"
-    config.total = "6000 steps"
-    config.evaluate = config.checkpoint = "1000 steps"
+    config.total = "2400 steps"
+    config.evaluate = config.checkpoint = "400 steps"
     config.schedule.warmup = "10%"
     config.optimizer.update(learning_rate=1e-3, beta_2=0.999, weight_decay=0.04, weight_decay_final=0.4, clip_norm=3.0)
-    cifar10.nearest_neighbours(config, "1000 steps")
+    cifar10.nearest_neighbours(config, "800 steps")
     return config
 
 

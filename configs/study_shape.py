@@ -23,6 +23,7 @@ TOGETHER = ((2, 32, 64, 0), (4, 64, 128, 1), (6, 96, 192, 1))  # depth, width, M
 def get_config(argument=""):
     [data] = choose(argument, CHOICES)
     config, patches = study.base(data), PATCHES[data]
+    config.model.patch_size = patches[1]  # so that the point of all lines is the same config
     parts = ["model.depth=1,2,4,8", "model.width=32,64,128", "model.mlp_dim=32,128,512"]
     parts.append(f"model.patch_size={','.join(map(str, patches))}")
     for depth, width, mlp_dim, i in TOGETHER:

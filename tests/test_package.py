@@ -24,7 +24,7 @@ ALLOWED = {
     "inspection": {"io", "data", "layers", "models", "training"},
     "serving": {"io", "data", "models", "training"},
     "evaluation": {"io", "data", "distribution", "inspection", "models", "training"},
-    "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "models", "optim", "training"},
+    "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "layers", "models", "optim", "training"},
     "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},
     "planning": {
         "io",

@@ -208,7 +208,14 @@ class MultiHeadSelfAttention(ComposedLayer):
 
         Returns:
             (output (b, 1, d), keys and values with those of this token).
+
+        Raises:
+            ValueError: for a layer that is not causal, or whose positions need all tokens at once.
         """
+        if not self.causal or self.positions is not None:
+            raise ValueError(
+                f"Token by token an attention must be causal and without positions of its own, got causal={self.causal}, positions={self.positions!r}."
+            )
         keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))
         values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
         weights = masked_softmax(self._scores(x, keys), ops.arange(keys.shape[2]) <= place)  # (b, k, 1, n)

@@ -40,7 +40,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
             f'Crops of several sizes need positions that can be interpolated, {", ".join(KINDS)}, or none: positions="{spec.positions}" are in '
             "the attention, for one grid."
         )
-    if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", 0.0):
+    if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", None):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
     grid = grid_size(size, spec.stride) if hasattr(spec, "stride") else None
 

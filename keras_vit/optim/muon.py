@@ -87,7 +87,7 @@ class Muon(AdamW):
         matrix = ops.reshape(gradient + self.momentum * new, (n, k))  # (h, w, c, k) -> (n, k), of a convolution
         step = ops.reshape(orthogonalized(matrix) * (RMS * math.sqrt(max(n, k))), variable.shape)
         if self._decays[i]:
-            step = step + self.decay * variable
+            step = step + self.decay_now(variable.dtype) * variable
         self.assign_sub(variable, ops.cast(learning_rate * self._multipliers[i], variable.dtype) * step)
 
     def get_config(self) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
             raise ValueError(
                 f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=, which is for kernels only."
             )
+        decay = keras.saving.deserialize_keras_object(decay) if isinstance(decay, dict) else decay
         if not isinstance(decay, LearningRateSchedule) and decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
             raise ValueError(
                 f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
@@ -79,7 +80,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
             if kwargs.get(norm) is not None and kwargs[norm] <= 0:
                 raise ValueError(f"{type(self).__name__}: {norm} must be positive, or None for no clipping. Got {kwargs[norm]}.")
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
-        self.decay = keras.saving.deserialize_keras_object(decay) if isinstance(decay, dict) else decay
+        self.decay = decay
         self.layer_decay = layer_decay
 
     def _check_rates(self, **rates):
@@ -102,9 +103,13 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
         step = self.step(ops.cast(gradient, variable.dtype), *(slot[i] for slot in self._slots))
         if self._decays[i]:
-            decay = self.decay(self.iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
-            step = step + ops.cast(decay, variable.dtype) * variable
+            step = step + self.decay_now(variable.dtype) * variable
         self.assign_sub(variable, lr * step)
+
+    def decay_now(self, dtype: str) -> Any:
+        """The weight decay of the present step."""
+        decay = self.decay(self.iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
+        return ops.cast(decay, dtype)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Refused: Keras' list does not apply here.

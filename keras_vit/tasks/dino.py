@@ -5,13 +5,13 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from ml_collections import ConfigDict
 
 from keras_vit.checkpoints import load
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.inspection import report
 from keras_vit.io.durations import resolve_steps
-from keras_vit.layers.patches import pair
 from keras_vit.models import DINO, build
 from keras_vit.models.self_distillation import GLOBAL
 from keras_vit.tasks.base import Task
@@ -86,18 +86,18 @@ class SelfDistillation(Task):
 
     Options = Options
 
-    def __init__(self, config):
+    def __init__(self, config: ConfigDict):
         super().__init__(config)
-        self._trained = None
+        self._trained: keras.Model | None = None
 
     def check_config(self):
         super().check_config()
         self._crops()
 
     def _sizes(self):
-        return pair(self.config.model.image_size, "config.model.image_size"), pair(
-            self.options.local_size, "objective.local_size"
-        )
+        """(height, width) of the large crops and of the small ones; the model checks them."""
+        sizes = (self.config.model.image_size, self.options.local_size)
+        return [tuple(size) if isinstance(size, (tuple, list)) else (size, size) for size in sizes]
 
     def _crops(self):
         """The preprocessings of the crops, in order: the two large ones, then the small one."""

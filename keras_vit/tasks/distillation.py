@@ -6,7 +6,6 @@ from keras_vit.checkpoints import load
 from keras_vit.checkpoints.transfer import transfer
 from keras_vit.inspection import report
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.composed import dense_config
 from keras_vit.models import Classifier, Distilled
 from keras_vit.tasks.base import OPTIONS
 from keras_vit.tasks.classification import Classification, class_weights
@@ -75,7 +74,7 @@ class Distillation(Classification):
         options = self.options
         teacher = load(options.teacher, **({} if options.teacher_size is None else {"image_size": options.teacher_size}))
         other = teacher.dtype_policy.name != self.config.dtype
-        if other and isinstance(teacher, Classifier) and not dense_config(teacher):
+        if other and isinstance(teacher, Classifier) and not {"quantization", "lora"} & teacher.get_config().keys():
             return transfer(teacher, dtype=self.config.dtype)
         return teacher
 

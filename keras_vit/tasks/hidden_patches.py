@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import typing
 from typing import Any, ClassVar
 
@@ -11,7 +12,6 @@ import numpy as np
 from keras_vit.checkpoints import load
 from keras_vit.evaluation.reconstructions import picture
 from keras_vit.inspection import report
-from keras_vit.layers.patches import grid_size
 from keras_vit.models import MaskedModel, ViTSpec, hidden_count
 from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import spec_overrides
@@ -35,8 +35,8 @@ class HiddenPatches(Task):
     def patches(self) -> int:
         """How many an image has."""
         size = self.config.model.image_size
-        h, w = grid_size((size, size) if isinstance(size, int) else tuple(size), self.spec.patch_size)
-        return h * w
+        sides = (size, size) if isinstance(size, int) else size
+        return math.prod(side // patch for side, patch in zip(sides, self.spec.patch_size))
 
     @functools.cached_property
     def hidden(self) -> int:

@@ -93,6 +93,13 @@ def test_token_by_token_is_all_at_once(options, tokens):
     np.testing.assert_allclose(np.stack(steps, axis=1), layer(tokens), atol=1e-5)
 
 
+def test_what_needs_all_tokens_is_refused_token_by_token(tokens):
+    keys = keras.ops.zeros((3, 2, N, WIDTH // 2))
+    for options in ({}, {"causal": True, "positions": "rope2d", "grid": (2, 3)}):
+        with pytest.raises(ValueError, match="must be causal and without positions of its own"):
+            attention(**options).attend_next(tokens[:, :1], keys, keys, 0)
+
+
 def test_what_would_not_be_causal_or_would_learn_nothing_is_refused():
     for options, message in (
         ({}, 'causal=True lets the tokens before the patches see no patch, so that pool="token"'),

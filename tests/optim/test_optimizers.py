@@ -7,7 +7,7 @@ from small_models import dense_on_images
 from trajectories import RATES, gradients, rate, run, variables
 
 from keras_vit.optim.optimizers import layer_depth, layer_multipliers
-from keras_vit.training import AdamW, Momentum
+from keras_vit.training import AdamW, Momentum, WarmupSchedule
 
 
 def test_momentum_keeps_the_velocity_independent_of_the_learning_rate():
@@ -34,6 +34,17 @@ def test_adamw_adds_epsilon_after_the_bias_correction_and_decays_kernels_only():
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+def test_decay_follows_its_own_schedule():
+    expected, velocity = [v.numpy().astype("float64") for v in variables()], [0, 0]
+    for step in range(6):
+        decay = 0.4 + (0.04 - 0.4) * 0.5 * (1 + np.cos(np.pi * step / 6))
+        for i, g in enumerate(gradients(step)):
+            velocity[i] = 0.9 * velocity[i] + g
+            expected[i] = expected[i] - rate(step) * (velocity[i] + (decay * expected[i] if i == 0 else 0))
+    for ours, theirs in zip(run(Momentum(RATES, decay=WarmupSchedule(0.04, 6, final=0.4))), expected):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 @pytest.mark.parametrize("optimizer", [AdamW, Momentum])
 def test_clipping_bounds_the_global_norm(optimizer):
     scale = 0.5 / np.sqrt(sum((g**2).sum() for g in gradients(0)))
@@ -47,7 +58,9 @@ def test_clipping_bounds_the_global_norm(optimizer):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True)])
+@pytest.mark.parametrize(
+    "optimizer", [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True), AdamW(0.1, decay=RATES)]
+)
 def test_optimizers_round_trip(optimizer):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert type(copy) is type(optimizer) and copy.get_config() == optimizer.get_config()

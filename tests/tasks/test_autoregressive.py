@@ -67,7 +67,7 @@ def test_the_palette_is_k_means_of_the_training_images_or_a_grid(config):
         find_task("autoregressive")(config)
 
 
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, monkeypatch):
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, monkeypatch, eagerly):
     whole, _ = run(config, tmp_path / "whole")
     save = RunDirectory.save
 
@@ -116,7 +116,7 @@ def test_its_plan_reads_no_images(config):
     assert "17 tokens" in text and "SparseCategoricalCrossentropy" in text
 
 
-def test_pictures_of_samples_are_drawn_while_it_trains(config, tmp_path):
+def test_pictures_of_samples_are_drawn_while_it_trains(config, tmp_path, eagerly):
     config.evals.samples = {"every": "3 steps", "count": 3, "images": 2, "completions": 2, "rows": 1}
     run(config, tmp_path)
     names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
@@ -158,7 +158,7 @@ def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config):
         NearestNeighbours(**options, block=1).prepare(Setting(model))
 
 
-def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(config, tmp_path):
+def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(config, tmp_path, eagerly):
     pretrained, _ = run(config, tmp_path / "first")
     tuned = config_files.load_config("igpt_finetune")
     tuned.update(init=str(tmp_path / "first"), total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)

@@ -1,5 +1,7 @@
 """Masked autoencoding and masked patch prediction as tasks: runs, resuming, replicas, JAX, plans, reports, fine-tuning."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -87,7 +89,8 @@ def trained(name, scope, **compiled):
     task = find_task(name)(small(name))
     images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), dtype="uint8")
     source = from_arrays(images, np.arange(24) % 2, class_names=("a", "b"))
-    batches = training_batches(source, "decode(1)", 8, select=task.select).take(3)
+    batches = training_batches(source, "decode(1)", 8, select=task.select).take(3).as_numpy_iterator()
+    x, y = keras.tree.map_structure(lambda *arrays: np.concatenate(arrays), *batches)
     keras.utils.set_random_seed(0)
     with scope.scope():
         model = task.build(source)
@@ -97,13 +100,19 @@ def trained(name, scope, **compiled):
     model.set_weights([0.2 * rng.normal(size=weight.shape) + 1.0 * (weight == 1).all() for weight in model.get_weights()])
     kept = [v for v in model.trainable_variables if not v.path.endswith("key/bias")]
     before = [np.array(v) for v in kept]
-    history = model.fit(batches, shuffle=False, verbose=0).history
+    history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history
     return before, [np.array(v) for v in kept], history
+
+
+@functools.cache
+def two():
+    """MirroredStrategy on two devices. A process can have only one."""
+    return strategy("mirrored")
 
 
 def compared(name):
     """(how far the weights of two replicas are from those of one device, the losses of one and of both)."""
-    one, both = trained(name, strategy("one")), trained(name, strategy("mirrored"))
+    one, both = trained(name, strategy("one")), trained(name, two())
     return distance(one, both), one[2]["loss"], both[2]["loss"]
 
 
