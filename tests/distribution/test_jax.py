@@ -110,6 +110,22 @@ def test_muon_ends_where_it_does_on_tensorflow(jax, tmp_path):
             np.testing.assert_allclose(theirs[name], ours[name], atol=1e-4, rtol=1e-3)
 
 
+def stem_statistics(path):
+    """The loss of a step of a saved model with a stem of convolutions, and the running variance of its first normalisation."""
+    x, y = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype="uint8"), np.arange(8) % 5
+    model = keras_vit.load(path)
+    model.compile(Muon(1e-3), SoftmaxCrossEntropy(), jit_compile=False)
+    loss = model.fit(x, y, batch_size=8, verbose=0).history["loss"][0]
+    return [loss, *np.asarray(model.get_layer("stem_norm1").moving_variance).tolist()]
+
+
+def test_a_stem_of_convolutions_trains_as_on_tensorflow(jax, tiny, tmp_path):
+    path = str(tmp_path / "m.keras")
+    stem = {"conv_stem": (8, 8, 8), "conv_strides": (2, 2, 1), "conv_form": "residual"}
+    tiny("Ti/1", image_size=(16, 16), depth=1, pool="gap", **stem).save(path)
+    assert jax.run(stem_statistics, path) == pytest.approx(stem_statistics(path), rel=1e-4)
+
+
 def trained_clone():
     """Whether a model gives the same outputs after its clone was trained, which gives the clone's buffers away."""
     model = keras_vit.ViT("Ti/4", image_size=(8, 12), classes=5, depth=1, width=16, heads=2, mlp_dim=16)

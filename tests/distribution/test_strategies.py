@@ -82,6 +82,29 @@ def test_keras_own_optimizers_are_right_on_two_replicas(replicas):
     assert all(value <= limit(rounding) for value, rounding in distances.values()), distances
 
 
+def with_stem(chosen, optimizer, **compiled):
+    """A tiny ViT with a stem of convolutions, which normalises by the statistics of the global batch."""
+    keras.utils.set_random_seed(0)
+    with chosen.scope():
+        stem = {"conv_stem": (8, 8, 8), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"}
+        model = keras_vit.ViT("Ti/1", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5, **stem)
+        model.compile(optimizer(), SoftmaxCrossEntropy(), jit_compile=False, **compiled)
+    return model
+
+
+def stems():
+    """(distance of two replicas with a stem, distance of one device with each batch's rows in another order)."""
+    one, (x, y) = strategy("one"), data(48)
+    alone = trained(one, adam, x, y, make=with_stem)
+    rounding = distance(alone, trained(one, adam, reordered(x), reordered(y), make=with_stem))
+    return distance(alone, trained(two(), adam, x, y, make=with_stem)), rounding
+
+
+def test_a_stems_normalisation_is_that_of_the_global_batch(replicas):
+    value, rounding = replicas.run(stems)
+    assert value <= limit(rounding), (value, rounding)
+
+
 def ragged_and_compiled():
     """The last batch has 5 examples: 3 and 2 per replica, and micro-batches of 2 and 1. And XLA."""
     one, (x, y) = strategy("one"), data(45)
