@@ -124,13 +124,12 @@ def _print(report, folder):
         print(f"Left out {name}: {reason}")
     empty = [name for name, count in report["per_class"].items() if not count]
     if empty:
-        print(f"No image was labelled as {counted(len(empty), 'class')}: {listed(empty)}.")
-    already = f", {report['already_labelled']:,} among the labelled ones" if report["already_labelled"] else ""
-    broken = f"; {len(report['broken']):,} left out, see label.json" if report["broken"] else ""
-    print(
-        f"{report['labelled']:,} of {counted(report['images'], 'image')}{already} in {report['rows']:,} rows, and {report['known']:,} with known "
-        f"labels{broken}: --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}"
-    )
+        print(f"No image was labelled as {counted(len(empty), 'class')}: {listed(empty)}")
+    parts = [f"Labelled {report['labelled']:,} of {counted(report['images'], 'image')}, in {counted(report['rows'], 'row')}"]
+    parts += [f"{report['known']:,} more have known labels"] if report["known"] else []
+    parts += [f"{report['already_labelled']:,} among these not labelled again"] if report["already_labelled"] else []
+    parts += [f"{len(report['broken']):,} cannot be read: label.json names them"] if report["broken"] else []
+    print(f"{'; '.join(parts)}. --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}")
 
 
 def main():

@@ -116,7 +116,9 @@ def test_with_known_labels_a_student_learns_from_both(run_label, photos, eagerly
     assert all(row["image"].split("/")[-2] == row["label"] for row in known)
     counts = [sum(row["label"] == name for row in labelled) for name in NAMES]
     assert set(counts) <= {0, 5} and not any(row["image"] == str(again) for row in labelled)
-    assert "broken.png: " in printed and "1 among the labelled ones" in printed and "12 with known labels" in printed
+    assert (
+        "broken.png: " in printed and "12 more have known labels; 1 among these not labelled again; 1 cannot be read" in printed
+    )
     empty = [name for name, count in zip(NAMES, counts) if not count]
     assert all(name in printed.partition("No image was labelled as")[2] for name in empty)
 
@@ -143,7 +145,7 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
     finally:
         bias.assign(before)
     printed = run_label(model=str(photos / "ants.keras"), per_class=20)
-    assert "No image was labelled as 2 classes: bee, cat." in printed and "16 of 16 images in 20 rows" in printed
+    assert "No image was labelled as 2 classes: bee, cat\n" in printed and "Labelled 16 of 16 images, in 20 rows" in printed
 
 
 def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
