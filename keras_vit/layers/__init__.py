@@ -15,7 +15,6 @@ from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.reducing_block import ReducingBlock
 from keras_vit.layers.relative import RelativeAttention, RelativeBias
-from keras_vit.layers.resampled_positions import ResampledPositions
 from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import ClassToken
 
@@ -39,7 +38,6 @@ __all__ = [
     "ReducingBlock",
     "RelativeAttention",
     "RelativeBias",
-    "ResampledPositions",
     "RotaryPositions",
     "StdConv2D",
     "TokenPooling",

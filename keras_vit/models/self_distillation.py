@@ -13,6 +13,7 @@ from keras_vit.layers.patches import grid_size, pair
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.projection import ProjectionHead, Sharpening
 from keras_vit.layers.registration import serializable
+from keras_vit.layers.resampled_positions import ResampledPositions
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.distilled import FrozenTeacher
 from keras_vit.training import state
@@ -49,7 +50,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
             return operation
         if operation not in resampled:  # one may be called several times
             policy = operation.dtype_policy
-            resampled[operation] = layers.ResampledPositions(operation, grid, dtype=policy, name=operation.name)
+            resampled[operation] = ResampledPositions(operation, grid, dtype=policy, name=operation.name)
         return resampled[operation]
 
     image = keras.Input((*size, model.channels), dtype="float32")

@@ -85,7 +85,6 @@ def test_mistakes_are_clear_errors(tiny, arguments, message):
         {"qkv_bias": False},
         {"qk_norm": True},
         {"patch_norm": True},
-        {"fc_norm": True},
         {"layer_scale": 0.1},
         {"stem": [1, 1]},
         {"stem_width": 32},

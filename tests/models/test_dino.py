@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.checkpoints.resample import resample_positions
-from keras_vit.layers import ResampledPositions
 from keras_vit.layers.projection import ProjectionHead, Sharpening
+from keras_vit.layers.resampled_positions import ResampledPositions
 from keras_vit.models.self_distillation import at_size
 from keras_vit.training import AdamW, DINOLoss, TeacherEntropy
 

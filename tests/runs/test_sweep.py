@@ -234,13 +234,13 @@ def test_without_held_out_splits_it_says_that_the_figure_flatters(tmp_path, capl
     import logging
 
     monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
-    run_sweep(config_files.load_config("cifar10_scratch"), RATES, tmp_path, Stub(), ONE, SCORE)
+    run_sweep(config_files.load_config("cifar10_patch2"), RATES, tmp_path, Stub(), ONE, SCORE)
     assert "compares on test itself" in caplog.text
 
 
 def test_a_config_without_a_sweep_says_how_to_write_one(tmp_path):
     with pytest.raises(ValueError, match='no sweep of its own. Write one: --sweep="optimizer'):
-        run_sweep(config_files.load_config("cifar10_scratch"), "own", tmp_path, Stub(), ONE, SCORE)
+        run_sweep(config_files.load_config("cifar10_patch2"), "own", tmp_path, Stub(), ONE, SCORE)
 
 
 def test_processes_that_see_different_files_run_the_point_all_the_same(config, tmp_path):

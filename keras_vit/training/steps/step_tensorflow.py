@@ -205,7 +205,9 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
         # Keras wraps a None in an element of a dataset as an Optional.
         batch = keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch)
         # Where the data end, what reads no value of the batch, such as counting the step, would still be done.
-        with tf.control_dependencies([t for t in keras.tree.flatten(batch) if t is not None]):
+        # XLA's programs need their whole batch, and cannot make variables after waiting for it.
+        arrived = [] if model.jit_compile else [t for t in keras.tree.flatten(batch) if t is not None]
+        with tf.control_dependencies(arrived):
             logs = step(batch)
         if not own_logs:
             return None
