@@ -16,6 +16,7 @@ VERBS = (
     "probe",
     "vtab",
     "classify",
+    "label",
     "inspect",
     "export",
     "prepare",

@@ -18,7 +18,7 @@ from . import flags
 def default_name(source: str) -> str:
     """A name for the files, from the source's text: the last part of its path without extension."""
     kind, _, rest = source.partition("?")[0].partition(":")
-    path = rest if kind in ("folder", "csv", "jsonl", "tfrecord") else kind
+    path = rest if kind in ("folder", "images", "csv", "jsonl", "tfrecord") else kind
     return re.sub(r"[^\w.\-]+", "_", os.path.splitext(os.path.basename(path.rstrip("/*")))[0]) or "data"
 
 

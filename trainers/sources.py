@@ -2,6 +2,7 @@
 
 _PLACEHOLDERS = {
     "folder": ("PHOTOS", "a folder with one subfolder of images per class"),
+    "images": ("PHOTOS", "a folder of images"),
     "csv": ("FILE.csv", "a table of images and labels"),
     "jsonl": ("FILE.jsonl", "a table of images and labels"),
     "tfrecord": ("FOLDER", "TFRecord files, as keras-vit-prepare writes them"),

@@ -7,6 +7,7 @@ from keras_vit.data.records.read import tfrecord
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.digits import digits
 from keras_vit.data.sources.folder import folder
+from keras_vit.data.sources.images import images
 from keras_vit.data.sources.table import table
 from keras_vit.data.sources.tfds import tfds
 from keras_vit.io.paths import locate
@@ -15,11 +16,13 @@ from keras_vit.io.suggest import did_you_mean
 # rest of the text, split, data_dir, buffer -> the source
 _KINDS = {
     "folder": lambda rest, split, data_dir, buffer: folder(rest, split, data_dir),
+    "images": lambda rest, split, data_dir, buffer: images(rest, split, data_dir),
     "csv": lambda rest, split, data_dir, buffer: table("csv", rest, split, data_dir),
     "jsonl": lambda rest, split, data_dir, buffer: table("jsonl", rest, split, data_dir),
     "tfrecord": tfrecord,
 }
-_VALID = '"digits", "folder:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a tensorflow-datasets name'
+_FOLDERS = ("folder", "images")
+_VALID = '"digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a tensorflow-datasets name'
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
 
@@ -32,7 +35,7 @@ def _check_no_path(text, data_dir):
     path = locate(text.partition("?")[0], data_dir)
     ending = os.path.splitext(path)[1].lower().lstrip(".")
     kind = {"tsv": "csv", "tfrecords": "tfrecord"}.get(ending, ending)
-    if kind in _KINDS and kind != "folder" and os.path.isfile(path):
+    if kind in _KINDS and kind not in _FOLDERS and os.path.isfile(path):
         raise ValueError(f'"{text}" is a file: write {kind}:{text}')
     # A folder in the working directory may happen to have the name of a dataset.
     if os.sep in text and os.path.isdir(path):
@@ -43,7 +46,7 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     """The source that `text` names.
 
     Args:
-        text: "digits"; "folder:PATH"; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name,
+        text: "digits"; "folder:PATH"; "images:PATH", without classes; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name,
             "cifar10", "cifar10:3.0.2". Options follow a "?": "csv:PATH?label=breed".
         split: "train", "train[:90%]"...
         data_dir: what relative paths are relative to, and where tensorflow-datasets' prepared data is; None for the working directory
@@ -61,7 +64,7 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
             raise ValueError(f'"{text}" names no path. Write "{kind}:PATH".')
         if rest.partition("?")[0] == "PATH":  # what the packaged configs say
             raise ValueError(
-                f'"{text}" stands for data of yours: write {kind}: and the path of your {"folder" if kind == "folder" else "file"}.'
+                f'"{text}" stands for data of yours: write {kind}: and the path of your {"folder" if kind in _FOLDERS else "file"}.'
             )
         return _KINDS[kind](rest, split, data_dir, buffer)
     if colon and not _VERSION.fullmatch(rest.partition("?")[0]):

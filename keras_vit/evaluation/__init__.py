@@ -8,6 +8,7 @@ from keras_vit.evaluation.imagenet.mapped import Mapped
 from keras_vit.evaluation.imagenet.real import Real, real_accuracy
 from keras_vit.evaluation.knn import NearestNeighbours, knn_scores
 from keras_vit.evaluation.linear import Logistic, Ridge, logistic_head, ridge, ridge_head, scores
+from keras_vit.evaluation.pseudo_labels import PseudoLabels, confident, pseudo_labels
 from keras_vit.evaluation.reconstructions import Reconstructions
 from keras_vit.evaluation.registry import (
     EVALUATORS,
@@ -40,6 +41,7 @@ __all__ = [
     "Mapped",
     "NearestNeighbours",
     "Occlusion",
+    "PseudoLabels",
     "Real",
     "Reconstructions",
     "Reliability",
@@ -48,12 +50,14 @@ __all__ = [
     "Setting",
     "Shifts",
     "ShuffledPatches",
+    "confident",
     "few_shot",
     "fit_temperature",
     "knn_scores",
     "logistic_head",
     "make_evaluator",
     "parse_evaluators",
+    "pseudo_labels",
     "real_accuracy",
     "register",
     "ridge",

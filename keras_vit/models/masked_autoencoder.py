@@ -54,6 +54,8 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         "a palette has no patches of pixels to predict": spec.palette is not None,
         "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None
         or spec.patch_dropout > 0,
+        f'positions="{spec.positions}", positions_at="{spec.positions_at}" are in the blocks, which do not see all patches in their places; '
+        "positions here are added once, at the stem": spec.reads_grid,
     }
     found = [reason for reason, is_so in problems.items() if is_so]
     if found:

@@ -165,7 +165,7 @@ class DINO(Model):
         self._models = lambda: (encoder, teacher)  # as attributes Keras would count and save their layers twice
         heads[0].learns.assign(0.0 if frozen_steps else 1.0)
         for ours, theirs in self._pairs():
-            theirs.assign(ours)
+            theirs.assign(ops.copy(ours))  # fit on JAX gives the buffers away
 
     @property
     def student(self) -> Classifier:

@@ -60,7 +60,7 @@ def split_size(name, split, splits):
     return total
 
 
-_LOCAL = ("folder", "csv", "jsonl", "tfrecord")  # sources that are counted by reading names, tables or indices
+_LOCAL = ("folder", "images", "csv", "jsonl", "tfrecord")  # sources that are counted by reading names, tables or indices
 
 
 def _counted(data, data_dir):

@@ -315,7 +315,7 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("foldr:photos", 'no kind "foldr". Did you mean "folder:"[?] Valid: "digits", "folder:PATH", "csv:PATH"'),
+        ("foldr:photos", 'no kind "foldr". Did you mean "folder:"[?] Valid: "digits", "folder:PATH", "images:PATH", "csv:PATH"'),
         ("zip:photos.zip", 'no kind "zip". Valid: '),
         ("folder:", 'names no path. Write "folder:PATH"'),
     ],

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import data, dense_on_images, small
+from small_models import data, dense_on_images, dense_on_rows, rows, small
 
 import keras_vit
 from keras_vit.data import evaluation_batches, from_arrays
 from keras_vit.distribution import strategy
-from keras_vit.training import Accuracy, Mixup, SoftmaxCrossEntropy
+from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
 
 
 def images(n, seed=0):
@@ -103,3 +103,14 @@ def test_the_private_names_that_fit_relies_on_are_there():
     optimizer.build(model.trainable_variables)
     assert len(optimizer._trainable_variables) == len(optimizer._model_variables_moving_average)
     assert optimizer._get_variable_index(model.trainable_variables[1]) == 1
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_end_of_data_of_unknown_length_is_no_step(jit_compile):
+    x, y = rows(32)
+    model = dense_on_rows(AdamW(1e-9), jit_compile=jit_compile)
+    expected = model.evaluate(x, y, verbose=0)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(8, drop_remainder=True).filter(lambda *_: True)
+    history = model.fit(batches, epochs=2, verbose=0).history
+    assert int(model.optimizer.iterations) == 8
+    np.testing.assert_allclose(history["loss"], expected, rtol=1e-5)

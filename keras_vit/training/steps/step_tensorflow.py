@@ -203,7 +203,10 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
 
     def replica_step(batch):
         # Keras wraps a None in an element of a dataset as an Optional.
-        logs = step(keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch))
+        batch = keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch)
+        # Where the data end, what reads no value of the batch, such as counting the step, would still be done.
+        with tf.control_dependencies([t for t in keras.tree.flatten(batch) if t is not None]):
+            logs = step(batch)
         if not own_logs:
             return None
         return {name: tf.cast(value, "float32") if replicas() > 1 else value for name, value in logs.items()}

@@ -1,0 +1,62 @@
+"""Writes a table of image files and labels, FOLDER/table.jsonl, which "jsonl:FOLDER/table.jsonl" reads; labels.txt beside it has the classes."""
+
+import json
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.data.sources.base import RandomAccess, Source
+from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import read_text
+
+_TABLE, _CLASSES = "table.jsonl", "labels.txt"
+
+
+def image_files(source: Source) -> list[str]:
+    """The paths of a source's images, in its order; relative ones become absolute.
+
+    Raises:
+        ValueError: for a source whose images are not in files of their own.
+    """
+    if not isinstance(source, RandomAccess) or source.names is None:
+        raise ValueError(
+            f"{source.name} has no image files, and a table names files: take folder:PATH, images:PATH, csv:PATH or jsonl:PATH. Write the images "
+            "of another source to files first."
+        )
+    names = tf.data.Dataset.range(source.size).map(source.names).as_numpy_iterator()
+    paths = (os.fsdecode(name) for name in names)
+    return [path if "://" in path else os.path.abspath(path) for path in paths]
+
+
+def names_for_table(class_names: Sequence[str]) -> tuple[str, ...]:
+    """The classes as a table can name them: by their names, or if these are not all different lines of text, by number."""
+    names = tuple(unicodedata.normalize("NFC", name) for name in class_names)
+    lines = all(name.splitlines() == [name.strip()] for name in names)
+    return names if lines and len(set(names)) == len(names) else tuple(map(str, range(len(names))))
+
+
+def check_table_folder(folder: str, class_names: Sequence[str]) -> None:
+    """Refuses a folder whose labels.txt has other classes than the table that is to be written.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    path = os.path.join(folder, _CLASSES)
+    if tf.io.gfile.exists(path) and read_text(path).splitlines() != list(class_names):
+        raise ValueError(f'"{path}" has other classes. Use another folder.')
+
+
+def write_table(folder: str, class_names: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Writes rows such as {"image": path, "label": name, "split": "train"}, all or nothing.
+
+    Raises:
+        ValueError: if the folder has a labels.txt with other classes.
+        OSError: if it cannot be written.
+    """
+    check_table_folder(folder, class_names)
+    tf.io.gfile.makedirs(folder)
+    write_bytes(os.path.join(folder, _CLASSES), "".join(f"{name}\n" for name in class_names).encode())
+    write_bytes(os.path.join(folder, _TABLE), "".join(f"{json.dumps(row)}\n" for row in rows).encode())

@@ -1,0 +1,113 @@
+"""Pseudo labels: what a trained model, the teacher, says of images that nobody labelled, for a student to learn from.
+
+Noisy student (arXiv 1911.04252, section 3): images below a confidence of .3 are left out, and each class gets equally many, its most
+confident ones, repeated where they are too few.
+"""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import ExampleErrors, evaluation_batches
+from keras_vit.evaluation.loss_and_metrics import check_preprocessing
+from keras_vit.io.progress import stage
+from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.preprocessing import preprocessing_text
+
+
+@dataclasses.dataclass(frozen=True)
+class PseudoLabels:
+    """The labels of the images of a source that can be read.
+
+    Attributes:
+        numbers: (n,) int64, ascending: the images' places in the source.
+        labels: (n,) int64: the most probable class of each.
+        confidence: (n,) float32: its probability.
+        broken: {name: reason} of the images that cannot be read.
+    """
+
+    numbers: np.ndarray
+    labels: np.ndarray
+    confidence: np.ndarray
+    broken: dict[str, str]
+
+
+def _image(example):
+    """The image alone, whether the example has a label or none."""
+    return example["image"], tf.constant(0)
+
+
+def check_teacher(model: Any) -> None:
+    """Refuses a model that cannot tell classes apart.
+
+    Raises:
+        ValueError: saying why.
+    """
+    if getattr(model, "classes", None) is None:
+        raise ValueError(f'"{model.name}" has no classes, and so no labels to give: take a model that was trained to classify.')
+    if model.classes < 2:
+        raise ValueError("The model has one class, and would give every image the same label: take one with two or more.")
+    if model.image_size is None:
+        raise ValueError(f'"{model.name}" does not take images of a fixed size: its input is {model.input_shape}.')
+    if hasattr(model, "has_zero_head") and model.has_zero_head():
+        raise ValueError("The model's head is all zeros, as before any training: its labels would mean nothing. Train it first.")
+
+
+def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: int | None = None) -> PseudoLabels:
+    """The most probable class of every image of a source, by the model's own preprocessing, as `model.classify` finds it.
+
+    Batch by batch: of each image a number, a label and a probability stay in memory.
+
+    Args:
+        model: a classifier of `keras_vit.load`.
+        source: a data source; its own labels are not looked at.
+        broken_limit: how many images may be unreadable; None for any number.
+
+    Raises:
+        ValueError: if the model cannot label (`check_teacher`), answers with NaN, or more images than the limit cannot be read.
+    """
+    check_teacher(model)
+    probabilities, text = probabilities_of(model), preprocessing_text(model)
+    check_preprocessing(text, source, model, _image)
+    errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
+    batches = evaluation_batches(source, text, batch_size, errors=errors, select=_image)
+    numbers, labels, confidence = [], [], []
+    with errors.raised(), stage(f"Labelling {source.name}", source.size, "images") as work:
+        for first, (images, _, weights) in enumerate(batches):
+            good = np.flatnonzero(np.asarray(weights) > 0)
+            outputs = np.asarray(model.predict_on_batch(np.asarray(images)), "float32")
+            rows = np.asarray(keras.ops.convert_to_numpy(probabilities(outputs)))[good]  # (b, c)
+            if not np.isfinite(rows).all():
+                raise ValueError("The model's answer is not finite for some images: it has diverged, and cannot label.")
+            numbers.append(first * batch_size + good)
+            labels.append(rows.argmax(-1))
+            confidence.append(rows.max(-1))
+            work.advance(len(good))
+    joined = [np.concatenate(parts) for parts in (numbers, labels, confidence)]
+    return PseudoLabels(joined[0], joined[1].astype("int64"), joined[2].astype("float32"), dict(errors.names))
+
+
+def confident(
+    labels: np.ndarray, confidence: np.ndarray, classes: int, lowest: float = 0.3, per_class: int | None = None
+) -> np.ndarray:
+    """The positions (m,) int64 of the rows to learn from.
+
+    Args:
+        labels, confidence: (n,) each.
+        classes: how many classes there are.
+        lowest: the confidence below which a row is left out.
+        per_class: rows per class: its most confident ones, of equal ones the first, again and again where they are fewer; a class
+            without any gets none. None for all rows as they are.
+    """
+    kept = np.flatnonzero(confidence >= lowest)
+    if per_class is None:
+        return kept
+    chosen = []
+    for label in range(classes):
+        own = kept[labels[kept] == label]
+        best = own[np.argsort(-confidence[own], kind="stable")][:per_class]
+        chosen.append(np.resize(best, per_class if len(best) else 0))
+    return np.concatenate(chosen).astype("int64")
