@@ -276,6 +276,8 @@ def _run(config, task, rundir, data_dir, data_service):
 
     with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
         training, evaluation = _batches(config, task, source, held_out, strategy, data_service, errors)
+        with strategy.scope():
+            measured = task.deliver(model)  # which has the weights of `model`
         own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select}
         train(
             model,
@@ -288,7 +290,7 @@ def _run(config, task, rundir, data_dir, data_service):
             checkpoint_every=resolved["checkpoint"],
             keep=config.keep,
             start=start,
-            callbacks=evals.callbacks(resolved, model, rundir, data_dir, start, **own_data),
+            callbacks=evals.callbacks(resolved, measured, rundir, data_dir, start, **own_data),
         )
         if averaging(model.optimizer):
             swap_averages(model)

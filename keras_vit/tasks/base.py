@@ -244,7 +244,10 @@ class Task:
     # Evaluation
 
     def deliver(self, model: keras.Model) -> keras.Model:
-        """The model that a run evaluates at its end, and leaves as model.keras: the trained one, or what it was trained for."""
+        """The model that a run evaluates at its end, and leaves as model.keras: the trained one, or what it was trained for.
+
+        `config.evals` measure it while the model trains, too: it has the trained model's own weights, not copies.
+        """
         return model
 
     def evaluator(self) -> Evaluator:
