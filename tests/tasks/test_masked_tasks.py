@@ -61,7 +61,7 @@ def test_it_learns_reports_and_is_fine_tuned_from(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(name, tmp_path):
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(name, tmp_path, eagerly):
     config = small(name)
     whole, _ = run(config, tmp_path / "whole")
 
