@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from interrupted import stopped
 from ml_collections import ConfigDict
 
 import keras_vit
@@ -58,24 +59,6 @@ def test_it_learns_and_leaves_the_student_with_a_report(config, tmp_path):
     assert type(student) is keras_vit.ViT is type(model) and student.activation == "softmax" and len(student.class_names) == 10
     page = (tmp_path / "run" / "report.html").read_text()
     assert "agreement of student and teacher" in page and f"{records[1]['val_teacher_accuracy']:.2%}" in page
-
-
-class Stop(Exception):
-    pass
-
-
-def stopped(config, folder):
-    """A run that dies after its first checkpoint."""
-    with pytest.MonkeyPatch.context() as patch:
-        save = RunDirectory.save
-
-        def save_and_die(self, step, *arguments):
-            save(self, step, *arguments)
-            raise Stop
-
-        patch.setattr(RunDirectory, "save", save_and_die)
-        with pytest.raises(Stop):
-            run(config, folder)
 
 
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly, monkeypatch):
