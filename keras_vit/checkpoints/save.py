@@ -99,7 +99,7 @@ def _huggingface(model, path):
 
 def _masked_autoencoder(model, path):
     """Writes the folder at `path` for ViTMAEForPreTraining.from_pretrained(PATH)."""
-    encoder = model.encoder
+    encoder = model.get_encoder()
     mae.CAPABILITIES.check(encoder)
     fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
     decoder = mae.decoder_map(fields, model.spec.qkv_bias, True)

@@ -92,18 +92,14 @@ class MaskedModel(Model):
         self.spec, self.image_size, self.channels = vit.spec, vit.image_size, vit.channels
         self.preprocessing, self.remat, self.dtype_policy = preprocessing, remat, policy
 
-    @property
-    def encoder(self) -> ViT:
-        """The encoder, of whole images: a ViT without a head, of this model's own layers."""
-        return self._encoder
-
     def get_encoder(self) -> ViT:
+        """The encoder, of whole images: a ViT without a head, of this model's own layers."""
         return self._encoder
 
     @property
     def grid(self) -> tuple[int, int]:
         """The patch grid (h, w)."""
-        return self.encoder.grid
+        return self.get_encoder().grid
 
     def hidden_count(self, mask_ratio: float | None = None) -> int:
         """How many patches of an image are hidden; `mask_ratio` None for the model's."""

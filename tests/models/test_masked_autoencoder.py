@@ -60,7 +60,7 @@ def test_targets_are_the_patches_pixels(normalise):
 
 
 def test_the_encoder_is_a_vit_of_the_models_own_layers(model):
-    vit = model.encoder
+    vit = model.get_encoder()
     assert type(vit) is keras_vit.ViT and vit is model.get_encoder() and vit.classes is None
     assert {id(w) for w in vit.weights} < {id(w) for w in model.weights}
     assert vit.feature_map([0]) and vit.tokens.shape == (None, 7, 16)
@@ -73,8 +73,8 @@ def test_with_all_patches_visible_the_encoder_sees_what_the_vit_sees(model):
     tokens = keras.Model(model.inputs, model.get_layer("decoder_embed").input)
     kept = np.tile([0, 2, 5], (4, 1))
     some = tokens.predict([IMAGES.astype("float32"), kept], verbose=0)
-    positions = model.encoder.get_layer("position_embedding")
-    embedded = keras.Model(model.encoder.input, positions.output).predict(IMAGES.astype("float32"), verbose=0)
+    positions = model.get_encoder().get_layer("position_embedding")
+    embedded = keras.Model(model.get_encoder().input, positions.output).predict(IMAGES.astype("float32"), verbose=0)
     x = embedded[:, [0, 1, 3, 6]]
     for name in ("block_00", "block_01", "encoder_norm"):
         x = model.get_layer(name)(x)
@@ -91,7 +91,7 @@ def test_files_clones_and_classifiers_keep_what_it_learned(model, tmp_path):
     assert type(vit) is keras_vit.ViT and vit.classes == 5 and vit.spec.fc_norm and vit.spec.positions == "learned"
     np.testing.assert_array_equal(vit.get_layer("position_embedding").embedding, model.get_layer("position_embedding").embedding)
     bare = keras_vit.load(tmp_path / "mae.keras", head="drop")
-    np.testing.assert_allclose(bare.predict(IMAGES, verbose=0), model.encoder.predict(IMAGES, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(bare.predict(IMAGES, verbose=0), model.get_encoder().predict(IMAGES, verbose=0), atol=1e-6)
     with pytest.raises(ValueError, match='head="drop" takes the ViT'):
         keras_vit.load(tmp_path / "mae.keras", image_size=16)
 

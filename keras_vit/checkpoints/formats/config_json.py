@@ -129,7 +129,7 @@ def huggingface(model) -> dict:
 def masked_autoencoder(model) -> dict:
     """Hugging Face's config.json of a MaskedAutoencoder."""
     return {
-        **huggingface(model.encoder),
+        **huggingface(model.get_encoder()),
         "architectures": ["ViTMAEForPreTraining"],
         "model_type": "vit_mae",
         "decoder_hidden_size": model.decoder_width,

@@ -120,7 +120,7 @@ def test_with_a_head_it_is_the_encoder_alone(theirs, model, golden):
     vit = keras_vit.load(theirs, classes=7, head="reset")
     assert type(vit) is keras_vit.ViT and vit.classes == 7 and vit.spec.positions == "learned"
     features = keras_vit.Model(vit.input, vit.features)
-    np.testing.assert_allclose(features(golden["images"]), model.encoder(golden["images"]), atol=1e-5)
+    np.testing.assert_allclose(features(golden["images"]), model.get_encoder()(golden["images"]), atol=1e-5)
     fine_tuned = keras_vit.load(theirs, classes=7, head="reset", pool="gap", fc_norm=True, image_size=24)
     assert fine_tuned.get_layer("fc_norm") and fine_tuned.get_layer("position_embedding").embedding.shape == (1, 37, 16)
     assert keras_vit.load(theirs, head="drop").classes is None
