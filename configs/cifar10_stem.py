@@ -14,7 +14,7 @@ tried: docs/recipes.md. A CPU without bfloat16 instructions (avx512_bf16, amx_bf
 from .lib import common
 from .lib.choices import choose
 
-STEPS = {"6min": 2000, "20min": 6700}
+STEPS = {"6min": 3000, "20min": 10_000}
 CHOICES = {"length": tuple(STEPS)}
 
 

@@ -29,12 +29,12 @@ def _cifar10(config):
     config.data.eval_preprocess = "decode|resize(16, 16, method='area')"
     config.data.shuffle_buffer = 50_000
     config.batch_size = 32
-    config.total = "5000 steps"
-    config.evaluate = "1250 steps"
-    config.checkpoint = "1250 steps"
+    config.total = "4000 steps"
+    config.evaluate = "1000 steps"
+    config.checkpoint = "1000 steps"
     config.optimizer.learning_rate = 3e-3
     options = {"source": "cifar10", "train": "train[:20%]", "test": "train[90%:]", "block": 3}
-    config.evals.knn = {"every": "2500 steps", **options}
+    config.evals.knn = {"every": "2000 steps", **options}
 
 
 def _paper(config, size):

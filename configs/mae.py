@@ -28,10 +28,10 @@ def get_config(argument=""):
 def _cifar10():
     config = cifar10.base()
     config.objective.update(mask_ratio=0.75, decoder_depth=2, decoder_width=64, decoder_heads=4)
-    config.total = "12000 steps"
+    config.total = "9000 steps"
     config.evaluate = config.checkpoint = "1000 steps"
     config.schedule.warmup = "5%"
-    cifar10.nearest_neighbours(config, "2000 steps")
+    cifar10.nearest_neighbours(config, "3000 steps")
     return config
 
 

@@ -26,7 +26,7 @@ def get_config(argument=""):
 
 def _cifar10():
     config = cifar10.base()
-    config.total = "6500 steps"
+    config.total = "4500 steps"
     config.evaluate = config.checkpoint = "500 steps"
     config.schedule.warmup = "5%"
     cifar10.nearest_neighbours(config, "1500 steps")

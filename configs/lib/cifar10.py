@@ -29,5 +29,5 @@ def base():
 
 
 def nearest_neighbours(config, every):
-    """k-NN accuracy of the features while a model trains: 1,000 test images by the classes of 5,000 training images."""
-    config.evals.knn = {"source": "cifar10", "train": "train[:5000]", "test": "test[:1000]", "preprocess": TEST, "every": every}
+    """k-NN accuracy of the features while a model trains: the last 1,000 training images by the classes of the first 5,000."""
+    config.evals.knn = {"source": "cifar10", "train": "train[:5000]", "test": "train[98%:]", "preprocess": TEST, "every": every}
