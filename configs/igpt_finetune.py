@@ -2,28 +2,28 @@
 
     python -m trainers.finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR --workdir=runs/igpt_classifier
 
-The features are the mean of all pixels' tokens. --config.data.train="train[:1%]" learns from 450 images; --config.linear_probe=True from the features
-as they are. Another block's: --evals="logistic(source='cifar10', block=3)" of trainers.evaluate.
+After the colon: the share of the labels that it learns from, all, 10percent or 1percent. The features are the mean of all pixels' tokens;
+--config.linear_probe=True learns from the features as they are. Another block's: --evals="logistic(source='cifar10', block=3)" of trainers.evaluate.
 """
 
-from .lib import common
+from .lib import cifar10, common
+from .lib.choices import choose
+
+CHOICES = {"labels": tuple(cifar10.LABELS)}
+STEPS = {"all": 3000, "10percent": 1000, "1percent": 400}
 
 
-def get_config():
+def get_config(argument=""):
+    [labels] = choose(argument, CHOICES)
     config = common.base()
     config.model.update(image_size=16)
     config.dtype = "mixed_bfloat16"
-    config.data.source = "cifar10"
-    config.data.train = "train[:90%]"
-    config.data.evaluation = "train[90%:]"
+    config.data.update(source="cifar10", train=cifar10.LABELS[labels], shuffle_buffer=50_000)
     config.data.train_preprocess = "decode|random_crop(32, padding=2)|random_flip|resize(16, 16, method='area')"
     config.data.eval_preprocess = "decode|resize(16, 16, method='area')"
-    config.data.shuffle_buffer = 50_000
     config.init = "runs/igpt"
     config.batch_size = 32
-    config.total = "4000 steps"
-    config.evaluate = "1000 steps"
-    config.checkpoint = "1000 steps"
-    config.optimizer.learning_rate = 1e-3
-    config.optimizer.weight_decay = 0.05
+    config.total = f"{STEPS[labels]} steps"
+    config.evaluate = config.checkpoint = "25%"
+    config.optimizer.update(learning_rate=1e-3, weight_decay=0.05)
     return config

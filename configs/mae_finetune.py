@@ -14,7 +14,7 @@ from .lib.choices import choose
 
 CHOICES = {
     "model": ("cifar10", "B/16", "L/16", "H/14"),
-    "labels": ("all", "10percent", "1percent"),
+    "labels": tuple(cifar10.LABELS),
     "start": ("pretrained", "scratch"),
 }
 IMAGENET = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
@@ -24,8 +24,7 @@ RECIPES = {
     "L/16": (1e-3, 0.75, 0.2, 50, "85.9%"),
     "H/14": (1e-3, 0.75, 0.3, 50, "86.9%"),
 }
-# Share of the labels: (split, steps).
-CIFAR10 = {"all": ("train", 4000), "10percent": ("train[:10%]", 1500), "1percent": ("train[:1%]", 500)}
+STEPS = {"all": 4000, "10percent": 1500, "1percent": 500}  # on CIFAR-10, by the share of labels
 
 
 def get_config(argument=""):
@@ -37,11 +36,10 @@ def get_config(argument=""):
 
 def _cifar10(labels, start):
     config = cifar10.base()
-    split, steps = CIFAR10[labels]
     config.model.update(positions="learned", drop_path=0.1)
-    config.data.train = split
+    config.data.train = cifar10.LABELS[labels]
     config.data.train_preprocess = "decode|random_crop(32, padding=4)|random_flip|rand_augment(2, 9, translate=14, cut=6)"
-    config.total = f"{steps} steps"
+    config.total = f"{STEPS[labels]} steps"
     config.evaluate = config.checkpoint = "25%"
     config.optimizer.update(learning_rate=1e-3, beta_2=0.999, layer_decay=None if start == "scratch" else 0.75)
     config.loss.label_smoothing = 0.1

@@ -14,6 +14,8 @@ ENCODER = {
     "pool": "gap",
 }
 TEST = "decode|resize(32, 32)"
+# The share of labels that a fine-tuning learns from, as a split. The images are in random order: 1% are 500, 35 to 60 of each class.
+LABELS = {"all": "train", "10percent": "train[:10%]", "1percent": "train[:1%]"}
 
 
 def base():

@@ -1,5 +1,6 @@
 """Writing a model for others: Google's .npz, timm, Hugging Face, and our own .keras."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -24,16 +25,31 @@ FORMATS = ("keras", "google", "timm", "huggingface")
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
 
 
+@contextlib.contextmanager
+def _uncompiled(model):
+    """A context in which `model` counts as not compiled: Keras writes the optimizer of a compiled one, whatever include_optimizer says."""
+    if not model.compiled:
+        yield
+        return
+    optimizer = model.optimizer
+    model.optimizer, model.compiled = None, False
+    try:
+        yield
+    finally:
+        model.optimizer, model.compiled = optimizer, True
+
+
 def save_model(model, path: str | os.PathLike) -> None:
     """Writes `model` as a `.keras` file without its optimizer, all or nothing, to a local path or a bucket (gs://)."""
-    if "://" in str(path):
-        with tempfile.TemporaryDirectory() as folder:
-            local = os.path.join(folder, os.path.basename(str(path)))
-            model.save(local, include_optimizer=False)
-            epath.Path(path).write_bytes(epath.Path(local).read_bytes())
-        return
-    with replacing(path) as temporary:
-        model.save(temporary, include_optimizer=False)
+    with _uncompiled(model):
+        if "://" in str(path):
+            with tempfile.TemporaryDirectory() as folder:
+                local = os.path.join(folder, os.path.basename(str(path)))
+                model.save(local)
+                epath.Path(path).write_bytes(epath.Path(local).read_bytes())
+            return
+        with replacing(path) as temporary:
+            model.save(temporary)
 
 
 def _fold_token_positions(weights, spec):

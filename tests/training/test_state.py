@@ -40,6 +40,19 @@ def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_pat
     assert keras_vit.load(tmp_path / "weights.keras").activation == activation
 
 
+def test_files_leave_the_optimizer_out_and_the_model_keeps_it(tiny, tmp_path):
+    model = tiny()
+    keras_vit.save(model, tmp_path / "new.keras")
+    model.compile(AdamW(1e-3), SoftmaxCrossEntropy())
+    model.fit(X, Y, batch_size=8, verbose=0)
+    keras_vit.save(model, tmp_path / "trained.keras")
+    new, trained = ((tmp_path / name).stat().st_size for name in ("new.keras", "trained.keras"))
+    assert trained < 1.1 * new
+    assert model.compiled and model.optimizer.iterations == 1
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert model.optimizer.iterations == 2
+
+
 def freezers():
     def nested(model):
         model.get_layer("block_00").attention.trainable = False
