@@ -18,6 +18,8 @@ install: .venv/installed
 		{ echo "keras_vit needs Python 3.11 to 3.13, $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cpu,viz,test]"
+	# The messages of TensorFlow Serving, for tests; what they require would put another TensorFlow over the one that is there.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "tensorflow-serving-api>=2.20,<2.22"
 	@touch $@
 
 demo: install

@@ -22,7 +22,7 @@ ALLOWED = {
     "models": {"io", "layers", "training"},
     "checkpoints": {"io", "layers", "models", "training"},
     "inspection": {"io", "data", "layers", "models", "training"},
-    "serving": {"io", "data", "models", "training"},
+    "serving": {"io", "checkpoints", "data", "inspection", "models", "training"},
     "evaluation": {"io", "data", "distribution", "inspection", "models", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "layers", "models", "optim", "training"},
     "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},

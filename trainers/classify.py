@@ -22,6 +22,9 @@ def _by_export(folder):
             answer = predict(tf.constant([pathlib.Path(path).read_bytes() for path in paths]))
         except tf.errors.OpError:
             raise ValueError("cannot be decoded: an export reads JPEG, PNG, BMP, GIF and WebP; convert other images") from None
+        bad = [status.decode() for status in answer["status"].numpy() if status != b"ok"] if "status" in answer else []
+        if bad:
+            raise ValueError(bad[0])
         best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
         return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
 

@@ -19,6 +19,7 @@ VERBS = (
     "label",
     "inspect",
     "export",
+    "serve",
     "prepare",
     "deduplicate",
     "demo",

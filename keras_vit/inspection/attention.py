@@ -3,11 +3,12 @@
 They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a layer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_vit.layers import AttentionPooling, TokenPooling
 from keras_vit.models import taps
@@ -36,16 +37,42 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
     return encoder, layers
 
 
-def _computed(model, calls, images):
-    """The symbolic tensors in `calls`, {key: {name: tensor, or anything else as it is}}, computed for images that `model` takes."""
-    encoder, image = taps.encoder_in(model)
+def _converted(model, images):
+    """Images, arrays, as float32 tensors of the engine; a list of them for a model with several inputs."""
     is_one = isinstance(model.input, keras.KerasTensor)
-    images = np.asarray(images, "float32") if is_one else [np.asarray(x, "float32") for x in images]
-    if encoder is not model:
-        images = keras.Model(model.input, image)(images, training=False)
+    convert = lambda x: ops.convert_to_tensor(np.asarray(x, "float32"))  # noqa: E731
+    return convert(images) if is_one else [convert(x) for x in images]
+
+
+def _computing(model, calls):
+    """The function from tensors of images that `model` takes to `calls`, {key: {name: symbolic tensor, or anything else}}, computed."""
+    encoder, image = taps.encoder_in(model)
+    front = None if encoder is model else keras.Model(model.input, image)
     symbolic = {key: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for key, call in calls.items()}
-    values = keras.Model(encoder.input, symbolic)(images, training=False)
-    return {key: {**call, **values[key]} for key, call in calls.items()}
+    tapped = keras.Model(encoder.input, symbolic)
+
+    def compute(images):
+        values = tapped(images if front is None else front(images, training=False), training=False)
+        return {key: {**call, **values[key]} for key, call in calls.items()}
+
+    return compute
+
+
+def _weighing(model, blocks):
+    """The function from tensors of images to an iterator of (block number, weights (b, k, n, n) float32), for each of `blocks`, or all."""
+    _, layers = attention_blocks(model)
+    try:
+        numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
+    except IndexError:
+        raise ValueError(f"blocks={blocks}: the model has blocks 0 to {len(layers) - 1}.") from None
+    compute = _computing(model, {str(i): _call(layers[i]) for i in numbers})
+
+    def each(images):
+        calls = compute(images)
+        for i in numbers:
+            yield i, ops.cast(layers[i].attention_weights(**calls[str(i)]), "float32")
+
+    return each
 
 
 def each_attention(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
@@ -60,15 +87,8 @@ def each_attention(model: keras.Model, images: Any, blocks: Sequence[int] | None
     Raises:
         ValueError: as in `attention_weights`, at the first step.
     """
-    _, layers = attention_blocks(model)
-    try:
-        numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
-    except IndexError:
-        raise ValueError(f"blocks={blocks}: the model has blocks 0 to {len(layers) - 1}.") from None
-    calls = _computed(model, {str(i): _call(layers[i]) for i in numbers}, images)
-    for i in numbers:
-        weights = layers[i].attention_weights(**calls[str(i)])
-        yield i, keras.ops.convert_to_numpy(weights).astype("float32")
+    for i, weights in _weighing(model, blocks)(_converted(model, images)):
+        yield i, ops.convert_to_numpy(weights)
 
 
 def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
@@ -99,44 +119,71 @@ def rollout(weights: Iterable[np.ndarray] | Mapping[int, np.ndarray]) -> np.ndar
     Returns:
         (b, n, n), rows summing to 1.
     """
+    blocks = weights.values() if isinstance(weights, Mapping) else weights
+    return ops.convert_to_numpy(_rolled(ops.convert_to_tensor(block) for block in blocks))
+
+
+def _rolled(blocks):
+    """`rollout` of tensors."""
     total = None
-    for block in weights.values() if isinstance(weights, Mapping) else weights:
-        mixed = block.mean(axis=1) + np.eye(block.shape[-1])  # (b, k, n, n) -> (b, n, n)
-        mixed = mixed / mixed.sum(axis=-1, keepdims=True)
-        total = mixed if total is None else mixed @ total
+    for block in blocks:
+        mixed = ops.mean(block, axis=1) + ops.eye(block.shape[-1], dtype=block.dtype)  # (b, k, n, n) -> (b, n, n)
+        mixed = mixed / ops.sum(mixed, axis=-1, keepdims=True)
+        total = mixed if total is None else ops.matmul(mixed, total)
     return total
 
 
-def _read_by_output(model, images):
-    """How much of each token the output reads after the last block, (b, n) or (1, n): of class and distillation token, of the patches, or by
-    attention pooling.
+def _reading(model):
+    """The function from tensors of images to how much of each token the output reads after the last block, (b, n) or (1, n): of class and
+    distillation token, of the patches, or by attention pooling.
     """
     encoder, blocks = attention_blocks(model)
+    pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
+    if isinstance(pool, AttentionPooling):
+        compute = _computing(model, {"pool": _call(pool)})
+
+        def read(images):
+            weights = ops.cast(pool.attention_weights(**compute(images)["pool"]), "float32")
+            return ops.mean(weights, axis=1)[:, 0]  # (b, k, 1, n) -> (b, n)
+
+        return read
     h, w = taps.patch_grid(encoder)
     n = blocks[-1].output.shape[1]
-    pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
-    reads = np.zeros((1, n))
-    if isinstance(pool, AttentionPooling):
-        call = _computed(model, {"pool": _call(pool)}, images)["pool"]
-        return (
-            keras.ops.convert_to_numpy(pool.attention_weights(**call)).astype("float32").mean(axis=1)[:, 0]
-        )  # (b, k, 1, n) -> (b, n)
+    reads = np.zeros((1, n), "float32")
     if isinstance(pool, TokenPooling):
         tokens = 2 if any(layer.name == "pool_dist" for layer in encoder.layers) else 1
         reads[:, :tokens] = 1 / tokens
-        return reads
+        return lambda images: reads
     reads[:, n - h * w :] = 1 / (h * w)
     if isinstance(pool, keras.layers.Concatenate):  # pool="token_gap": the class token beside the patches' mean
         reads = reads / 2
         reads[:, 0] = 1 / 2
-    return reads
+    return lambda images: reads
 
 
 def _on_grid(model, reads, weights):
     """Weights (b, ..., n, n) as the output sees them by `reads` (b or 1, n), on the patch grid: (b, ..., h, w)."""
     h, w = taps.patch_grid(attention_blocks(model)[0])
-    rows = np.einsum("bn,b...nm->b...m", np.broadcast_to(reads, (len(weights), reads.shape[1])), weights)
-    return rows[..., -h * w :].reshape(*rows.shape[:-1], h, w)  # (b, ..., n) -> (b, ..., h, w)
+    middle = weights.shape[1:-2]
+    reads = ops.reshape(reads, (-1, *(1 for _ in middle), 1, reads.shape[-1]))
+    rows = ops.matmul(reads, weights)[..., 0, -h * w :]  # (b, ..., n)
+    return ops.reshape(rows, (-1, *middle, h, w))
+
+
+def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
+    """The function from images to `attention_maps` of them, tensors both, (b, height, width, c) -> (b, h, w): for graphs and exports.
+
+    Raises:
+        ValueError: as in `attention_weights`.
+    """
+    each, read = _weighing(model, None), _reading(model)
+
+    def maps(images):
+        flow = _rolled(weights for _, weights in each(images))
+        found = _on_grid(model, read(images), flow)
+        return found / ops.max(found, axis=(1, 2), keepdims=True)
+
+    return maps
 
 
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
@@ -152,9 +199,7 @@ def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     Returns:
         (b, h, w) on the patch grid, each map scaled to a maximum of 1.
     """
-    flow = rollout(weights for _, weights in each_attention(model, images))
-    maps = _on_grid(model, _read_by_output(model, images), flow)
-    return maps / maps.max(axis=(1, 2), keepdims=True)
+    return ops.convert_to_numpy(attention_map_function(model)(_converted(model, images)))
 
 
 def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
@@ -166,5 +211,6 @@ def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = No
     Returns:
         {block number: (b, k, h, w)}, the weights of the patches; with those of the other tokens they sum to 1.
     """
-    reads = _read_by_output(model, images)
-    return {i: _on_grid(model, reads, weights) for i, weights in each_attention(model, images, blocks)}
+    images = _converted(model, images)
+    reads = _reading(model)(images)
+    return {i: ops.convert_to_numpy(_on_grid(model, reads, weights)) for i, weights in _weighing(model, blocks)(images)}

@@ -1,84 +1,22 @@
 """Export for serving and for transfer learning elsewhere: a process that loads it needs TensorFlow only, not this package."""
 
+import json
 import os
+import subprocess
+import sys
+import tempfile
 
 import keras
 
+from keras_vit.checkpoints.save import save_model
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import Classifier, features
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
-from keras_vit.training.prediction.classify import probabilities_of
-from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 FORMATS = ("tf_saved_model",)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
-
-
-def _float32(outputs):
-    return {name: keras.ops.cast(value, "float32") for name, value in outputs.items()}
-
-
-def _named(outputs):
-    """A model's outputs as a dict of tensors: one tensor is "outputs", several of a list "outputs_0"..."""
-    if isinstance(outputs, dict):
-        return outputs
-    if isinstance(outputs, (list, tuple)):
-        return {f"outputs_{i}": value for i, value in enumerate(outputs)}
-    return {"outputs": outputs}
-
-
-def _pixel_endpoint(model, training, activation):
-    """images (b, h, w, c) float32 -> logits and probabilities (b, classes); outputs, for heads of the user's own."""
-
-    def pixels(images):
-        outputs = model(images, training=training)
-        results = {} if isinstance(model, Classifier) else _named(outputs)
-        if model.classes is not None:
-            results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
-        return _float32(results)
-
-    return pixels
-
-
-def _feature_endpoint(model, tensor, training):
-    """images (b, h, w, c) float32 -> features (b, d); `tensor` is the symbolic features."""
-    extractor = keras.Model(model.input, tensor)
-
-    def endpoint(images):
-        return _float32({"features": extractor(images, training=training)})
-
-    return endpoint
-
-
-def _bytes_endpoint(model, top_k, activation):
-    """Encoded images (b,) strings -> the top k probabilities (b, k) and class names (b, k), best first; or the model's outputs."""
-    import tensorflow as tf
-
-    from keras_vit.data import parse
-
-    preprocess = parse(preprocessing_text(model))
-    shape = (*model.image_size, model.channels)
-
-    def decoded(encoded_images):
-        images = tf.map_fn(
-            lambda encoded: tf.ensure_shape(preprocess.image(encoded), shape),
-            encoded_images,
-            fn_output_signature=tf.TensorSpec(shape, tf.uint8),
-        )
-        return tf.cast(images, tf.float32)
-
-    if model.classes is None:
-        return lambda encoded_images: _float32(_named(model(decoded(encoded_images), training=False)))
-    names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
-
-    def serving_default(encoded_images):
-        logits = tf.cast(model(decoded(encoded_images), training=False), tf.float32)
-        best = tf.math.top_k(activation(logits), k=min(top_k, model.classes))
-        return {"probabilities": best.values, "classes": tf.gather(names, best.indices)}
-
-    return serving_default
+_OURS = {"README.md", "metadata.json"}  # beside those
 
 
 def _check_place(path):
@@ -87,7 +25,8 @@ def _check_place(path):
         raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
     if os.path.isfile(path):
         raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
-    others = sorted(set(os.listdir(path)) - _PARTS) if os.path.isdir(path) else []
+    there = set(os.listdir(path)) if os.path.isdir(path) else set()
+    others = sorted(there - _PARTS - (_OURS if "saved_model.pb" in there else set()))
     if others:
         raise ValueError(
             f'"{path}" holds other files than an export, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
@@ -102,11 +41,6 @@ def _check(model, path, format):
         raise ValueError(
             f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel is written on the TensorFlow backend: save the model as .keras, then run keras-vit-export with "
-            "KERAS_BACKEND=tensorflow."
-        )
     _check_place(path)
     if model.image_size is None:
         raise ValueError(
@@ -120,12 +54,31 @@ def _check(model, path, format):
         )
 
 
-def _features_or_none(model):
-    """The model's features, symbolic (b, d); None for a model that does not pool, or is built on no ViT or BiT."""
-    try:
-        return features(model)
-    except ValueError:
-        return None
+_ELSEWHERE = "import json, sys, keras_vit; file, *rest, options = sys.argv[1:]; keras_vit.export(keras_vit.load(file), *rest, **json.loads(options))"
+
+
+def _on_tensorflow(model, path, options):
+    """Exports by a process on the TensorFlow backend, whose operations a SavedModel is made of.
+
+    Raises:
+        OSError: with what that process said, if it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "model.keras")
+        save_model(model, file)
+        command = [sys.executable, "-c", _ELSEWHERE, file, os.path.abspath(path), json.dumps(options)]
+        environment = {
+            **os.environ,
+            "KERAS_BACKEND": "tensorflow",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
+        raise OSError(f'The export "{path}" was not written by the process on the TensorFlow backend: {said[-1]}')
+    if options["verbose"]:
+        print(done.stdout, end="")
 
 
 def export(
@@ -139,14 +92,20 @@ def export(
     """Writes `model` to the folder `path` as a SavedModel that runs without this package.
 
     Signatures:
-        serving_default: encoded images (b,) strings -> {"probabilities", "classes"}, the top k with names.
-        pixels: images (b, h, w, c) float32, 0..255 -> {"logits", "probabilities"}.
-        features: the same images -> {"features"}.
-        pixels_training, features_training: the same with dropout on, for keras.layers.TFSMLayer's call_training_endpoint.
+        serving_default: encoded images (b,) strings -> {"probabilities", "classes", "status"}, the top k with names.
+        pixels, pixels_uint8: images (b, h, w, c), 0..255 -> {"logits", "probabilities"}.
+        features: images (b, h, w, c) float32 -> {"features"}; encoded_features: encoded images -> the same and "status".
+        attention: images (b, h, w, c) float32 -> {"attention" (b, h, w)}, on the patch grid; encoded_attention: as above.
+        pixels_training, features_training: with dropout, for keras.layers.TFSMLayer's call_training_endpoint.
 
-    Batches are dynamic, outputs float32, variables trainable. A ViT or BiT without a head has the features signatures only, and
-    features is its serving_default. A model with a head of the user's own has {"outputs"} in pixels, and in serving_default unless its
-    class names are known (see keras_vit.Model). An existing export at `path` is replaced once the new one is complete.
+    An encoded image that cannot be decoded fails alone: its "status" says why. Batches are dynamic, outputs float32, variables trainable. A
+    ViT or BiT without a head has no pixels signatures, and its serving_default takes pixels and returns features. A model with a head of the user's own
+    has {"outputs"} in pixels, and in serving_default unless its class names are known (see keras_vit.Model). Models without attention,
+    or that merge patches, have no attention signatures.
+
+    README.md and metadata.json in the folder say this of the model, assets/classes.txt holds its class names, and assets.extra requests
+    that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is complete. On the JAX backend the export is
+    made by a process on the TensorFlow backend.
 
     Args:
         model: a ViT or BiT, or a keras_vit.Model built on one.
@@ -158,31 +117,20 @@ def export(
             own.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, a backend other than TensorFlow, a
-            model whose input is not one image, one with classes that returns probabilities, or a path that is a file, in a bucket, or a
-            folder of other files.
+        ValueError: for something other than a model of this package and a path, an unknown format, a model whose input is not one image,
+            one with classes that returns probabilities, or a path that is a file, in a bucket, or a folder of other files.
         OSError: if it cannot be written; what is at `path` is as it was.
     """
     _check(model, path, format)
+    if keras.backend.backend() != "tensorflow":
+        _on_tensorflow(model, path, {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation})
+        return
     import tensorflow as tf
 
-    images = [tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")]
-    encoded = [tf.TensorSpec((None,), tf.string, name="encoded_images")]
-    tensor = _features_or_none(model)
-    function = None if model.classes is None else probabilities_of(model, activation)
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    if isinstance(model, Classifier) and model.classes is None:
-        archive.add_endpoint("serving_default", _feature_endpoint(model, tensor, False), images)
-    else:
-        archive.add_endpoint("serving_default", _bytes_endpoint(model, top_k, function), encoded)
-        archive.add_endpoint("pixels", _pixel_endpoint(model, False, function), images)
-        archive.add_endpoint("pixels_training", _pixel_endpoint(model, True, function), images)
-    if tensor is not None:
-        archive.add_endpoint("features", _feature_endpoint(model, tensor, False), images)
-        archive.add_endpoint("features_training", _feature_endpoint(model, tensor, True), images)
+    from keras_vit.serving import saved_model
+
     try:
         with replacing(path) as temporary:
-            archive.write_out(temporary, verbose=verbose)
+            saved_model.write(model, temporary, top_k, activation, verbose)
     except tf.errors.OpError as error:
         raise OSError(f'The export "{path}" cannot be written: {error.message}. What was there is as it was.') from error

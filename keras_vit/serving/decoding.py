@@ -1,0 +1,73 @@
+"""Encoded images to pixels inside an exported model: each on its own, so that one that cannot be decoded fails alone, and says why."""
+
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_vit.data.ops.decode import MAX_PIXELS
+
+OK = "ok"
+READ = "JPEG, PNG, BMP, GIF or WebP"
+_LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"
+# (where in the file, its bytes there, the format): those that are read, then those that are not.
+_READ = ((0, b"\xff\xd8", "JPEG"), (0, b"\x89PNG", "PNG"), (0, b"BM", "BMP"), (0, b"GIF8", "GIF"), (8, b"WEBP", "WebP"))
+_UNREAD = (
+    (8, b"avif", "AVIF"),
+    (8, b"hei", "HEIC"),
+    (8, b"mif1", "HEIC"),
+    (0, b"II*\0", "TIFF"),
+    (0, b"MM\0*", "TIFF"),
+    (0, b"%PDF", "PDF"),
+    (0, b"<svg", "SVG"),
+    (0, b"<?xml", "SVG"),
+)
+
+
+def _begins(encoded, at, magic):
+    """Whether bytes, a scalar string, have `magic` at byte `at`."""
+    head = tf.strings.substr(encoded, 0, 16) + b"\1" * 16
+    return tf.strings.substr(head, at, len(magic)) == magic
+
+
+def why_not(encoded: tf.Tensor) -> tf.Tensor:
+    """In words, why bytes, a scalar string, could not be decoded."""
+    cases: list = [(tf.strings.length(encoded) == 0, lambda: tf.constant("It is empty: there are no bytes."))]
+    for at, magic, kind in _READ:
+        animated = " animated," if kind == "WebP" else ""
+        text = f"The {kind} cannot be decoded: it is damaged,{animated} cut short, or has more than {_LARGEST}."
+        cases.append((_begins(encoded, at, magic), functools.partial(tf.constant, text)))
+    for at, magic, kind in _UNREAD:
+        text = f"{kind} is not read here. Send {READ}."
+        cases.append((_begins(encoded, at, magic), functools.partial(tf.constant, text)))
+    return tf.case(cases, default=lambda: tf.constant(f"This is not an image: expected the bytes of a {READ}."))
+
+
+def decoder(image: Callable, shape: tuple) -> Callable:
+    """The function from encoded images (b,) strings to (pixels (b, h, w, c) uint8, status (b,) strings).
+
+    Args:
+        image: from one encoded image, a scalar string, to its pixels; it fails for what is none.
+        shape: (h, w, c) of these pixels.
+
+    The status is OK, or why the image was not decoded; its pixels are zeros then.
+    """
+
+    def fine(encoded):
+        return tf.ensure_shape(image(encoded), shape), tf.constant(OK)
+
+    def failed(encoded):
+        return tf.zeros(shape, tf.uint8), why_not(encoded)
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False  # they would cost more than a small image
+
+    def one(encoded):
+        # Errors of an op end the whole graph, but those inside a dataset can be left out.
+        source = tf.data.Dataset.from_tensors(encoded)
+        either = source.map(fine).ignore_errors().concatenate(source.map(failed))
+        return either.take(1).with_options(options).get_single_element()
+
+    spec = tf.TensorSpec(shape, tf.uint8), tf.TensorSpec((), tf.string)
+    return lambda encoded_images: tf.map_fn(one, encoded_images, fn_output_signature=spec)

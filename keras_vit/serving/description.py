@@ -1,0 +1,101 @@
+"""What an export says of itself: metadata.json for programs, README.md for people, and assets/classes.txt, a name a line."""
+
+import json
+import os
+from typing import Any
+
+import keras
+
+from keras_vit.serving.decoding import OK, READ
+from keras_vit.training.checks.inputs import normalisations
+from keras_vit.training.prediction.preprocessing import preprocessing_text
+from keras_vit.version import __version__
+
+METADATA, README, CLASSES = "metadata.json", "README.md", os.path.join("assets", "classes.txt")
+
+
+def activation_name(model: keras.Model, activation: str | None) -> str | None:
+    """How probabilities are made of logits, "softmax" or "sigmoid"; None for a model without classes."""
+    if model.classes is None:
+        return None
+    return activation or model.activation or ("sigmoid" if model.classes == 1 else "softmax")
+
+
+def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
+    """What every export says of its model, whatever its format: JSON."""
+    scale = normalisations(model)[0]
+    return {
+        "keras_vit": __version__,
+        "model": model.name,
+        "parameters": int(model.count_params()),
+        "image_size": list(model.image_size),
+        "channels": model.channels,
+        "pixels": "0..255, not normalised: the model does that itself",
+        "mean": None if scale is None else scale.mean.tolist(),
+        "std": None if scale is None else scale.std.tolist(),
+        "preprocessing": preprocessing_text(model),
+        "classes": model.classes,
+        "class_names": None if model.class_names is None else list(model.class_names),
+        "activation": activation_name(model, activation),
+    }
+
+
+def _table(signatures):
+    """The rows of the README's table, of {name: {"purpose", "inputs", "outputs"}}."""
+    for name, signature in signatures.items():
+        cells = [" ".join(f"`{key}` {value}" for key, value in signature[way].items()) for way in ("inputs", "outputs")]
+        yield f"| `{name}` | {cells[0]} | {cells[1]} | {signature['purpose']} |"
+
+
+def readme(metadata: dict[str, Any]) -> str:
+    """The README of a SavedModel, from its metadata."""
+    height, width = metadata["image_size"]
+    classes = "no classes" if metadata["classes"] is None else f"{metadata['classes']} classes"
+    lines = [
+        f"# {metadata['model']}",
+        "",
+        f"A Vision Transformer as a TensorFlow SavedModel: {metadata['parameters']:,} parameters, images of {height} x {width} pixels in "
+        f"{metadata['channels']} channels, {classes}. It needs TensorFlow or TensorFlow Serving, and nothing else.",
+        "",
+        "| signature | takes | returns | |",
+        "|-|-|-|-|",
+        *_table(metadata["signatures"]),
+        "",
+        f"- `encoded_images` are the bytes of files: {READ}. They are prepared by `{metadata['preprocessing']}`.",
+        f'- `status` is "{OK}", or says why an image of the batch was not decoded; its other outputs are zeros and empty strings. The others '
+        "are not affected.",
+        "- `images` are pixels 0..255; the model normalises them itself. Batches have any size.",
+    ]
+    if metadata["classes"] is not None:
+        names = f"The names are in `{CLASSES}`, one a line. " if metadata["class_names"] else ""
+        lines.append(f"- {names}Probabilities are the {metadata['activation']} of logits.")
+    takes_bytes = "encoded_images" in metadata["signatures"]["serving_default"]["inputs"]
+    given = (
+        'tf.constant([open("image.jpg", "rb").read()])'
+        if takes_bytes
+        else f"tf.zeros((1, {height}, {width}, {metadata['channels']}))"
+    )
+    lines += [
+        "",
+        "```python",
+        "import tensorflow as tf",
+        "",
+        'model = tf.saved_model.load("this folder")',
+        f'print(model.signatures["serving_default"]({given}))',
+        "```",
+        "",
+        f"`{METADATA}` says all of this to programs. Made by keras_vit {metadata['keras_vit']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write(folder: str, metadata: dict[str, Any]) -> None:
+    """Writes metadata.json, README.md and, where classes have names, assets/classes.txt into the folder of a SavedModel."""
+    with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
+        json.dump(metadata, file, indent=2, ensure_ascii=False)
+    with open(os.path.join(folder, README), "w", encoding="utf-8") as file:
+        file.write(readme(metadata))
+    if metadata["class_names"]:
+        os.makedirs(os.path.join(folder, os.path.dirname(CLASSES)), exist_ok=True)
+        with open(os.path.join(folder, CLASSES), "w", encoding="utf-8") as file:
+            file.writelines(f"{' '.join(name.splitlines())}\n" for name in metadata["class_names"])

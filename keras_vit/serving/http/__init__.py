@@ -1,0 +1,1 @@
+"""A small HTTP service for one machine: `keras-vit serve`."""

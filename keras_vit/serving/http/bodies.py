@@ -1,0 +1,165 @@
+"""The bodies of requests as encoded images: TensorFlow Serving's JSON, multipart forms and raw bytes, within limits."""
+
+import asyncio
+import base64
+import binascii
+import dataclasses
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+
+
+class Refused(Exception):
+    """A request that cannot be answered: its HTTP status, and why in words."""
+
+    def __init__(self, status: int, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one request may cost.
+
+    Attributes:
+        megabytes: of a body.
+        images: in a request.
+        megapixels: of an image, by its header.
+        seconds: for a body to arrive, and then again for its answer.
+    """
+
+    megabytes: float = 32.0
+    images: int = 64
+    megapixels: float = 64.0
+    seconds: float = 30.0
+
+    @property
+    def bytes(self) -> int:
+        return int(self.megabytes * 1e6)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a request asks for: encoded images, and the name of the signature, or None for the default."""
+
+    images: list[bytes]
+    signature: str | None = None
+    columns: bool = False  # whether the answer is {"outputs": ...}, a list per output, instead of one object per image
+
+
+async def _chunks(request, limit):
+    """The pieces of a body, as long as they are within `limit` bytes."""
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise Refused(413, f"The body is larger than {limit:,} bytes. Send fewer or smaller images.")
+        yield chunk
+
+
+async def read(request: Request, limits: Limits) -> bytes:
+    """The body of a request.
+
+    Raises:
+        Refused: 413 above the limit, 408 if it does not arrive in time, 400 if its sender went away.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limits.bytes:
+        raise Refused(413, f"The body has {int(announced):,} bytes, of {limits.bytes:,} at most. Send fewer or smaller images.")
+    try:
+        async with asyncio.timeout(limits.seconds):
+            return b"".join([chunk async for chunk in _chunks(request, limits.bytes)])
+    except TimeoutError:
+        raise Refused(408, f"The body did not arrive within {limits.seconds:g} seconds.") from None
+    except ClientDisconnect:
+        raise Refused(400, "The connection was closed before the body had arrived.") from None
+
+
+def _encoded(value, place):
+    """The bytes of {"b64": "..."}, also inside of {"encoded_images": ...}."""
+    if isinstance(value, dict) and len(value) == 1 and "encoded_images" in value:
+        value = value["encoded_images"]
+    if not isinstance(value, dict) or set(value) != {"b64"} or not isinstance(value["b64"], str):
+        raise Refused(400, f'{place}: expected {{"b64": "BASE64 OF AN IMAGE FILE"}}.')
+    try:
+        return base64.b64decode(value["b64"], validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Refused(400, f"{place}: this is not base64: {error}.") from None
+
+
+def from_json(body: bytes) -> Asked:
+    """The images of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or of its column form {"inputs": ...}.
+
+    Raises:
+        Refused: 400 for anything else.
+    """
+    try:
+        content: Any = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"The body is not JSON: {error}.") from None
+    expected = 'expected {"instances": [{"b64": "..."}, ...]}'
+    if not isinstance(content, dict) or ("instances" in content) == ("inputs" in content):
+        raise Refused(400, f'{expected}, or the same with "inputs" in place of "instances".')
+    unknown = set(content) - {"instances", "inputs", "signature_name"}
+    signature = content.get("signature_name")
+    if unknown or not isinstance(signature, (str, type(None))):
+        raise Refused(400, f'{expected}, and "signature_name", a string; got {sorted(unknown) or repr(signature)}.')
+    columns = "inputs" in content
+    values = content["inputs" if columns else "instances"]
+    if columns and isinstance(values, dict) and set(values) == {"encoded_images"}:
+        values = values["encoded_images"]
+    if not isinstance(values, list):
+        raise Refused(400, f"{expected}: a list.")
+    return Asked([_encoded(value, f"Image {i}") for i, value in enumerate(values)], signature, columns)
+
+
+async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
+    """The files of a multipart form, in order, whatever their fields are called.
+
+    Raises:
+        Refused: 400 for a body that is no such form.
+    """
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    try:
+        form = await MultiPartParser(request.headers, stream(), max_files=limits.images + 1, max_fields=16).parse()
+    except (MultiPartException, KeyError, ValueError) as error:
+        raise Refused(400, f"The multipart form cannot be read: {getattr(error, 'message', error)}.") from None
+    files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+    if not files:
+        raise Refused(400, "The form has no file. With curl: -F image=@cat.jpg")
+    return Asked([await file.read() for file in files])
+
+
+async def asked(request: Request, limits: Limits) -> Asked:
+    """What a request asks for.
+
+    Raises:
+        Refused: if that cannot be told, or is beyond a limit.
+    """
+    body = await read(request, limits)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        raise Refused(400, "The body is empty. Send an image, a form with files, or JSON.")
+    if kind == "multipart/form-data":
+        found = await from_form(body, request, limits)
+    elif kind == "application/json" or (kind in ("", "application/x-www-form-urlencoded") and body.lstrip()[:1] == b"{"):
+        found = from_json(body)  # curl -d says application/x-www-form-urlencoded, whatever it sends
+    elif kind.startswith("image/") or kind in ("", "application/octet-stream", "application/x-www-form-urlencoded"):
+        found = Asked([body])
+    else:
+        raise Refused(
+            415,
+            f'The content type "{kind}" is not read. Send application/json, multipart/form-data, image/* or application/octet-stream.',
+        )
+    if not found.images:
+        raise Refused(400, "There are no images in the request.")
+    if len(found.images) > limits.images:
+        raise Refused(413, f"The request has {len(found.images)} images, of {limits.images} at most.")
+    return found

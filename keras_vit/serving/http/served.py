@@ -1,0 +1,167 @@
+"""A model behind the service: encoded images to pixels, and pixels to what each signature returns, row by row."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_maps
+from keras_vit.models import Classifier, features
+from keras_vit.serving.description import describe
+from keras_vit.serving.http.bodies import Refused
+from keras_vit.serving.signatures import named_outputs
+from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.images import Preprocessor
+
+DEFAULT = "serving_default"
+
+
+def _size(encoded: bytes) -> tuple[int, int]:
+    """(width, height) by an image's header; (0, 0) where Pillow does not know the format: decoding says what is wrong with it."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return image.size
+    except Exception:  # Pillow's readers raise all kinds of errors for damaged files
+        return 0, 0
+
+
+def _padded(rows):
+    """Rows with copies of the last one up to a power of two: a compiler meets few sizes."""
+    size = 1 << (len(rows) - 1).bit_length()
+    return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
+
+
+def _array_function(function):
+    """`function` of tensors, as one from images (b, h, w, c) uint8 to arrays with b rows."""
+    pads = keras.backend.backend() == "jax"
+
+    def call(images):
+        given = keras.ops.convert_to_tensor((_padded(images) if pads else images).astype("float32"))
+        return {name: keras.ops.convert_to_numpy(value)[: len(images)] for name, value in function(given).items()}
+
+    return call
+
+
+def _compiled(function, shape):
+    """`function` of a tensor of images (b, *shape), compiled once for all b on TensorFlow, and for each on JAX."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    import tensorflow as tf
+
+    return tf.function(function, input_signature=[tf.TensorSpec((None, *shape), tf.float32)], autograph=False)
+
+
+class Served:
+    """A model and its name.
+
+    Args:
+        name: in addresses.
+        model: a keras_vit.Model with one input of images.
+        top_k: how many classes are returned.
+        activation: as in `keras_vit.export`.
+        megapixels: of an encoded image at most.
+
+    Attributes:
+        signatures: {name: from images (b, h, w, c) uint8 to a list of b results, JSON}.
+
+    Raises:
+        ValueError: for a model whose input is not one image, or that predicts nothing.
+    """
+
+    def __init__(self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None, megapixels: float = 64.0):
+        if isinstance(model, Classifier):
+            model.check_head()
+        self.name, self.model, self.top_k, self.megapixels = name, model, top_k, megapixels
+        self.description = describe(model, activation)
+        self._prepare = Preprocessor(model)
+        self.signatures = self._signatures(activation)
+
+    def _signatures(self, activation):
+        found, model = {}, self.model
+        shape = (*model.image_size, model.channels)
+        if model.classes is not None:
+            probabilities = probabilities_of(model, activation)
+            function = lambda images: {"probabilities": probabilities(model(images, training=False))}  # noqa: E731
+            found[DEFAULT] = self._named(_array_function(_compiled(function, shape)))
+        elif not isinstance(model, Classifier):
+            function = lambda images: named_outputs(model(images, training=False))  # noqa: E731
+            found[DEFAULT] = _rows(_array_function(_compiled(function, shape)))
+        for name, make in (("encoded_features", self._features), ("encoded_attention", self._attention)):
+            try:
+                found[name] = _rows(_array_function(_compiled(make(), shape)))
+            except ValueError:  # it does not pool, or has no attention
+                continue
+        return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
+
+    def _features(self):
+        extractor = keras.Model(self.model.input, features(self.model))
+        return lambda images: {"features": extractor(images, training=False)}
+
+    def _attention(self):
+        maps = attention_map_function(self.model)
+        return lambda images: {"attention": maps(images)}
+
+    def _named(self, function):
+        """`function` to probabilities (b, classes) as one to the top k classes and their probabilities."""
+        names = self.model.class_names or [str(i) for i in range(self.model.classes)]
+
+        def best(images):
+            probabilities = function(images)["probabilities"].astype("float64")
+            order = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.top_k]
+            return [
+                {"classes": [names[i] for i in chosen], "probabilities": row[chosen].tolist()}
+                for row, chosen in zip(probabilities, order)
+            ]
+
+        return best
+
+    def decode(self, encoded: bytes) -> np.ndarray:
+        """The pixels (h, w, c) uint8 of an encoded image.
+
+        Raises:
+            Refused: 413 for one with too many pixels, 400 for anything that is no image; why in words.
+        """
+        if not encoded:
+            raise Refused(400, "It is empty: there are no bytes.")
+        width, height = _size(encoded)
+        if width * height > self.megapixels * 1e6:
+            raise Refused(413, f"It has {width} x {height} pixels, of {self.megapixels:g} million at most.")
+        try:
+            return self._prepare(encoded, "It")
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+
+    def heads(self, pixels: np.ndarray, block: int) -> dict[str, Any]:
+        """Where each head of a block looks, from the token that the output reads, for one image (h, w, c): {"block", "heads" (k, h, w)}.
+
+        Raises:
+            Refused: 400 for a model without attention, or a block that it does not have.
+        """
+        try:
+            count = len(attention_blocks(self.model)[1])
+            [(_, maps)] = head_maps(self.model, pixels[None], [block]).items()
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+        return {"block": block % count, "blocks": count, "heads": np.round(maps[0], 6).tolist()}
+
+    def warm_up(self) -> None:
+        """Compiles all signatures."""
+        image = np.full((1, *self.model.image_size, self.model.channels), 128, "uint8")
+        for function in self.signatures.values():
+            function(image)
+
+
+def _rows(function: Callable) -> Callable:
+    """`function` to {name: array with b rows} as one to b results {name: list}; several outputs stay apart."""
+
+    def rows(images):
+        found = function(images)
+        return [{name: value[i].astype("float64").tolist() for name, value in found.items()} for i in range(len(images))]
+
+    return rows

@@ -1,0 +1,49 @@
+"""A model as a TensorFlow SavedModel, with what a server wants beside it: names, warm-up requests, a description."""
+
+import os
+
+import keras
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_vit.serving import description, warmup
+from keras_vit.serving.signatures import Signature, signatures
+from keras_vit.training.prediction.classify import probabilities_of
+
+
+def _tensors(infos):
+    """{name: "dtype (shape)"} of a signature's tensors as the SavedModel states them, in words."""
+    found = {}
+    for name, info in sorted(infos.items()):
+        sizes = ["b" if dim.size < 0 else str(dim.size) for dim in info.tensor_shape.dim]
+        found[name] = f"{tf.as_dtype(info.dtype).name} ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    return found
+
+
+def _stated(folder: str, made: dict[str, Signature]) -> dict:
+    """{signature: {"purpose", "inputs", "outputs"}} of an export, as its saved_model.pb says."""
+    saved = saved_model_pb2.SavedModel()
+    with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
+        saved.ParseFromString(file.read())
+    stated = saved.meta_graphs[0].signature_def
+    return {
+        name: {"purpose": signature.purpose, "inputs": _tensors(stated[name].inputs), "outputs": _tensors(stated[name].outputs)}
+        for name, signature in made.items()
+    }
+
+
+def write(model: keras.Model, folder: str, top_k: int, activation: str | None, verbose: bool) -> None:
+    """Writes the SavedModel of a model of this package into a new folder; arguments as in `keras_vit.export`."""
+    function = None if model.classes is None else probabilities_of(model, activation)
+    made = signatures(model, top_k, function)
+    archive = keras.export.ExportArchive()
+    for collection in ("variables", "trainable_variables", "non_trainable_variables"):
+        # Tracked by the archive itself, each would be written twice: as Keras' variable, and as the TensorFlow one inside of it.
+        archive.add_variable_collection(collection, [variable.value for variable in getattr(model, collection)])
+    for name, signature in made.items():
+        archive.add_endpoint(name, signature.function, [signature.takes])
+    archive.write_out(folder, verbose=verbose)
+    metadata = {**description.describe(model, activation), "signatures": _stated(folder, made)}
+    description.write(folder, metadata)
+    warm = {name: signature.takes for name, signature in made.items() if not name.endswith("_training")}
+    warmup.write(folder, model.name, warm, (*model.image_size, model.channels))

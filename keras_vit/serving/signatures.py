@@ -1,0 +1,131 @@
+"""The functions of an exported model, its signatures: from encoded images or pixels to classes, features and attention."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_vit.data import parse
+from keras_vit.inspection.attention import attention_map_function
+from keras_vit.models import Classifier, features
+from keras_vit.serving.decoding import OK, decoder
+from keras_vit.training.prediction.preprocessing import preprocessing_text
+
+
+class Signature(NamedTuple):
+    """A function of one tensor, the tensor's specification, and what it is for, in words."""
+
+    function: Callable[[Any], dict[str, Any]]
+    takes: tf.TensorSpec
+    purpose: str
+
+
+def _float32(outputs):
+    return {name: keras.ops.cast(value, "float32") for name, value in outputs.items()}
+
+
+def named_outputs(outputs: Any) -> dict[str, Any]:
+    """A model's outputs as a dict of tensors: one tensor is "outputs", several of a list "outputs_0"..."""
+    if isinstance(outputs, dict):
+        return outputs
+    if isinstance(outputs, (list, tuple)):
+        return {f"outputs_{i}": value for i, value in enumerate(outputs)}
+    return {"outputs": outputs}
+
+
+def _scores(model, activation, training):
+    """images (b, h, w, c) -> logits and probabilities (b, classes); outputs, for heads of the user's own."""
+
+    def scores(images):
+        outputs = model(images, training=training)
+        results = {} if isinstance(model, Classifier) else named_outputs(outputs)
+        if model.classes is not None:
+            results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
+        return _float32(results)
+
+    return scores
+
+
+def _best(model, scores, top_k):
+    """images (b, h, w, c) -> the top k probabilities (b, k) and class names (b, k), best first; or the model's outputs."""
+    if model.classes is None:
+        return scores
+    names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
+
+    def best(images):
+        found = tf.math.top_k(scores(images)["probabilities"], k=min(top_k, model.classes))
+        return {"probabilities": found.values, "classes": tf.gather(names, found.indices)}
+
+    return best
+
+
+def _features(model, tensor, training):
+    """images (b, h, w, c) -> features (b, d); `tensor` is the symbolic features."""
+    extractor = keras.Model(model.input, tensor)
+    return lambda images: _float32({"features": extractor(images, training=training)})
+
+
+def _from_bytes(decode, function):
+    """`function` of images as one of encoded images (b,) strings, with the status (b,) of each; what was not decoded has empty rows."""
+
+    def emptied(value, status):
+        """`value` (b, ...) with zeros, or empty strings, in the rows of images that were not decoded."""
+        decoded = tf.reshape(status == OK, (-1, *(1 for _ in value.shape[1:])))
+        return tf.where(decoded, value, tf.zeros((), value.dtype) if value.dtype != tf.string else tf.constant(""))
+
+    def encoded(encoded_images):
+        images, status = decode(encoded_images)
+        results = function(tf.cast(images, tf.float32))
+        return {**{name: emptied(value, status) for name, value in results.items()}, "status": status}
+
+    return encoded
+
+
+def _from_uint8(function):
+    return lambda images: function(tf.cast(images, tf.float32))
+
+
+def _or_none(make, model):
+    """What `make` gives for a model; None for one that has no such thing: it does not pool, has no attention, or holds no ViT or BiT."""
+    try:
+        return make(model)
+    except ValueError:
+        return None
+
+
+def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> dict[str, Signature]:
+    """The signatures of a model, by name; `activation` goes from logits to probabilities, None for a model without classes."""
+    encoded = tf.TensorSpec((None,), tf.string, name="encoded_images")
+    images = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
+    bytes_like = tf.TensorSpec(images.shape, tf.uint8, name="images")
+    found: dict[str, Signature] = {}
+
+    def add(name, function, takes, purpose):
+        found[name] = Signature(function, takes, purpose)
+
+    def once(function, takes=images):
+        """`function` as a graph of its own that several signatures call: it is traced and stored once."""
+        return tf.function(function, input_signature=[takes], autograph=False)
+
+    decode = once(decoder(parse(preprocessing_text(model)).image, tuple(images.shape[1:])), encoded)
+    tensor, attention = _or_none(features, model), _or_none(attention_map_function, model)
+    if isinstance(model, Classifier) and model.classes is None:
+        add("serving_default", _features(model, tensor, False), images, "the features of images")
+    else:
+        what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
+        scores = once(_scores(model, activation, False))
+        add("serving_default", _from_bytes(decode, _best(model, scores, top_k)), encoded, f"{what}, of encoded images")
+        add("pixels", scores, images, "all outputs, of pixels 0..255 of the model's size")
+        add("pixels_uint8", _from_uint8(scores), bytes_like, "the same, of bytes: a quarter of the traffic")
+        add("pixels_training", _scores(model, activation, True), images, "the same with dropout, to train on")
+    if tensor is not None:
+        pooled = once(_features(model, tensor, False))
+        add("features", pooled, images, "the input of the head: for search, clustering and heads of one's own")
+        add("encoded_features", _from_bytes(decode, pooled), encoded, "the same, of encoded images")
+        add("features_training", _features(model, tensor, True), images, "the same with dropout, to train on")
+    if attention is not None:
+        mapped = once(lambda images: {"attention": attention(images)})
+        add("attention", mapped, images, "where the model looked: attention rollout on the grid of patches, 1 at most")
+        add("encoded_attention", _from_bytes(decode, mapped), encoded, "the same, of encoded images")
+    return found

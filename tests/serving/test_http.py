@@ -1,0 +1,221 @@
+"""The HTTP service, called in this process: what it answers, what it refuses, and with which words."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from fastapi.testclient import TestClient
+from PIL import Image
+
+import keras_vit
+from keras_vit.inspection import attention_maps, head_maps
+from keras_vit.serving.http.app import application
+from keras_vit.serving.http.bodies import Limits
+from keras_vit.serving.http.served import Served
+
+NAMES = ("red deer", "Rotmilan", "ロバ")
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (3, 8, 12, 3), dtype="uint8")
+
+
+def png(image):
+    return tf.io.encode_png(image).numpy()
+
+
+def instances(*images, **more):
+    return {"instances": [{"b64": base64.b64encode(image).decode()} for image in images], **more}
+
+
+def small_vit(classes=3, seed=0):
+    model = keras_vit.ViT(
+        "Ti/4",
+        image_size=(8, 12),
+        depth=2,
+        width=16,
+        heads=2,
+        mlp_dim=16,
+        classes=classes,
+        class_names=NAMES[:classes] if classes else None,
+    )
+    if classes:
+        model.get_layer("head").kernel.assign(np.random.default_rng(seed).normal(size=(16, classes)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return small_vit()
+
+
+@pytest.fixture(scope="module")
+def client(vit):
+    served = [Served("forest", vit, top_k=2, megapixels=1), Served("plain", small_vit(None))]
+    with TestClient(application(served, Limits(megabytes=0.2, images=4, megapixels=1, seconds=20))) as client:
+        yield client
+
+
+def predictions(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["predictions"]
+
+
+def test_json_a_form_and_raw_bytes_are_answered_as_classify_does(client, vit):
+    expected = vit.classify([png(image) for image in IMAGES], top_k=2)
+    found = predictions(client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES))))
+    form = [("image", (f"{i}.png", png(image), "image/png")) for i, image in enumerate(IMAGES)]
+    assert predictions(client.post("/v1/models/forest:predict", files=form)) == found
+    for kind in ("image/png", "application/octet-stream"):
+        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]), headers={"Content-Type": kind})
+        np.testing.assert_allclose(predictions(answer)[0]["probabilities"], found[0]["probabilities"], atol=1e-6)
+    for row, best in zip(found, expected):
+        assert row["classes"] == [guess.name for guess in best] and row["status"] == "ok"
+        np.testing.assert_allclose(row["probabilities"], [guess.probability for guess in best], atol=1e-6)
+
+
+def test_the_column_form_has_a_list_for_each_output(client):
+    rows = predictions(client.post("/v1/models/forest:predict", json=instances(png(IMAGES[0]), b"junk")))
+    inputs = instances(png(IMAGES[0]), b"junk")["instances"]
+    for given in (inputs, {"encoded_images": inputs}):
+        outputs = client.post("/v1/models/forest:predict", json={"inputs": given}).json()["outputs"]
+        assert outputs["classes"] == [rows[0]["classes"], None] and outputs["status"][0] == "ok"
+
+
+def test_a_broken_image_fails_alone(client):
+    rows = predictions(client.post("/v1/models/forest:predict", json=instances(png(IMAGES[0]), b"", b"<html>", png(IMAGES[1]))))
+    assert [row["status"] == "ok" for row in rows] == [True, False, False, True]
+    assert rows[1] == {"status": "It is empty: there are no bytes."}
+    assert rows[2]["status"].startswith("It cannot be decoded as an image")
+
+
+def test_features_attention_and_heads_are_those_of_the_package(client, vit):
+    image = png(IMAGES[0])
+    [row] = predictions(client.post("/v1/models/forest:attention", content=image))
+    np.testing.assert_allclose(row["attention"], attention_maps(vit, IMAGES[:1])[0], atol=1e-5)
+    [row] = predictions(client.post("/v1/models/forest:features", content=image))
+    [same] = predictions(client.post("/v1/models/forest:predict", json=instances(image, signature_name="encoded_features")))
+    assert np.shape(row["features"]) == (16,)
+    np.testing.assert_allclose(row["features"], same["features"], atol=1e-6)
+    answer = client.post("/v1/models/forest:heads?block=0", content=image).json()
+    np.testing.assert_allclose(answer["heads"], head_maps(vit, IMAGES[:1], [0])[0][0], atol=1e-5)
+    seen = Image.open(io.BytesIO(base64.b64decode(answer["image"].partition(",")[2])))
+    np.testing.assert_array_equal(np.asarray(seen), IMAGES[0])
+
+
+def test_a_model_without_classes_predicts_features(client):
+    [row] = predictions(client.post("/v1/models/plain:predict", content=png(IMAGES[0])))
+    assert np.shape(row["features"]) == (16,) and row["status"] == "ok"
+
+
+def refused_requests():
+    """{what: (address, arguments of post, status, words)}."""
+    form = {"Content-Type": "multipart/form-data; boundary=x"}
+    huge = io.BytesIO()
+    Image.new("L", (1500, 1500)).save(huge, "PNG")
+    post = "/v1/models/forest:predict"
+    return {
+        "nothing": (post, {"content": b""}, 400, "The body is empty"),
+        "junk": (post, {"content": b"\0\1\2"}, 400, "It cannot be decoded as an image"),
+        "cut short": (post, {"content": png(IMAGES[0])[:60]}, 400, "It cannot be decoded as an image"),
+        "no JSON": (post, {"content": b"{", "headers": {"Content-Type": "application/json"}}, 400, "The body is not JSON"),
+        "deep JSON": (post, {"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}}, 400, "is not JSON"),
+        "a list": (post, {"json": [1]}, 400, 'expected {"instances"'),
+        "no images": (post, {"json": {"instances": []}}, 400, "There are no images"),
+        "a number": (post, {"json": {"instances": [1]}}, 400, 'Image 0: expected {"b64"'),
+        "no base64": (post, {"json": {"instances": [{"b64": "ü!"}]}}, 400, "Image 0: this is not base64"),
+        "another key": (post, {"json": instances(png(IMAGES[0]), model="x")}, 400, "got ['model']"),
+        "a signature": (
+            post,
+            {"json": instances(png(IMAGES[0]), signature_name="pixel")},
+            400,
+            'Unknown signature "pixel". Valid: serving_default',
+        ),
+        "a broken form": (post, {"content": b"--y\r\n", "headers": form}, 400, "The multipart form cannot be read"),
+        "a form of fields": (post, {"files": {"image": (None, "x")}}, 400, "The form has no file"),
+        "a type": (post, {"content": b"x", "headers": {"Content-Type": "text/html"}}, 415, '"text/html" is not read'),
+        "many images": (post, {"json": instances(*[png(IMAGES[0])] * 5)}, 413, "5 images, of 4 at most"),
+        "many bytes": (post, {"content": b"x" * 300_000}, 413, "The body has 300,000 bytes, of 200,000 at most"),
+        "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
+        "another model": ("/v1/models/wood:predict", {"content": b"x"}, 404, 'There is no model "wood". Served: forest, plain.'),
+        "no such block": ("/v1/models/forest:heads?block=7", {"content": png(IMAGES[0])}, 400, "the model has blocks 0 to 1"),
+        "another address": ("/v1/modells", {"content": b"x"}, 404, "Not Found: /v1/modells."),
+        "another method": ("/v1/models", {"content": b"x"}, 405, "Method Not Allowed"),
+        "a block's name": ("/v1/models/forest:heads?block=x", {"content": png(IMAGES[0])}, 422, "integer"),
+    }
+
+
+@pytest.mark.parametrize("what", refused_requests())
+def test_what_cannot_be_answered_says_why(client, what):
+    address, arguments, status, words = refused_requests()[what]
+    answer = client.post(address, **arguments)
+    assert answer.status_code == status and words in answer.json()["error"], answer.text
+
+
+def test_a_body_without_a_stated_length_is_read_no_further_than_the_limit(client):
+    def chunks():
+        for _ in range(1000):
+            yield b"x" * 1000
+
+    answer = client.post("/v1/models/forest:predict", content=chunks())
+    assert answer.status_code == 413 and "larger than 200,000 bytes" in answer.json()["error"]
+
+
+def test_status_metadata_health_and_pages(client):
+    assert client.get("/healthz").json() == {"status": "alive"} and client.get("/readyz").json() == {"status": "ready"}
+    assert client.get("/v1/models/forest").json()["model_version_status"][0]["state"] == "AVAILABLE"
+    assert client.get("/v1/models/wood").status_code == 404
+    metadata = client.get("/v1/models/forest/metadata").json()
+    assert metadata["class_names"] == list(NAMES) and "encoded_attention" in metadata["signatures"]
+    assert [model["name"] for model in client.get("/v1/models").json()["models"]] == ["forest", "plain"]
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/models/{name}:predict", "/readyz"} <= set(paths)
+    for path in ("/", "/docs"):
+        page = client.get(path)
+        assert page.status_code == 200 and "://" not in page.text.replace("http://www.w3.org", ""), "nothing from elsewhere"
+    assert "default-src 'none'" in client.get("/").headers["Content-Security-Policy"]
+
+
+def test_what_was_asked_is_counted(client):
+    client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+    client.post("/v1/models/" + "x" * 50 + ":predict", content=b"")
+    lines = client.get("/metrics").text.splitlines()
+    counted = next(line for line in lines if 'code="200",model="forest",signature="serving_default"' in line)
+    assert float(counted.split()[-1]) >= 1
+    assert not any("xxx" in line for line in lines), "names that callers invent are no labels"
+    assert 'keras_vit_waiting_rows{model="forest"} 0.0' in lines
+
+
+def test_a_key_is_asked_for_where_there_is_one(vit):
+    with TestClient(application([Served("forest", vit)], api_key="s3cret")) as client:
+        given = {"content": png(IMAGES[0])}
+        for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer s3cre"}):
+            answer = client.post("/v1/models/forest:predict", headers=headers, **given)
+            assert answer.status_code == 401 and "X-API-Key" in answer.json()["error"]
+        for headers in ({"X-API-Key": "s3cret"}, {"Authorization": "Bearer s3cret"}):
+            assert client.post("/v1/models/forest:predict", headers=headers, **given).status_code == 200
+        assert client.get("/v1/models").status_code == 401 and client.get("/readyz").status_code == 200
+
+
+def test_overload_is_said_with_when_to_come_back(vit):
+    app = application([Served("forest", vit)], max_requests=0)
+    with TestClient(app) as client:
+        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "Try again" in answer.json()["error"]
+    with TestClient(application([Served("forest", vit)], max_queue=1)) as client:
+        answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+
+
+def test_a_model_that_predicts_nothing_is_refused():
+    model = small_vit()
+    model.get_layer("head").kernel.assign(np.zeros((16, 3)))
+    model.refuses_zero_head = True
+    with pytest.raises(ValueError, match="The head is all zeros"):
+        Served("m", model)
+
+
+def test_the_answer_is_json_of_finite_numbers(client):
+    answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+    json.loads(answer.text, parse_constant=lambda name: pytest.fail(name))

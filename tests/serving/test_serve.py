@@ -1,0 +1,130 @@
+"""`keras-vit serve` as a process: a wrong start is one line, and SIGTERM finishes what was begun."""
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from trainers.serve import named
+
+pytestmark = pytest.mark.processes
+
+
+def test_names_in_addresses():
+    assert named("deit/tiny") == ("tiny", "deit/tiny")
+    assert named("runs/my photos/") == ("my_photos", "runs/my photos/")
+    assert named("out/model.keras") == ("model", "out/model.keras")
+    assert named("cats=gs://b/x=1") == ("cats", "gs://b/x=1")
+
+
+@pytest.fixture
+def model(tmp_path):
+    vit = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3)
+    vit.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
+    keras_vit.save(vit, tmp_path / "m.keras")
+    return tmp_path / "m.keras"
+
+
+def start(*arguments):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainers.serve", *map(str, arguments)], env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def get(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    return connection.getresponse()
+
+
+def wait_until_ready(process, port):
+    for _ in range(2400):
+        assert process.poll() is None, process.stderr.read()
+        try:
+            if get(port, "/readyz").status == 200:
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError("not ready in four minutes")
+
+
+def test_sigterm_finishes_what_was_begun_and_takes_nothing_new(model):
+    port = free_port()
+    process = start(model, f"--port={port}")
+    wait_until_ready(process, port)
+    body = tf.io.encode_png(np.zeros((8, 8, 3), "uint8")).numpy()
+    begun = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    begun.putrequest("POST", "/v1/models/m:predict")
+    begun.putheader("Content-Type", "image/png")
+    begun.putheader("Content-Length", str(len(body)))
+    begun.endheaders()
+    begun.send(body[:20])
+    while "open_requests 1.0" not in get(port, "/metrics").read().decode():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    while True:  # until the port is closed
+        try:
+            get(port, "/healthz")
+        except OSError:
+            break
+        time.sleep(0.05)
+    begun.send(body[20:])
+    answer = begun.getresponse()
+    assert answer.status == 200 and b'"status":"ok"' in answer.read()
+    assert process.wait(60) == 0
+
+
+def test_a_wrong_start_is_one_line(model):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cases = {
+            f"{model} --port={port}": f"Error: Cannot listen at 127.0.0.1:{port}: Address already in use. Give another --port",
+            f"{model} {model}": 'Error: Two models have the name "m" in addresses: write NAME=MODEL.',
+            "": "Error: Give at least one model",
+            f"{model} --api_key_file=/dev/null": "Error: /dev/null is empty: write the API key into it.",
+        }
+        processes = {line: start(*line.split()) for line in cases}
+        for line, words in cases.items():
+            _, said = processes[line].communicate(timeout=300)
+            assert processes[line].returncode == 1 and re.search(f"^{re.escape(words)}", said, re.M), said[-2000:]
+            assert "Traceback" not in said
+
+
+def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
+    port = free_port()
+    process = start(model, f"--port={port}", "--seconds=2")
+    wait_until_ready(process, port)
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nContent-Type: image/png\r\n\r\n"
+
+    def hang_up():
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(head + b"x")
+
+    threads = [threading.Thread(target=hang_up) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
+        slow.sendall(head + b"x")
+        assert b"408" in slow.recv(1000).split(b"\r\n")[0]
+    for thread in threads:
+        thread.join()
+    assert get(port, "/readyz").status == 200
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and "Traceback" not in said, said[-2000:]

@@ -1,0 +1,144 @@
+"""What each signature returns, a bad image among good ones, and what the export says of itself."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.inspection import attention_maps
+from keras_vit.serving import warmup
+
+NAMES = ("red deer", "Rotmilan", "ロバ")
+
+
+def png(image):
+    return tf.io.encode_png(image).numpy()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(model, the SavedModel's folder, its signatures, images (4, 8, 12, 3) uint8)."""
+    keras.utils.set_random_seed(0)
+    model = keras_vit.ViT(
+        "Ti/4", image_size=(8, 12), depth=2, width=16, heads=2, mlp_dim=16, classes=3, class_names=NAMES, name="forest"
+    )
+    model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
+    folder = tmp_path_factory.mktemp("signatures") / "forest"
+    keras_vit.export(model, folder, top_k=2)
+    images = np.random.default_rng(1).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
+    return model, folder, tf.saved_model.load(folder).signatures, images
+
+
+def test_a_broken_image_fails_alone_and_says_why(exported):
+    _, _, signatures, images = exported
+    jpeg = tf.io.encode_jpeg(np.zeros((64, 64, 3), "uint8")).numpy()
+    bad = {
+        b"": "It is empty: there are no bytes.",
+        b"<html>": "This is not an image: expected the bytes of a JPEG, PNG, BMP, GIF or WebP.",
+        jpeg[:200]: "The JPEG cannot be decoded: it is damaged, cut short, or has more than 268,435,456 pixels",
+        png(images[0])[:60]: "The PNG cannot be decoded",
+        b"\0\0\0\x18ftypheic": "HEIC is not read here. Send JPEG, PNG",
+        b"RIFF\0\0\0\0WEBPVP8 ": "The WebP cannot be decoded: it is damaged, animated, cut short",
+    }
+    good = [png(image) for image in images]
+    for name in ("serving_default", "encoded_features", "encoded_attention"):
+        alone = signatures[name](tf.constant(good))
+        mixed = signatures[name](tf.constant([*good[:2], *bad, *good[2:]]))
+        rows = [0, 1, -2, -1]
+        for key, values in alone.items():
+            if values.dtype == tf.string:
+                np.testing.assert_array_equal(values, mixed[key].numpy()[rows])
+            else:
+                np.testing.assert_allclose(values, mixed[key].numpy()[rows], atol=1e-6)
+        assert [s.decode() for s in mixed["status"].numpy()[rows]] == ["ok"] * 4
+        for status, text in zip(mixed["status"].numpy()[2:-2], bad.values()):
+            assert status.decode().startswith(text)
+        for key in set(mixed) - {"status"}:
+            assert not np.any(mixed[key].numpy()[2:-2] != (b"" if mixed[key].dtype == tf.string else 0)), key
+
+
+def test_encoded_images_and_pixels_of_both_kinds_give_what_the_model_gives(exported):
+    model, _, signatures, images = exported
+    logits = np.asarray(model(images))
+    for name, dtype in (("pixels", tf.float32), ("pixels_uint8", tf.uint8)):
+        np.testing.assert_allclose(signatures[name](tf.constant(images, dtype))["logits"], logits, atol=1e-5)
+    best = signatures["serving_default"](tf.constant([png(image) for image in images]))
+    order = np.argsort(-logits, -1)[:, :2]
+    assert [[name.decode() for name in row] for row in best["classes"].numpy()] == np.array(NAMES)[order].tolist()
+    np.testing.assert_allclose(best["probabilities"], np.take_along_axis(np.asarray(tf.nn.softmax(logits)), order, -1), atol=1e-5)
+
+
+def test_features_and_attention_are_those_of_the_package(exported):
+    model, _, signatures, images = exported
+    pixels, encoded = tf.constant(images, tf.float32), tf.constant([png(image) for image in images])
+    expected = {"features": keras.Model(model.input, model.features)(images), "attention": attention_maps(model, images)}
+    for name, values in expected.items():
+        for signature, given in ((name, pixels), (f"encoded_{name}", encoded)):
+            np.testing.assert_allclose(signatures[signature](given)[name], values, atol=1e-5)
+    assert expected["attention"].shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("pool", ["gap", "map", "token_gap"])
+def test_attention_of_other_poolings(tmp_path, pool):
+    model = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3, pool=pool)
+    keras_vit.export(model, tmp_path / "m")
+    x = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
+    found = tf.saved_model.load(tmp_path / "m").signatures["attention"](tf.constant(x))["attention"]
+    np.testing.assert_allclose(found, attention_maps(model, x), atol=1e-5)
+
+
+def test_a_model_without_attention_has_no_such_signature(tmp_path):
+    model = keras_vit.BiT("R26x1", image_size=32, units=(1,), width_factor=0.5, classes=2)
+    keras_vit.export(model, tmp_path / "m")
+    assert not [name for name in tf.saved_model.load(tmp_path / "m").signatures if "attention" in name]
+
+
+def test_the_export_says_what_it_is(exported):
+    model, folder, signatures, _ = exported
+    metadata = json.loads((folder / "metadata.json").read_text("utf-8"))
+    assert set(metadata["signatures"]) == set(signatures)
+    assert metadata["class_names"] == list(NAMES) and metadata["activation"] == "softmax"
+    assert metadata["preprocessing"] == "decode(3)|resize(8, 12)" and metadata["image_size"] == [8, 12]
+    assert metadata["parameters"] == model.count_params()
+    assert metadata["signatures"]["serving_default"]["inputs"] == {"encoded_images": "string (b,)"}
+    assert metadata["signatures"]["pixels_uint8"]["inputs"] == {"images": "uint8 (b, 8, 12, 3)"}
+    assert metadata["signatures"]["attention"]["outputs"] == {"attention": "float32 (b, 2, 3)"}
+    readme = (folder / "README.md").read_text("utf-8")
+    assert all(f"`{name}`" in readme for name in signatures)
+    assert (folder / "assets" / "classes.txt").read_text("utf-8").splitlines() == list(NAMES)
+
+
+def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exported, tmp_path):
+    model, folder, _, _ = exported
+    keras_vit.export(model, folder, top_k=2)
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ValueError, match="holds other files than an export, which would be lost: README.md"):
+        keras_vit.export(model, tmp_path)
+
+
+def test_the_warm_up_requests_are_ones_that_the_signatures_answer(exported):
+    prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    _, folder, signatures, _ = exported
+    asked = set()
+    for record in tf.data.TFRecordDataset(str(folder / warmup.PATH)).as_numpy_iterator():
+        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+        assert request.model_spec.name == "forest"
+        inputs = {name: tf.constant(tf.make_ndarray(tensor)) for name, tensor in request.inputs.items()}
+        results = signatures[request.model_spec.signature_name](**inputs)
+        assert all(len(value) == 1 for value in results.values())
+        assert "status" not in results or results["status"].numpy().tolist() == [b"ok"]
+        asked.add(request.model_spec.signature_name)
+    assert asked == {name for name in signatures if not name.endswith("_training")}
+
+
+def test_requests_of_any_size_are_written_as_the_messages_say():
+    prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    for size in (0, 1, 100, 127, 128, 20_000, 3_000_000):
+        content = tf.make_tensor_proto([b"x" * size])
+        log = prediction_log_pb2.PredictionLog.FromString(warmup.prediction_log("m", "s", {"a": content, "b": content}))
+        assert {name: tf.make_ndarray(t)[0] for name, t in log.predict_log.request.inputs.items()} == dict.fromkeys(
+            "ab", b"x" * size
+        )

@@ -1,0 +1,107 @@
+"""Serves models over HTTP on one machine: TensorFlow Serving's REST addresses, forms, and a page to drop a picture on.
+
+    python -m trainers.serve deit/tiny --port=8501
+    python -m trainers.serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
+
+Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its name in addresses and
+"=" if it should have another one. docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs keras-vit[serve].
+"""
+
+import os
+import pathlib
+import re
+
+from absl import logging
+
+from . import flags
+
+
+def named(argument: str) -> tuple[str, str]:
+    """(name in addresses, what keras_vit.load takes) of NAME=MODEL, or of MODEL, whose last part is the name."""
+    name, equals, model = argument.partition("=")
+    if equals and re.fullmatch(r"[\w.-]+", name):
+        return name, model
+    last = pathlib.PurePosixPath(argument.rstrip("/")).name
+    return re.sub(r"[^\w.-]", "_", last.removesuffix(".keras").removesuffix(".safetensors").removesuffix(".npz")), argument
+
+
+def _key(values):
+    """The API key of --api_key_file, or of KERAS_VIT_API_KEY; None without one.
+
+    Raises:
+        ValueError: if the file is empty.
+    """
+    if values.api_key_file is None:
+        return os.environ.get("KERAS_VIT_API_KEY") or None
+    key = pathlib.Path(values.api_key_file).read_text("utf-8").strip()
+    if not key:
+        raise ValueError(f"{values.api_key_file} is empty: write the API key into it.")
+    return key
+
+
+def _served(arguments, values):
+    """The models, loaded.
+
+    Raises:
+        ValueError: if two have one name.
+    """
+    import keras_vit
+    from keras_vit.io.progress import stage
+    from keras_vit.serving.http.served import Served
+
+    names = [named(argument) for argument in arguments]
+    twice = sorted({name for name, _ in names if [n for n, _ in names].count(name) > 1})
+    if twice:
+        raise ValueError(f'Two models have the name "{twice[0]}" in addresses: write NAME=MODEL.')
+    models = []
+    for name, path in names:
+        with stage(f"Loading {path}"):
+            models.append(Served(name, keras_vit.load(path), values.top_k, values.activation, values.megapixels))
+    return models
+
+
+def serve(arguments, values):
+    """Serves until SIGTERM or SIGINT, and then finishes what was begun."""
+    try:
+        from keras_vit.serving.http.app import application
+        from keras_vit.serving.http.bodies import Limits
+        from keras_vit.serving.http.run import run
+    except ImportError as error:
+        raise ImportError(f"{error.name} is not installed: pip install keras-vit[serve]") from None
+    if not arguments:
+        raise ValueError("Give at least one model, such as deit/tiny or a run directory.")
+    limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds)
+    app = application(
+        _served(arguments, values), limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, _key(values)
+    )
+    logging.info("http://%s:%d/ serves %s.", values.host, values.port, ", ".join(app.state.service.models))
+    run(app, values.host, values.port, values.drain_seconds)
+
+
+def main(arguments):
+    from keras_vit.io.progress import shown
+
+    with shown():
+        serve(arguments, flags.FLAGS)
+
+
+def run():
+    flags.string("host", "127.0.0.1", "The address to listen at; 0.0.0.0 for all of this machine's, which others reach.")
+    flags.integer("port", 8501, "The port to listen at.", lowest=1, highest=65_535)
+    flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
+    flags.string("activation", None, "softmax or sigmoid, from logits to probabilities; by default the model's own.")
+    flags.string("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
+    flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
+    flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)
+    flags.integer("queue", 512, "Images that may wait for each model; more are answered with 503.", lowest=1)
+    flags.integer("requests", 256, "Requests that are answered at a time; more are answered with 503.", lowest=1)
+    flags.integer("megabytes", 32, "The size of a request at most.", lowest=1)
+    flags.integer("megapixels", 64, "The size of an image at most.", lowest=1)
+    flags.integer("images", 64, "The number of images in a request at most.", lowest=1)
+    flags.integer("seconds", 30, "Time for a request to arrive, and then for its answer.", lowest=1)
+    flags.integer("drain_seconds", 30, "After SIGTERM, time to finish what was begun.", lowest=1)
+    flags.launch(main, takes="MODEL [MODEL ...]")
+
+
+if __name__ == "__main__":
+    run()
