@@ -291,7 +291,8 @@ class Model(SteppingModel):
                 f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
             )
         is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
-        if int(x.cardinality()) == 0 if is_dataset else getattr(x, "shape", ())[:1] == (0,):
+        arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one for each input
+        if int(x.cardinality()) == 0 if is_dataset else any(getattr(array, "shape", ())[:1] == (0,) for array in arrays):
             raise ValueError("The data is empty: it has no examples.")
         images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
         shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)
