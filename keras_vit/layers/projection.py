@@ -50,6 +50,7 @@ class ProjectionHead(keras.layers.Layer):
         limit = self.bottleneck**-0.5  # torch's for a linear layer; only directions matter
         uniform = keras.initializers.RandomUniform(-limit, limit)
         self.kernel = self.add_weight(shape=(self.bottleneck, self.outputs), initializer=uniform, autocast=False, name="kernel")
+        self.kernel.rests_without_gradient = True  # while it does not learn, weight decay leaves it, too: as in the authors' code
         if self.scale:
             self.norms = self.add_weight(shape=(self.outputs,), initializer="ones", autocast=False, name="norms")
         self.learns = self.add_weight(shape=(), initializer="ones", trainable=False, autocast=False, name="learns")

@@ -28,6 +28,7 @@ class Classifier(Model):
 
     # Set by checkpoints.load: a new model may be run before it is trained, but a loaded one is expected to predict.
     refuses_zero_head = False
+    made_from_arguments = True
 
     def __init__(
         self,
@@ -163,15 +164,6 @@ class Classifier(Model):
                 "The head is all zeros, as before any training: every class would be as probable. Train the model first."
             )
         return super().classify(x, top_k, batch_size, activation, verbose)
-
-    def _run_through_graph(self, *args, **options):
-        if "call_fn" in options and getattr(self, "spec", None) is not None:
-            raise ValueError(
-                f'keras.models.clone_model would make a keras.Functional of "{self.name}", without its architecture, classes and '
-                "preprocessing. Write model.clone() for a copy with its weights, type(model).from_config(model.get_config()) for one with "
-                "new weights, or model(tensor) to build on a tensor."
-            )
-        return super()._run_through_graph(*args, **options)
 
     def arguments(self) -> dict:
         """The constructor's arguments, as JSON, that make an equal model with other weights."""

@@ -10,8 +10,7 @@ from keras_vit.layers.interpolation import resized
 from keras_vit.layers.registration import serializable
 from keras_vit.training import state
 from keras_vit.training.checks.compiled import what_is
-from keras_vit.training.distillation import DistillationLoss, SoftDistillation
-from keras_vit.training.losses import activation_by
+from keras_vit.training.distillation import DistillationLoss, HardDistillation, SoftDistillation
 from keras_vit.training.model import Model
 
 
@@ -128,7 +127,8 @@ class Distilled(Model):
         ValueError: for models that are no classifiers of the same classes and channels, or that end in a softmax or sigmoid.
     """
 
-    weighs_examples = True
+    weighs_examples = made_from_arguments = True
+    objectives = (HardDistillation, SoftDistillation)
 
     def __init__(self, student: Model, teacher: Model, name: str = "distilled"):
         _check_classifier(student, "student")
@@ -162,28 +162,21 @@ class Distilled(Model):
     def get_encoder(self) -> Model:
         return self.student
 
-    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
-        """Keras' compile.
-
-        Raises:
-            ValueError: as in keras_vit.Model, for a loss on the logits of one model, a teacher that was never trained, or for a loss on the teacher's softmax if it was
-                trained with a sigmoid for each class.
-        """
-        if hasattr(self.teacher, "has_zero_head") and self.teacher.has_zero_head():
-            raise ValueError("The teacher's head is all zeros, as before any training: it has nothing to teach.")
-        if activation_by(loss):
-            raise ValueError(
-                f"A Distilled model cannot be compiled with the loss {type(loss).__name__}, which is for one model's logits. Use "
-                "keras_vit.training.HardDistillation or SoftDistillation."
-            )
+    def _take_loss(self, loss):
         if isinstance(loss, SoftDistillation) and self.teacher.activation == "sigmoid":
             raise ValueError(
                 "The teacher was trained with a sigmoid for each class: its logits have no softmax to learn from. Use HardDistillation, which takes "
                 "its most probable class, or a teacher trained with the softmax."
             )
-        super().compile(optimizer, loss, *args, **kwargs)
+        super()._take_loss(loss)
         if isinstance(loss, DistillationLoss):
             self.student.activation = "softmax"
+
+    def _check_trainable(self):
+        """Refuses a teacher that was never trained, too; not in `compile`, which a file calls before it has the weights."""
+        super()._check_trainable()
+        if hasattr(self.teacher, "has_zero_head") and self.teacher.has_zero_head():
+            raise ValueError("The teacher's head is all zeros, as before any training: it has nothing to teach.")
 
     def get_config(self):
         models = {"student": self.student, "teacher": self.teacher}

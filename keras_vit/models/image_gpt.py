@@ -92,6 +92,9 @@ class ImageGPT(Model):
         ValueError: for an unknown variant or argument, or a palette that does not fit the image's channels.
     """
 
+    made_from_arguments = True
+    labels_are_classes = False
+
     def __init__(
         self,
         variant: str | ViTSpec | Mapping[str, Any] = "iGPT-S",

@@ -19,6 +19,7 @@ from keras_vit.models.checks import float_policy, model_name, plain_remat
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
 from keras_vit.training import state
+from keras_vit.training.masked_losses import MaskedSquaredError
 from keras_vit.training.model import Model
 
 MASK_RATIO = 0.75  # section 4.1
@@ -84,7 +85,8 @@ class MaskedModel(Model):
     spec: ViTSpec
     image_size: tuple[int, int]
     mask_ratio: float
-    weighs_examples = True
+    weighs_examples = made_from_arguments = True
+    labels_are_classes = False
 
     def _hold(self, vit: ViT, preprocessing: str | None, remat: Any, policy: Any) -> None:
         """Takes what a model of one image would find out from its input; `vit` is the encoder, whose layers the model has."""
@@ -166,6 +168,8 @@ class MaskedAutoencoder(MaskedModel):
     Raises:
         ValueError: as ViT does, or for an encoder that cannot be one.
     """
+
+    objectives = (MaskedSquaredError,)
 
     def __init__(
         self,

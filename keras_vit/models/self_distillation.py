@@ -18,6 +18,7 @@ from keras_vit.models.classifier import Classifier
 from keras_vit.models.distilled import FrozenTeacher
 from keras_vit.training import state
 from keras_vit.training.model import Model
+from keras_vit.training.self_distillation import DINOLoss
 
 GLOBAL = 2  # crops that the teacher sees
 
@@ -111,7 +112,9 @@ class DINO(Model):
         ValueError: for an encoder with classes, or numbers out of range.
     """
 
-    weighs_examples = True
+    weighs_examples = made_from_arguments = True
+    labels_are_classes = False
+    objectives = (DINOLoss,)
 
     def __init__(
         self,

@@ -5,6 +5,8 @@
 - Adam adds eps to the bias-corrected root of the second moment; Keras adds it to the uncorrected one.
 - Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings. The two matrices
   of LoRA are kernels: decay pulls their product to zero, and so the model to the one that it started from.
+- A variable with a true attribute `rests_without_gradient` stays as it is, decay included, in steps whose gradient is all zeros, as torch's
+  optimizers leave alone what has no gradient.
 
 The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer: `fit` does not
 overwrite the model's weights with them at its end, as it does with Keras' optimizers.
@@ -94,6 +96,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
             return
         super().build(variables)
         self._slots = [self.add_optimizer_variables(variables, slot) for slot in self.slots]
+        self._rests = [getattr(v, "rests_without_gradient", False) for v in variables]
         self._decays = [v.path.rsplit("/", 1)[-1] in KERNELS and bool(self.decay) for v in variables]
         paths = [v.path for v in variables]
         self._multipliers = layer_multipliers(paths, self.layer_decay) if self.layer_decay else [1.0] * len(paths)
@@ -104,6 +107,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         step = self.step(ops.cast(gradient, variable.dtype), *(slot[i] for slot in self._slots))
         if self._decays[i]:
             step = step + self.decay_now(variable.dtype) * variable
+        if self._rests[i]:
+            step = ops.where(ops.any(gradient != 0), step, 0.0)
         self.assign_sub(variable, lr * step)
 
     def decay_now(self, dtype: str) -> Any:

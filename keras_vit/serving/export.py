@@ -42,10 +42,11 @@ def _check(model, path, format):
             f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
     _check_place(path)
-    if model.image_size is None:
+    if model.image_size is None or len(model.inputs) > 1:
+        mend = " Export its encoder: model.get_encoder()." if model.get_encoder() is not model else ""
         raise ValueError(
             f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
-            f"input shape {model.input_shape}."
+            f"input shape {model.input_shape}.{mend}"
         )
     if model.classes is not None and ends_in_probabilities(model):
         raise ValueError(

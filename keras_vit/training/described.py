@@ -47,6 +47,7 @@ class DescribedModel(keras.Model):
     classes: int | None
     class_names: tuple[str, ...] | None
     activation: str | None = None
+    made_from_arguments = False  # whether the class has a constructor of its own, as ViT, and is more than its layers
 
     @property
     def fixed_variables(self) -> list:
@@ -139,7 +140,17 @@ class DescribedModel(keras.Model):
         return copy
 
     def _run_through_graph(self, *args, **options):
-        """Keras' own. With `call_fn` it is called by keras.models.clone_model, whose copy then knows what this model knows."""
+        """Keras' own. With `call_fn` it is called by keras.models.clone_model, whose copy then knows what this model knows.
+
+        Raises:
+            ValueError: for clone_model of a model made from arguments of its own, which the copy would not be.
+        """
+        if "call_fn" in options and self.made_from_arguments and hasattr(self, "spec"):
+            raise ValueError(
+                f'keras.models.clone_model would make a keras.Functional of "{self.name}", without its architecture, classes, '
+                "preprocessing and ways to train. Write model.clone() for a copy with its weights, type(model).from_config(model.get_config()) "
+                "for one with new weights, or model(tensor) to build on a tensor."
+            )
         outputs = super()._run_through_graph(*args, **options)
         known = getattr(self, "spec", None)  # not there while the graph is made, with `call_fn` too
         if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):

@@ -111,6 +111,8 @@ def corrupt(
 
 def each(function: Callable, images: Any, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """function(image, seed) for each of some images (b, height, width, c), as arrays; image i's seed is (seed, i)."""
+    if not len(images):
+        raise ValueError("There are no images: expected at least one.")
     seeds = tf.stack([tf.fill((len(images),), seed), tf.range(len(images))], axis=1)
     batch = tf.data.Dataset.from_tensor_slices((images, seeds)).map(function).batch(len(images))
     return next(iter(batch.as_numpy_iterator()))

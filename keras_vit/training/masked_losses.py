@@ -17,6 +17,22 @@ def _mean_of(values: Any, counted: Any) -> Any:
     return ops.divide_no_nan(ops.sum(values * counted, axis=-1), ops.sum(counted, axis=-1))
 
 
+def _check_y(name: str, y: Any, expected: tuple) -> None:
+    """Refuses y of another shape, which could be broadcast in silence, such as one label (b,) per image.
+
+    Args:
+        name: of the loss or metric.
+        y: (b, ...).
+        expected: the shape without b; None where it is not known.
+    """
+    given = tuple(y.shape[1:])
+    if len(given) != len(expected) or any(None not in pair and pair[0] != pair[1] for pair in zip(given, expected)):
+        shape = ", ".join(str(size) for size in ("b", *expected))
+        raise ValueError(
+            f"{name} expects y of shape ({shape}), what is predicted of each patch, as model.masked(images) makes it; got {tuple(y.shape)}."
+        )
+
+
 @serializable
 class MaskedSquaredError(keras.losses.Loss):
     """The mean squared error of hidden patches (MAE, arXiv 2111.06377, section 3).
@@ -33,6 +49,7 @@ class MaskedSquaredError(keras.losses.Loss):
             raise ValueError(
                 f"MaskedSquaredError takes predicted and true values of patches (b, 2, n, v), got outputs of shape {y_pred.shape}."
             )
+        _check_y("MaskedSquaredError", y_true, (y_pred.shape[2],))
         predicted, true = (ops.cast(y_pred[:, i], "float32") for i in (0, 1))  # (b, n, v)
         return _mean_of(ops.mean(ops.square(predicted - true), axis=-1), ops.cast(y_true, "float32"))
 
@@ -55,6 +72,7 @@ class MaskedCrossEntropy(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true, y_pred):
+        _check_y("MaskedCrossEntropy", y_true, y_pred.shape[1:-1])
         classes, counted = _classes_that_count(y_true, y_pred)
         logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1]))  # (b, m..., c) -> (b, m, c)
         log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[..., 0]  # (b, m)

@@ -66,6 +66,8 @@ class Model(SteppingModel):
             whole batch.
         weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that weights of examples
             stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
+        objectives: the losses that the outputs are for, of a model of pre-training; () for any.
+        labels_are_classes: whether y holds the class of each example, so that class_weight can weigh examples by it.
         check_pixels: whether floating-point images on another scale than the model's normalisation are refused.
         activation: "softmax" or "sigmoid", from logits to probabilities: that of the last loss that was a cross-entropy; None before.
 
@@ -73,6 +75,8 @@ class Model(SteppingModel):
     """
 
     check_pixels: bool = True
+    objectives: tuple[type[keras.losses.Loss], ...] = ()
+    labels_are_classes: bool = True
 
     def compile(self, optimizer="rmsprop", loss=None, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
         """Keras' compile.
@@ -81,8 +85,12 @@ class Model(SteppingModel):
             ValueError: for a loss or metric on probabilities of a model that returns logits, the reverse, or a softmax over one class.
         """
         check_compiled(self, loss, [metrics, weighted_metrics])
-        self.activation = activation_by(loss) or self.activation
+        self._take_loss(loss)
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
+
+    def _take_loss(self, loss):
+        """Remembers what follows from a loss that the outputs are for; a subclass may refuse it."""
+        self.activation = activation_by(loss) or self.activation
 
     def compile_from_config(self, config):
         """Keras' compile_from_config; a file whose loss or metrics `compile` refuses is loaded without them."""
@@ -119,8 +127,10 @@ class Model(SteppingModel):
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
         weights = kwargs.pop("sample_weight", None)
+        self._check_compiled()
         self._check_trainable()
         self._check_known()
+        self._check_class_weight(kwargs.get("class_weight"))
         x = self._checked(x, y, weights)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
@@ -141,6 +151,7 @@ class Model(SteppingModel):
         """Keras' evaluate. Every example counts exactly once, whatever the batch size and the strategy."""
         if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has already prepared the data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
+        self._check_compiled()
         x = self._checked(x, y, sample_weight)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
@@ -219,6 +230,11 @@ class Model(SteppingModel):
         steps = options.get("validation_steps") or ready.steps
         return {**options, "validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
 
+    def _check_compiled(self):
+        """Refuses a model of a file whose `compile` failed: Keras takes any for compiled."""
+        if getattr(self, "compiled", False) and not hasattr(self, "optimizer"):
+            raise ValueError(f'"{self.name}" could not be compiled as it was when it was saved: call compile first.')
+
     def _check_trainable(self):
         """Refuses to train what would not train, or not as it is set up."""
         if (
@@ -245,6 +261,13 @@ class Model(SteppingModel):
             changed = sorted(layer.name for layer in now if now[layer] != self._compiled_trainable_state.get(layer))
             raise ValueError(f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again.")
 
+    def _check_class_weight(self, weights):
+        """Refuses weights of classes where y has none: Keras would take it for one-hot rows."""
+        if weights is not None and not self.labels_are_classes:
+            raise ValueError(
+                f"class_weight means nothing to a {type(self).__name__}, whose y are no classes of images: use sample_weight."
+            )
+
     def _check_known(self):
         """Refuses to train weights that the optimizer was not built for: Keras says so too, but not what to do."""
         if not getattr(self, "compiled", False) or self.optimizer is None:
@@ -268,7 +291,8 @@ class Model(SteppingModel):
                 f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
             )
         is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
-        if int(x.cardinality()) == 0 if is_dataset else getattr(x, "shape", ())[:1] == (0,):
+        arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one for each input
+        if int(x.cardinality()) == 0 if is_dataset else any(getattr(array, "shape", ())[:1] == (0,) for array in arrays):
             raise ValueError("The data is empty: it has no examples.")
         images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
         shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)
@@ -302,6 +326,7 @@ class Model(SteppingModel):
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """Keras' train_on_batch."""
+        self._check_class_weight(class_weight)
         InputChecks.of(self).arrays(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 

@@ -105,6 +105,35 @@ def test_a_stems_normalisation_is_that_of_the_global_batch(replicas):
     assert value <= limit(rounding), (value, rounding)
 
 
+def with_positions(kind):
+    """Makes a tiny ViT with positions in its attention."""
+
+    def make(chosen, optimizer, **compiled):
+        keras.utils.set_random_seed(0)
+        with chosen.scope():
+            fields = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+            model = keras_vit.ViT("Ti/4", image_size=(8, 12), classes=5, positions=kind, **fields)
+            model.compile(optimizer(), SoftmaxCrossEntropy(), jit_compile=False, **compiled)
+        return model
+
+    return make
+
+
+def positions_in_the_attention():
+    """{kind: (distance of two replicas, distance of one device with each batch's rows in another order)}."""
+    one, (x, y), distances = strategy("one"), data(48), {}
+    for kind in ("relative", "relative2d", "rope2d"):
+        alone = trained(one, adam, x, y, make=with_positions(kind))
+        rounding = distance(alone, trained(one, adam, reordered(x), reordered(y), make=with_positions(kind)))
+        distances[kind] = distance(alone, trained(two(), adam, x, y, make=with_positions(kind))), rounding
+    return distances
+
+
+def test_positions_in_the_attention_learn_alike_on_two_replicas(replicas):
+    distances = replicas.run(positions_in_the_attention)
+    assert len(distances) == 3 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
+
+
 def ragged_and_compiled():
     """The last batch has 5 examples: 3 and 2 per replica, and micro-batches of 2 and 1. And XLA."""
     one, (x, y) = strategy("one"), data(45)

@@ -24,6 +24,22 @@ def test_clone_model_is_refused_with_what_to_write(tiny, recursive):
             keras.models.clone_model(tiny(), recursive=recursive, **options)
 
 
+def test_clone_model_of_a_model_of_pre_training_is_refused():
+    fields = {"depth": 1, "width": 8, "heads": 1, "mlp_dim": 8}
+    vit = keras_vit.ViT("Ti/4", 8, None, **fields)
+    heads = {"outputs": 4, "hidden": 4, "bottleneck": 2, "local_crops": 0}
+    student, teacher = (keras_vit.ViT("Ti/4", 8, 3, **fields) for _ in range(2))
+    models = [
+        keras_vit.MaskedPatchPredictor("Ti/4", 8, **fields),
+        keras_vit.ImageGPT("Ti/1", 4, palette=4, **fields),
+        keras_vit.DINO(vit, **heads),
+        keras_vit.Distilled(student, teacher),
+    ]
+    for model in models:
+        with pytest.raises(ValueError, match=r"Write model.clone\(\)"):
+            keras.models.clone_model(model)
+
+
 def test_clone_model_of_a_model_built_on_a_vit_knows_as_much(tiny, pixels):
     model = head(tiny(preprocessing="decode|resize(8, 12)"))
     clone = keras.models.clone_model(model)

@@ -12,7 +12,7 @@ from keras_vit.checkpoints.resample import resample_positions
 from keras_vit.layers.projection import ProjectionHead, Sharpening
 from keras_vit.layers.resampled_positions import ResampledPositions
 from keras_vit.models.self_distillation import at_size
-from keras_vit.training import AdamW, DINOLoss, TeacherEntropy
+from keras_vit.training import AdamW, DINOLoss, Momentum, Muon, TeacherEntropy
 
 # Made with torch 2.15 by a head, weight_norm, F.normalize, the loss as in the authors' code and F.interpolate(mode="bicubic").
 GOLDEN = dict(np.load(pathlib.Path(__file__).with_name("goldens") / "dino.npz"))
@@ -79,6 +79,26 @@ def test_a_frozen_last_layer_has_no_gradient_and_the_same_outputs():
     gradients = tape.gradient(after, [head.kernel.value, head.norms.value, head.mlp[0].kernel.value])
     np.testing.assert_allclose(after, before, atol=1e-6)
     assert not np.any(gradients[0]) and not np.any(gradients[1]) and np.any(gradients[2])
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Muon, Momentum])
+def test_weight_decay_leaves_a_frozen_last_layer_alone(optimizer):
+    """As in the authors' code, where the layer has no gradient and the optimizer skips it."""
+    model, (x, y) = dino(frozen_steps=2), crops()
+    model.compile(optimizer(1e-2, decay=0.4), DINOLoss(), jit_compile=False)
+    head = model.get_layer("head")
+    for step in range(3):
+        before = [np.array(head.kernel), np.array(head.mlp[0].kernel)]
+        model.fit(x, y, batch_size=8, verbose=0)
+        assert np.array_equal(head.kernel, before[0]) == (step < 2)
+        assert not np.array_equal(head.mlp[0].kernel, before[1])
+
+
+def test_crops_on_another_scale_are_refused():
+    model, (x, y) = compiled(dino()), crops()
+    for name in x:
+        with pytest.raises(ValueError, match="look normalised"):
+            model.fit({**x, name: x[name] / 255.0}, y, verbose=0)
 
 
 def test_positions_are_interpolated_as_torch_does_and_learn_through_it():
@@ -224,6 +244,10 @@ def test_the_loss_leaves_out_a_crop_with_itself():
         (lambda: dino(vit(patch_dropout=0.5)), "Crops of several sizes need all patches"),
         (lambda: dino(vit(positions="rope2d")), 'positions="rope2d" are in the attention, for one grid'),
         (lambda: dino(temperature=0), "temperatures must be above 0"),
+        (
+            lambda: dino().compile("sgd", "mse"),
+            r"A DINO cannot be trained with the loss mean_squared_error: write loss=.*DINOLoss\(\)",
+        ),
         (lambda: DINOLoss(temperature=-1), "DINOLoss: temperature must be above 0, got -1"),
     ],
 )

@@ -154,7 +154,7 @@ def test_a_student_cannot_be_its_own_teacher():
 
 def test_teachers_that_teach_nothing_or_the_wrong_thing_are_refused():
     with pytest.raises(ValueError, match="head is all zeros"):
-        compiled(vit(), vit())
+        compiled(vit(), vit()).fit(*data(8), verbose=0)
     sigmoid = trained(vit())
     sigmoid.activation = "sigmoid"
     with pytest.raises(ValueError, match="trained with a sigmoid for each class.*HardDistillation"):
@@ -162,6 +162,24 @@ def test_teachers_that_teach_nothing_or_the_wrong_thing_are_refused():
     compiled(vit(), sigmoid, HardDistillation())
 
 
+def test_a_file_is_compiled_as_it_was_saved_and_trains_on(tmp_path):
+    model, (x, y) = compiled(vit(), trained(vit())), data(8)
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "m.keras")
+    copy = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(copy.loss) is HardDistillation and int(copy.optimizer.iterations) == 1
+    assert copy.fit(x, y, verbose=0).history["loss"] == pytest.approx(model.fit(x, y, verbose=0).history["loss"], rel=1e-5)
+
+
+def test_a_loss_for_other_outputs_is_refused():
+    model = keras_vit.Distilled(vit(), trained(vit()))
+    with pytest.raises(ValueError, match=r"A Distilled cannot be trained with the loss mean_squared_error: write loss=.*Soft"):
+        model.compile("sgd", "mse")
+    model.compile("sgd", lambda y, y_pred: keras.ops.mean(y_pred, (1, 2)))  # one's own
+
+
 def test_a_loss_on_plain_logits_is_refused():
-    with pytest.raises(ValueError, match="compiled with the loss SoftmaxCrossEntropy, which is for one model's logits"):
+    with pytest.raises(
+        ValueError, match="Distilled cannot be trained with the loss SoftmaxCrossEntropy: write loss=.*HardDistillation"
+    ):
         compiled(trained(vit()), trained(vit()), SoftmaxCrossEntropy())

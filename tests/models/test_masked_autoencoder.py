@@ -147,6 +147,23 @@ def test_what_cannot_be_is_refused(arguments, message):
         made(**arguments)
 
 
+def test_a_loss_for_other_outputs_no_images_class_weights_and_an_export_are_refused(model, tmp_path):
+    with pytest.raises(ValueError, match=r"cannot be trained with the loss mean_squared_error: write loss=.*MaskedSquaredError"):
+        model.compile("sgd", "mse")
+    model.compile("sgd", MaskedSquaredError(), jit_compile=False)
+    with pytest.raises(ValueError, match="There are no images"):
+        model.masked(IMAGES[:0])
+    x, y = model.masked(IMAGES)
+    with pytest.raises(ValueError, match="The data is empty"):
+        model.fit({name: array[:0] for name, array in x.items()}, y[:0])
+    with pytest.raises(ValueError, match="class_weight means nothing to a MaskedAutoencoder"):
+        model.fit(x, y, class_weight={0: 1.0, 1: 2.0}, verbose=0)
+    with pytest.raises(
+        ValueError, match=r"one input of images.*got \"masked_autoencoder\".*Export its encoder: model.get_encoder"
+    ):
+        keras_vit.export(model, tmp_path / "out")
+
+
 def test_as_many_patches_are_hidden_as_in_the_authors_code():
     assert [hidden_count(196, ratio) for ratio in (0.75, 0.9, 0.15)] == [147, 177, 30]
     assert hidden_count(6, 0.01) == 1 and hidden_count(6, 0.99) == 5

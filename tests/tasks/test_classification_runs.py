@@ -10,9 +10,10 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from interrupted import stopped
 
 import keras_vit
-from keras_vit.runs import RunDirectory, training_run
+from keras_vit.runs import RunDirectory, run, training_run
 from keras_vit.tasks import Classification
 from keras_vit.training import Cutmix, Mixup, MixupOrCutmix
 from trainers import config_files, flags
@@ -263,3 +264,18 @@ def test_a_config_chooses_the_mixing(tiny):
     assert mixing(0.2, None) == Mixup(0.2, 5, 7)
     assert mixing(None, 1.0) == Cutmix(1.0, 5, 7)
     assert mixing(0.8, 1.0) == MixupOrCutmix(0.8, 1.0, 5, 7)
+
+
+@pytest.mark.parametrize("positions", ["relative2d", "rope2d"])
+def test_a_stopped_run_with_positions_in_the_attention_ends_bit_for_bit_where_an_uninterrupted_one_does(
+    positions, tmp_path, eagerly
+):
+    config = config_files.load_config("digits_pretrain")
+    config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False)
+    config.data.update(train="train[:64]", evaluation="test[:32]")
+    config.model.update(positions=positions, position_std=None, depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1)
+    whole, _ = run(config, tmp_path / "whole")
+    stopped(config, tmp_path / "stopped")
+    again, _ = run(config, tmp_path / "stopped")
+    for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -147,7 +147,10 @@ def test_a_file_with_such_a_loss_still_loads(vits, tmp_path):
     keras.Model.compile(model, "sgd", "sparse_categorical_crossentropy")
     model.save(tmp_path / "m.keras")
     with pytest.warns(UserWarning, match="not compiled as it was.*returns logits"):
-        keras.saving.load_model(tmp_path / "m.keras")
+        copy = keras.saving.load_model(tmp_path / "m.keras")
+    for call in (copy.fit, copy.evaluate):
+        with pytest.raises(ValueError, match="could not be compiled as it was when it was saved: call compile first"):
+            call(np.zeros((2, *copy.input_shape[1:])), np.zeros(2), verbose=0)
 
 
 @pytest.mark.parametrize("weights", [{0: 1.0, 1: 2.0}, "balanced", (1.0, -1.0)])

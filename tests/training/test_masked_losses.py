@@ -67,3 +67,16 @@ def test_configs_round_trip_and_wrong_outputs_are_refused():
         assert type(keras.losses.deserialize(keras.losses.serialize(loss()))) is loss
     with pytest.raises(ValueError, match=r"patches \(b, 2, n, v\), got outputs of shape \(3, 4, 8\)"):
         MaskedSquaredError()(HIDDEN, CASES["colours"][3])
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "message"),
+    [
+        (MaskedSquaredError(), (4, 2, 4, 3), r"MaskedSquaredError expects y of shape \(b, 4\).*model.masked.*got \(4,\)"),
+        (MaskedCrossEntropy(), (4, 4, 7), r"MaskedCrossEntropy expects y of shape \(b, 4\).*got \(4,\)"),
+        (MaskedCrossEntropy(), (4, 4, 16, 7), r"MaskedCrossEntropy expects y of shape \(b, 4, 16\).*got \(4,\)"),
+    ],
+)
+def test_one_label_per_image_is_refused_though_as_many_images_as_patches(loss, shape, message):
+    with pytest.raises(ValueError, match=message):
+        loss(np.ones(4, "int32"), np.zeros(shape, "float32"))

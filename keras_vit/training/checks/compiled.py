@@ -108,6 +108,7 @@ def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
     Raises:
         ValueError: with the line to write instead.
     """
+    _check_objective(model, loss)
     outputs = model.outputs
     kinds = {what_is(output) for output in outputs}
     several = len(outputs) > 1
@@ -118,6 +119,20 @@ def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
         return  # which metric belongs to which output is Keras' affair
     for metric in keras.tree.flatten(metrics):
         _check_metric(metric, next(iter(kinds)), outputs[0].shape[-1])
+
+
+def _check_objective(model, loss):
+    """Refuses for a model of pre-training every loss of Keras and of this package that is for other outputs; the user's own passes."""
+    valid = getattr(model, "objectives", ())
+    for one in keras.tree.flatten(loss) if valid else ():
+        one = None if one is None else keras.losses.get(one)
+        known = type(one) if isinstance(one, keras.losses.Loss) else one
+        if one is None or isinstance(one, valid) or getattr(known, "__module__", "").split(".")[0] not in ("keras", "keras_vit"):
+            continue
+        names = " or ".join(f"{form.__name__}()" for form in valid)
+        raise ValueError(
+            f"A {type(model).__name__} cannot be trained with the loss {known.__name__}: write loss=keras_vit.training.{names}."
+        )
 
 
 def _loss_class(loss):

@@ -43,12 +43,23 @@ def _normalisation_of_input(model, tensor) -> Normalisation | None:
     nodes = [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
     for node in nodes:
         places = [i for i, given in enumerate(node.input_tensors) if given is tensor]
-        if places and isinstance(node.operation, PixelNormalization):
-            return Normalisation(np.asarray(node.operation.mean), np.asarray(node.operation.std))
-        if places and isinstance(node.operation, PaletteEncoder):
-            return PIXELS
-        if places and isinstance(node.operation, keras.Model):
-            return _normalisation_of_input(node.operation, node.operation.inputs[places[0]])
+        found = _normalisation_at(model, node, places[0]) if places else None
+        if found is not None:
+            return found
+    return None
+
+
+def _normalisation_at(model, node, place) -> Normalisation | None:
+    """What a node of the graph applies first to its input number `place`."""
+    operation = node.operation
+    if isinstance(operation, PixelNormalization):
+        return Normalisation(np.asarray(operation.mean), np.asarray(operation.std))
+    if isinstance(operation, PaletteEncoder):
+        return PIXELS
+    if isinstance(operation, keras.Model):
+        return _normalisation_of_input(operation, operation.inputs[place])
+    if type(operation).__name__ == "Reshape":  # crops (b, v, h, w, c) as images (b*v, h, w, c)
+        return _normalisation_of_input(model, node.output_tensors[0])
     return None
 
 
@@ -85,7 +96,7 @@ class InputChecks:
         """Checks a batch, or all the data, given as arrays.
 
         Args:
-            x: images (b, h, w, c), or a list or dict of the inputs; anything else is not checked.
+            x: images (b, h, w, c) or crops of them (b, v, h, w, c), or a list or dict of the inputs; anything else is not checked.
             y, weights: as in fit.
             pixels: whether to check the images.
 
@@ -147,7 +158,7 @@ class InputChecks:
     def _images(self, x):
         """(images, normalisation) of each input whose pixels are checked."""
         for images, scale in zip(in_order(x, list(self.scales)) or (), self.scales.values()):
-            if scale is not None and len(getattr(images, "shape", ())) == 4:
+            if scale is not None and len(getattr(images, "shape", ())) in (4, 5):
                 yield images, scale
 
     def _labels(self, y, weights):
