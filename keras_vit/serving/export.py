@@ -108,6 +108,11 @@ def _check(model, path, format):
             "KERAS_BACKEND=tensorflow."
         )
     _check_place(path)
+    if model.get_encoder() is not model:
+        raise ValueError(
+            f'"{model.name}" is a model of pre-training, a {type(model).__name__}: fine-tune it first (finetune --config.init=...), or '
+            "export its features, keras_vit.export(model.get_encoder(), path)."
+        )
     if model.image_size is None:
         raise ValueError(
             f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
