@@ -105,6 +105,10 @@ def values_of(config, above=""):
     return values
 
 
+def _is_evaluator(key):
+    return key.startswith("evals.") and key.count(".") == 1
+
+
 def _check_key(key, config):
     """Refuses a key that the config does not have, naming the nearest one, or one that is a section."""
     place = config
@@ -117,7 +121,10 @@ def _check_key(key, config):
             raise ValueError(f'--config.{key}: the config has no "{name}" there.{hint}{here}')
         place = place[name]
     if isinstance(place, ConfigDict):
-        raise ValueError(f"--config.{key} is a section. Set its keys: {', '.join(f'--config.{key}.{name}' for name in place)}.")
+        off = f" To leave this evaluator out: --config.{key}=None." if _is_evaluator(key) else ""
+        raise ValueError(
+            f"--config.{key} is a section. Set its keys: {', '.join(f'--config.{key}.{name}' for name in place)}.{off}"
+        )
 
 
 def _type(config, parts):
@@ -164,6 +171,8 @@ def _check_new_key(parts, config):
 def apply_overrides(argv, config):
     """Checks the --config.KEY=VALUE arguments, and applies those that absl's flags cannot: None, and new keys of open sections.
 
+    None for an evaluator of the config, such as --config.evals.knn=None, leaves it out.
+
     Returns:
         The remaining arguments, for absl.
 
@@ -179,6 +188,10 @@ def apply_overrides(argv, config):
             continue
         key, text = override
         parts = key.split(".")
+        if text == "None" and _is_evaluator(key) and _has(config, parts):
+            keys.remove_key(config, parts)
+            rest = [given for given in rest if not given.startswith(f"--config.{key}.")]
+            continue
         new = parts[0] in keys.OPEN and len(parts) > 1 and not _has(config, parts)
         _check_new_key(parts, config) if new else _check_key(key, config)
         value_type = _type(config, parts)

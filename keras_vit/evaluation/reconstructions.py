@@ -47,6 +47,10 @@ class Reconstructions(Evaluator):
     """
 
     score: ClassVar[str] = "psnr"
+    caption: ClassVar[str] = (
+        "Each column is an image: as it is, with hidden patches in grey, and with these as the model predicts them. psnr, in dB, is of the "
+        "predicted pixels: the higher, the closer."
+    )
 
     source: str | None = None
     split: str = "test"

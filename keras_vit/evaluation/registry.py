@@ -84,10 +84,12 @@ class Evaluator:
     Attributes:
         score: the measure by which models are compared.
         higher_is_better: whether larger scores are better.
+        caption: what its pictures show, for the report.
     """
 
     score: ClassVar[str] = "top1"
     higher_is_better: ClassVar[bool] = True
+    caption: ClassVar[str] = ""
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         """Opens the data; returns a function that evaluates `setting.model` with the weights it has when called.

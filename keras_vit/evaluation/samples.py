@@ -47,6 +47,9 @@ class Samples(Evaluator):
     """
 
     score: ClassVar[str] = "samples"
+    caption: ClassVar[str] = (
+        "Drawn: samples of the model. Completions: a row for each image: the image, the part of it that the model sees, and what it makes of that."
+    )
 
     source: str | None = None
     split: str = "test"

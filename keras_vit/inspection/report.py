@@ -129,13 +129,16 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
     return section("Learning curves", figure_row(drawn), note) if drawn else ""
 
 
-def evaluator(name: str, measures: dict[str, list[tuple[int, float]]], pictures: dict[str, dict[int, bytes]]) -> str:
+def evaluator(
+    name: str, measures: dict[str, list[tuple[int, float]]], pictures: dict[str, dict[int, bytes]], caption: str = ""
+) -> str:
     """What an evaluator measured while the model trained; "" for nothing.
 
     Args:
         name: of the evaluator.
         measures: {measure: [(step, value)]}; those that do not change, such as a number of examples, are not drawn.
         pictures: {picture: {step: PNG file}}, of which at most six steps are shown.
+        caption: what the pictures show.
     """
     curves = {key: points for key, points in measures.items() if len({value for _, value in points}) > 1}
     drawn = {key: figures.curves({key: points}, "step", f"{name}-{i}") for i, (key, points) in enumerate(curves.items())}
@@ -145,7 +148,7 @@ def evaluator(name: str, measures: dict[str, list[tuple[int, float]]], pictures:
     for title, steps in pictures.items():
         shown = [sorted(steps)[round(i)] for i in np.linspace(0, len(steps) - 1, min(len(steps), PICTURES))]
         parts += [f"<h3>{html.escape(title)}, step {step:,}</h3>\n{embedded(steps[step], title)}" for step in shown]
-    return section(name.replace("_", " ").capitalize(), "\n".join(parts)) if parts else ""
+    return section(name.replace("_", " ").capitalize(), "\n".join(parts), caption if pictures else "") if parts else ""
 
 
 def _share(count, whole):

@@ -121,9 +121,10 @@ def _as_initialised(config):
     if not isinstance(spec, dict):  # a file, a published name, a folder of another library
         return copy, f"; {config.init} may hold a different model"
     copy.model.variant = "R50x1" if "units" in spec else "Ti/16"  # all of its fields are replaced
-    for name, value in spec.items():
-        if copy.model.get(name) is None and not (name == "pre_logits" and config.head == "reset"):
-            copy.model[name] = value
+    with copy.model.unlocked(), copy.model.ignore_type():
+        for name, value in spec.items():
+            if copy.model.get(name) is None and not (name == "pre_logits" and config.head == "reset"):
+                copy.model[name] = value
     return copy, f", as {config.init}"
 
 

@@ -51,3 +51,12 @@ def set_key(config: ConfigDict, parts: Sequence[str], value: Any) -> None:
                 config[part] = ConfigDict()
             config = config[part]
         config[last] = value
+
+
+def remove_key(config: ConfigDict, parts: Sequence[str]) -> None:
+    """Removes the key or section whose path is `parts`; the config may be locked."""
+    *folders, last = parts
+    with config.unlocked():
+        for part in folders:
+            config = config[part]
+        del config[last]

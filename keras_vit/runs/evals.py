@@ -59,6 +59,10 @@ def callbacks(resolved, model, rundir, data_dir, start, **setting):
     setting = Setting(model=model, strategy=rundir.strategy, batch_size=resolved["batch_size"], data_dir=data_dir, **setting)
     result = []
     for name, evaluator in evaluators(resolved["evals"]).items():
-        measure = functools.partial(_evaluate, evaluator.prepare(setting), name, rundir)
+        try:
+            prepared = evaluator.prepare(setting)
+        except ValueError as error:
+            raise ValueError(f"config.evals.{name}: {error} (Without this evaluator: --config.evals.{name}=None.)") from error
+        measure = functools.partial(_evaluate, prepared, name, rundir)
         result.append(Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start))
     return result

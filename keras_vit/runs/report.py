@@ -13,6 +13,7 @@ from absl import logging
 from etils import epath
 
 from keras_vit.data import evaluation_batches
+from keras_vit.evaluation import EVALUATORS, Evaluator
 from keras_vit.inspection import report
 from keras_vit.io.atomic import write_bytes
 from keras_vit.runs.config import flat
@@ -98,13 +99,15 @@ def _pictures_of(folder, name):
 
 def _evaluators(folder, task, records):
     """The sections of the evaluators that `config.evals` names: their measures over the steps, and their pictures."""
-    for name in (task.config.get("evals") if task.config else None) or ():
+    evals = (task.config.get("evals") if task.config else None) or {}
+    for name, options in evals.items():
         keys = [key for key in dict.fromkeys(key for record in records for key in record) if key.startswith(f"{name}/")]
         measures = {
             key.removeprefix(f"{name}/"): [(record["step"], record[key]) for record in records if record.get(key) is not None]
             for key in keys
         }
-        yield report.evaluator(name, measures, _pictures_of(folder, name))
+        kind = EVALUATORS.get(options.get("evaluator", name), Evaluator)
+        yield report.evaluator(name, measures, _pictures_of(folder, name), kind.caption)
 
 
 def write_report(folder, title, task, model, setting, evaluation, records):

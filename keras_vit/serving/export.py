@@ -42,11 +42,15 @@ def _check(model, path, format):
             f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
     _check_place(path)
+    if model.get_encoder() is not model:
+        raise ValueError(
+            f'"{model.name}", a {type(model).__name__}, is there to train another model. Export that, keras_vit.export(model.get_encoder(), '
+            "path); one that has learned without labels has classes once it is fine-tuned: finetune --config.init=..."
+        )
     if model.image_size is None or len(model.inputs) > 1:
-        mend = " Export its encoder: model.get_encoder()." if model.get_encoder() is not model else ""
         raise ValueError(
             f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
-            f"input shape {model.input_shape}.{mend}"
+            f"input shape {model.input_shape}."
         )
     if model.classes is not None and ends_in_probabilities(model):
         raise ValueError(

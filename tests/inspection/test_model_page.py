@@ -88,6 +88,13 @@ def test_every_kind_of_vit_has_all_of_it(tiny, page, options):
     assert ("fixed sines and cosines" in found.text) == ("positions" in options)
 
 
+def test_the_page_of_a_model_of_pre_training_is_its_encoders(page):
+    sizes = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2}
+    found, _, files = page(keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes))
+    assert "Images" in found.headings and "heads_00.png" in files
+    assert ["blocks", "1 of 2 heads, width 16"] in found.rows
+
+
 def test_a_palettes_page_has_its_colours_in_place_of_filters(tiny, page):
     model = tiny("Ti/1", image_size=(4, 6), palette=8, causal=True, class_token=True, pool="gap")
     found, numbers, files = page(model, show=1)

@@ -76,6 +76,7 @@ def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_spec": model.get_config()}))
     config = config_files.load_config("digits_finetune")
     config.init, config.head = str(tmp_path), "reset"
+    config.lock()  # as the command line's is
     # 2x2 tokens become 4x4, and the hidden layer of the head, 32 x 16 + 16 and a narrower head, goes.
     expected = model.count_params() + 12 * 32 - (32 * 16 + 16) + (32 - 16) * 10
     assert f"16 x 16 px, 17 tokens: {expected:,} parameters, all trained, as {tmp_path}" in " ".join(

@@ -193,6 +193,16 @@ def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_model_of_pre_training_is_refused_and_its_encoder_is_not(tmp_path):
+    mae = keras_vit.MaskedAutoencoder(
+        "Ti/8", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, decoder_depth=1, decoder_width=16, decoder_heads=2
+    )
+    with pytest.raises(ValueError, match=r"a MaskedAutoencoder, is there to train another model. Export that, .*get_encoder"):
+        keras_vit.export(mae, tmp_path / "mae")
+    keras_vit.export(mae.get_encoder(), tmp_path / "features")
+    assert (tmp_path / "features" / "saved_model.pb").is_file()
+
+
 def test_an_export_never_replaces_a_folder_of_other_files(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()

@@ -49,7 +49,12 @@ def test_it_learns_reports_and_is_fine_tuned_from(name, tmp_path):
     assert 0 < records[1]["knn/top1"] <= 1 and records[1]["reconstructions/psnr"] > 0
     assert len(list((tmp_path / "run" / "pictures").iterdir())) == 2
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Reconstructions" in page and "images, step 20" in page and "Learning curves" in page
+    assert (
+        "Reconstructions" in page
+        and "Each column is an image" in page
+        and "images, step 20" in page
+        and "Learning curves" in page
+    )
     tuned = config_files.load_config("digits_pretrain")
     tuned.update(total="2 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, init=str(tmp_path / "run"))
     tuned.data.update(train="train[:64]", evaluation="test[:40]")

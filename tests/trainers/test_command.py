@@ -238,6 +238,15 @@ def test_a_key_or_value_in_a_wrong_place_is_told_the_right_one(argument, message
         config_files.apply_overrides([argument], config_files.load_config("digits_finetune"))
 
 
+def test_an_evaluator_is_left_out_by_none():
+    config = config_files.load_config("mae")
+    arguments = ["--config.evals.knn.every=5 steps", "--config.evals.knn=None", "--config.total=9 steps"]
+    assert config_files.apply_overrides(arguments, config) == ["--config.total=9 steps"]
+    assert list(config.evals) == ["reconstructions"]
+    with pytest.raises(ValueError, match=re.escape("--config.evals.reconstructions=None")):
+        config_files.apply_overrides(["--config.evals.reconstructions=5"], config)
+
+
 def test_true_and_false_of_a_new_key_are_no_text():
     config = config_files.load_config("folder_finetune")
     config_files.apply_overrides(["--config.model.qk_norm=false", "--config.model.patch_norm=true"], config)

@@ -29,7 +29,7 @@ def inspect_model(
     """What a model does with images, as sections of a page.
 
     Args:
-        model: a ViT or BiT, or a keras_vit.Model built on one, with one input of images.
+        model: a ViT or BiT, or a keras_vit.Model built on one, with one input of images; of a model of pre-training its encoder.
         pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are measured on all of them.
         names: of the images, in any script.
         show: how many of the images are shown, spread evenly.
@@ -43,6 +43,7 @@ def inspect_model(
         raise ValueError(
             f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)} names."
         )
+    model = model.get_encoder() if hasattr(model, "get_encoder") else model
     chosen = None if chosen_class is None else class_number(model, str(chosen_class))
     subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen)
     parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)
