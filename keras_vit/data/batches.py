@@ -76,8 +76,10 @@ def _traced(prepare, element_spec, text):
     return function
 
 
-def example_spec(source: Source, preprocess: str, select: Select = image_and_label, training: bool = True) -> tuple:
-    """What one example becomes, as `training_batches` and, without `training`, `evaluation_batches` do it: the specs of (x, y) or (x, y, weights).
+def example_spec(
+    source: Source, preprocess: str, select: Select = image_and_label, training: bool = True, seed: int | None = None
+) -> tuple:
+    """What one example becomes, as `training_batches` does it, and without `training` `evaluation_batches` with `seed`: the specs of (x, y) or (x, y, weights).
 
     It is traced; no data is read.
 
@@ -86,7 +88,7 @@ def example_spec(source: Source, preprocess: str, select: Select = image_and_lab
     """
     ops, host = parse(preprocess), HostShard(1)
     if not training:
-        _check_evaluation(ops, preprocess, seed=None)
+        _check_evaluation(ops, preprocess, seed)
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
     outputs = _traced(_selected(source, ops, select, 0), keys.element_spec, preprocess).structured_outputs
     return tf.nest.map_structure(lambda output: tf.TensorSpec(output.shape, output.dtype), outputs)
