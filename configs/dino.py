@@ -6,7 +6,7 @@ After the colon: cifar10, a small ViT on CPUs, or S/16, the paper's recipe for I
 --config.steps_per_execution=100`), not run here. DIR holds tensorflow-datasets' data. What comes out is a ViT without a head, which
 `--config.init` fine-tunes.
 
-On CIFAR-10 a step takes 1.15 s of processor time (a busy AMD EPYC): 2400 steps are about twenty minutes of two cores.
+On CIFAR-10 a step takes 640 ms on 2 quiet cores of an AMD EPYC: twenty minutes. What comes of it: docs/experiments/few_labels.md.
 """
 
 from .lib import cifar10, common

@@ -5,8 +5,8 @@
 After the colon: cifar10, a small ViT on CPUs; B/16, L/16 or H/14, the paper's recipe for ImageNet (`--strategy=tpu
 --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`). DIR holds tensorflow-datasets' data. `mae_finetune` fine-tunes what comes out.
 
-cifar10 on 2 cores of an AMD EPYC, with other work on the machine: 191 ms of processor time per step, so that 12,000 steps are about twenty
-minutes of two quiet cores. The paper's recipes: not run here.
+cifar10 on 2 quiet cores of an AMD EPYC: 129 ms a step, twenty minutes. What comes of it: docs/experiments/few_labels.md. The paper's recipes:
+not run here.
 """
 
 from .lib import cifar10, common

@@ -5,8 +5,7 @@
 After the colon: cifar10, a small ViT on CPUs, or jft, the paper's recipe for B/16 (JFT is Google's own: --config.data.source=SOURCE is a large dataset
 of your own). DIR holds tensorflow-datasets' data. --config.objective.target=thumbnail or pixels are the paper's other two targets.
 
-cifar10 on 2 cores of an AMD EPYC, with other work on the machine: 360 ms of processor time per step, so that 6,500 steps are about twenty
-minutes of two quiet cores. The paper's recipe: not run here.
+cifar10 on 2 quiet cores of an AMD EPYC: 265 ms a step, twenty minutes; not run to its end. The paper's recipe: not run here.
 """
 
 from .lib import cifar10, common

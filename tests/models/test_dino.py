@@ -20,6 +20,9 @@ FIELDS = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 HEAD = {"outputs": 10, "hidden": 12, "bottleneck": 4}
 
 
+pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
+
+
 def vit(**arguments):
     return keras_vit.ViT("Ti/4", **{"image_size": 16, "classes": None, **FIELDS, **arguments})
 

@@ -8,6 +8,8 @@ from small_models import data
 import keras_vit
 from keras_vit.training import AdamW, Agreement, HardDistillation, Mixup, SoftDistillation, SoftmaxCrossEntropy, StudentAccuracy
 
+pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
+
 FIELDS = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 
 

@@ -9,6 +9,8 @@ from keras_vit.models import MaskedAutoencoder, hidden_count
 from keras_vit.planning import dry_run
 from keras_vit.training import AdamW, MaskedSquaredError
 
+pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
+
 SIZES = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 16, "decoder_depth": 1, "decoder_width": 8, "decoder_heads": 2}
 IMAGES = np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
 
@@ -147,7 +149,7 @@ def test_what_cannot_be_is_refused(arguments, message):
         made(**arguments)
 
 
-def test_a_loss_for_other_outputs_no_images_class_weights_and_an_export_are_refused(model, tmp_path):
+def test_a_loss_for_other_outputs_no_images_and_class_weights_are_refused(model):
     with pytest.raises(ValueError, match=r"cannot be trained with the loss mean_squared_error: write loss=.*MaskedSquaredError"):
         model.compile("sgd", "mse")
     model.compile("sgd", MaskedSquaredError(), jit_compile=False)
@@ -158,10 +160,6 @@ def test_a_loss_for_other_outputs_no_images_class_weights_and_an_export_are_refu
         model.fit({name: array[:0] for name, array in x.items()}, y[:0])
     with pytest.raises(ValueError, match="class_weight means nothing to a MaskedAutoencoder"):
         model.fit(x, y, class_weight={0: 1.0, 1: 2.0}, verbose=0)
-    with pytest.raises(
-        ValueError, match=r"one input of images.*got \"masked_autoencoder\".*Export its encoder: model.get_encoder"
-    ):
-        keras_vit.export(model, tmp_path / "out")
 
 
 def test_as_many_patches_are_hidden_as_in_the_authors_code():

@@ -13,6 +13,8 @@ import keras_vit
 from keras_vit.models import MaskedPatchPredictor
 from keras_vit.training import AdamW, MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError, hiding
 
+pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
+
 SIZES = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 16, 24, 3), dtype="uint8")
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from interrupted import ended, stopped
 
 import keras_vit
-from keras_vit.runs import RunDirectory, run, training_run
+from keras_vit.runs import RunDirectory, training_run
 from keras_vit.tasks import Classification
 from keras_vit.training import Cutmix, Mixup, MixupOrCutmix
 from trainers import config_files, flags

@@ -47,7 +47,7 @@ def test_it_reports_its_own_measure_and_learns(config, tmp_path):
     assert "mae" in (tmp_path / "report.html").read_text() and (tmp_path / "model.keras").exists()
 
 
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path):
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
     whole = ended(config, tmp_path / "whole")
 
     stopped(config, tmp_path / "stopped")
