@@ -43,7 +43,7 @@ def _served(arguments, values):
     """The models, loaded.
 
     Raises:
-        ValueError: if two have one name.
+        ValueError: if two have one name, or one cannot be served.
     """
     import keras_vit
     from keras_vit.io.progress import stage
@@ -56,7 +56,11 @@ def _served(arguments, values):
     models = []
     for name, path in names:
         with stage(f"Loading {path}"):
-            models.append(Served(name, keras_vit.load(path), values.top_k, values.activation, values.megapixels))
+            model = keras_vit.load(path)
+        try:
+            models.append(Served(name, model, values.top_k, values.activation, values.megapixels))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be served: {error}") from None
     return models
 
 

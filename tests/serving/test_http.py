@@ -1,8 +1,12 @@
 """The HTTP service, called in this process: what it answers, what it refuses, and with which words."""
 
 import base64
+import concurrent.futures
 import io
 import json
+import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -140,6 +144,13 @@ def refused_requests():
         "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
         "another model": ("/v1/models/wood:predict", {"content": b"x"}, 404, 'There is no model "wood". Served: forest, plain.'),
         "no such block": ("/v1/models/forest:heads?block=7", {"content": png(IMAGES[0])}, 400, "the model has blocks 0 to 1"),
+        "heads of two": (
+            "/v1/models/forest:heads",
+            {"json": instances(*[png(IMAGES[0])] * 2)},
+            400,
+            "one image at a time; the request has 2",
+        ),
+        "heads of junk": ("/v1/models/forest:heads", {"content": b"junk"}, 400, "It cannot be decoded as an image"),
         "another address": ("/v1/modells", {"content": b"x"}, 404, "Not Found: /v1/modells."),
         "another method": ("/v1/models", {"content": b"x"}, 405, "Method Not Allowed"),
         "a block's name": ("/v1/models/forest:heads?block=x", {"content": png(IMAGES[0])}, 422, "integer"),
@@ -168,7 +179,8 @@ def test_status_metadata_health_and_pages(client):
     assert client.get("/v1/models/wood").status_code == 404
     metadata = client.get("/v1/models/forest/metadata").json()
     assert metadata["class_names"] == list(NAMES) and "encoded_attention" in metadata["signatures"]
-    assert [model["name"] for model in client.get("/v1/models").json()["models"]] == ["forest", "plain"]
+    models = client.get("/v1/models").json()["models"]
+    assert [model["name"] for model in models] == ["forest", "plain"] and models[0] == metadata
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/models/{name}:predict", "/readyz"} <= set(paths)
     for path in ("/", "/docs"):
@@ -206,6 +218,42 @@ def test_overload_is_said_with_when_to_come_back(vit):
     with TestClient(application([Served("forest", vit)], max_queue=1)) as client:
         answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+
+
+def test_what_takes_too_long_is_overload(vit):
+    served = Served("forest", vit)
+    decode, served.decode = served.decode, lambda image: time.sleep(0.8) or decode(image)
+    with TestClient(application([served], Limits(seconds=0.5))) as client:
+        for verb in ("predict", "heads"):
+            answer = client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+            assert "within 0.5 seconds" in answer.json()["error"]
+
+
+def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_those_of_others(vit):
+    served, lock, order, most = Served("forest", vit), threading.Lock(), [], [0, 0]
+    decode = served.decode
+
+    def slowly(image):
+        with lock:
+            most[0] += 1
+            most[1] = max(most)
+        time.sleep(0.02)
+        with lock:
+            most[0] -= 1
+            order.append(image)
+        return decode(image)
+
+    served.decode = slowly
+    small, other = png(IMAGES[0]), png(IMAGES[1])
+    with TestClient(application([served])) as client:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            many = pool.submit(client.post, "/v1/models/forest:predict", json=instances(*[small] * 48))
+            while not order:
+                time.sleep(0.001)
+            assert client.post("/v1/models/forest:predict", content=other).status_code == 200
+            assert len(predictions(many.result())) == 48
+    assert most[1] <= os.cpu_count() and order.index(other) < 40
 
 
 def test_a_model_that_predicts_nothing_is_refused():

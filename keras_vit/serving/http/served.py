@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_maps
+from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_map_function
 from keras_vit.models import Classifier, features
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
@@ -81,6 +81,7 @@ class Served:
         self.description = describe(model, activation)
         self._prepare = Preprocessor(model)
         self.signatures = self._signatures(activation)
+        self._heads: dict[int, Callable] = {}  # of blocks that were asked for
 
     def _signatures(self, activation):
         found, model = {}, self.model
@@ -145,10 +146,17 @@ class Served:
         """
         try:
             count = len(attention_blocks(self.model)[1])
-            [(_, maps)] = head_maps(self.model, pixels[None], [block]).items()
+            number = block + count if block < 0 else block
+            if number not in self._heads:
+                self._heads[number] = self._compiled_heads(block)
         except ValueError as error:
             raise Refused(400, str(error)) from None
-        return {"block": block % count, "blocks": count, "heads": np.round(maps[0], 6).tolist()}
+        maps = self._heads[number](pixels[None])["heads"][0]
+        return {"block": number, "blocks": count, "heads": np.round(maps.astype("float64"), 6).tolist()}
+
+    def _compiled_heads(self, block):
+        maps = head_map_function(self.model, block)
+        return _array_function(_compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels)))
 
     def warm_up(self) -> None:
         """Compiles all signatures."""
