@@ -69,7 +69,7 @@ def serve(arguments, values):
     try:
         from keras_vit.serving.http.app import application
         from keras_vit.serving.http.bodies import Limits
-        from keras_vit.serving.http.run import run
+        from keras_vit.serving.http.run import in_address, run
     except ImportError as error:
         raise ImportError(f"{error.name} is not installed: pip install keras-vit[serve]") from None
     if not arguments:
@@ -78,8 +78,8 @@ def serve(arguments, values):
     app = application(
         _served(arguments, values), limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, _key(values)
     )
-    logging.info("http://%s:%d/ serves %s.", values.host, values.port, ", ".join(app.state.service.models))
-    run(app, values.host, values.port, values.drain_seconds)
+    logging.info("http://%s:%d/ serves %s.", in_address(values.host), values.port, ", ".join(app.state.service.models))
+    run(app, values.host, values.port, values.drain_seconds, values.seconds)
 
 
 def main(arguments):

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -18,6 +19,7 @@ import keras_vit
 from keras_vit.inspection import attention_maps, head_maps
 from keras_vit.serving.http.app import application
 from keras_vit.serving.http.bodies import Limits
+from keras_vit.serving.http.run import run
 from keras_vit.serving.http.served import Served
 
 NAMES = ("red deer", "Rotmilan", "ロバ")
@@ -118,6 +120,8 @@ def refused_requests():
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     huge = io.BytesIO()
     Image.new("L", (1500, 1500)).save(huge, "PNG")
+    bomb = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
     post = "/v1/models/forest:predict"
     return {
         "nothing": (post, {"content": b""}, 400, "The body is empty"),
@@ -134,7 +138,7 @@ def refused_requests():
             post,
             {"json": instances(png(IMAGES[0]), signature_name="pixel")},
             400,
-            'Unknown signature "pixel". Valid: serving_default',
+            '"forest" has no signature "pixel". Valid: serving_default',
         ),
         "a broken form": (post, {"content": b"--y\r\n", "headers": form}, 400, "The multipart form cannot be read"),
         "a form of fields": (post, {"files": {"image": (None, "x")}}, 400, "The form has no file"),
@@ -142,6 +146,7 @@ def refused_requests():
         "many images": (post, {"json": instances(*[png(IMAGES[0])] * 5)}, 413, "5 images, of 4 at most"),
         "many bytes": (post, {"content": b"x" * 300_000}, 413, "The body has 300,000 bytes, of 200,000 at most"),
         "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
+        "a bomb": (post, {"content": bomb.getvalue()}, 413, "It has far more than 1 million pixels"),
         "another model": ("/v1/models/wood:predict", {"content": b"x"}, 404, 'There is no model "wood". Served: forest, plain.'),
         "no such block": ("/v1/models/forest:heads?block=7", {"content": png(IMAGES[0])}, 400, "the model has blocks 0 to 1"),
         "heads of two": (
@@ -254,6 +259,12 @@ def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_tho
             assert client.post("/v1/models/forest:predict", content=other).status_code == 200
             assert len(predictions(many.result())) == 48
     assert most[1] <= os.cpu_count() and order.index(other) < 40
+
+
+def test_where_nothing_can_listen_is_said_as_addresses_are_written():
+    for host, place in (("nowhere.invalid", "nowhere.invalid:8501"), ("::ffff:1", r"\[::ffff:1\]:8501")):
+        with pytest.raises(OSError, match=f"^Cannot listen at {place}: [A-Z].* Give another --port, or --host.$"):
+            run(FastAPI(), host, 8501, 1)
 
 
 def test_a_model_that_predicts_nothing_is_refused():

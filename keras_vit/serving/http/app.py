@@ -159,7 +159,7 @@ class Service:
         """
         batcher = self.batchers.get((served.name, signature))
         if batcher is None:
-            raise Refused(400, f'Unknown signature "{signature}". Valid: {", ".join(served.signatures)}.')
+            raise Refused(400, f'"{served.name}" has no signature "{signature}". Valid: {", ".join(served.signatures)}.')
         async with self.in_time():
             decoded = await self.decoded(served, images)
             refusals = [pixels for pixels in decoded if isinstance(pixels, Refused)]

@@ -18,15 +18,23 @@ from keras_vit.training.prediction.images import Preprocessor
 DEFAULT = "serving_default"
 
 
-def _size(encoded: bytes) -> tuple[int, int]:
-    """(width, height) by an image's header; (0, 0) where Pillow does not know the format: decoding says what is wrong with it."""
+def _check_size(encoded: bytes, megapixels: float) -> None:
+    """Looks at an image's header before its pixels; where Pillow does not know the format, decoding says what is wrong with it.
+
+    Raises:
+        Refused: 413 for too many pixels.
+    """
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(encoded)) as image:
-            return image.size
+            width, height = image.size
+    except Image.DecompressionBombError:
+        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
     except Exception:  # Pillow's readers raise all kinds of errors for damaged files
-        return 0, 0
+        return
+    if width * height > megapixels * 1e6:
+        raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
 
 
 def _padded(rows):
@@ -130,9 +138,7 @@ class Served:
         """
         if not encoded:
             raise Refused(400, "It is empty: there are no bytes.")
-        width, height = _size(encoded)
-        if width * height > self.megapixels * 1e6:
-            raise Refused(413, f"It has {width} x {height} pixels, of {self.megapixels:g} million at most.")
+        _check_size(encoded, self.megapixels)
         try:
             return self._prepare(encoded, "It")
         except ValueError as error:
