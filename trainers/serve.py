@@ -43,7 +43,7 @@ def _served(arguments, values):
     """The models, loaded.
 
     Raises:
-        ValueError: if two have one name.
+        ValueError: if two have one name, or one cannot be served.
     """
     import keras_vit
     from keras_vit.io.progress import stage
@@ -56,7 +56,11 @@ def _served(arguments, values):
     models = []
     for name, path in names:
         with stage(f"Loading {path}"):
-            models.append(Served(name, keras_vit.load(path), values.top_k, values.activation, values.megapixels))
+            model = keras_vit.load(path)
+        try:
+            models.append(Served(name, model, values.top_k, values.activation, values.megapixels))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be served: {error}") from None
     return models
 
 
@@ -65,7 +69,7 @@ def serve(arguments, values):
     try:
         from keras_vit.serving.http.app import application
         from keras_vit.serving.http.bodies import Limits
-        from keras_vit.serving.http.run import run
+        from keras_vit.serving.http.run import in_address, run
     except ImportError as error:
         raise ImportError(f"{error.name} is not installed: pip install keras-vit[serve]") from None
     if not arguments:
@@ -74,8 +78,8 @@ def serve(arguments, values):
     app = application(
         _served(arguments, values), limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, _key(values)
     )
-    logging.info("http://%s:%d/ serves %s.", values.host, values.port, ", ".join(app.state.service.models))
-    run(app, values.host, values.port, values.drain_seconds)
+    logging.info("http://%s:%d/ serves %s.", in_address(values.host), values.port, ", ".join(app.state.service.models))
+    run(app, values.host, values.port, values.drain_seconds, values.seconds)
 
 
 def main(arguments):

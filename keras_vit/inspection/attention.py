@@ -202,6 +202,21 @@ def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     return ops.convert_to_numpy(attention_map_function(model)(_converted(model, images)))
 
 
+def head_map_function(model: keras.Model, block: int) -> Callable[[Any], Any]:
+    """The function from images to one block's part of `head_maps`, tensors both, (b, height, width, c) -> (b, k, h, w).
+
+    Raises:
+        ValueError: as in `attention_weights`.
+    """
+    each, read = _weighing(model, [block]), _reading(model)
+
+    def maps(images):
+        [(_, weights)] = each(images)
+        return _on_grid(model, read(images), weights)
+
+    return maps
+
+
 def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> dict[int, np.ndarray]:
     """What each head attends to from the token that the output reads (see `attention_maps`).
 

@@ -351,3 +351,9 @@ def test_from_preset_of_the_other_classes(tiny, tmp_path):
     assert type(keras_vit.Model.from_preset(tmp_path)) is keras_vit.Model
     with pytest.raises(ValueError, match="holds a Model, not a ViT"):
         keras_vit.ViT.from_preset(tmp_path)
+
+
+def test_an_export_is_no_model_to_load(tmp_path):
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(FileNotFoundError, match="is an export, a SavedModel, .* Give the model that it was made from"):
+        keras_vit.load(tmp_path)

@@ -1,12 +1,17 @@
 """The HTTP service, called in this process: what it answers, what it refuses, and with which words."""
 
 import base64
+import concurrent.futures
 import io
 import json
+import os
+import threading
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -14,6 +19,7 @@ import keras_vit
 from keras_vit.inspection import attention_maps, head_maps
 from keras_vit.serving.http.app import application
 from keras_vit.serving.http.bodies import Limits
+from keras_vit.serving.http.run import run
 from keras_vit.serving.http.served import Served
 
 NAMES = ("red deer", "Rotmilan", "ロバ")
@@ -114,6 +120,8 @@ def refused_requests():
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     huge = io.BytesIO()
     Image.new("L", (1500, 1500)).save(huge, "PNG")
+    bomb = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
     post = "/v1/models/forest:predict"
     return {
         "nothing": (post, {"content": b""}, 400, "The body is empty"),
@@ -130,7 +138,7 @@ def refused_requests():
             post,
             {"json": instances(png(IMAGES[0]), signature_name="pixel")},
             400,
-            'Unknown signature "pixel". Valid: serving_default',
+            '"forest" has no signature "pixel". Valid: serving_default',
         ),
         "a broken form": (post, {"content": b"--y\r\n", "headers": form}, 400, "The multipart form cannot be read"),
         "a form of fields": (post, {"files": {"image": (None, "x")}}, 400, "The form has no file"),
@@ -138,8 +146,16 @@ def refused_requests():
         "many images": (post, {"json": instances(*[png(IMAGES[0])] * 5)}, 413, "5 images, of 4 at most"),
         "many bytes": (post, {"content": b"x" * 300_000}, 413, "The body has 300,000 bytes, of 200,000 at most"),
         "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
+        "a bomb": (post, {"content": bomb.getvalue()}, 413, "It has far more than 1 million pixels"),
         "another model": ("/v1/models/wood:predict", {"content": b"x"}, 404, 'There is no model "wood". Served: forest, plain.'),
         "no such block": ("/v1/models/forest:heads?block=7", {"content": png(IMAGES[0])}, 400, "the model has blocks 0 to 1"),
+        "heads of two": (
+            "/v1/models/forest:heads",
+            {"json": instances(*[png(IMAGES[0])] * 2)},
+            400,
+            "one image at a time; the request has 2",
+        ),
+        "heads of junk": ("/v1/models/forest:heads", {"content": b"junk"}, 400, "It cannot be decoded as an image"),
         "another address": ("/v1/modells", {"content": b"x"}, 404, "Not Found: /v1/modells."),
         "another method": ("/v1/models", {"content": b"x"}, 405, "Method Not Allowed"),
         "a block's name": ("/v1/models/forest:heads?block=x", {"content": png(IMAGES[0])}, 422, "integer"),
@@ -168,7 +184,8 @@ def test_status_metadata_health_and_pages(client):
     assert client.get("/v1/models/wood").status_code == 404
     metadata = client.get("/v1/models/forest/metadata").json()
     assert metadata["class_names"] == list(NAMES) and "encoded_attention" in metadata["signatures"]
-    assert [model["name"] for model in client.get("/v1/models").json()["models"]] == ["forest", "plain"]
+    models = client.get("/v1/models").json()["models"]
+    assert [model["name"] for model in models] == ["forest", "plain"] and models[0] == metadata
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/models/{name}:predict", "/readyz"} <= set(paths)
     for path in ("/", "/docs"):
@@ -206,6 +223,48 @@ def test_overload_is_said_with_when_to_come_back(vit):
     with TestClient(application([Served("forest", vit)], max_queue=1)) as client:
         answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+
+
+def test_what_takes_too_long_is_overload(vit):
+    served = Served("forest", vit)
+    decode, served.decode = served.decode, lambda image: time.sleep(0.8) or decode(image)
+    with TestClient(application([served], Limits(seconds=0.5))) as client:
+        for verb in ("predict", "heads"):
+            answer = client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+            assert "within 0.5 seconds" in answer.json()["error"]
+
+
+def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_those_of_others(vit):
+    served, lock, order, most = Served("forest", vit), threading.Lock(), [], [0, 0]
+    decode = served.decode
+
+    def slowly(image):
+        with lock:
+            most[0] += 1
+            most[1] = max(most)
+        time.sleep(0.02)
+        with lock:
+            most[0] -= 1
+            order.append(image)
+        return decode(image)
+
+    served.decode = slowly
+    small, other = png(IMAGES[0]), png(IMAGES[1])
+    with TestClient(application([served])) as client:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            many = pool.submit(client.post, "/v1/models/forest:predict", json=instances(*[small] * 48))
+            while not order:
+                time.sleep(0.001)
+            assert client.post("/v1/models/forest:predict", content=other).status_code == 200
+            assert len(predictions(many.result())) == 48
+    assert most[1] <= os.cpu_count() and order.index(other) < 40
+
+
+def test_where_nothing_can_listen_is_said_as_addresses_are_written():
+    for host, place in (("nowhere.invalid", "nowhere.invalid:8501"), ("::ffff:1", r"\[::ffff:1\]:8501")):
+        with pytest.raises(OSError, match=f"^Cannot listen at {place}: [A-Z].* Give another --port, or --host.$"):
+            run(FastAPI(), host, 8501, 1)
 
 
 def test_a_model_that_predicts_nothing_is_refused():

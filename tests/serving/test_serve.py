@@ -119,6 +119,17 @@ def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
     threads = [threading.Thread(target=hang_up) for _ in range(8)]
     for thread in threads:
         thread.start()
+    for words in (b"", head[:30]):  # no head, or a half
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
+            silent.sendall(words)
+            assert silent.recv(1000) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as kept:
+        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in kept.recv(1000)
+        time.sleep(0.5)
+        kept.sendall(head[:30])  # the head of the second request is never whole
+        while kept.recv(1000):
+            pass
     with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
         slow.sendall(head + b"x")
         assert b"408" in slow.recv(1000).split(b"\r\n")[0]

@@ -260,6 +260,10 @@ def _inside(folder):
             return folder / name
     if (folder / "config.json").exists() and (folder / "checkpoints").is_dir():
         raise FileNotFoundError(f'"{folder}" contains no model.keras: the run has not ended.')
+    if (folder / "saved_model.pb").exists():
+        raise FileNotFoundError(
+            f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Give the model that it was made from.'
+        )
     raise FileNotFoundError(
         f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it contain {" or ".join(_FILES[1:])}.'
     )

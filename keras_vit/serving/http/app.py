@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+import concurrent.futures
 import contextlib
 import hmac
+import os
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,10 @@ class Service:
         self.limits, self.max_requests, self.api_key = limits, max_requests, api_key
         self.metrics, self.ready, self.open = Metrics(), False, 0
         self.one_by_one = asyncio.Lock()  # for what is seldom asked, and dear
+        self.cores = os.cpu_count() or 1
+        self.decoding = concurrent.futures.ThreadPoolExecutor(
+            self.cores, "decode"
+        )  # few: each may hold an image of the largest size
         self.batchers = {
             (served.name, signature): Batcher(
                 function, max_rows, max_wait, max_queue, self.metrics.batch.labels(served.name).observe
@@ -116,6 +122,35 @@ class Service:
                 401, "The API key is missing or wrong: send it as the header X-API-Key, or as Authorization: Bearer KEY."
             )
 
+    @contextlib.asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Bounds what a request may take once its body is here.
+
+        Raises:
+            Refused: 503 for lack of room or time.
+        """
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                yield
+        except Overloaded as error:
+            raise Refused(503, f"Too much to do: {error} Try again.") from None
+        except TimeoutError:
+            raise Refused(503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again.") from None
+
+    async def decoded(self, served: Served, images: list[bytes]) -> list[np.ndarray | Refused]:
+        """The pixels of each image, or why there are none; a request of many images leaves room for those of others in between."""
+        turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
+
+        async def one(image):
+            async with turn:
+                return await loop.run_in_executor(self.decoding, _decoded, served, image)
+
+        found = await asyncio.gather(*map(one, images))
+        refused = sum(isinstance(pixels, Refused) for pixels in found)
+        self.metrics.images.labels(served.name, "refused").inc(refused)
+        self.metrics.images.labels(served.name, "decoded").inc(len(found) - refused)
+        return found
+
     async def rows(self, served: Served, signature: str, images: list[bytes]) -> list[dict]:
         """The result of each image, with its "status": OK, or why it was not decoded, and nothing else then.
 
@@ -124,27 +159,35 @@ class Service:
         """
         batcher = self.batchers.get((served.name, signature))
         if batcher is None:
-            raise Refused(400, f'Unknown signature "{signature}". Valid: {", ".join(served.signatures)}.')
-        decoded = await asyncio.gather(*(run_in_threadpool(_decoded, served, image) for image in images))
-        refusals = [pixels for pixels in decoded if isinstance(pixels, Refused)]
-        self.metrics.images.labels(served.name, "refused").inc(len(refusals))
-        self.metrics.images.labels(served.name, "decoded").inc(len(decoded) - len(refusals))
-        if len(refusals) == len(decoded):
-            which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
-            raise Refused(refusals[0].status, which + refusals[0].reason)
-        try:
-            async with asyncio.timeout(self.limits.seconds):
-                results = iter(await batcher.submit([pixels for pixels in decoded if not isinstance(pixels, Refused)]))
-        except Overloaded as error:
-            raise Refused(503, f"Too much to do: {error} Try again.") from None
-        except TimeoutError:
-            raise Refused(503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again.") from None
+            raise Refused(400, f'"{served.name}" has no signature "{signature}". Valid: {", ".join(served.signatures)}.')
+        async with self.in_time():
+            decoded = await self.decoded(served, images)
+            refusals = [pixels for pixels in decoded if isinstance(pixels, Refused)]
+            if len(refusals) == len(decoded):
+                which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
+                raise Refused(refusals[0].status, which + refusals[0].reason)
+            results = iter(await batcher.submit([pixels for pixels in decoded if not isinstance(pixels, Refused)]))
         return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
+
+    async def heads(self, served: Served, image: bytes, block: int) -> dict:
+        """Where each head of a block looked, and the picture as the model saw it.
+
+        Raises:
+            Refused: if the image cannot be decoded, the model has no such block, or under overload.
+        """
+        async with self.in_time():
+            [pixels] = await self.decoded(served, [image])
+            if isinstance(pixels, Refused):
+                raise pixels
+            async with self.one_by_one:
+                maps = await run_in_threadpool(served.heads, pixels, block)
+            return {**maps, "image": await run_in_threadpool(_png, pixels)}
 
     async def close(self) -> None:
         self.ready = False
         for batcher in self.batchers.values():
             await batcher.close()
+        self.decoding.shutdown(wait=False)
 
 
 def _decoded(served, image) -> np.ndarray | Refused:
@@ -163,6 +206,11 @@ def _columns(rows):
     """Rows as TensorFlow Serving's columns: a list for each output; an image that was not decoded has null."""
     names = {name: None for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _model(served):
+    """What is said of a model."""
+    return {"name": served.name, **served.description, "signatures": list(served.signatures)}
 
 
 def _png(pixels):
@@ -237,7 +285,7 @@ def _about(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models", summary="The models")
     async def models(request: Request):
         service.check_key(request)
-        return {"models": [{"name": name, **served.description} for name, served in service.models.items()]}
+        return {"models": [_model(served) for served in service.models.values()]}
 
     @app.get("/v1/models/{name}", summary="Whether a model is available, as TensorFlow Serving says it")
     async def status(name: str, request: Request):
@@ -249,8 +297,7 @@ def _about(app: FastAPI, service: Service) -> None:
     @app.get("/v1/models/{name}/metadata", summary="What a model takes and returns")
     async def metadata(name: str, request: Request):
         service.check_key(request)
-        served = service.model(name)
-        return {"name": name, **served.description, "signatures": list(served.signatures)}
+        return _model(service.model(name))
 
 
 # The page loads nothing from elsewhere, and nothing may be put into a frame around it.
@@ -299,10 +346,9 @@ def _predictions(app: FastAPI, service: Service) -> None:
         served = service.model(name)
         request.state.model, request.state.signature = name, "heads"
         asked = await bodies.asked(request, service.limits)
-        pixels = await run_in_threadpool(served.decode, asked.images[0])
-        async with service.one_by_one:
-            maps = await run_in_threadpool(served.heads, pixels, block)
-        return {**maps, "image": await run_in_threadpool(_png, pixels)}
+        if len(asked.images) > 1:
+            raise Refused(400, f"Heads are shown of one image at a time; the request has {len(asked.images)}.")
+        return await service.heads(served, asked.images[0], block)
 
 
 def application(

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_maps
+from keras_vit.inspection.attention import attention_blocks, attention_map_function, head_map_function
 from keras_vit.models import Classifier, features
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
@@ -18,15 +18,23 @@ from keras_vit.training.prediction.images import Preprocessor
 DEFAULT = "serving_default"
 
 
-def _size(encoded: bytes) -> tuple[int, int]:
-    """(width, height) by an image's header; (0, 0) where Pillow does not know the format: decoding says what is wrong with it."""
+def _check_size(encoded: bytes, megapixels: float) -> None:
+    """Looks at an image's header before its pixels; where Pillow does not know the format, decoding says what is wrong with it.
+
+    Raises:
+        Refused: 413 for too many pixels.
+    """
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(encoded)) as image:
-            return image.size
+            width, height = image.size
+    except Image.DecompressionBombError:
+        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
     except Exception:  # Pillow's readers raise all kinds of errors for damaged files
-        return 0, 0
+        return
+    if width * height > megapixels * 1e6:
+        raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
 
 
 def _padded(rows):
@@ -81,6 +89,7 @@ class Served:
         self.description = describe(model, activation)
         self._prepare = Preprocessor(model)
         self.signatures = self._signatures(activation)
+        self._heads: dict[int, Callable] = {}  # of blocks that were asked for
 
     def _signatures(self, activation):
         found, model = {}, self.model
@@ -129,9 +138,7 @@ class Served:
         """
         if not encoded:
             raise Refused(400, "It is empty: there are no bytes.")
-        width, height = _size(encoded)
-        if width * height > self.megapixels * 1e6:
-            raise Refused(413, f"It has {width} x {height} pixels, of {self.megapixels:g} million at most.")
+        _check_size(encoded, self.megapixels)
         try:
             return self._prepare(encoded, "It")
         except ValueError as error:
@@ -145,10 +152,17 @@ class Served:
         """
         try:
             count = len(attention_blocks(self.model)[1])
-            [(_, maps)] = head_maps(self.model, pixels[None], [block]).items()
+            number = block + count if block < 0 else block
+            if number not in self._heads:
+                self._heads[number] = self._compiled_heads(block)
         except ValueError as error:
             raise Refused(400, str(error)) from None
-        return {"block": block % count, "blocks": count, "heads": np.round(maps[0], 6).tolist()}
+        maps = self._heads[number](pixels[None])["heads"][0]
+        return {"block": number, "blocks": count, "heads": np.round(maps.astype("float64"), 6).tolist()}
+
+    def _compiled_heads(self, block):
+        maps = head_map_function(self.model, block)
+        return _array_function(_compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels)))
 
     def warm_up(self) -> None:
         """Compiles all signatures."""
