@@ -142,7 +142,7 @@ def export(
         activation: from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the model's
             own.
         quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values as well, with scales
-            found at each call; "int8_static": with scales found in `calibration`.
+            found at each call; "int8_static", of ONNX alone: with scales found in `calibration`.
         calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h, w, c), a list of
             what `model.preprocess` takes, or a finite tf.data dataset of pixels.
 

@@ -1,5 +1,7 @@
 """A model as a LiteRT (TensorFlow Lite) file, in floats or int8, and LiteRT to run it."""
 
+import contextlib
+import io
 import re
 import tempfile
 from collections.abc import Callable
@@ -42,26 +44,15 @@ def convert(signature: Signature, path: str) -> None:
 
 
 def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
-    """Writes the float file `source`, quantised, to `path`; `pixels` (n, h, w, c) calibrate a static quantisation.
+    """Writes the float file `source` to `path` with "int8_weights" or "int8_dynamic"; `pixels` are for formats that calibrate.
 
     Kernels have a scale for each column. Convolutions and the products inside attention stay in floats.
-
-    Raises:
-        ValueError: for a model without dense layers, such as a BiT without a head.
     """
     maker = quantizer.Quantizer(source)
-    dense = {"regex": ".*", "operation_name": qtyping.TFLOperationName.FULLY_CONNECTED}
-    if quantization == "int8_weights":
-        maker.add_weight_only_config(**dense, num_bits=8)
-    elif quantization == "int8_dynamic":
-        maker.add_dynamic_config(**dense, num_bits=8)
-    else:
-        maker.add_static_config(**dense, activation_num_bits=8, weight_num_bits=8)
-    found = None
-    if maker.need_calibration:
-        found = maker.calibrate({"serving_default": [{"images": image[None]} for image in pixels]}, num_threads=2)
-    with open(path, "wb") as file:
-        file.write(maker.quantize(found).quantized_model)
+    add = maker.add_weight_only_config if quantization == "int8_weights" else maker.add_dynamic_config
+    add(regex=".*", operation_name=qtyping.TFLOperationName.FULLY_CONNECTED, num_bits=8)
+    with contextlib.redirect_stdout(io.StringIO()), open(path, "wb") as file:
+        file.write(maker.quantize().quantized_model)
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
