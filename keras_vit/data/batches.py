@@ -65,14 +65,38 @@ def _selected(source, ops, select, seed):
     return prepare
 
 
-def _mapped(source, keys, prepare, text, rows, batches=None):
-    """(fallible_map of a dataset of (number, key), the ConcreteFunction of `prepare`, a function of these).
+def _traced(prepare, element_spec, text):
+    """The ConcreteFunction of `prepare`, a function of (number, key).
 
     Raises:
         ValueError: as _check_outputs says.
     """
-    function = tf.function(prepare, autograph=False).get_concrete_function(*keys.element_spec)
+    function = tf.function(prepare, autograph=False).get_concrete_function(*element_spec)
     _check_outputs(function.structured_outputs, text)
+    return function
+
+
+def example_spec(
+    source: Source, preprocess: str, select: Select = image_and_label, training: bool = True, seed: int | None = None
+) -> tuple:
+    """What one example becomes, as `training_batches` does it, and without `training` `evaluation_batches` with `seed`: the specs of (x, y) or (x, y, weights).
+
+    It is traced; no data is read.
+
+    Raises:
+        ValueError: as they do for a preprocessing.
+    """
+    ops, host = parse(preprocess), HostShard(1)
+    if not training:
+        _check_evaluation(ops, preprocess, seed)
+    keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
+    outputs = _traced(_selected(source, ops, select, 0), keys.element_spec, preprocess).structured_outputs
+    return tf.nest.map_structure(lambda output: tf.TensorSpec(output.shape, output.dtype), outputs)
+
+
+def _mapped(source, keys, prepare, text, rows, batches=None):
+    """(fallible_map of a dataset of (number, key), the ConcreteFunction of `prepare`, a function of these)."""
+    function = _traced(prepare, keys.element_spec, text)
     ids_of = lambda number, key: tf.concat([number[:, None], source.ids(key)], 1)  # noqa: E731
     return fallible_map(keys, function, ids_of, rows, batches), function
 
@@ -151,6 +175,14 @@ def _per_row(values, like):
     return tf.reshape(values, (-1, *[1] * (like.shape.rank - 1)))
 
 
+def _check_evaluation(ops, text, seed):
+    """Refuses random ops without a seed, and those on labels, for evaluation."""
+    if ops.random and seed is None:
+        raise ValueError(f'Evaluation must not be random, but its preprocessing is "{text}".')
+    if ops.label_ops:
+        raise ValueError(f'Evaluation takes labels as integers: leave {", ".join(ops.label_ops)} out of "{text}".')
+
+
 def evaluation_batches(
     source: Source,
     preprocess: str,
@@ -172,11 +204,7 @@ def evaluation_batches(
         ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split evenly.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
-    if ops.random and seed is None:
-        raise ValueError(f'Evaluation must not be random, but its preprocessing is "{preprocess}".')
-    if ops.label_ops:
-        raise ValueError(f'Evaluation takes labels as integers: leave {", ".join(ops.label_ops)} out of "{preprocess}".')
-
+    _check_evaluation(ops, preprocess, seed)
     prepare = _selected(source, ops, select, seed or 0)
     batches = -(-source.size // batch_size) * replicas
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label
+from keras_vit.data.batches import example_spec
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
 from keras_vit.io.progress import FirstStep
 from keras_vit.training import Model
@@ -26,8 +27,9 @@ def check_preprocessing(preprocess, source, model, select=image_and_label, seed=
     Raises:
         ValueError: naming both shapes.
     """
-    specs = evaluation_batches(source, preprocess, 1, select=select, seed=seed).element_spec[0]
-    given, expected = (keras.tree.map_structure(lambda t: tuple(t.shape[1:]), x) for x in (specs, model.input))
+    spec = example_spec(source, preprocess, select, training=False, seed=seed)[0]
+    given = keras.tree.map_structure(lambda t: tuple(t.shape), spec)
+    expected = keras.tree.map_structure(lambda t: tuple(t.shape[1:]), model.input)
     if given != expected:
         raise ValueError(f'The preprocessing "{preprocess}" gives images of {given}, the model takes {expected}.')
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from keras_vit.checkpoints.save import save_model
 from keras_vit.data import evaluation_batches, image_and_label, open_source, training_batches
+from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.selection import read_names, without
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Setting
@@ -163,16 +164,16 @@ def check_images(config, model, training_source, evaluation_source, select=image
         ValueError: naming both shapes, or as the preprocessing says.
     """
     data, inputs = config.data, keras.tree.flatten(model.input)
-    batches = {
-        "train_preprocess": training_batches(training_source, data.train_preprocess, 1, select=select),
-        "eval_preprocess": evaluation_batches(evaluation_source, data.eval_preprocess, 1, select=select),
+    specs = {
+        "train_preprocess": example_spec(training_source, data.train_preprocess, select),
+        "eval_preprocess": example_spec(evaluation_source, data.eval_preprocess, select, training=False),
     }
-    for name, dataset in batches.items():
-        for given, taken in zip(keras.tree.flatten(dataset.element_spec[0]), inputs):
-            shape, expected = tuple(given.shape), tuple(taken.shape)
-            if len(shape) == len(expected) == 4 and shape[1:] != expected[1:]:
+    for name, (x, *_) in specs.items():
+        for given, taken in zip(keras.tree.flatten(x), inputs):
+            shape, expected = tuple(given.shape), tuple(taken.shape)[1:]
+            if len(shape) == len(expected) == 3 and shape != expected:
                 raise ValueError(
-                    f'The preprocessing "{data[name]}" gives images of {shape[1:]}, the model takes {expected[1:]}: change --config.data.{name} '
+                    f'The preprocessing "{data[name]}" gives images of {shape}, the model takes {expected}: change --config.data.{name} '
                     "or --config.model.image_size, so that both say the same."
                 )
 

@@ -1,8 +1,8 @@
-"""A run that is stopped after its first checkpoint."""
+"""Runs up to their last step, and one that is stopped after its first checkpoint."""
 
 import pytest
 
-from keras_vit.runs import RunDirectory, run
+from keras_vit.runs import RunDirectory, run, training_run
 
 
 class Stop(Exception):
@@ -22,3 +22,11 @@ def stopped(config, folder):
         with pytest.raises(Stop):
             run(config, folder)
     assert list(RunDirectory(folder).checkpoints()) == [3]
+
+
+def ended(config, folder):
+    """The model of a run in a folder at its last step, without the evaluation and the report after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        measures = lambda task: {task.score.name: 0.0, "loss": 0.0, "examples": 1}  # noqa: E731
+        patch.setattr(training_run, "finish", lambda config, task, model, *_: (model, measures(task)))
+        return run(config, folder)[0]

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from interrupted import stopped
+from interrupted import ended, stopped
 
 import keras_vit
 from keras_vit.runs import RunDirectory, run, training_run
@@ -274,8 +274,8 @@ def test_a_stopped_run_with_positions_in_the_attention_ends_bit_for_bit_where_an
     config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False)
     config.data.update(train="train[:64]", evaluation="test[:32]")
     config.model.update(positions=positions, position_std=None, depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1)
-    whole, _ = run(config, tmp_path / "whole")
+    whole = ended(config, tmp_path / "whole")
     stopped(config, tmp_path / "stopped")
-    again, _ = run(config, tmp_path / "stopped")
+    again = ended(config, tmp_path / "stopped")
     for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -8,7 +8,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from interrupted import stopped
+from interrupted import ended, stopped
 
 import keras_vit
 from keras_vit.data import open_source
@@ -48,10 +48,10 @@ def test_it_reports_its_own_measure_and_learns(config, tmp_path):
 
 
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path):
-    whole, _ = run(config, tmp_path / "whole")
+    whole = ended(config, tmp_path / "whole")
 
     stopped(config, tmp_path / "stopped")
-    again, _ = run(config, tmp_path / "stopped")
+    again = ended(config, tmp_path / "stopped")
     for a, b in zip(whole.get_weights(), again.get_weights()):
         np.testing.assert_array_equal(a, b)
 
