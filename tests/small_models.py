@@ -24,6 +24,25 @@ def small(strategy, optimizer, seed=0, **compiled):
     return model
 
 
+NAMED = ("cat", "dog", "emu")
+
+
+def every_weight(**options):
+    """A ViT of a block, with names, for `pixels`, every weight of which has an effect."""
+    keras.utils.set_random_seed(0)
+    options = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "classes": 3, **options}
+    model = keras_vit.ViT("Ti/8", image_size=(16, 24), class_names=NAMED if options["classes"] else None, **options)
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        variable.assign(variable + rng.normal(size=variable.shape) * 0.1)
+    return model
+
+
+def pixels(n):
+    """(n, 16, 24, 3) float32, 0..255."""
+    return np.random.default_rng(1).uniform(0, 255, (n, 16, 24, 3)).astype("float32")
+
+
 def dense_on_images(dropout=0.0):
     """A keras_vit.Model of one dense layer for `data`, the same at each call."""
     keras.utils.set_random_seed(0)

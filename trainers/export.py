@@ -1,9 +1,11 @@
-"""Exports a model: as a SavedModel that takes image bytes and needs only TensorFlow, or as weights for another library.
+"""Exports a model: as a SavedModel that takes image bytes, as a file for ONNX Runtime or LiteRT, or as weights for another library.
 
     python -m trainers.export --model=runs/digits_finetune --output=exported/digits
+    python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --format=onnx --quantization=int8_dynamic
     python -m trainers.export --model=runs/mine --output=for_torch --format=timm
 
---model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format: tf_saved_model; timm or
+--model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format: tf_saved_model; onnx
+or litert (one file, in floats or with --quantization; int8_static learns the ranges of values from --calibration_images of --calibration); timm or
 huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file).
 """
 
@@ -20,6 +22,23 @@ def main():
         export(flags.FLAGS)
 
 
+def _calibration(model, values):
+    """Pixels (n, h, w, c) uint8 of the first images of the source --calibration that can be read; None without one."""
+    if values.calibration is None:
+        return None
+    import numpy as np
+
+    from keras_vit.data import evaluation_batches, open_source
+    from keras_vit.training.prediction.preprocessing import preprocessing_text
+
+    found, wanted = [], values.calibration_images
+    for images, _, weights in evaluation_batches(open_source(values.calibration, "train"), preprocessing_text(model), 16):
+        found.append(np.asarray(images)[np.asarray(weights) > 0])
+        if sum(map(len, found)) >= wanted:
+            break
+    return np.concatenate(found)[:wanted]
+
+
 def export(values):
     """Exports as the flags say."""
     import keras_vit
@@ -28,12 +47,16 @@ def export(values):
     from keras_vit.io.logs import quiet
     from keras_vit.io.progress import stage
     from keras_vit.io.suggest import did_you_mean
+    from keras_vit.serving.export import FORMATS as EXPORTS
+    from keras_vit.serving.single_file import check_quantization
 
-    valid = ("tf_saved_model", *FORMATS)
+    valid = (*EXPORTS, *FORMATS)
     if values.format not in valid:
         raise ValueError(
             f'Unknown export format "{values.format}".{did_you_mean(values.format, valid)} Valid: {", ".join(valid)}.'
         )
+    if values.format in EXPORTS:
+        check_quantization(values.format, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model)
@@ -41,7 +64,8 @@ def export(values):
         if values.format in FORMATS:
             keras_vit.save(model, values.output, format=values.format)
         else:
-            keras_vit.export(model, values.output, format=values.format, top_k=values.top_k, activation=values.activation)
+            how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
+            keras_vit.export(model, values.output, format=values.format, top_k=values.top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
 
 
@@ -50,14 +74,30 @@ def run():
     flags.string(
         "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
-    flags.string("format", "tf_saved_model", "tf_saved_model, timm, huggingface, google or keras.")
+    flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string(
         "activation",
         None,
         "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else softmax.",
     )
-    flags.only_with("activation", "format", lambda form: form == "tf_saved_model", "--format=tf_saved_model")
+    flags.string(
+        "quantization", None, "For onnx and litert: int8_weights, int8_dynamic or, for onnx, int8_static; by default floats."
+    )
+    flags.string(
+        "calibration", None, "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE."
+    )
+    flags.integer("calibration_images", 128, "How many of them, the first ones.", lowest=16)
+    files = ("onnx", "litert")
+    flags.only_with(
+        "activation",
+        "format",
+        lambda form: form in ("tf_saved_model", *files),
+        "--format=tf_saved_model, onnx or litert",
+    )
+    flags.only_with("quantization", "format", lambda form: form in files, "--format=onnx or litert")
+    flags.only_with("calibration", "quantization", lambda how: how == "int8_static", "--quantization=int8_static")
+    flags.only_with("calibration_images", "calibration", lambda source: source is not None, "--calibration")
     flags.only_with("top_k", "format", lambda form: form == "tf_saved_model", "--format=tf_saved_model")
     flags.launch(main)
 

@@ -1,20 +1,24 @@
-"""Export for serving and for transfer learning elsewhere: a process that loads it needs TensorFlow only, not this package."""
+"""Export for serving and for transfer learning elsewhere: what loads it needs TensorFlow, ONNX Runtime or LiteRT, not this package."""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.checkpoints.save import save_model
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
+from keras_vit.serving import single_file
+from keras_vit.serving.calibration import calibration_pixels
 
-FORMATS = ("tf_saved_model",)
+FORMATS = ("tf_saved_model", *single_file.FILES)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
 _OURS = {"README.md", "metadata.json"}  # beside those
 
@@ -41,7 +45,8 @@ def _check(model, path, format):
         raise ValueError(
             f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
         )
-    _check_place(path)
+    if format == "tf_saved_model":
+        _check_place(path)
     if model.get_encoder() is not model:
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, is there to train another model. Export that, keras_vit.export(model.get_encoder(), '
@@ -59,7 +64,14 @@ def _check(model, path, format):
         )
 
 
-_ELSEWHERE = "import json, sys, keras_vit; file, *rest, options = sys.argv[1:]; keras_vit.export(keras_vit.load(file), *rest, **json.loads(options))"
+_ELSEWHERE = """
+import json, sys, keras_vit, numpy
+file, path, options = sys.argv[1:]
+options = json.loads(options)
+if options["calibration"]:
+    options["calibration"] = numpy.load(options["calibration"])
+keras_vit.export(keras_vit.load(file), path, **options)
+"""
 
 
 def _on_tensorflow(model, path, options):
@@ -71,6 +83,9 @@ def _on_tensorflow(model, path, options):
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "model.keras")
         save_model(model, file)
+        if options["calibration"] is not None:
+            pixels, options = options["calibration"], {**options, "calibration": os.path.join(folder, "calibration.npy")}
+            np.save(options["calibration"], calibration_pixels(model, pixels))
         command = [sys.executable, "-c", _ELSEWHERE, file, os.path.abspath(path), json.dumps(options)]
         environment = {
             **os.environ,
@@ -93,8 +108,14 @@ def export(
     top_k: int = 5,
     verbose: bool = False,
     activation: str | None = None,
+    quantization: str | None = None,
+    calibration: Any = None,
 ) -> None:
-    """Writes `model` to the folder `path` as a SavedModel that runs without this package.
+    """Writes `model` so that it runs without this package: a SavedModel in the folder `path`, or one file for ONNX Runtime or LiteRT.
+
+    ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return "logits" and "probabilities" for
+    a model with classes, "outputs" for a head of the user's own, and "features" of a model that pools, all float32. PATH.json beside the file
+    describes it and its preprocessing. The file is compared with the model before it takes its place. The rest is about the SavedModel.
 
     Signatures:
         serving_default: encoded images (b,) strings -> {"probabilities", "classes", "status"}, the top k with names.
@@ -114,21 +135,34 @@ def export(
 
     Args:
         model: a ViT or BiT, or a keras_vit.Model built on one.
-        path: a local folder.
-        format: "tf_saved_model".
+        path: a local folder; a local file that ends in ".onnx" or ".tflite" for these formats.
+        format: "tf_saved_model", "onnx" or "litert".
         top_k: how many classes serving_default returns.
         verbose: print the signatures.
         activation: from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the model's
             own.
+        quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values as well, with scales
+            found at each call; "int8_static", of ONNX alone: with scales found in `calibration`.
+        calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h, w, c), a list of
+            what `model.preprocess` takes, or a finite tf.data dataset of pixels.
 
     Raises:
         ValueError: for something other than a model of this package and a path, an unknown format, a model whose input is not one image,
             one with classes that returns probabilities, or a path that is a file, in a bucket, or a folder of other files.
-        OSError: if it cannot be written; what is at `path` is as it was.
+        ImportError: if the format needs a library that is not installed.
+        RuntimeError: if a file does not compute what the model does.
+        OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
     _check(model, path, format)
+    single_file.check_quantization(format, quantization, calibration)
+    if format in single_file.FILES:
+        single_file.check(model, os.fspath(path), format)
     if keras.backend.backend() != "tensorflow":
-        _on_tensorflow(model, path, {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation})
+        how = {"quantization": quantization, "calibration": calibration}
+        _on_tensorflow(model, path, {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation, **how})
+        return
+    if format in single_file.FILES:
+        single_file.write(model, os.fspath(path), format, activation, quantization, calibration)
         return
     import tensorflow as tf
 

@@ -34,17 +34,17 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
     return {"outputs": outputs}
 
 
+def _named(model, activation, outputs):
+    """A model's outputs by name: logits and probabilities (b, classes); outputs, for heads of the user's own."""
+    results = {} if isinstance(model, Classifier) else named_outputs(outputs)
+    if model.classes is not None:
+        results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
+    return _float32(results)
+
+
 def _scores(model, activation, training):
-    """images (b, h, w, c) -> logits and probabilities (b, classes); outputs, for heads of the user's own."""
-
-    def scores(images):
-        outputs = model(images, training=training)
-        results = {} if isinstance(model, Classifier) else named_outputs(outputs)
-        if model.classes is not None:
-            results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
-        return _float32(results)
-
-    return scores
+    """images (b, h, w, c) -> the model's outputs by name."""
+    return lambda images: _named(model, activation, model(images, training=training))
 
 
 def _best(model, scores, top_k):
@@ -129,3 +129,18 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         add("attention", mapped, images, "where the model looked: attention rollout on the grid of patches, 1 at most")
         add("encoded_attention", _from_bytes(decode, mapped), encoded, "the same, of encoded images")
     return found
+
+
+def all_outputs(model: keras.Model, activation: Callable | None) -> Signature:
+    """Everything that a model knows of pixels, computed once: its outputs by name and, where it pools, its features."""
+    tensor = _or_none(features, model)
+    parts = {"outputs": model.output, **({} if tensor is None else {"features": tensor})}
+    whole = keras.Model(model.input, parts)
+
+    def everything(images):
+        results = whole(images, training=False)
+        pooled = {"features": results["features"]} if tensor is not None else {}
+        return _float32({**pooled, **_named(model, activation, results["outputs"])})
+
+    takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
+    return Signature(everything, takes, "all outputs, of pixels 0..255 of the model's size")

@@ -169,7 +169,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
 
 
 def test_mistakes_are_clear_errors(tmp_path):
-    with pytest.raises(ValueError, match="Valid: tf_saved_model. keras_vit.save"):
+    with pytest.raises(ValueError, match="Valid: tf_saved_model, onnx, litert. keras_vit.save"):
         keras_vit.export(digits_model(), tmp_path / "m", format="pickle")
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file; an export is a folder"):

@@ -1,0 +1,94 @@
+"""A model as an ONNX file, in floats or int8, and ONNX Runtime to run it."""
+
+import os
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+import onnxruntime
+import tf2onnx
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
+
+from keras_vit.serving import onnx_weights
+from keras_vit.serving.onnx_fusions import fuse
+from keras_vit.serving.signatures import Signature
+
+_OPSET = 18  # the first with layer normalisation is 17, and tf2onnx knows 18 at most
+_SYMMETRIC = {"ActivationSymmetric": False, "WeightSymmetric": True}
+
+
+def convert(signature: Signature, path: str) -> None:
+    """Writes what `signature` computes, as float32 operations, to `path`.
+
+    Raises:
+        ValueError: for a model that ONNX's operations cannot express.
+    """
+    import tensorflow as tf
+
+    function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
+    kept = (lambda *_: None, [])  # stays as it is: `fuse` rewrites it
+    model, _ = tf2onnx.convert.from_function(
+        function, input_signature=[signature.takes], opset=_OPSET, custom_op_handlers={"Erfc": kept}
+    )
+    fuse(model)
+    missing = sorted({node.op_type for node in model.graph.node if not onnx.defs.has(node.op_type, node.domain)})
+    if missing:
+        raise ValueError(
+            f"ONNX lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load the model without it."
+        )
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "b"
+    model.producer_name, model.producer_version = "keras_vit", ""
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+
+
+class _Reader(CalibrationDataReader):
+    """Images, one after the other, as ONNX Runtime's calibration asks for them."""
+
+    def __init__(self, pixels: np.ndarray):
+        self.images: Iterator[np.ndarray] = iter(pixels)
+
+    def get_next(self) -> dict | None:
+        image = next(self.images, None)
+        return None if image is None else {"images": image[None]}
+
+
+def _products(path):
+    """The names of the matrix products with weights: of all layers but the patch embedding, convolutions, and the products inside attention."""
+    graph = onnx.load(path).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return [node.name for node in graph.node if node.op_type == "MatMul" and weights.intersection(node.input)]
+
+
+def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
+    """Writes the float file `source`, quantised, to `path`; `pixels` (n, h, w, c) calibrate a static quantisation.
+
+    Raises:
+        ValueError: for a model without products with weights, such as a BiT without a head.
+    """
+    products = _products(source)
+    if not products:
+        raise ValueError(f'quantization="{quantization}" is of dense layers, and this model has none. Export it without.')
+    if quantization == "int8_weights":
+        onnx_weights.quantize_weights(source, path, products)
+        return
+    common = {"per_channel": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
+    if quantization == "int8_dynamic":
+        quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})
+        return
+    quantize_static(source, path, _Reader(pixels), **common, activation_type=QuantType.QUInt8, extra_options=_SYMMETRIC)
+
+
+def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """The function from pixels (b, h, w, c) float32 to the file's outputs by name, run by ONNX Runtime on the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda images: dict(zip(names, session.run(None, {"images": images})))

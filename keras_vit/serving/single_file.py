@@ -1,0 +1,186 @@
+"""A model as one file that another engine runs, with a description beside it: converted, quantised, compared with the model, then put in place."""
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.serving import description
+from keras_vit.serving.calibration import calibration_pixels
+from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.quantization import quantized_layers
+
+QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
+_LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
+
+
+class FileFormat(NamedTuple):
+    """How a file of this kind ends, the module that makes and runs it, the libraries that needs, its engine's name, what int8 it has."""
+
+    suffix: str
+    module: str
+    libraries: tuple[str, ...]
+    engine: str
+    quantizations: tuple[str, ...]
+
+
+# LiteRT has no static int8 here: what ai-edge-quantizer 0.10 makes of a file with batches of any size, LiteRT 2.3 runs wrongly or not at all.
+FILES = {
+    "onnx": FileFormat(
+        ".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime", QUANTIZATIONS
+    ),
+    "litert": FileFormat(
+        ".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT", QUANTIZATIONS[:2]
+    ),
+}
+
+
+def _check_path(path, format):
+    suffix = FILES[format].suffix
+    if "://" in path:
+        raise ValueError(f'"{path}" is in a bucket. Export to a local file, then copy it there.')
+    if not path.endswith(suffix):
+        raise ValueError(f'format="{format}" writes a file that ends in {suffix}, got "{path}".')
+    if os.path.isdir(path):
+        raise ValueError(f'"{path}" is a folder; format="{format}" writes a file. Give another name.')
+    check_folder(os.path.dirname(os.path.abspath(path)))
+
+
+def check_quantization(format: str, quantization: str | None, calibration: Any) -> None:
+    """Refuses a quantisation that does not exist, or is given too little or too much.
+
+    Raises:
+        ValueError: naming what is valid.
+    """
+    if quantization is not None and format not in FILES:
+        raise ValueError(
+            f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a SavedModel, '
+            'quantise the model: model.quantize("int8").'
+        )
+    valid = () if quantization is None else FILES[format].quantizations
+    if quantization is not None and quantization not in valid:
+        what = f"{FILES[format].engine} has no" if quantization in QUANTIZATIONS else "Unknown"
+        raise ValueError(
+            f'{what} quantization "{quantization}".{did_you_mean(str(quantization), valid)} Valid for format="{format}": {", ".join(valid)}, '
+            "or None for floats."
+        )
+    if quantization == "int8_static" and calibration is None:
+        raise ValueError('quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.')
+    if quantization != "int8_static" and calibration is not None:
+        raise ValueError(f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.')
+
+
+def check(model: keras.Model, path: str, format: str) -> None:
+    """Refuses what cannot be written as one file of this format, before any work.
+
+    Raises:
+        ValueError: for another path than that of such a file, a model that does not compute in float32, or one that is too large.
+        ImportError: naming the extra to install.
+    """
+    _check_path(path, format)
+    for library in FILES[format].libraries:
+        if importlib.util.find_spec(library) is None:
+            raise ImportError(f'format="{format}" needs {library}, which is not installed: pip install keras-vit[{format}]')
+    if quantized_layers(model):
+        raise ValueError(
+            f'"{model.name}" was quantised by Keras, which format="{format}" cannot express. Export the model in floats, with '
+            'quantization="int8_dynamic" for example.'
+        )
+    others = sorted({layer.compute_dtype for layer in model._flatten_layers()} & {"bfloat16", "float16"})
+    if others:
+        raise ValueError(
+            f'format="{format}" is of float32 operations, and "{model.name}" computes in {others[0]}. Load it with dtype="float32".'
+        )
+    if 4 * model.count_params() >= _LARGEST:
+        raise ValueError(
+            f'A file of format="{format}" holds 2 GB at most, and "{model.name}" has {model.count_params():,} parameters.'
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A context without the converters' remarks on how they work."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _compare(expected, found, quantized, engine):
+    """Refuses a file whose outputs are not the model's: floats within 1e-3 of the largest value or of 1, int8 within half the outputs' norm.
+
+    Raises:
+        RuntimeError: naming the output and the difference.
+    """
+    if set(expected) != set(found):
+        raise RuntimeError(f"The file has the outputs {sorted(found)} in {engine}, and the model {sorted(expected)}.")
+    for name, value in expected.items():
+        value, other = np.asarray(value), np.asarray(found[name])
+        if value.shape != other.shape or other.dtype != np.float32:
+            raise RuntimeError(f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32.")
+        if quantized:
+            wrong, allowed = np.linalg.norm(value - other), 0.5 * np.linalg.norm(value) + 1e-3
+        else:
+            wrong, allowed = np.abs(value - other).max(), 1e-3 * max(1.0, np.abs(value).max())
+        if not wrong <= allowed:  # also for NaN
+            raise RuntimeError(
+                f"{name}: what {engine} computes from the file differs from the model by {wrong:.3g}, and {allowed:.3g} at most is allowed. "
+                + ("Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model.")
+            )
+
+
+def _check_outputs(function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str) -> None:
+    """Runs a batch, and one image of it alone: a file that has fixed the size of its batches fails here."""
+    for images in (pixels, pixels[:1]):
+        _compare({name: value.numpy() for name, value in function(images).items()}, run(images), quantized, engine)
+
+
+def _describe(model, activation, format, quantization, expected):
+    """What stands beside the file: JSON."""
+    shapes = {name: {"dtype": "float32", "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
+    return {
+        **description.describe(model, activation),
+        "format": format,
+        "quantization": quantization,
+        "inputs": {"images": {"dtype": "float32", "shape": ["b", *model.image_size, model.channels]}},
+        "outputs": shapes,
+    }
+
+
+def write(model: keras.Model, path: str, format: str, activation: str | None, quantization: str | None, calibration: Any) -> None:
+    """Writes the file and PATH.json; arguments as in `keras_vit.export`."""
+    import tensorflow as tf
+
+    from keras_vit.serving.signatures import all_outputs
+
+    kind = FILES[format]
+    pixels = None if calibration is None else calibration_pixels(model, calibration)
+    signature = all_outputs(model, None if model.classes is None else probabilities_of(model, activation))
+    function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
+    shape = (3, *model.image_size, model.channels)
+    examples = np.random.default_rng(0).uniform(0, 255, shape).astype("float32") if pixels is None else pixels[:3]
+    with replacing(path) as file, replacing(f"{path}.json") as beside, tempfile.TemporaryDirectory() as folder, _quiet():
+        engine = importlib.import_module(kind.module)
+        whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
+        engine.convert(signature, whole)
+        if quantization:
+            engine.quantize(whole, file, quantization, pixels)
+        _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine)
+        metadata = _describe(model, activation, format, quantization, function.get_concrete_function().structured_outputs)
+        with open(beside, "w", encoding="utf-8") as out:
+            json.dump(metadata, out, indent=2, ensure_ascii=False)

@@ -1,0 +1,148 @@
+"""ONNX files: what ONNX Runtime computes from them is what Keras computes, of every kind of model, in floats and int8."""
+
+import collections
+import json
+
+import keras
+import numpy as np
+import pytest
+from small_models import NAMED, every_weight, pixels
+
+import keras_vit
+from keras_vit.models import features
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("tf2onnx")
+
+
+def run(path, images):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return dict(zip((output.name for output in session.get_outputs()), session.run(None, {"images": images})))
+
+
+KINDS = [
+    {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
+    {"pool": "gap", "gelu": "tanh", "causal": True},
+    {"pool": "map", "positions": "rope2d"},
+    {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
+def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):
+    model = every_weight(**kind)
+    keras_vit.export(model, tmp_path / "m.onnx", format="onnx")
+    whole = keras.Model(model.input, [model.output, features(model)])
+    for n in (1, 5):
+        found = run(tmp_path / "m.onnx", pixels(n))
+        logits, pooled = (value.numpy() for value in whole(pixels(n)))
+        np.testing.assert_allclose(found["logits"], logits, atol=1e-4)
+        np.testing.assert_allclose(found["features"], pooled, atol=1e-4)
+        exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+        np.testing.assert_allclose(found["probabilities"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-5)
+
+
+def test_the_graph_is_in_the_words_of_onnx(tmp_path):
+    """Engines look for whole layer normalisations and GELUs, and need not compute shapes."""
+    keras_vit.export(every_weight(depth=2, pool="gap"), tmp_path / "m.onnx", format="onnx")
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    nodes = collections.Counter(node.op_type for node in graph.node)
+    assert nodes["LayerNormalization"] == 5 and nodes["Erf"] == 2
+    assert not nodes["Shape"] and not nodes["Erfc"] and not nodes["ReduceMean"] - 1  # the mean over the patches
+    assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "b"
+
+
+def test_heads_of_ones_own(tmp_path):
+    model = every_weight(classes=None).with_head(keras.layers.Dense(2))
+    keras_vit.export(model, tmp_path / "f.onnx", format="onnx")
+    found = run(tmp_path / "f.onnx", pixels(2))
+    np.testing.assert_allclose(found["outputs"], model(pixels(2)), atol=1e-4)
+    assert set(found) == {"outputs", "features"}
+
+
+def test_what_stands_beside_the_file(tmp_path):
+    keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx", activation="sigmoid")
+    beside = json.loads((tmp_path / "m.onnx.json").read_text())
+    assert beside["class_names"] == list(NAMED) and beside["activation"] == "sigmoid" and beside["quantization"] is None
+    assert beside["preprocessing"] and beside["pixels"].startswith("0..255")
+    assert beside["inputs"]["images"]["shape"] == ["b", 16, 24, 3] and beside["outputs"]["logits"]["shape"] == ["b", 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.json"]
+
+
+@pytest.mark.parametrize("quantization", ["int8_weights", "int8_dynamic", "int8_static"])
+def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(tmp_path, quantization):
+    model = every_weight(depth=2)
+    calibration = pixels(16) if quantization == "int8_static" else None
+    keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration)
+    kinds = [tensor.data_type for tensor in onnx.load(tmp_path / "m.onnx").graph.initializer if len(tensor.dims) == 2]
+    assert kinds.count(onnx.TensorProto.INT8) == 2 * 6 + 1 and onnx.TensorProto.FLOAT not in kinds
+    logits, found = model(pixels(5)).numpy(), run(tmp_path / "m.onnx", pixels(5))["logits"]
+    assert np.linalg.norm(found - logits) < 0.05 * np.linalg.norm(logits)
+
+
+def test_wrong_options_are_refused_before_any_work(tmp_path):
+    model, path = every_weight(), tmp_path / "m.onnx"
+    for options, words in (
+        ({"quantization": "int4"}, "Valid for format=.onnx.: int8_weights, int8_dynamic, int8_static"),
+        ({"quantization": "int8_static"}, "needs calibration"),
+        ({"quantization": "int8_dynamic", "calibration": pixels(16)}, "Leave it out"),
+        ({"quantization": "int8_static", "calibration": pixels(15)}, "at least 16 images"),
+        ({"quantization": "int8_static", "calibration": pixels(16)[:, :8]}, r"shape \(n, 16, 24, 3\)"),
+        ({"quantization": "int8_static", "calibration": pixels(16) / 255}, "255"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            keras_vit.export(model, path, format="onnx", **options)
+    with pytest.raises(ValueError, match="for format='onnx' or 'litert'"):
+        keras_vit.export(model, tmp_path / "m", quantization="int8_dynamic")
+    with pytest.raises(ValueError, match=r"ends in \.onnx"):
+        keras_vit.export(model, tmp_path / "m.tflite", format="onnx")
+    with pytest.raises(ValueError, match='dtype="float32"'):
+        keras_vit.export(every_weight(dtype="mixed_bfloat16"), path, format="onnx")
+    with pytest.raises(ValueError, match="Token merging"):
+        keras_vit.export(every_weight(token_merging=1), path, format="onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_computes_something_else_replaces_nothing(tmp_path, monkeypatch):
+    from keras_vit.serving import onnx_format
+
+    keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx")
+    before = (tmp_path / "m.onnx").read_bytes(), (tmp_path / "m.onnx.json").read_bytes()
+    real = onnx_format.fuse
+
+    def wrong(model):
+        real(model)
+        for node in model.graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "epsilon":
+                    attribute.f = 1.0
+
+    monkeypatch.setattr(onnx_format, "fuse", wrong)
+    with pytest.raises(RuntimeError, match="differs from the model by"):
+        keras_vit.export(every_weight(pool="gap"), tmp_path / "m.onnx", format="onnx")
+    assert before == ((tmp_path / "m.onnx").read_bytes(), (tmp_path / "m.onnx.json").read_bytes())
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
+    from keras_vit.serving import single_file
+
+    monkeypatch.setattr(single_file.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install keras-vit\[onnx\]"):
+        keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx")
+
+
+def test_calibration_takes_pictures_and_datasets():
+    import tensorflow as tf
+
+    from keras_vit.serving.calibration import calibration_pixels
+
+    model = every_weight()
+    model.preprocessing = "decode(3)|resize(16, 24)"
+    images = pixels(16).round().astype("uint8")
+    expected = images.astype("float32")
+    dataset = tf.data.Dataset.from_tensor_slices(images)
+    labelled = tf.data.Dataset.from_tensor_slices((images, np.zeros(16))).batch(5)
+    for given in (list(images), dataset, labelled, images):
+        np.testing.assert_array_equal(calibration_pixels(model, given), expected)
