@@ -99,3 +99,12 @@ def test_embed_and_encode_make_the_encoder(tiny, pixels):
         embed(keras.Input((9, 12, 3)), vit.spec)
     with pytest.raises(ValueError, match=r"remat names blocks \[2\]"):
         encode(keras.Input((7, 16)), vit.spec, remat=(2,))
+
+
+def test_features_of_a_distilled_model_are_the_mean_of_both_tokens_with_and_without_classes():
+    vit = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3, distillation_token=True)
+    x = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
+    tokens = np.asarray(keras.Model(vit.input, taps.tokens(vit))(x))
+    for model in (vit, keras_vit.Model(vit.input, vit.output)):
+        found = keras.Model(model.input, taps.features(model))(x)
+        np.testing.assert_allclose(found, tokens[:, :2].mean(axis=1), atol=1e-6)
