@@ -24,7 +24,7 @@ def _by_export(folder):
             raise ValueError("cannot be decoded: an export reads JPEG, PNG, BMP, GIF and WebP; convert other images") from None
         bad = [status.decode() for status in answer["status"].numpy() if status != b"ok"] if "status" in answer else []
         if bad:
-            raise ValueError(bad[0])
+            raise ValueError(f"cannot be decoded: {bad[0]}")
         best = zip(answer["classes"].numpy(), answer["probabilities"].numpy())
         return [[(name.decode(), probability) for name, probability in zip(*image)] for image in best]
 

@@ -55,6 +55,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(given, tmp_
         "tpu": None,
         "model_parallel": None,
         "format": "tf_saved_model",
+        "quantization": None,
+        "calibration": None,
         "model": "none",
         "threshold": "0.9",
     }
