@@ -150,7 +150,7 @@ def export(
         ValueError: for something other than a model of this package and a path, an unknown format, a model whose input is not one image,
             one with classes that returns probabilities, or a path that is a file, in a bucket, or a folder of other files.
         ImportError: if the format needs a library that is not installed.
-        RuntimeError: if a file does not compute what the model does.
+        ValueError: if a file does not compute what the model does.
         OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
     _check(model, path, format)

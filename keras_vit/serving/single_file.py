@@ -125,20 +125,20 @@ def _compare(expected, found, quantized, engine):
     """Refuses a file whose outputs are not the model's: floats within 1e-3 of the largest value or of 1, int8 within half the outputs' norm.
 
     Raises:
-        RuntimeError: naming the output and the difference.
+        ValueError: naming the output and the difference.
     """
     if set(expected) != set(found):
-        raise RuntimeError(f"The file has the outputs {sorted(found)} in {engine}, and the model {sorted(expected)}.")
+        raise ValueError(f"The file has the outputs {sorted(found)} in {engine}, and the model {sorted(expected)}.")
     for name, value in expected.items():
         value, other = np.asarray(value), np.asarray(found[name])
         if value.shape != other.shape or other.dtype != np.float32:
-            raise RuntimeError(f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32.")
+            raise ValueError(f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32.")
         if quantized:
             wrong, allowed = np.linalg.norm(value - other), 0.5 * np.linalg.norm(value) + 1e-3
         else:
             wrong, allowed = np.abs(value - other).max(), 1e-3 * max(1.0, np.abs(value).max())
         if not wrong <= allowed:  # also for NaN
-            raise RuntimeError(
+            raise ValueError(
                 f"{name}: what {engine} computes from the file differs from the model by {wrong:.3g}, and {allowed:.3g} at most is allowed. "
                 + ("Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model.")
             )
