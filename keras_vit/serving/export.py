@@ -148,9 +148,9 @@ def export(
 
     Raises:
         ValueError: for something other than a model of this package and a path, an unknown format, a model whose input is not one image,
-            one with classes that returns probabilities, or a path that is a file, in a bucket, or a folder of other files.
+            one with classes that returns probabilities, a path that is a file, in a bucket, or a folder of other files, or a file of ONNX or
+            LiteRT that does not compute what the model does.
         ImportError: if the format needs a library that is not installed.
-        ValueError: if a file does not compute what the model does.
         OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
     _check(model, path, format)
