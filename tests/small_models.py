@@ -98,3 +98,14 @@ def squared_distance(a, b):
 def distance(a, b):
     """||b - a|| over ||a's movement||, for two results of `trained`."""
     return float((squared_distance(a[1], b[1]) / squared_distance(a[0], a[1])) ** 0.5)
+
+
+def assert_floats(model, run):
+    """That what an engine computes, `run` of pixels, is what Keras does, in batches of any size."""
+    whole = keras.Model(model.input, [model.output, model.features])
+    for n in (1, 5):
+        found, (logits, pooled) = run(pixels(n)), whole(pixels(n))
+        np.testing.assert_allclose(found["logits"], logits, atol=1e-4)
+        np.testing.assert_allclose(found["features"], pooled, atol=1e-4)
+        exponentials = np.exp(logits - np.max(logits, -1, keepdims=True))
+        np.testing.assert_allclose(found["probabilities"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-5)

@@ -35,7 +35,7 @@ class FileFormat(NamedTuple):
     quantizations: tuple[str, ...]
 
 
-# LiteRT has no static int8 here: what ai-edge-quantizer 0.10 makes of a file with batches of any size, LiteRT 2.3 runs wrongly or not at all.
+# LiteRT has no static int8 here: what ai-edge-quantizer 0.10 made for batches of any size gave wrong answers in LiteRT 2.3, or did not run.
 FILES = {
     "onnx": FileFormat(
         ".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime", QUANTIZATIONS

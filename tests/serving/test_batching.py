@@ -80,11 +80,11 @@ def test_a_caller_that_leaves_costs_no_computation():
         return rows.tolist()
 
     async def work():
-        batcher = Batcher(note, max_rows=8, max_wait=0.1)
-        gone = asyncio.create_task(batcher.submit([np.array(1)]))
-        stays = asyncio.create_task(batcher.submit([np.array(2)]))
+        batcher = Batcher(note, max_rows=3, max_wait=600)  # the third row ends the waiting
+        gone, stays = (asyncio.create_task(batcher.submit([np.array(i)])) for i in (1, 2))
         await asyncio.sleep(0.01)
         gone.cancel()
-        return await stays
+        last = await batcher.submit([np.array(3)])
+        return await stays, last
 
-    assert run(work()) == [2] and computed == [2]
+    assert run(work()) == ([2], [3]) and computed == [2, 3]
