@@ -12,6 +12,7 @@ from .light import VERSION, did_you_mean, drop_output
 VERBS = (
     "pretrain",
     "finetune",
+    "plan",
     "evaluate",
     "probe",
     "vtab",
@@ -36,7 +37,6 @@ _ELSEWHERE = {
     "test": "evaluate",
     "infer": "predict",
     "embed": "predict",
-    "plan": "pretrain --dry_run",
 }
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 
