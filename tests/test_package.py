@@ -39,6 +39,7 @@ ALLOWED = {
         "tasks",
         "training",
     },
+    "sharing": {"io", "checkpoints", "evaluation", "inspection", "models", "planning", "runs", "serving", "tasks"},
 }
 
 

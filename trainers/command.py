@@ -19,6 +19,7 @@ VERBS = (
     "label",
     "inspect",
     "export",
+    "share",
     "serve",
     "prepare",
     "deduplicate",
