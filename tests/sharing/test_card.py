@@ -170,11 +170,8 @@ def test_a_model_of_pre_training_is_shared_with_its_encoder(tmp_path):
     assert isinstance(keras_vit.load(tmp_path / "shared"), keras_vit.MaskedAutoencoder)
 
 
-def test_a_hybrid_is_shared_for_timm(tmp_path):
-    model = keras_vit.ViT(
-        "R26+S/32", image_size=64, classes=3, depth=1, width=32, heads=2, mlp_dim=32, stem=(1, 1, 1), stem_width=8
-    )
-    model.get_layer("head").kernel.assign(np.ones((32, 3)))
+def test_what_transformers_cannot_express_is_shared_for_timm(tmp_path):
+    model = every_weight(qk_norm=True)
     write_folder(model, tmp_path / "shared", ADDRESS, "mit")
     front, body = front_matter_of((tmp_path / "shared" / "README.md").read_text())
     assert "timm" in front["tags"] and 'timm.create_model("hf-hub:anna/digits", pretrained=True)' in body
