@@ -34,6 +34,8 @@ _ELSEWHERE = {
     "eval": "evaluate",
     "test": "evaluate",
     "predict": "classify",
+    "upload": "share",
+    "publish": "share",
     "plan": "pretrain --dry_run",
 }
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each

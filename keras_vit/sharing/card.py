@@ -54,7 +54,7 @@ def _sizes(facts):
         ("returns", "features" if facts.headless and not facts.pretrains else ""),
         ("licence", facts.licence),
     ]
-    return _table(("", ""), [row for row in rows if row[1]])
+    return _table(("model", "value"), [row for row in rows if row[1]])
 
 
 def _use(facts):
@@ -119,7 +119,7 @@ def _measured(measured: Measured) -> list[str]:
     title = ", ".join([_code(measured.name), *([f"o{on[1:]}"] if on else [])]) if measured.name else on
     order = sorted(measured.measures, key=lambda name: _SHARES.index(name) if name in _SHARES else len(_SHARES))
     rows = [(_plain(metric(name)[1]), _shown(name, measured.measures[name])) for name in order]
-    return [*([f"{title}:", ""] if title else []), *_table(("measure", ""), rows)]
+    return [*([f"{title}:", ""] if title else []), *_table(("measure", "value"), rows)]
 
 
 def _pictures(facts):
@@ -173,7 +173,7 @@ def _cell(title: str, value: Any) -> str:
 def _training(facts):
     rows = facts.run.training() if facts.run else []
     texts = [(name, _code(value, in_table=True) if "preprocessing" in name else _plain(number(value))) for name, value in rows]
-    return ["## Training", "", *_table(("", ""), texts)] if texts else []
+    return ["## Training", "", *_table(("training", "value"), texts)] if texts else []
 
 
 def card(facts: Facts) -> str:

@@ -139,7 +139,10 @@ class Run:
         values = {key: value for key, value in flat(self.config).items() if isinstance(value, str) and _MAY_NAME_FILES.match(key)}
         files = {value for value in values.values() if names_a_file(value) and not is_public(value)}
         parts = [value.partition("?")[0].partition(":") for value in files]
-        return {rest if kind in OWN else kind for kind, _, rest in parts} | {os.path.abspath(self.path)}
+        data = self.config.get("data") or {}
+        quoted = {text for key in data if "preprocess" in key for text in re.findall(r"['\"](.*?)['\"]", str(data[key]))}
+        named = {text for text in quoted if names_a_file(text)} | {rest if kind in OWN else kind for kind, _, rest in parts}
+        return named | {str(self.path) if "://" in str(self.path) else os.path.abspath(self.path)}
 
 
 def _evaluation(path, config):

@@ -122,14 +122,17 @@ def test_names_of_files_on_this_machine_are_left_out(finished, tmp_path):
     assert "| task | Own |" in body and "training preprocessing" not in body
 
 
-def test_a_name_of_a_file_within_the_model_is_refused(finished, tmp_path):
-    model = keras_vit.load(finished)
-    model.class_names = tuple(f"{finished}/{i}" for i in range(10))
-    evaluation = json.loads((finished / "evaluation.json").read_text()) | {"classes": None}
-    run = tmp_path / "run"
+@pytest.mark.parametrize("where", ["class names", "preprocessing"])
+def test_a_name_of_a_file_within_the_model_is_refused(finished, tmp_path, where):
+    run, model = tmp_path / "run", keras_vit.load(finished)
     shutil.copytree(finished, run)
-    (run / "evaluation.json").write_text(json.dumps(evaluation))
-    model.class_names = tuple(f"{run}/{i}" for i in range(10))
+    config = json.loads((run / "config.json").read_text())
+    (run / "evaluation.json").write_text("{}")
+    if where == "class names":
+        model.class_names = tuple(f"{run}/{i}" for i in range(10))
+    else:
+        config["data"]["eval_preprocess"] = model.preprocessing = "decode(1)|mask_by('/data/patients/mask.png')|resize(8, 8)"
+        (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="names a file of this machine"):
         write_folder(model, tmp_path / "shared", ADDRESS, "mit", run=run)
     assert not (tmp_path / "shared").exists()
