@@ -38,7 +38,7 @@ def _summary(facts):
     height, width = facts.model["image_size"]
     names = {"ViT": "Vision Transformer", "BiT": "BiT (a ResNet with group normalisation)"}
     classes = "" if facts.model["classes"] is None else f" It tells {facts.model['classes']:,} classes apart."
-    encoder = " It was trained without labels, to teach its encoder." if facts.pretrains else ""
+    encoder = " It is there to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
     return [f"{names.get(facts.family, facts.family)} for images of {height} x {width} pixels.{classes}{encoder}{trained}", ""]
 
@@ -59,7 +59,9 @@ def _sizes(facts):
 
 def _use(facts):
     """How to load the model, with this package and with others."""
-    extra, size = "kaggle" if facts.address.startswith("kaggle://") else "hub", facts.model["image_size"][0]
+    extra = "kaggle" if facts.address.startswith("kaggle://") else "hub"
+    height, width = facts.model["image_size"]
+    size = height if height == width else (height, width)
     code = ["import keras_vit", "", f'model = keras_vit.load("{facts.address}")']
     if facts.model["classes"] is not None and not facts.pretrains:
         code += ['model.classify("photo.jpg")  # names and probabilities']
@@ -134,11 +136,7 @@ def _pictures(facts):
 
 def _results(facts):
     """The measures, and the pictures of the run."""
-    entries = (
-        []
-        if facts.run is None
-        else [entry for entry in (facts.run.evaluation, *facts.run.evaluators()) if entry and entry.measures]
-    )
+    entries = [entry for entry in facts.measured if entry.measures]
     if not entries:
         return ["## Measures", "", "None are known to this card.", "", *_pictures(facts)]
     tables = [line for entry in entries for line in _measured(entry)]

@@ -7,7 +7,7 @@ import keras
 
 from keras_vit.planning.flops import run_costs
 from keras_vit.serving.description import describe
-from keras_vit.sharing.run import Run
+from keras_vit.sharing.run import Measured, Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,13 @@ class Facts:
     other_format: str | None
     other_class: str | None
     pictures: dict[str, str]
+
+    @property
+    def measured(self) -> list[Measured]:
+        """What the run's own evaluation and its evaluators measured."""
+        if self.run is None:
+            return []
+        return [*([self.run.evaluation] if self.run.evaluation else []), *self.run.evaluators()]
 
     @property
     def task(self) -> str | None:

@@ -39,10 +39,7 @@ def _result(measured: Measured, task: str) -> dict[str, Any]:
 
 def results(facts: Facts) -> list[dict[str, Any]]:
     """What was measured on data that is known, as model-index's results."""
-    if facts.run is None:
-        return []
-    measured = [entry for entry in (facts.run.evaluation, *facts.run.evaluators()) if entry and entry.data and entry.measures]
-    return [result for entry in measured if (result := _result(entry, facts.task or "other"))["metrics"]]
+    return [result for entry in facts.measured if entry.data and (result := _result(entry, facts.task or "other"))["metrics"]]
 
 
 def metadata(facts: Facts) -> dict[str, Any]:

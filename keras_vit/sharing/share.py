@@ -85,17 +85,16 @@ def share(
     """
     place, licence = find_place(address, license)
     is_path = isinstance(model, (str, os.PathLike))
+    run = model if run is None and is_path and is_run(model) else run
+    found = None if run is None else read_run(run)
     if not is_path:
         check_model_and_path("share", model, address)
-    run = model if run is None and is_path and is_run(model) else run
-    if run is not None:
-        read_run(run)
+        check_model(model, found, untrained)
     with stage(f"Looking at {address}"):
         place.check(private)
     if is_path:
         with stage(f"Loading {model}"):
             model = load(model)
-    check_model(model, None if run is None else read_run(run), untrained)
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.join(temporary, "shared")
         with stage("Writing the card and the files"):
