@@ -71,7 +71,9 @@ def is_public(model: str) -> bool:
 
 
 def model_name(name: str) -> str:
-    """What a card calls the model that a run started from, or was taught by: its public name, or that it is one's own."""
+    """What a card calls the model that a run started from, or was taught by: its public name and licence, or that it is one's own."""
+    if name in CATALOGUE:
+        return f"{name} ({CATALOGUE[name].licence})"
     return name if is_public(name) else "a model of the author's own"
 
 

@@ -142,7 +142,9 @@ class Run:
         data = self.config.get("data") or {}
         quoted = {text for key in data if "preprocess" in key for text in re.findall(r"['\"](.*?)['\"]", str(data[key]))}
         named = {text for text in quoted if names_a_file(text)} | {rest if kind in OWN else kind for kind, _, rest in parts}
-        return named | {str(self.path) if "://" in str(self.path) else os.path.abspath(self.path)}
+        return {text for text in named if len(text) > 1} | {
+            str(self.path) if "://" in str(self.path) else os.path.abspath(self.path)
+        }
 
 
 def _evaluation(path, config):

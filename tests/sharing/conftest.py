@@ -1,6 +1,7 @@
 """A finished run of the digits, for the tests of cards: it must not be written to."""
 
 import pytest
+import tensorflow as tf
 
 from keras_vit.runs import run
 from trainers import config_files
@@ -15,5 +16,9 @@ def finished(tmp_path_factory):
     config.data.update(train="train[:64]", evaluation="test[:48]")
     config.evals.knn = {"source": "digits", "train": "train[:64]", "test": "test[:32]", "k": 4, "every": None}
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    run(config, folder)
+    tf.config.run_functions_eagerly(True)  # tracing is most of what so few steps take
+    try:
+        run(config, folder)
+    finally:
+        tf.config.run_functions_eagerly(False)
     return folder

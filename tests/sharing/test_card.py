@@ -196,6 +196,6 @@ def test_data_is_named_by_what_anybody_knows(source, split, expected):
 
 
 def test_models_are_named_by_what_anybody_can_load():
-    assert model_name("deit/tiny") == "deit/tiny" and on_the_hub("deit/tiny") == "timm/deit_tiny_patch16_224.fb_in1k"
+    assert model_name("deit/tiny") == "deit/tiny (Apache-2.0)" and on_the_hub("deit/tiny") == "timm/deit_tiny_patch16_224.fb_in1k"
     assert model_name("runs/mine") == "a model of the author's own" and on_the_hub("runs/mine") is None
     assert on_the_hub("hf://anna/flowers@v2/model.safetensors") == "anna/flowers" and on_the_hub(None) is None
