@@ -84,7 +84,7 @@ def _other_library(facts):
     if facts.other_format == "huggingface":
         name, code = "transformers", [f"from transformers import {facts.other_class}"]
         code += ["", f'model = {facts.other_class}.from_pretrained("{place}")']
-        note = "`preprocessor_config.json` resizes to the image size, without a crop; the measures here are of images prepared as below."
+        note = "`preprocessor_config.json` only resizes to the image size; measures are of images that were prepared as below."
     else:
         name, code = "timm", ["import timm", ""]
         code += [f'model = timm.create_model("{"hf-hub" if on_hub else "local-dir"}:{place}", pretrained=True)']
@@ -148,20 +148,18 @@ def _classes(facts):
     model, details = facts.model, facts.run.evaluation.details if facts.run and facts.run.evaluation else {}
     if model["classes"] is None:
         return []
-    names = model["class_names"] or [str(i) for i in range(model["classes"])]
-    shown, columns = names[:_MOST_CLASSES], {}
+    names = model["class_names"] or [""] * model["classes"]
+    columns = {"name": [_plain(name) for name in names]} if model["class_names"] else {}
     for title, key in {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}.items():
         values = details.get(key)
-        columns |= {title: values} if isinstance(values, list) and len(values) == len(names) else {}
-    rows = [
-        [str(i), _plain(name), *(_cell(title, values[i]) for title, values in columns.items())] for i, name in enumerate(shown)
-    ]
-    left = [f"And {len(names) - len(shown):,} more.", ""] if len(names) > len(shown) else []
-    unnamed = [] if model["class_names"] else ["They have no names.", ""]
-    table = [*_table(("class", "name", *columns), rows), *left]
-    folded = ["<details><summary>All classes</summary>", "", *table, "</details>", ""] if len(shown) > 20 else table
-    activation = f"Probabilities are the {model['activation']} of the model's outputs."
-    return ["## Classes", "", activation, "", *unnamed, *folded]
+        if isinstance(values, list) and len(values) == len(names):
+            columns[title] = [_cell(title, value) for value in values]
+    rows = list(zip(map(str, range(len(names))), *columns.values()))[:_MOST_CLASSES] if columns else []
+    left = [f"And {len(names) - len(rows):,} more.", ""] if 0 < len(rows) < len(names) else []
+    table = [*_table(("class", *columns), rows), *left] if rows else []
+    folded = ["<details><summary>All classes</summary>", "", *table, "</details>", ""] if len(rows) > 20 else table
+    unnamed = "" if model["class_names"] else " The classes have no names."
+    return ["## Classes", "", f"Probabilities are the {model['activation']} of the model's outputs.{unnamed}", "", *folded]
 
 
 def _cell(title: str, value: Any) -> str:

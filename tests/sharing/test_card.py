@@ -150,6 +150,10 @@ def test_names_in_any_script_and_with_marks_are_shown_as_they_are(tmp_path):
         r"| 2 | \`x\`\_y\_ |",
     ]
     assert "None are known to this card." in body and "## Training" not in body
+    model.class_names = None
+    write_folder(model, tmp_path / "shared", ADDRESS, "mit")
+    _, body = front_matter_of((tmp_path / "shared" / "README.md").read_text("utf-8"))
+    assert "The classes have no names." in body and "| class |" not in body
 
 
 def test_a_model_that_no_other_library_knows_is_shared_as_keras_alone(tmp_path):
