@@ -40,6 +40,7 @@ ALLOWED = {
         "tasks",
         "training",
     },
+    "sharing": {"io", "checkpoints", "evaluation", "inspection", "models", "planning", "runs", "serving", "tasks"},
 }
 
 

@@ -22,6 +22,7 @@ VERBS = (
     "label",
     "inspect",
     "export",
+    "share",
     "serve",
     "prepare",
     "deduplicate",
@@ -37,6 +38,9 @@ _ELSEWHERE = {
     "test": "evaluate",
     "infer": "predict",
     "embed": "predict",
+    "upload": "share",
+    "publish": "share",
+    "plan": "pretrain --dry_run",
 }
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 
