@@ -81,9 +81,7 @@ def run():
         None,
         "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else softmax.",
     )
-    flags.string(
-        "quantization", None, "For onnx and litert: int8_weights, int8_dynamic or, for onnx, int8_static; by default floats."
-    )
+    flags.string("quantization", None, "For onnx and litert: int8_weights, int8_dynamic or int8_static; by default floats.")
     flags.string(
         "calibration", None, "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE."
     )
