@@ -59,7 +59,7 @@ def export(values):
         check_quantization(values.format, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model)
+        model = keras_vit.load(values.model, class_names=values.class_names)
     with stage(f"Exporting to {values.output}"), quiet():
         if values.format in FORMATS:
             keras_vit.save(model, values.output, format=values.format)
@@ -75,6 +75,11 @@ def run():
         "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")
+    flags.string(
+        "class_names",
+        None,
+        'A file with the names of the classes, one a line, or "imagenet"; by default those that the model knows.',
+    )
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string(
         "activation",
