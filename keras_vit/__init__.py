@@ -49,13 +49,14 @@ __all__ = [
 ]
 
 # Subpackages that are imported when first used, as attributes: importing keras_vit stays quick.
-_SUBPACKAGES = ("data", "distribution", "evaluation", "inspection", "optim", "planning", "runs", "tasks")
+_SUBPACKAGES = ("data", "distribution", "evaluation", "inference", "inspection", "optim", "planning", "runs", "tasks")
 
 if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
     from keras_vit import checkpoints as checkpoints
     from keras_vit import data as data
     from keras_vit import distribution as distribution
     from keras_vit import evaluation as evaluation
+    from keras_vit import inference as inference
     from keras_vit import inspection as inspection
     from keras_vit import models as models
     from keras_vit import optim as optim

@@ -24,6 +24,7 @@ ALLOWED = {
     "inspection": {"io", "data", "layers", "models", "training"},
     "serving": {"io", "checkpoints", "data", "inspection", "models", "training"},
     "evaluation": {"io", "data", "distribution", "inspection", "models", "training"},
+    "inference": {"io", "data", "evaluation", "models", "serving", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "layers", "models", "optim", "training"},
     "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},
     "planning": {

@@ -16,6 +16,8 @@ VERBS = (
     "probe",
     "vtab",
     "classify",
+    "predict",
+    "search",
     "label",
     "inspect",
     "export",
@@ -32,7 +34,8 @@ _ELSEWHERE = {
     "fit": "finetune",
     "eval": "evaluate",
     "test": "evaluate",
-    "predict": "classify",
+    "infer": "predict",
+    "embed": "predict",
     "plan": "pretrain --dry_run",
 }
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each

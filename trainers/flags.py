@@ -4,6 +4,7 @@ The config is loaded before absl parses the flags, so that --config.key=value ca
 """
 
 import contextlib
+import importlib
 import os
 import pathlib
 import re
@@ -248,6 +249,28 @@ def define_strategy():
     )
     only_with("tpu", "strategy", lambda strategy: strategy == "tpu", "--strategy=tpu")
     only_with("model_parallel", "strategy", lambda strategy: strategy == "model", "--strategy=model")
+
+
+def define_beam():
+    string(
+        "beam",
+        None,
+        'Options of Apache Beam, to run as its pipeline: --beam="--runner=FlinkRunner --flink_master=HOST:8081"; by default none is used.',
+    )
+
+
+def beam(module):
+    """A module of keras_vit that needs Apache Beam.
+
+    Raises:
+        ImportError: without it, saying how to get it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "apache_beam":
+            raise
+        raise ImportError('--beam needs Apache Beam: pip install "keras-vit[beam]".') from None
 
 
 boolean("debug", False, "Show the traceback of an error.")

@@ -2,15 +2,20 @@
 
     python -m trainers.prepare --source=folder:PHOTOS --output=prepared --split=train --shards=16
     python -m trainers.prepare --source=csv:labels.csv --output=prepared --split=test --shards=4 --resize=512
+    python -m trainers.prepare --source=imagenet2012 --output=gs://BUCKET/imagenet --shards=1024 --beam="--runner=DataflowRunner --project=NAME"
 
 Then --config.data.source=tfrecord:prepared. Every image is decoded once; those that do not decode are left out and named in
 prepare-SPLIT.json. The examples are shuffled and in files of equal size. If the process is killed or the disk is full, the output is as it was
 before. Make the number of files a multiple of the hosts that will read them, with 100 MB or more per file.
+
+--beam does it as a pipeline of Apache Beam (the extra [beam]), with these options of Beam's: over many machines, or on this one with
+--beam=--runner=DirectRunner. Files are then of about equal size, since each example finds its own by a hash of its name.
 """
 
 import json
 import os
 import re
+import shlex
 
 from . import flags
 
@@ -34,7 +39,6 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
 
     from keras_vit.data.records.write import ShardWriter, encoder, serialized
     from keras_vit.data.scan import scan
-    from keras_vit.io.atomic import write_bytes
     from keras_vit.io.lock import owned
     from keras_vit.io.progress import stage
 
@@ -55,8 +59,23 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
             work.advance()
         if len(skipped) > source.size - shards:
             raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
-    report = {"source": source.name, "split": split, "examples": sum(writer.counts), "files": shards, "bytes": size}
-    report |= {"resize": resize, "quality": quality, "shrunk": shrunk, "shuffle_seed": seed, "skipped": skipped}
+    told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
+    return write_report(folder, source.name, split, shards, resize, quality, seed, told)
+
+
+def write_report(folder, source, split, shards, resize, quality, seed, told):
+    """Writes prepare-SPLIT.json from the settings and what is `told` of the examples; returns its contents."""
+    from keras_vit.io.atomic import write_bytes
+
+    report = {
+        "source": source,
+        "split": split,
+        "files": shards,
+        "resize": resize,
+        "quality": quality,
+        "shuffle_seed": seed,
+        **told,
+    }
     write_bytes(os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode())
     return report
 
@@ -71,20 +90,36 @@ def main():
         write(values)
 
 
-def write(values):
-    """Opens the source and writes it as the flags say; prints what it did."""
+def _prepared(values, name, split, exclude):
+    """Opens the source and writes it as the flags say, here; returns the report."""
     from keras_vit.data import open_source
-    from keras_vit.data.sources.selection import read_names, without
-    from keras_vit.data.splits import split_name
+    from keras_vit.data.sources.selection import without
     from keras_vit.io.progress import stage
 
     with stage(f"Opening {values.source}"):
         source = open_source(values.source, values.split, values.data_dir)
-    if values.exclude:
-        source = without(source, read_names(values.exclude))
-    name, split = values.name or default_name(values.source), values.as_split or split_name(values.split)
+    source = without(source, exclude) if exclude else source
     options = (values.shards, values.resize or None, values.quality, values.shuffle_seed, values.overwrite)
-    report = prepare(source, os.path.expanduser(values.output), name, split, *options)
+    return prepare(source, os.path.expanduser(values.output), name, split, *options)
+
+
+def _prepared_by_beam(values, name, split, exclude):
+    """The same as a pipeline of Beam."""
+    write_by_beam, folder = flags.beam("keras_vit.data.records.beam").write_by_beam, os.path.expanduser(values.output)
+    settings = (values.resize or None, values.quality, values.shuffle_seed)
+    where = (values.source, values.split, values.data_dir, folder, name, split, values.shards)
+    told = write_by_beam(*where, *settings, values.overwrite, exclude, shlex.split(values.beam))
+    return write_report(folder, values.source, split, values.shards, *settings, told)
+
+
+def write(values):
+    """Writes the source as the flags say; prints what was done."""
+    from keras_vit.data.sources.selection import read_names
+    from keras_vit.data.splits import split_name
+
+    name, split = values.name or default_name(values.source), values.as_split or split_name(values.split)
+    exclude = read_names(values.exclude) if values.exclude else ()
+    report = (_prepared if values.beam is None else _prepared_by_beam)(values, name, split, exclude)
     for example, reason in list(report["skipped"].items())[:10]:
         print(f"Left out {example}: {reason}")
     left_out = f", {len(report['skipped'])} left out: see prepare-{split}.json" if report["skipped"] else ""
@@ -110,6 +145,7 @@ def run():
     flags.string("exclude", None, "A file with the names of examples to leave out.")
     flags.boolean("overwrite", False, "Replace a split that the output already has.")
     flags.define_data_dir()
+    flags.define_beam()
     flags.launch(main)
 
 

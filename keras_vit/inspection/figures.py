@@ -305,3 +305,23 @@ def heat(image, weights) -> np.ndarray:
     smooth = Image.fromarray(np.asarray(weights, "float32")).resize(picture.size, Image.Resampling.BILINEAR)
     colours = 255 * matplotlib.colormaps["inferno"](np.asarray(smooth))[..., :3]
     return np.round(0.4 * np.asarray(picture) + 0.6 * colours).astype("uint8")
+
+
+def neighbours(rows) -> bytes:
+    """PNG of images and what is most like each: a row for each query, first the query itself.
+
+    Args:
+        rows: a list of (pixels of the query, list of (similarity, pixels)); pixels are (h, w, c) uint8, of any sizes.
+    """
+    columns = 1 + max(len(found) for _, found in rows)
+    figure = _empty(1.5 * columns, 1.75 * len(rows))
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for axes, (query, found) in zip(grid, rows):
+        for place in axes:
+            place.set_axis_off()
+        for place, (title, pixels) in zip(
+            axes, [("query", query), *((f"{similarity:.3f}", image) for similarity, image in found)]
+        ):
+            place.imshow(as_rgb(pixels), interpolation="nearest" if max(pixels.shape[:2]) <= _SMALL else "antialiased")
+            place.set_title(title, fontsize=9, fontweight="bold" if title == "query" else "normal")
+    return _png(figure)

@@ -7,7 +7,7 @@ or the disk is full, the output is as it was before.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -93,7 +93,7 @@ def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes
 
 
 @contextlib.contextmanager
-def _clear_errors(folder):
+def clear_errors(folder: str) -> Iterator[None]:
     """A context in which a failed write, such as to a full disk, is an OSError that says so."""
     try:
         yield
@@ -102,16 +102,20 @@ def _clear_errors(folder):
         raise OSError(f'Cannot write to "{folder}": {error.message}. {fix}') from None
 
 
-class ShardWriter:
-    """The files of one split while they are written.
+class Files:
+    """The files of one split, written next to where they belong and moved there together.
 
     Args:
-        folder: where to write them; created if it does not exist.
+        folder: where they belong; created if it does not exist.
         name: the files are NAME-SPLIT-00000-of-00016.tfrecord.
         split: the split's name in dataset.json.
         count: how many files.
         class_names: the same for all splits in the folder.
         overwrite: whether a split that is already there is replaced.
+
+    Attributes:
+        names: of the files, in order.
+        partial: the folder in which they are written.
 
     Raises:
         ValueError: if the folder already has the split, or splits of other classes.
@@ -128,49 +132,75 @@ class ShardWriter:
             raise ValueError(
                 f'"{folder}" already has the split "{split}", {n} examples. Give another folder, or replace it with --overwrite.'
             )
-        self.description = dataclasses.replace(description, features=dict(FEATURES))
+        self._description = dataclasses.replace(description, features=dict(FEATURES))
         self.names = [f"{name}-{split}-{i:05d}-of-{count:05d}.tfrecord" for i in range(count)]
+        self.partial = os.path.join(folder, f".partial-{split}")
+
+    def partial_path(self, number: int) -> str:
+        """Where file `number` is written."""
+        return os.path.join(self.partial, self.names[number])
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[None]:
+        """A context in which `partial` is a new folder; it is removed at the end."""
+        try:
+            with clear_errors(self.folder):
+                if tf.io.gfile.exists(self.partial):  # left by a killed run
+                    tf.io.gfile.rmtree(self.partial)
+                tf.io.gfile.makedirs(self.partial)
+            yield
+        finally:
+            with contextlib.suppress(tf.errors.OpError):
+                tf.io.gfile.rmtree(self.partial)
+
+    def put_in_place(self, counts: Sequence[int]) -> None:
+        """Replaces the split's old files by the new ones, of so many records. dataset.json comes last, and does not list the split in between."""
+        splits = dict(self._description.splits)
+        old = splits.pop(self.split, {})
+        if old:
+            write_description(self.folder, dataclasses.replace(self._description, splits=splits))
+        for name in set(old) - set(self.names):
+            tf.io.gfile.remove(os.path.join(self.folder, name))
+        sizes = {name: size for name, size in self._description.bytes.items() if name not in old}
+        for i, name in enumerate(self.names):
+            tf.io.gfile.rename(self.partial_path(i), os.path.join(self.folder, name), overwrite=True)
+            sizes[name] = tf.io.gfile.stat(os.path.join(self.folder, name)).length
+        splits[self.split] = dict(zip(self.names, counts))
+        write_description(self.folder, dataclasses.replace(self._description, splits=splits, bytes=sizes))
+
+
+class ShardWriter:
+    """Writes examples to the files of a split in turn, as a context; they are in place at its end. The arguments are those of Files.
+
+    Attributes:
+        counts: the records in each file.
+
+    Raises:
+        ValueError: as Files does.
+    """
+
+    def __init__(self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False):
+        self._files = Files(folder, name, split, count, class_names, overwrite)
         self.counts = [0] * count
-        self._partial = os.path.join(folder, f".partial-{split}")
+        self._stack = contextlib.ExitStack()
         self._writers = []
 
     def __enter__(self):
-        with _clear_errors(self.folder):
-            if tf.io.gfile.exists(self._partial):  # left by a killed run
-                tf.io.gfile.rmtree(self._partial)
-            tf.io.gfile.makedirs(self._partial)
-            self._writers = [tf.io.TFRecordWriter(os.path.join(self._partial, name)) for name in self.names]
+        self._stack.enter_context(self._files.written())
+        with clear_errors(self._files.folder):
+            self._writers = [tf.io.TFRecordWriter(self._files.partial_path(i)) for i in range(len(self.counts))]
         return self
 
     def write(self, record: bytes) -> None:
         """Adds a serialized example to the next file, in turn."""
         i = sum(self.counts) % len(self.counts)
-        with _clear_errors(self.folder):
+        with clear_errors(self._files.folder):
             self._writers[i].write(record)
         self.counts[i] += 1
 
-    def _put_in_place(self):
-        """Replaces the split's old files by the new ones. dataset.json comes last, and does not list the split in between."""
-        splits = dict(self.description.splits)
-        old = splits.pop(self.split, {})
-        if old:
-            write_description(self.folder, dataclasses.replace(self.description, splits=splits))
-        for name in set(old) - set(self.names):
-            tf.io.gfile.remove(os.path.join(self.folder, name))
-        sizes = {name: size for name, size in self.description.bytes.items() if name not in old}
-        for name in self.names:
-            tf.io.gfile.rename(os.path.join(self._partial, name), os.path.join(self.folder, name), overwrite=True)
-            sizes[name] = tf.io.gfile.stat(os.path.join(self.folder, name)).length
-        splits[self.split] = dict(zip(self.names, self.counts))
-        write_description(self.folder, dataclasses.replace(self.description, splits=splits, bytes=sizes))
-
     def __exit__(self, kind, error, trace):
-        try:
-            with _clear_errors(self.folder):
-                for writer in self._writers:
-                    writer.close()
-                if kind is None:
-                    self._put_in_place()
-        finally:
-            with contextlib.suppress(tf.errors.OpError):
-                tf.io.gfile.rmtree(self._partial)
+        with self._stack, clear_errors(self._files.folder):
+            for writer in self._writers:
+                writer.close()
+            if kind is None:
+                self._files.put_in_place(self.counts)

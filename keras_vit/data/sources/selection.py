@@ -7,7 +7,8 @@ name may be shortened from the left at a "/": "cat/a.jpg" is "/data/photos/cat/a
 
 import dataclasses
 import os
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -39,6 +40,31 @@ def example_names(source: Source) -> list[str]:
         records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
         return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
     return [name.decode(errors="replace") for name in tf.data.Dataset.range(source.size).map(_names(source)).as_numpy_iterator()]
+
+
+def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
+    """The names of the examples `numbers`, positions in the source's order; nothing is read."""
+    if not isinstance(source, Records):
+        return example_names(_picked(source, np.asarray(numbers, "int64")))
+    starts = np.cumsum([0, *source.counts])
+    names = []
+    for file in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
+        path, skip, take = source.files[file]
+        kept = np.setdiff1d(np.arange(skip, skip + take), source.excluded.get(path, ()))
+        own = [number for number in numbers if starts[file] <= number < starts[file + 1]]
+        names += [record_name(path, kept[number - starts[file]]) for number in own]
+    return names
+
+
+def digest(source: Source) -> str:
+    """A checksum of which examples a source has, in which order: of their names, or of files and places in them. Nothing is read."""
+    if isinstance(source, Records):
+        names = [f"{path} {skip} {take} {sorted(source.excluded.get(path, ()))}" for path, skip, take in source.files]
+    elif isinstance(source, RandomAccess) and source.names is None:
+        names = [f"{source.name}, {source.size}"]
+    else:
+        names = example_names(source)
+    return f"{zlib.crc32(chr(10).join(names).encode(errors='replace')):08x}"
 
 
 def labels_of(source: Source) -> np.ndarray:

@@ -1,0 +1,158 @@
+"""Writes a source as TFRecord files over many machines, by Apache Beam: the same files as records.write, in an order of its own.
+
+Workers read and encode the source in pieces; each example goes to a file, and to a place in it, by a hash of its name and the seed, so that files
+are of about equal size. They are moved into place when all are written.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+import tensorflow as tf
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from keras_vit.data.open import open_source
+from keras_vit.data.records.write import Files, encoder, serialized
+from keras_vit.data.scan import scan
+from keras_vit.data.sources.base import Records, Source
+from keras_vit.data.sources.selection import subset, without
+from keras_vit.io.lock import owned
+from keras_vit.io.progress import stage
+
+_PIECE = 1000  # examples with random access that a worker reads at a time
+
+
+@functools.cache
+def _source(data, split, data_dir, exclude):
+    """A source, opened once in a worker."""
+    source = open_source(data, split, data_dir)
+    return without(source, exclude) if exclude else source
+
+
+def pieces(source: Source) -> int:
+    """How many pieces a source is read in: its files, or ranges of examples."""
+    return len(source.files) if isinstance(source, Records) else -(-source.size // _PIECE)
+
+
+def piece(source: Source, number: int) -> Source:
+    """Piece `number` of a source."""
+    if isinstance(source, Records):
+        return dataclasses.replace(source, files=(source.files[number],))
+    return subset(source, range(number * _PIECE, min((number + 1) * _PIECE, source.size)))
+
+
+def place(name: str, seed: int) -> int:
+    """The place of an example in a shuffled order: 64 bits of a hash."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(errors="replace"), digest_size=8).digest(), "big")
+
+
+class _Encode(beam.DoFn):
+    """Number of a piece -> (number of a file, (place, name, record, whether it was shrunk, None)); (..., None, False, why) if it does not decode."""
+
+    def __init__(self, where, count, resize, quality, seed):
+        self._where, self._count, self._seed = where, count, seed
+        self._encoding = resize, quality
+
+    def process(self, number):
+        source = _source(*self._where)
+        for name, values, why in scan(piece(source, number), encoder(*self._encoding)):
+            at = place(name, self._seed)
+            record = None if why else serialized(name, values, source.class_names)
+            yield at % self._count, (at, name, record, not why and bool(values[4]), why)
+
+
+class _Write(beam.DoFn):
+    """(number of a file, its examples) -> nothing; writes the file and, beside it, what is to be told of it."""
+
+    def __init__(self, files):
+        self._files = files
+
+    def process(self, element):
+        number, examples = element
+        examples = sorted((example for example in examples if example is not None), key=lambda example: example[:2])
+        records = [record for _, _, record, _, _ in examples if record is not None]
+        with tf.io.TFRecordWriter(self._files.partial_path(number)) as writer:
+            for record in records:
+                writer.write(record)
+        told = {
+            "examples": len(records),
+            "bytes": sum(map(len, records)),
+            "shrunk": sum(shrunk for *_, shrunk, _ in examples),
+            "skipped": {name: why for _, name, record, _, why in examples if record is None},
+        }
+        with tf.io.gfile.GFile(self._files.partial_path(number) + ".json", "w") as file:
+            file.write(json.dumps(told))
+
+
+def _read_told(files):
+    """What `_Write` told of each file."""
+    for number in range(len(files.names)):
+        path = files.partial_path(number) + ".json"
+        with tf.io.gfile.GFile(path) as file:
+            yield json.loads(file.read())
+        tf.io.gfile.remove(path)
+
+
+def write_by_beam(
+    data: str,
+    split: str,
+    data_dir: str | None,
+    folder: str,
+    name: str,
+    as_split: str,
+    count: int,
+    resize: int | None = None,
+    quality: int = 95,
+    seed: int = 0,
+    overwrite: bool = False,
+    exclude: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Writes the examples of a source, shuffled, into a folder that all workers see.
+
+    Args:
+        data, split, data_dir: as for `open_source`, which the workers call.
+        folder, name, as_split, count, overwrite: as for records.write.Files.
+        resize, quality: as for records.write.encoder.
+        seed: of the order.
+        exclude: names of examples to leave out.
+        options: Beam's own, such as ("--runner=FlinkRunner",); its DirectRunner by default.
+
+    Returns:
+        {"examples", "bytes", "shrunk": numbers, "skipped": {name: why} of examples that do not decode}.
+
+    Raises:
+        ValueError: if the folder already has the split, or too few examples decode to fill the files.
+    """
+    where = (data, split, data_dir, tuple(exclude))
+    source = _source(*where)
+    if not 1 <= count <= source.size:
+        raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
+    files = Files(folder, name, as_split, count, source.class_names, overwrite)
+    tf.io.gfile.makedirs(folder)
+    with owned(folder), files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
+        with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
+            every = pipeline | "files" >> beam.Create([(i, None) for i in range(count)])
+            encoded = (
+                pipeline
+                | "pieces" >> beam.Create(range(pieces(source)))
+                | beam.Reshuffle()
+                | "encode" >> beam.ParDo(_Encode(where, count, resize, quality, seed))
+            )
+            (every, encoded) | beam.Flatten() | beam.GroupByKey() | "write" >> beam.ParDo(_Write(files))
+        told = list(_read_told(files))
+        counts = [part["examples"] for part in told]
+        skipped = {name: why for part in told for name, why in part["skipped"].items()}
+        if not all(counts):
+            raise ValueError(
+                f"{counts.count(0)} of the {count} files would be empty: {len(skipped)} of {source.size} images do not decode. Take fewer --shards. "
+                f"{dict(list(skipped.items())[:3])}"
+            )
+        files.put_in_place(counts)
+    totals = {key: sum(part[key] for part in told) for key in ("examples", "bytes", "shrunk")}
+    return {**totals, "skipped": skipped}

@@ -1,0 +1,116 @@
+"""What a model answers about a batch of images, as columns of a table: classes, logits, features."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.evaluation.features import encoder_of
+from keras_vit.inference.tables import Column
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.models import taps
+from keras_vit.training import Model
+from keras_vit.training.prediction.classify import probabilities_of
+
+KINDS = ("classes", "logits", "features")
+
+
+def _features_of(model):
+    """The symbolic features (b, d) of a model, or of the encoder in a model of pre-training."""
+    encoder = encoder_of(model)
+    own = getattr(encoder, "features", None)
+    return taps.features(encoder) if own is None else own
+
+
+def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
+    """Refuses answers that there are none of, or that a model cannot give.
+
+    Raises:
+        ValueError: naming them.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(f'There is no answer "{kind}".{did_you_mean(kind, KINDS)} Valid: {", ".join(KINDS)}.')
+    if not kinds or len(set(kinds)) < len(kinds):
+        raise ValueError(f"Expected one or more of {', '.join(KINDS)}, each once, got {list(kinds)}.")
+    if model.image_size is None:
+        raise ValueError(f'"{model.name}" does not take one image of fixed size: its input is {model.input_shape}.')
+    if set(kinds) == {"features"}:
+        return
+    if model.classes is None:
+        raise ValueError(f'"{model.name}" has no classes: take features, or a model that was trained to classify.')
+    if hasattr(model, "has_zero_head") and model.has_zero_head():
+        raise ValueError(
+            "The model's head is all zeros, as before any training: its answers would mean nothing. Train it, or take features."
+        )
+
+
+def best(probabilities: np.ndarray, names: np.ndarray, top_k: int) -> dict[str, np.ndarray]:
+    """The names and probabilities (b, k) of the most probable classes, best first, of probabilities (b, classes)."""
+    order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (b, k)
+    return {"classes": names[order], "probabilities": np.take_along_axis(probabilities, order, -1)}
+
+
+def columns_of(kinds: Sequence[str], top_k: int, lengths: dict[str, int]) -> tuple[Column, ...]:
+    """The columns of answers; `lengths` are those of logits and features."""
+    found = []
+    for kind in kinds:
+        if kind == "classes":
+            found += [Column("classes", "texts", top_k), Column("probabilities", "numbers", top_k)]
+        else:
+            found.append(Column(kind, "numbers", lengths[kind]))
+    return tuple(found)
+
+
+class Answers:
+    """A model as a function from pixels to columns of answers. To be made in the scope of the model's strategy.
+
+    Args:
+        model: a ViT, a BiT or a model built on one; of a model of pre-training the encoder's features.
+        kinds: what it is asked for, of KINDS: "classes" is the names and probabilities of the `top_k` most probable classes, in the columns
+            classes and probabilities; "logits" is (classes,) and "features" (d,), float32.
+        top_k: how many classes, at most.
+
+    Attributes:
+        columns: a tuple of Column.
+        model: what computes them, from pixels to a dict of tensors.
+
+    Raises:
+        ValueError: for answers that the model cannot give.
+    """
+
+    def __init__(self, model: keras.Model, kinds: Sequence[str] = ("classes",), top_k: int = 5):
+        check_kinds(model, kinds)
+        self._kinds, self._top_k, outputs = tuple(kinds), min(top_k, model.classes or 0), {}
+        if set(kinds) != {"features"}:
+            outputs["logits"] = model.output
+            self._probabilities = probabilities_of(model)
+            self._names = np.array(model.class_names or [str(i) for i in range(model.classes)], object)
+        if "features" in kinds:
+            outputs["features"] = _features_of(model)
+        # An encoder may be a graph of its own, with the images of the model that it is in.
+        inputs = model.input if "logits" in outputs else encoder_of(model).input
+        self.model = Model(inputs, outputs)
+        self.model.jit_compile = model.jit_compile
+        lengths = {name: int(tensor.shape[-1]) for name, tensor in outputs.items()}
+        self.columns = columns_of(kinds, self._top_k, lengths)
+
+    def __call__(self, images: Any) -> dict[str, np.ndarray]:
+        """{column: values (b, length)} of a batch of pixels (b, height, width, c).
+
+        Raises:
+            FloatingPointError: if an answer is not finite.
+        """
+        outputs = self.model.predict_on_batch(np.asarray(images))
+        outputs = {name: np.asarray(values, "float32") for name, values in outputs.items()}
+        for name, values in outputs.items():
+            if not np.isfinite(values).all():
+                raise FloatingPointError(
+                    f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
+                )
+        answers = {name: outputs[name] for name in self._kinds if name in outputs}
+        if "classes" not in self._kinds:
+            return answers
+        probabilities = keras.ops.convert_to_numpy(self._probabilities(outputs["logits"]))
+        return {**answers, **best(np.asarray(probabilities, "float32"), self._names, self._top_k)}

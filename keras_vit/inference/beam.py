@@ -1,0 +1,239 @@
+"""The same over many machines, by Apache Beam: its RunInference runs an exported SavedModel, its runner (Flink, Dataflow, or DirectRunner on this
+machine) shares out the work and repeats what failed. Files, columns and resuming are those of `predict`.
+
+Workers need this package with the extra [beam], and a folder, a bucket in practice, that all of them see.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
+from apache_beam.options.pipeline_options import PipelineOptions
+from etils import epath
+
+from keras_vit.data import ExampleErrors, open_source
+from keras_vit.inference.answers import best, columns_of
+from keras_vit.inference.job import Job, owned_part
+from keras_vit.inference.predict import Report
+from keras_vit.inference.shards import take_folder
+from keras_vit.io.checksum import checksum
+from keras_vit.io.progress import stage
+from keras_vit.serving.description import METADATA
+
+
+def read_export(folder: str) -> dict[str, Any]:
+    """What the metadata.json of a SavedModel says.
+
+    Raises:
+        ValueError: for a folder that `keras_vit.export` did not write.
+    """
+    path = epath.Path(folder) / METADATA
+    if not path.exists() or "signatures" not in (metadata := json.loads(path.read_text())):
+        raise ValueError(
+            f'"{folder}" is not a SavedModel of this package, which a pipeline runs: write one with keras-vit export --model=... --output=FOLDER.'
+        )
+    return metadata
+
+
+def _signatures(metadata, kinds):
+    """{signature: the answers that it gives} for the answers that are asked for.
+
+    Raises:
+        ValueError: if the export has none for one of them.
+    """
+    has, chosen = metadata["signatures"], {}
+    for kind in kinds:
+        name = "features" if kind == "features" else "pixels"
+        if kind == "features" and "features" not in has and metadata["classes"] is None:
+            name = "serving_default"
+        if name not in has or kind != "features" and metadata["classes"] is None:
+            raise ValueError(f'The export does not give "{kind}": its signatures are {", ".join(has)}.')
+        chosen.setdefault(name, []).append(kind)
+    return chosen
+
+
+def _length(metadata, signature, output):
+    """The length of a signature's output (b, length), which metadata states as "float32 (b, 192)"."""
+    return int(metadata["signatures"][signature]["outputs"][output].rpartition(", ")[2].rstrip(")"))
+
+
+class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
+    """Runs an exported model on batches of pixels (height, width, c) uint8; its answers are dicts of arrays.
+
+    Args:
+        folder: the SavedModel.
+        kinds, top_k: as in inference.answers.
+        batch_size: images at once, at most.
+    """
+
+    def __init__(self, folder: str, kinds: Sequence[str], top_k: int, batch_size: int):
+        super().__init__(min_batch_size=1, max_batch_size=batch_size)
+        metadata = read_export(folder)
+        self._folder, self._kinds, self._signatures = folder, tuple(kinds), _signatures(metadata, kinds)
+        self._top_k = min(top_k, metadata["classes"] or 0)
+        self._names = metadata["class_names"] or [str(i) for i in range(metadata["classes"] or 0)]
+        names = {kind: name for name, given in self._signatures.items() for kind in given if kind != "classes"}
+        self.columns = columns_of(kinds, self._top_k, {kind: _length(metadata, name, kind) for kind, name in names.items()})
+
+    def load_model(self):
+        import tensorflow as tf
+
+        return tf.saved_model.load(self._folder)
+
+    def run_inference(self, batch, model, inference_args=None):
+        import tensorflow as tf
+
+        images, outputs = tf.constant(np.stack(batch), tf.float32), {}
+        for name in self._signatures:
+            outputs |= {key: value.numpy() for key, value in model.signatures[name](images).items()}
+        answers = {kind: outputs[kind] for kind in self._kinds if kind != "classes"}
+        if "classes" in self._kinds:
+            answers |= best(outputs["probabilities"], np.array(self._names, object), self._top_k)
+        for i, image in enumerate(batch):
+            yield PredictionResult(image, {name: values[i] for name, values in answers.items()})
+
+
+@functools.cache
+def _source(data, split, data_dir):
+    """A source, opened once in a worker."""
+    return open_source(data, split, data_dir)
+
+
+class _ReadFile(beam.DoFn):
+    """Number of a file -> ((number, row, label), image) of its rows that can be read, and as the output "broken" (number, (row, why))."""
+
+    def __init__(self, plan, data):
+        self._plan, self._data = plan, data
+
+    def process(self, number):
+        job = self._plan(_source(*self._data))
+        rows, errors = job.shards.range(number), ExampleErrors(job.shards.size)
+        places = iter(rows)
+        for images, labels, good in job.batches(rows, errors):
+            for image, label, fine in zip(images, labels.tolist(), good):
+                row = next(places)
+                if fine:
+                    yield (number, row, label), image
+                else:
+                    yield beam.pvalue.TaggedOutput("broken", (number, row))
+        if errors.names:
+            yield beam.pvalue.TaggedOutput("reasons", (number, errors.names))
+
+
+def _answer(element):
+    """((number, row, label), PredictionResult) -> (number, (row, label, answers))."""
+    (number, row, label), result = element
+    return number, (row, label, result.inference)
+
+
+class _WriteFile(beam.DoFn):
+    """(number of a file, all that is known of its rows) -> (rows, {name: why} of those that could not be read); writes the file."""
+
+    def __init__(self, plan, data, about):
+        self._plan, self._data, self._about = plan, data, about
+
+    def process(self, element):
+        number, known = element
+        job = self._plan(_source(*self._data))
+        rows = job.shards.range(number)
+        labels, good = np.zeros(len(rows), "int64"), np.zeros(len(rows), bool)
+        answers = {column.name: _empty(column, len(rows)) for column in job.answers}
+        for row, label, values in known["answers"]:
+            i = row - rows.start
+            labels[i], good[i] = label, True
+            for name, value in values.items():
+                answers[name][i] = value
+        errors = {name: why for named in known["reasons"] for name, why in named.items()}
+        if int(good.sum()) + len(list(known["broken"])) != len(rows):
+            raise RuntimeError(f"File {number} has {int(good.sum())} answers for {len(rows)} rows.")
+        job.write(number, labels, good, answers, errors, self._about)
+        yield len(rows), errors
+
+
+def _empty(column, n):
+    """Rows (n, length) of a column of answers, to be filled."""
+    return np.full((n, column.length), "", object) if column.kind == "texts" else np.zeros((n, column.length), "float32")
+
+
+def _export_checksum(folder):
+    """A checksum of the weights in a SavedModel."""
+    files = sorted(epath.Path(folder, "variables").glob("variables.data-*"))
+    return checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
+
+
+def predict_by_beam(
+    export: str,
+    data: str,
+    folder: str,
+    kinds: Sequence[str] = ("classes",),
+    *,
+    options: Sequence[str] = (),
+    split: str = "train",
+    data_dir: str | None = None,
+    top_k: int = 5,
+    preprocess: str | None = None,
+    batch_size: int = 64,
+    rows_per_file: int = 10_000,
+    format: str = "parquet",
+) -> Report:
+    """`predict` with an exported model, as a pipeline of Apache Beam.
+
+    Args:
+        export: the folder of a SavedModel of `keras_vit.export`, where all workers see it.
+        data, split, data_dir: as for `open_source`, which the workers call.
+        folder: where to write, where all workers see it.
+        options: Beam's own, such as ("--runner=FlinkRunner", "--flink_master=HOST:8081"); its DirectRunner by default.
+        kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads a file's rows at a time.
+
+    Raises:
+        ValueError: if the export cannot give the answers, or the folder holds rows of another job.
+    """
+    metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)
+    text = preprocess or metadata["preprocessing"]
+    plan = functools.partial(
+        Job.plan,
+        folder=folder,
+        split=split,
+        preprocess=text,
+        batch_size=batch_size,
+        rows=rows_per_file,
+        format=format,
+        answers=handler.columns,
+    )
+    with stage(f"Opening {data}, {split}"):
+        job = plan(open_source(data, split, data_dir))
+    job.check_images((*metadata["image_size"], metadata["channels"]))
+    about = {"model": export, "data": data, "data_dir": data_dir}
+    description = job.description(_export_checksum(export), about)
+    with owned_part(job.shards, (0, 1)):
+        take_folder(job.shards, description, free=tuple(about))
+        missing = job.shards.missing()
+        where = (data, split, data_dir)
+        with stage(f"Predicting {job.source.name} by Beam"), beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
+            read = (
+                pipeline
+                | "files" >> beam.Create(missing)
+                | beam.Reshuffle()
+                | "read" >> beam.ParDo(_ReadFile(plan, where)).with_outputs("broken", "reasons", main="images")
+            )
+            answers = read.images | RunInference(KeyedModelHandler(handler)) | beam.Map(_answer)
+            (
+                {"answers": answers, "broken": read.broken, "reasons": read.reasons}
+                | beam.CoGroupByKey()
+                | "write" >> beam.ParDo(_WriteFile(plan, where, json.dumps(description, ensure_ascii=False)))
+            )
+    rows = sum(len(job.shards.range(i)) for i in missing)
+    return Report(rows, (len(missing), job.shards.count - len(missing), job.shards.count), _broken(job, missing))
+
+
+def _broken(job, numbers):
+    """{name: why} of the rows of files that could not be read, from the files."""
+    found = {}
+    for number in numbers:
+        table, present = job.form.read(job.shards.path(number), ("name", "error"))
+        found |= dict(zip(table["name"][present["error"]], table["error"]))
+    return found

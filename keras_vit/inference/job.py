@@ -1,0 +1,163 @@
+"""What a job over many images is: which rows it reads, how they are prepared, and which columns and files they become."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import ExampleErrors, evaluation_batches
+from keras_vit.data.batches import example_spec
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.selection import digest, names_at, subset
+from keras_vit.inference.shards import Shards, file_stem
+from keras_vit.inference.tables import FORMATS, Column, Format
+from keras_vit.io.lock import owned
+from keras_vit.io.suggest import did_you_mean
+
+NO_LABEL = -1
+
+
+def image_and_label(example: dict[str, Any]) -> tuple:
+    """(image, label) of an example, which may have none."""
+    return example["image"], tf.cast(example.get("label", NO_LABEL), tf.int64)
+
+
+def format_named(name: str) -> Format:
+    """The Format of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if name not in FORMATS:
+        raise ValueError(f'There is no format "{name}".{did_you_mean(name, FORMATS)} Valid: {", ".join(FORMATS)}.')
+    return FORMATS[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Every image of a split has a row: split, row (its number), name, label (of a source with classes), the answers, and error, which says
+    why an image could not be read and is null for all others.
+
+    Attributes:
+        source: the images.
+        split: the name of this part of the data in the files.
+        preprocess: preprocessing text.
+        batch_size: images at once.
+        format: a name of FORMATS.
+        answers: the columns of the answers.
+        shards: the files. They hold whole batches, so that each answer is computed in the same batch, interrupted or not.
+    """
+
+    source: Source
+    split: str
+    preprocess: str
+    batch_size: int
+    format: str
+    answers: Sequence[Column]
+    shards: Shards
+
+    @classmethod
+    def plan(
+        cls,
+        source: Source,
+        folder: str,
+        split: str,
+        preprocess: str,
+        batch_size: int,
+        rows: int,
+        format: str,
+        answers: Sequence[Column],
+    ) -> "Job":
+        """The job with files of `rows` rows, rounded up to whole batches."""
+        rows = -(-rows // batch_size) * batch_size
+        shards = Shards(folder, split, format_named(format).ending, source.size, rows)
+        return cls(source, split, preprocess, batch_size, format, tuple(answers), shards)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """All columns, in order."""
+        label = (Column("label", "integer"),) if self.source.class_names else ()
+        place = (Column("split", "text"), Column("row", "integer"), Column("name", "text"))
+        return *place, *label, *self.answers, Column("error", "text")
+
+    @property
+    def form(self) -> Format:
+        """The kind of its files."""
+        return FORMATS[self.format]
+
+    def check_images(self, shape: tuple[int, ...]) -> None:
+        """Refuses a preprocessing whose images do not have this shape, (height, width, c). No data is read.
+
+        Raises:
+            ValueError: naming both shapes.
+        """
+        given = tuple(example_spec(self.source, self.preprocess, image_and_label, training=False)[0].shape)
+        if given != shape:
+            raise ValueError(f'The preprocessing "{self.preprocess}" gives images of {given}, the model takes {shape}.')
+
+    def description(self, weights: str, about: dict[str, Any]) -> dict[str, Any]:
+        """What tells this job from any other: JSON. `weights` is a checksum of the model's, `about` is further information."""
+        return {
+            "split": self.split,
+            "rows": self.source.size,
+            "rows_per_file": self.shards.rows,
+            "format": self.format,
+            "batch_size": self.batch_size,
+            "preprocess": self.preprocess,
+            "columns": [str(column) for column in self.columns],
+            "weights": weights,
+            "class_names": list(self.source.class_names),
+            "names": digest(self.source),
+            **about,
+        }
+
+    def batches(self, rows: Sequence[int], errors: ExampleErrors) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(images (b, height, width, c) uint8, labels (n,), good (n,) bool) of these rows, batch by batch; the last has images of padding."""
+        chosen, left = subset(self.source, rows), len(rows)
+        for images, labels, weights in evaluation_batches(
+            chosen, self.preprocess, self.batch_size, errors=errors, select=image_and_label
+        ):
+            n = min(left, self.batch_size)
+            yield images.numpy(), labels.numpy()[:n], weights.numpy()[:n] > 0
+            left -= n
+
+    def write(
+        self,
+        number: int,
+        labels: np.ndarray,
+        good: np.ndarray,
+        answers: dict[str, np.ndarray],
+        errors: dict[str, str],
+        about: str,
+    ):
+        """Writes file `number`: of each of its rows the label, whether it was read, the answers, and by its name why it was not."""
+        rows = self.shards.range(number)
+        names = names_at(self.source, rows)
+        why = [None if fine else errors.get(name, "it could not be read") for fine, name in zip(good, names)]
+        table = {
+            "split": [self.split] * len(rows),
+            "row": np.array(rows),
+            "name": names,
+            "label": labels,
+            "error": why,
+            **answers,
+        }
+        present = {column.name: good for column in self.columns} | dict.fromkeys(
+            ("split", "row", "name"), np.ones(len(rows), bool)
+        )
+        self.form.write(self.shards.path(number), self.columns, table, {**present, "error": ~good}, about)
+
+
+@contextlib.contextmanager
+def owned_part(shards: Shards, part: tuple[int, int]) -> Iterator[None]:
+    """A context in which no other process does the same part of a job."""
+    place = os.path.join(shards.folder, f"_{file_stem(shards.split)}-part-{part[0]}-of-{part[1]}")
+    with owned(place):
+        yield
+    if "://" not in place:
+        with contextlib.suppress(OSError):  # a killed process has left it behind
+            os.rmdir(place)

@@ -1,0 +1,160 @@
+"""The images of a data set that are most like a given one: the nearest by the cosine of features, which `predict` has written.
+
+    index = read_index("features")
+    [found] = index.nearest(features_of_cat, k=8)      # Neighbour(similarity, name, split, row), most similar first
+
+scikit-learn searches, exactly: all features are in memory, 4 bytes a number, and compared with each query.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.data import evaluation_batches, open_source
+from keras_vit.data.sources.selection import digest, subset
+from keras_vit.inference.answers import Answers
+from keras_vit.inference.job import image_and_label
+from keras_vit.inference.predict import weights_checksum
+from keras_vit.inference.shards import Shards, read_descriptions
+from keras_vit.inference.tables import FORMATS
+from keras_vit.io.progress import stage
+
+
+class Neighbour(NamedTuple):
+    """An image of the index: the cosine of its features with the query's, its name, and its place in a split of the data."""
+
+    similarity: float
+    name: str
+    split: str
+    row: int
+
+
+def _scikit_learn():
+    """sklearn.neighbors, or an error that says how to get it."""
+    try:
+        import sklearn.neighbors
+    except ImportError:
+        raise ImportError('Search needs scikit-learn: pip install "keras-vit[viz]".') from None
+    return sklearn.neighbors
+
+
+def _normalised(features):
+    """Rows (n, d) of length 1."""
+    lengths = np.linalg.norm(features, axis=-1, keepdims=True)
+    return features / np.where(lengths > 0, lengths, 1)
+
+
+class Index:
+    """Features to search in.
+
+    Args:
+        features: (n, d) float32.
+        names, splits, rows: (n,) of each image.
+        descriptions: of the jobs that wrote them, for each split.
+    """
+
+    def __init__(self, features, names, splits, rows, descriptions: Sequence[dict[str, Any]] = ()):
+        self.features, self.names, self.splits, self.rows = features, list(names), list(splits), list(rows)
+        self.descriptions = {description["split"]: description for description in descriptions}
+
+    @functools.cached_property
+    def _search(self):
+        return _scikit_learn().NearestNeighbors(metric="cosine", algorithm="brute").fit(_normalised(self.features))
+
+    def check_model(self, model: Any) -> None:
+        """Refuses a model that the features are not of.
+
+        Raises:
+            ValueError: naming the one that they are of.
+        """
+        for split, description in self.descriptions.items():
+            if description["weights"] != weights_checksum(model):
+                raise ValueError(
+                    f'The features of "{split}" are of another model, {description.get("model", "unknown")}, or of other weights of it: search '
+                    "with that one, or write them again into another folder."
+                )
+
+    def nearest(self, features: Any, k: int = 8) -> list[list[Neighbour]]:
+        """For each of the features (b, d) its `k` nearest images, or all if there are fewer, most similar first."""
+        distances, numbers = self._search.kneighbors(_normalised(np.asarray(features, "float32")), min(k, len(self.names)))
+        return [
+            [Neighbour(1 - float(d), self.names[i], self.splits[i], int(self.rows[i])) for d, i in zip(*query)]
+            for query in zip(distances, numbers)
+        ]
+
+
+def _read_split(folder, description):
+    """{column: values} of the rows of a split that have features."""
+    form = FORMATS[description["format"]]
+    shards = Shards(folder, description["split"], form.ending, description["rows"], description["rows_per_file"])
+    missing = shards.missing()
+    if missing:
+        raise ValueError(
+            f'"{folder}" is not complete: {len(missing)} of the {shards.count} files of "{description["split"]}" are missing, such as '
+            f"{os.path.basename(shards.path(missing[0]))}. Run keras-vit predict again, as before."
+        )
+    if not any(column.startswith("features[") for column in description["columns"]):
+        raise ValueError(
+            f'"{folder}" has no features, only {", ".join(description["columns"])}: run keras-vit predict with --answers=features.'
+        )
+    parts = []
+    for i in range(shards.count):
+        table, present = form.read(shards.path(i), ("features", "name", "row"))
+        good = present["features"]
+        if good.any():
+            parts.append({"features": table["features"], "name": table["name"][good], "row": table["row"][good]})
+    if not parts:
+        raise ValueError(f'"{folder}" has features of no image of "{description["split"]}": none could be read.')
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def read_index(folder: str | os.PathLike) -> Index:
+    """The features in a folder that `predict` has written, of all of its splits. Images that could not be read are left out.
+
+    Raises:
+        FileNotFoundError: if there are none.
+        ValueError: if files are missing, they have no features, or features of different models.
+    """
+    folder = os.path.expanduser(os.fspath(folder))
+    descriptions = read_descriptions(folder)
+    if not descriptions:
+        raise FileNotFoundError(
+            f'"{folder}" holds no features: write them with keras-vit predict --answers=features --output={folder}.'
+        )
+    if len({description["weights"] for description in descriptions}) > 1:
+        raise ValueError(f'"{folder}" holds features of different models. Write those of each into a folder of its own.')
+    with stage(f"Reading {folder}"):
+        tables = [_read_split(folder, description) for description in descriptions]
+    splits = [d["split"] for d, table in zip(descriptions, tables) for _ in table["name"]]
+    features, names, rows = (np.concatenate([table[name] for table in tables]) for name in ("features", "name", "row"))
+    return Index(features, names, splits, rows, descriptions)
+
+
+def features_of(model: Any, pixels: np.ndarray, batch_size: int = 64) -> np.ndarray:
+    """The features (n, d) of pixels (n, height, width, c)."""
+    answers = Answers(model, ("features",))
+    return np.concatenate([answers(pixels[i : i + batch_size])["features"] for i in range(0, len(pixels), batch_size)])
+
+
+def pixels_of(index: Index, found: Sequence[Neighbour]) -> list[np.ndarray]:
+    """What the model saw of neighbours, each (height, width, c) uint8, read from the data again.
+
+    Raises:
+        ValueError: if the data is not known, or has changed since.
+    """
+    pixels = {}
+    for split in {neighbour.split for neighbour in found}:
+        description = index.descriptions[split]
+        if "data" not in description:
+            raise ValueError(f'It is not written down where the images of "{split}" are: pass about={{"data": ...}} to predict.')
+        source = open_source(description["data"], split, description.get("data_dir"))
+        if digest(source) != description["names"]:
+            raise ValueError(f"{source.name} has changed since the features were written: write them again into another folder.")
+        numbers = sorted({neighbour.row for neighbour in found if neighbour.split == split})
+        batches = evaluation_batches(subset(source, numbers), description["preprocess"], 64, select=image_and_label)
+        images = [image for batch, *_ in batches for image in batch.numpy()]
+        pixels |= {(split, number): image for number, image in zip(numbers, images)}
+    return [pixels[neighbour.split, neighbour.row] for neighbour in found]

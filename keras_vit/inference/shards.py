@@ -1,0 +1,106 @@
+"""The files of a job over many images: which rows are in which, which are there, and that all of them are of the same job.
+
+A folder holds a job per split: train-00000-of-00005.parquet and so on, each file complete from the moment it is there, and _train.json, which
+says what the job is. Readers of tables leave names that begin with "_" out.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from keras_vit.io.atomic import write_bytes
+
+
+def file_stem(split: str) -> str:
+    """What the names of a split's files begin with: "train[:90%]" -> "train_to_90"."""
+    return re.sub(r"[^\w.\-]+", "_", split.replace(":", "_to_")).strip("_").replace("__", "_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """The files of a split's rows, in order.
+
+    Attributes:
+        folder: where they are, local or in a bucket.
+        split: text such as "train" or "train[:90%]".
+        ending: of their names, ".parquet".
+        size: the number of rows.
+        rows: in a file, at most.
+    """
+
+    folder: str
+    split: str
+    ending: str
+    size: int
+    rows: int
+
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return -(-self.size // self.rows)
+
+    def path(self, i: int) -> str:
+        """The path of file number `i`."""
+        return os.path.join(self.folder, f"{file_stem(self.split)}-{i:05d}-of-{self.count:05d}{self.ending}")
+
+    def range(self, i: int) -> range:
+        """The rows that file number `i` holds."""
+        return range(i * self.rows, min((i + 1) * self.rows, self.size))
+
+    def missing(self, part: tuple[int, int] = (0, 1)) -> list[int]:
+        """The numbers of the files that are not there, of those that belong to part (index, count): index, index + count, ..."""
+        index, count = part
+        there = {path.name for path in epath.Path(self.folder).glob(f"*{self.ending}")}
+        return [i for i in range(index, self.count, count) if os.path.basename(self.path(i)) not in there]
+
+
+def description_path(folder: str, split: str) -> str:
+    """The path of the JSON file that describes a split's job."""
+    return os.path.join(folder, f"_{file_stem(split)}.json")
+
+
+def read_descriptions(folder: str) -> list[dict[str, Any]]:
+    """What jobs the folder holds, by their JSON files; [] for none.
+
+    Raises:
+        ValueError: for a file that is none.
+    """
+    found = []
+    for path in sorted(epath.Path(folder).glob("_*.json")):
+        try:
+            found.append(json.loads(path.read_text()))
+        except ValueError as error:
+            raise ValueError(f'"{path}" does not describe a job of keras-vit predict: {error}.') from None
+    return found
+
+
+def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str, ...] = ()) -> None:
+    """Writes down what the job is, or makes sure that it is the one that the folder's files are of.
+
+    Args:
+        shards: its files.
+        description: what the job is, for JSON; where it differs from what was begun, the files would not belong together.
+        free: the keys of it that may differ.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    path = epath.Path(description_path(shards.folder, shards.split))
+    mend = "Give another folder, or delete that one."
+    given = json.loads(json.dumps(description))
+    if path.exists():
+        before = json.loads(path.read_text())
+        differs = [key for key in sorted({*before, *given} - set(free)) if before.get(key) != given.get(key)]
+        if differs:
+            words = "; ".join(f"{key} {before.get(key)!r}, now {given.get(key)!r}" for key in differs)
+            raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {mend}')
+        return
+    stray = [file.name for file in epath.Path(shards.folder).glob(f"{file_stem(shards.split)}-*{shards.ending}")]
+    if stray:
+        raise ValueError(f'"{shards.folder}" has {min(stray)}, and no {path.name} that says what it is. {mend}')
+    write_bytes(path, json.dumps(given, indent=1, ensure_ascii=False).encode())

@@ -1,0 +1,125 @@
+"""inference.neighbours and keras-vit search: the nearest by cosine, as NumPy finds them, in words and in a picture."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import every_weight
+
+from keras_vit.data import open_source
+from keras_vit.inference import predict
+from keras_vit.inference.neighbours import Index, features_of, pixels_of, read_index
+from keras_vit.inspection import figures
+from trainers import search
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = every_weight()
+    made.preprocessing = "decode|resize(16, 24)"
+    return made
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Nine images, and one that is cut short."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for i in range(9):
+        pixels = rng.normal(rng.uniform(30, 220, 3), 40, (20, 30, 3)).clip(0, 255)
+        (root / f"{i}.png").write_bytes(tf.io.encode_png(pixels.astype("uint8")).numpy())
+    (root / "broken.png").write_bytes((root / "0.png").read_bytes()[:60])
+    return root
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    model.save(path)
+    return str(path)
+
+
+def features(n, d=6):
+    return np.random.default_rng(0).normal(size=(n, d)).astype("float32")
+
+
+def test_the_nearest_are_those_of_numpy():
+    rows, queries = features(50), features(53)[50:]
+    index = Index(rows, [f"{i}.png" for i in range(50)], ["train"] * 50, range(50))
+    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
+    cosines = unit(queries) @ unit(rows).T
+    for found, expected in zip(index.nearest(queries, 4), cosines):
+        best = np.argsort(-expected)[:4]
+        assert [neighbour.row for neighbour in found] == best.tolist()
+        np.testing.assert_allclose([neighbour.similarity for neighbour in found], expected[best], atol=1e-6)
+    assert len(index.nearest(queries, 99)[0]) == 50
+
+
+def test_features_of_length_zero_are_like_nothing():
+    index = Index(np.concatenate([np.zeros((1, 6), "float32"), features(3)]), list("abcd"), ["train"] * 4, range(4))
+    [found] = index.nearest(features(1), 4)
+    assert found[0].similarity == pytest.approx(1) and [n.similarity for n in found if n.row == 0] == [0]
+
+
+def test_an_index_is_what_predict_wrote(model, photos, tmp_path):
+    source = open_source(f"images:{photos}", "train")
+    for kind in ("parquet", "tfrecord"):
+        predict(
+            model, source, tmp_path / kind, ("features",), batch_size=2, rows_per_file=4, format=kind, about={"data": source.name}
+        )
+        index = read_index(tmp_path / kind)
+        assert index.features.shape == (9, 32) and len(index.names) == 9  # without the one that cannot be read
+        path = str(photos / "3.png")
+        pixels = model.preprocess(path)
+        [found] = index.nearest(features_of(model, pixels[None]), 3)
+        assert found[0].name == path and found[0].similarity == pytest.approx(1, abs=1e-6)
+        shown = pixels_of(index, found)
+        np.testing.assert_array_equal(shown[0], pixels)
+        np.testing.assert_array_equal(shown[2], model.preprocess(found[2].name))
+
+
+def test_an_index_that_is_none_or_not_whole_is_refused(model, photos, tmp_path):
+    with pytest.raises(FileNotFoundError, match="keras-vit predict --answers=features"):
+        read_index(tmp_path)
+    source = open_source(f"images:{photos}", "train")
+    predict(model, source, tmp_path / "classes")
+    with pytest.raises(ValueError, match="has no features, only split, row, name, classes"):
+        read_index(tmp_path / "classes")
+    predict(model, source, tmp_path / "part", ("features",), batch_size=2, rows_per_file=2, part=(0, 2))
+    with pytest.raises(ValueError, match="2 of the 5 files .* are missing, such as train-00001-of-00005"):
+        read_index(tmp_path / "part")
+    predict(model, source, tmp_path / "own", ("features",))
+    other = every_weight()
+    other.get_layer("head").bias.assign([3, 2, 1])
+    with pytest.raises(ValueError, match="are of another model"):
+        read_index(tmp_path / "own").check_model(other)
+
+
+def test_data_that_has_changed_is_not_shown(model, photos, tmp_path):
+    source = open_source(f"images:{photos}", "train")
+    predict(model, source, tmp_path / "out", ("features",), about={"data": f"images:{photos.parent}"})
+    index = read_index(tmp_path / "out")
+    (photos.parent / "more.png").write_bytes((photos / "1.png").read_bytes())
+    with pytest.raises(ValueError, match="has changed since"):
+        pixels_of(index, index.nearest(features(1, 32), 1)[0])
+
+
+def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, capsys, monkeypatch):
+    values = {"model": saved, "data": f"images:{photos}", "split": "train", "data_dir": None, "index": str(tmp_path / "index")}
+    values |= {"output": str(tmp_path / "similar.png"), "neighbours": 3, "batch_size": 4}
+    monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), values))
+    search.main([str(photos / "3.png"), str(photos / "broken.png")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"Left out {photos / 'broken.png'}") and lines[1] == f"{photos / '3.png'}:"
+    assert len(lines) == 6 and str(photos / "3.png") not in "".join(lines[2:5])  # an image is not its own neighbour
+    assert tf.io.decode_png((tmp_path / "similar.png").read_bytes()).shape[2] == 4
+
+    again = {**values, "model": None, "data": None, "output": None}
+    monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), again))
+    search.main([str(photos / "3.png")])
+    assert capsys.readouterr().out.splitlines() == lines[1:5]
+
+
+def test_the_picture_shows_queries_and_neighbours():
+    image = np.zeros((8, 12, 3), "uint8")
+    one, two = (figures.neighbours([(image, [(0.5, image)] * 3)] * n) for n in (1, 2))
+    heights, widths = zip(*(tf.io.decode_png(png).shape[:2] for png in (one, two)))
+    assert heights[1] == pytest.approx(2 * heights[0], abs=2) and widths[0] == widths[1]

@@ -1,0 +1,270 @@
+"""inference.predict: a row for every image, as the model itself answers; and what was stopped ends as what was not."""
+
+import json
+import pathlib
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import tensorflow as tf
+from small_models import every_weight
+
+import keras_vit
+from keras_vit.data import from_arrays, open_source
+from keras_vit.data.sources.selection import digest, example_names, names_at, without
+from keras_vit.inference import predict
+from keras_vit.inference.shards import Shards, file_stem
+from keras_vit.inference.tables import FORMATS
+from trainers.prepare import prepare
+
+BROKEN = "broken.png"
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = every_weight()
+    made.preprocessing = "decode|resize(16, 24)"
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Eleven PNGs of two classes, and one that is cut short."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for i in range(11):
+        path = root / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(tf.io.encode_png(rng.integers(0, 256, (20, 30, 3), dtype="uint8")).numpy())
+    (root / "a" / BROKEN).write_bytes((root / "a" / "0.png").read_bytes()[:60])
+    return root
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    return open_source(f"folder:{folder}", "train")
+
+
+ALL = ("classes", "logits", "features")
+SIZES = {"batch_size": 2, "rows_per_file": 3}  # so that a file has 4 rows
+
+
+@pytest.fixture(scope="module")
+def whole(model, source, tmp_path_factory):
+    """(the folder of all rows, the report)."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, predict(model, source, out, ALL, **SIZES)
+
+
+def rows(out):
+    """The rows in a folder of Parquet files, as any reader of tables sees them."""
+    return pyarrow.parquet.read_table(out).to_pylist()
+
+
+def files(out):
+    return {path.name: path.read_bytes() for path in pathlib.Path(out).iterdir() if path.name[0] != "_"}
+
+
+def test_every_image_has_a_row_in_the_order_of_the_source(whole, source):
+    out, report = whole
+    found = rows(out)
+    assert [row["name"] for row in found] == example_names(source)
+    assert [row["row"] for row in found] == list(range(12)) and {row["split"] for row in found} == {"train"}
+    assert report.rows == 12 and report.files == (3, 0, 3)
+    assert sorted(files(out)) == [f"train-0000{i}-of-00003.parquet" for i in range(3)]
+
+
+def test_the_answers_are_those_of_the_model(whole, model, source):
+    for row in rows(whole[0]):
+        if row["name"].endswith(BROKEN):
+            continue
+        [answer] = [model.classify(row["name"], verbose=0)]
+        assert row["classes"] == [guess.name for guess in answer]
+        np.testing.assert_allclose(row["probabilities"], [guess.probability for guess in answer], atol=1e-6)
+        image = model.preprocess(row["name"])[None]
+        np.testing.assert_allclose(row["logits"], model.predict(image, verbose=0)[0], atol=1e-5)
+        pooled = keras_vit.Model(model.input, model.features).predict(image, verbose=0)[0]
+        np.testing.assert_allclose(row["features"], pooled, atol=1e-5)
+        assert source.class_names[row["label"]] == pathlib.Path(row["name"]).parent.name and row["error"] is None
+
+
+def test_an_image_that_cannot_be_read_has_a_row_that_says_why(whole):
+    [row] = [row for row in rows(whole[0]) if row["error"]]
+    assert row["name"].endswith(BROKEN) and "PNG" in row["error"]
+    assert all(row[name] is None for name in (*ALL, "probabilities", "label"))
+    assert list(whole[1].broken) == [row["name"]]
+
+
+def test_both_formats_hold_the_same(whole, model, source, tmp_path):
+    predict(model, source, tmp_path, ALL, format="tfrecord", **SIZES)
+    names = ("row", "name", "label", "classes", "probabilities", "logits", "features", "error")
+    for parquet, record in zip(sorted(whole[0].glob("*.parquet")), sorted(tmp_path.glob("*.tfrecord"))):
+        one, other = (FORMATS[kind].read(str(path), names) for kind, path in (("parquet", parquet), ("tfrecord", record)))
+        for name in names:
+            np.testing.assert_array_equal(one[1][name], other[1][name])
+            np.testing.assert_array_equal(one[0][name], other[0][name])
+
+
+class Stopped(Exception):
+    pass
+
+
+def stopping(monkeypatch, after):
+    """Lets the writing of a Parquet file stop the job after so many."""
+    write, done = FORMATS["parquet"].write, []
+
+    def stop(*args):
+        if len(done) == after:
+            raise Stopped
+        write(*args)
+        done.append(args[0])
+
+    monkeypatch.setitem(FORMATS, "parquet", FORMATS["parquet"].__class__(".parquet", stop, FORMATS["parquet"].read))
+
+
+def test_a_job_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(Stopped):
+            stopping(patch, after=1)
+            predict(model, source, tmp_path, ALL, **SIZES)
+    report = predict(model, source, tmp_path, ALL, **SIZES)
+    assert report.rows == 4 and report.files == (1, 2, 3)
+    assert files(tmp_path) == files(whole[0])
+    assert predict(model, source, tmp_path, ALL, **SIZES).rows == 0
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "_train.json" and len(list(tmp_path.iterdir())) == 4
+
+
+def test_parts_are_together_the_whole(whole, model, source, tmp_path):
+    reports = [predict(model, source, tmp_path, ALL, part=(i, 2), **SIZES) for i in (1, 0)]
+    assert [report.files for report in reports] == [(1, 0, 3), (2, 0, 3)] and files(tmp_path) == files(whole[0])
+
+
+def test_rows_of_another_job_are_never_mixed_in(whole, model, source, folder, tmp_path):
+    out = str(tmp_path)
+    predict(model, source, out, **SIZES)
+    with pytest.raises(
+        ValueError, match=r"holds rows of another job: batch_size 2, now 4; rows_per_file 4, now 4|batch_size 2, now 4"
+    ):
+        predict(model, source, out, batch_size=4, rows_per_file=3)
+    with pytest.raises(ValueError, match="columns .*classes.*, now .*features"):
+        predict(model, source, out, ("features",), **SIZES)
+    other = every_weight(classes=3, depth=1)
+    other.preprocessing = model.preprocessing
+    other.get_layer("head").bias.assign([1, 2, 3])
+    with pytest.raises(ValueError, match="another job: weights"):
+        predict(other, source, out, **SIZES)
+    with pytest.raises(ValueError, match="another job: names"):
+        predict(model, without(source, ["a/0.png"]), out, **SIZES)
+    (tmp_path / "_train.json").unlink()
+    with pytest.raises(ValueError, match=r"has train-00000-of-00003.parquet, and no _train.json"):
+        predict(model, source, out, **SIZES)
+
+
+def test_splits_share_a_folder(model, source, tmp_path):
+    for split in ("train[:50%]", "train[50%:]"):
+        predict(model, open_source(source.name, split), tmp_path, split=split, **SIZES)
+    assert {name.partition("-")[0] for name in files(tmp_path)} == {"train_to_50", "train_50_to"}
+    assert [row["split"] for row in rows(tmp_path)].count("train[:50%]") == 6
+
+
+@pytest.mark.parametrize(
+    "split, stem", [("train", "train"), ("test[100:200]", "test_100_to_200"), ("train[:90%]", "train_to_90")]
+)
+def test_splits_have_names_of_files(split, stem):
+    assert file_stem(split) == stem
+
+
+def test_records_have_rows_too(model, tmp_path):
+    images = from_arrays(np.random.default_rng(0).integers(0, 256, (10, 16, 24, 3), dtype="uint8"), np.arange(10) % 2)
+    prepare(images, str(tmp_path / "records"), "x", "train", 3)
+    records = open_source(f"tfrecord:{tmp_path}/records", "train[2:9]")
+    predict(model, records, tmp_path / "out", ("classes",), batch_size=2, rows_per_file=2)
+    found = rows(tmp_path / "out")
+    assert [row["name"] for row in found] == example_names(records) and len(found) == 7
+    labels = [int(example["label"]) for example in records.ordered().as_numpy_iterator()]
+    assert [row["label"] for row in found] == labels
+
+
+def test_names_at_are_the_names_there(model, tmp_path):
+    images = from_arrays(np.zeros((10, 8, 8, 3), "uint8"), np.arange(10) % 2)
+    prepare(images, str(tmp_path), "x", "train", 3)
+    records = open_source(f"tfrecord:{tmp_path}", "train")
+    some = without(records, example_names(records)[3:5])
+    for source in (images, records, some):
+        assert names_at(source, [0, 2, 5, 7]) == [example_names(source)[i] for i in (0, 2, 5, 7)]
+    assert len({digest(records), digest(some), digest(images)}) == 3
+
+
+def test_pixels_without_labels_have_answers(model, tmp_path):
+    (tmp_path / "more").mkdir()
+    for i in range(3):
+        (tmp_path / "more" / f"{i}.png").write_bytes(tf.io.encode_png(np.full((9, 9, 3), 80 * i, "uint8")).numpy())
+    predict(model, open_source(f"images:{tmp_path}/more", "train"), tmp_path / "out", ("features",))
+    assert set(rows(tmp_path / "out")[0]) == {"split", "row", "name", "features", "error"}
+
+
+def test_where_no_image_can_be_read_every_row_says_so(model, tmp_path):
+    (tmp_path / "more").mkdir()
+    for i in range(3):
+        (tmp_path / "more" / f"{i}.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    source = open_source(f"images:{tmp_path}/more", "train")
+    for kind in FORMATS:
+        predict(model, source, tmp_path / kind, ("classes", "features"), format=kind)
+        [path] = [path for path in (tmp_path / kind).iterdir() if path.suffix == f".{kind}"]
+        table, present = FORMATS[kind].read(str(path), ("features", "error"))
+        assert not present["features"].any() and present["error"].all() and len(table["error"]) == 3
+    with pytest.raises(ValueError, match="More than 1 examples cannot be used"):
+        predict(model, source, tmp_path / "limited", broken_limit=1)
+
+
+def test_what_a_model_cannot_answer_is_refused(model, source, tmp_path):
+    headless = every_weight(classes=None)
+    headless.preprocessing = model.preprocessing
+    with pytest.raises(ValueError, match="has no classes: take features"):
+        predict(headless, source, tmp_path)
+    assert predict(headless, source, tmp_path, ("features",)).rows == 12
+    with pytest.raises(ValueError, match=r'no answer "feature"\. Did you mean "features"'):
+        predict(model, source, tmp_path, ("feature",))
+    with pytest.raises(ValueError, match=r'no format "parket"\. Did you mean "parquet"'):
+        predict(model, source, tmp_path, format="parket")
+    with pytest.raises(ValueError, match=r"gives images of \(8, 8, 3\), the model takes \(16, 24, 3\)"):
+        predict(model, source, tmp_path, preprocess="decode|resize(8, 8)")
+    with pytest.raises(ValueError, match=r"part=\(2, 2\): expected an index from 0 to 1"):
+        predict(model, source, tmp_path, part=(2, 2))
+    untrained = keras_vit.ViT("Ti/8", image_size=(16, 24), depth=1, width=32, heads=2, classes=3)
+    with pytest.raises(ValueError, match="head is all zeros"):
+        predict(untrained, source, tmp_path / "untrained")
+
+
+def test_answers_that_are_not_finite_stop_the_job(source, tmp_path):
+    model = every_weight()
+    model.get_layer("head").bias.assign([np.nan, 0, 0])
+    with pytest.raises(FloatingPointError, match="logits are not finite"):
+        predict(model, source, tmp_path)
+    assert not files(tmp_path)
+
+
+def test_the_encoder_of_a_model_of_pre_training_has_features(source, tmp_path):
+    sizes = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2}
+    model = keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes)
+    encoder = model.get_encoder()
+    with pytest.raises(ValueError, match="has no classes"):
+        predict(model, source, tmp_path)
+    predict(model, source, tmp_path, ("features",), preprocess="decode|resize(16, 16)")
+    image = encoder.preprocess(rows(tmp_path)[0]["name"])[None]
+    expected = keras_vit.Model(encoder.input, encoder.features).predict(image, verbose=0)[0]
+    np.testing.assert_allclose(rows(tmp_path)[0]["features"], expected, atol=1e-5)
+
+
+def test_files_say_what_wrote_them(whole):
+    about = json.loads(pyarrow.parquet.read_schema(next(whole[0].glob("*.parquet"))).metadata[b"keras_vit"])
+    assert (
+        about["preprocess"] == "decode|resize(16, 24)"
+        and about["columns"][-1] == "error"
+        and about == json.loads((whole[0] / "_train.json").read_text())
+    )
+
+
+def test_shards_hold_every_row_once():
+    shards = Shards("nowhere", "train", ".parquet", 10, 4)
+    assert [list(shards.range(i)) for i in range(shards.count)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert shards.missing((1, 2)) == [1] and shards.missing() == [0, 1, 2]

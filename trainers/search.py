@@ -1,0 +1,116 @@
+"""Finds the images of a data set that are most like given ones, by a model's features, and shows them in a picture.
+
+    python -m trainers.search cat.jpg dog.jpg --model=dino/vits16 --data=images:PHOTOS --index=features --output=similar.png
+    python -m trainers.search another.jpg --index=features --output=similar.png
+
+The first command writes the features of all images of --data into the folder --index, as `predict` does, where they are missing; the second searches
+in what is there, with the model that made it. The most similar are printed, with the cosine of their features, and drawn in --output.
+"""
+
+import os
+
+from . import flags
+
+
+def _index(values, folder):
+    """(model, index) that the flags name; features that are missing are written."""
+    import keras_vit
+    from keras_vit.data import open_source
+    from keras_vit.inference import predict
+    from keras_vit.inference.neighbours import read_index
+    from keras_vit.io.progress import stage
+
+    if values.data is None:
+        index = read_index(folder)
+        name = values.model or next(iter(index.descriptions.values())).get("model")
+        if name is None:
+            raise ValueError(f'"{folder}" does not say which model made its features: give --model.')
+        with stage(f"Loading {name}"):
+            model = keras_vit.load(name)
+    else:
+        if values.model is None:
+            raise ValueError("--data needs --model, which makes the features.")
+        sources = {split.strip(): open_source(values.data, split.strip(), values.data_dir) for split in values.split.split(",")}
+        with stage(f"Loading {values.model}"):
+            model = keras_vit.load(values.model)
+        about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
+        for split, source in sources.items():
+            predict(model, source, folder, ("features",), split=split, batch_size=values.batch_size, about=about)
+        index = read_index(folder)
+    index.check_model(model)
+    return model, index
+
+
+def _without_itself(found, path, k):
+    """The `k` best of the neighbours, without the image in the file `path`."""
+    own = os.path.realpath(path)
+    return [neighbour for neighbour in found if os.path.realpath(neighbour.name) != own][:k]
+
+
+def _write_picture(path, pixels, found, index):
+    """Writes the picture of the queries' pixels and their neighbours."""
+    from keras_vit.inference.neighbours import pixels_of
+    from keras_vit.inspection import figures
+    from keras_vit.io.atomic import write_bytes
+
+    images = iter(pixels_of(index, [neighbour for row in found for neighbour in row]))
+    rows = [(query, [(n.similarity, next(images)) for n in row]) for query, row in zip(pixels, found)]
+    write_bytes(path, figures.neighbours(rows))
+    print(f"Drawn in {path}.")
+
+
+def _check_output(path):
+    """Refuses a name for the picture that is none of a PNG, and a folder that cannot be written to."""
+    from keras_vit.io.atomic import check_folder
+
+    if not path.lower().endswith(".png"):
+        raise ValueError(f"--output={path}: expected the name of a PNG file, such as similar.png.")
+    check_folder(os.path.dirname(os.path.abspath(path)))
+
+
+def main(images):
+    from keras_vit.inference.neighbours import features_of
+    from keras_vit.inspection.photographs import find_images, read_images
+    from keras_vit.io.progress import shown, stage
+
+    values = flags.FLAGS
+    if not images:
+        raise ValueError("Give at least one image to search for.")
+    if values.output:
+        _check_output(values.output)
+    paths = [path for image in images for path in find_images(image)]
+    with shown():
+        model, index = _index(values, os.path.expanduser(values.index))
+        with stage("Reading the images", len(paths), "images") as work:
+            pixels, read, failed = read_images(model, paths, work.advance)
+        for path, why in failed.items():
+            print(f"Left out {path}: {why}")
+        if not read:
+            raise ValueError(f"None of the {len(paths)} images to search for can be read.")
+        with stage("Searching"):
+            found = index.nearest(features_of(model, pixels), values.neighbours + 1)
+    found = [_without_itself(row, path, values.neighbours) for row, path in zip(found, read)]
+    for path, row in zip(read, found):
+        print(f"{path}:")
+        print("\n".join(f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in row))
+    if values.output:
+        _write_picture(values.output, pixels, found, index)
+
+
+def run():
+    flags.string("index", None, "The folder of the features, as predict --answers=features writes it.", required=True)
+    flags.string("model", None, "The model; by default the one that made the features.")
+    flags.string(
+        "data", None, "The images to search in, if the folder has no features yet: images:PATH, a tensorflow-datasets name..."
+    )
+    flags.string("split", "train", "The split of --data, or several joined by commas.")
+    flags.string("output", None, "The picture, a PNG file; by default none.")
+    flags.integer("neighbours", 8, "How many similar images are found for each.", lowest=1)
+    flags.integer("batch_size", 64, "Images at once.", lowest=1)
+    flags.only_with("split", "data", bool, "--data")
+    flags.define_data_dir()
+    flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns")
+
+
+if __name__ == "__main__":
+    run()
