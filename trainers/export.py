@@ -6,7 +6,8 @@
 
 --model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format: tf_saved_model; onnx
 or litert (one file, in floats or with --quantization; int8_static learns the ranges of values from --calibration_images of --calibration); timm or
-huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file).
+huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file). --class_names=names.txt names the classes of a model that
+does not know their names.
 """
 
 from absl import logging

@@ -4,7 +4,8 @@
     python -m trainers.serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
 
 Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its name in addresses and
-"=" if it should have another one. docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs keras-vit[serve].
+"=" if it should have another one. --class_names=names.txt names the classes of a model that does not know their names.
+docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs keras-vit[serve].
 """
 
 import os
