@@ -40,7 +40,6 @@ _ELSEWHERE = {
     "embed": "predict",
     "upload": "share",
     "publish": "share",
-    "plan": "pretrain --dry_run",
 }
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 

@@ -283,7 +283,7 @@ def load(
     path: str | os.PathLike,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | str | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
     head: str = "keep",
     resample: str | None = None,
     names: Sequence[tuple[str, str | None]] | None = None,
