@@ -31,6 +31,7 @@ ALLOWED = {
         "io",
         "checkpoints",
         "data",
+        "distribution",
         "evaluation",
         "inspection",
         "layers",
