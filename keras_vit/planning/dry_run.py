@@ -110,7 +110,7 @@ def without_values():
         keras.backend.clear_session()  # also clears the list of variables that get their values when the scope ends
 
 
-def _as_initialised(config):
+def as_initialised(config):
     """(a copy of the config without a checkpoint, a remark). If config.init is a run directory, the copy describes its model."""
     copy = config.copy_and_resolve_references()
     copy.init = ""
@@ -263,7 +263,7 @@ def planned_run(config, datasets, examples=None, classes=None, data_dir=None):
     check_config(config)
     train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
     resolved = resolve(config, train.size)
-    copy, remark = _as_initialised(config)
+    copy, remark = as_initialised(config)
     task = find_task(config.task)(copy)
     task.check_config()
     made = evaluators(resolved["evals"]).values()  # refuses unknown ones; a task's file may register its own
