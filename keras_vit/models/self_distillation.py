@@ -74,7 +74,10 @@ def _student(encoder, head, local_size, local_crops):
     views = [_views(head(encoder(_rows(crops["global"]))), GLOBAL)]
     if local_crops:
         crops["local"] = keras.Input((local_crops, *local_size, encoder.channels), name="local")
-        small = at_size(encoder, local_size, f"{encoder.name}_local")
+        try:
+            small = at_size(encoder, local_size, f"{encoder.name}_local")
+        except ValueError as error:
+            raise ValueError(f"DINO: local_size={local_size}: {error}") from None
         views.append(_views(head(small(_rows(crops["local"]))), local_crops))
     return crops, views
 

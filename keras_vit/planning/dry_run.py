@@ -22,6 +22,7 @@ from keras_vit.io.json_file import read_json
 from keras_vit.io.logs import quiet
 from keras_vit.models.bit import make_bit_spec
 from keras_vit.models.spec import make_spec
+from keras_vit.models.whitening import first_layer
 from keras_vit.planning import counting
 from keras_vit.planning.flops import training_flops
 from keras_vit.planning.model_counts import count
@@ -295,6 +296,8 @@ def planned_run(config, datasets, examples=None, classes=None, data_dir=None):
         model = task.model(train)
         loss = task.loss(train)
         task.mixing(model)  # refuses a wrong alpha
+        if config.get("whiten"):
+            first_layer(model)  # refuses a model without one to whiten
     _check_evaluators(made, model)
     loss = f"{resolved['loss']['name']} loss" if "loss.name" in task.reads else _name(loss)
     return PlannedRun(train, held_out, resolved, model, remark, loss, task.select)

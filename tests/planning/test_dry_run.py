@@ -195,6 +195,7 @@ def test_versions_of_a_dataset_are_known_by_its_name():
         ({"loss.class_weights": "1,2"}, 'class_weights="1,2": expected "balanced" or 10 numbers'),
         ({"evals": {"few_shot": {"shots": (1,)}}}, "needs data to fit on: give its source"),
         ({"total": 0}, "The run has no steps: --config.total"),
+        ({"whiten": 100, "model.patch_norm": True}, "has no first layer to whiten"),
     ],
 )
 def test_what_a_run_would_refuse_is_refused(change, message):
