@@ -67,7 +67,7 @@ class NearestNeighbours(FeatureEvaluator):
     k: int = 20
     temperature: float = 0.07
 
-    def check(self, splits: FeatureSplits) -> None:
+    def __post_init__(self):
         if overlap(self.train, self.test):
             raise ValueError(
                 f'knn: the splits train="{self.train}" and test="{self.test}" share images, each of which would be its own nearest neighbour. '
