@@ -82,6 +82,17 @@ def _student(encoder, head, local_size, local_crops):
     return crops, views
 
 
+def _check(encoder, **rates):
+    """Refuses anything but a ViT or BiT without classes, and rates out of [0, 1]."""
+    if not isinstance(encoder, Classifier) or encoder.classes is not None:
+        raise ValueError(
+            f'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got {encoder!r}.'
+        )
+    for key, value in rates.items():
+        if not 0 <= number(value, f"DINO: {key}") <= 1:
+            raise ValueError(f"DINO: {key} must be in [0, 1], got {value!r}.")
+
+
 @serializable
 class DINO(Model):
     """Learns features without labels: `DINO(encoder, steps=...)`, then compile and fit on crops; `get_encoder()` is what was learned.
@@ -138,13 +149,7 @@ class DINO(Model):
         frozen_steps: int = 0,
         name: str = "dino",
     ):
-        if not isinstance(encoder, Classifier) or encoder.classes is not None:
-            raise ValueError(
-                f'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got {encoder!r}.'
-            )
-        for key, value in (("momentum", momentum), ("center_momentum", center_momentum)):
-            if not 0 <= number(value, f"DINO: {key}") <= 1:
-                raise ValueError(f"DINO: {key} must be in [0, 1], got {value!r}.")
+        _check(encoder, momentum=momentum, center_momentum=center_momentum)
         self._steps, self._momentum = integer(steps, "DINO: steps"), momentum
         self._frozen_steps = integer(frozen_steps, "DINO: frozen_steps", least=0)
         policy = encoder.dtype_policy

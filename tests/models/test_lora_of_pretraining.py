@@ -1,5 +1,8 @@
 """LoRA of models for pre-training: in their encoder, as the encoder alone has it; trained, saved and merged with what stands above it."""
 
+import json
+import zipfile
+
 import keras
 import numpy as np
 import pytest
@@ -101,3 +104,19 @@ def test_a_quantised_imagegpt_is_saved_as_it_is(tmp_path):
     loaded = keras_vit.load(tmp_path / "m.keras")
     assert loaded.get_layer("block_00").attention.query.quantization_mode == "int8"
     np.testing.assert_array_equal(loaded.predict(images, verbose=0), model.predict(images, verbose=0))
+
+
+def test_a_rank_that_its_file_cannot_have_is_refused(tmp_path):
+    model, *_ = made("masked")
+    enable_lora(model, 2)
+    model.save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as good, zipfile.ZipFile(tmp_path / "altered.keras", "w") as altered:
+        for name in good.namelist():
+            data = good.read(name)
+            if name == "config.json":
+                config = json.loads(data)
+                config["config"]["lora"][QUERY] = (2**40, 2**40)
+                data = json.dumps(config).encode()
+            altered.writestr(name, data)
+    with pytest.raises(ValueError, match="lora should say how|LoRA of higher rank than its file has values"):
+        keras_vit.load(tmp_path / "altered.keras")
