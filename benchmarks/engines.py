@@ -41,12 +41,12 @@ def _file(model, folder, format, quantization, calibration):
 
 def _forms(model, half, folder, calibration):
     """{name: (function from pixels to logits, bytes)}; `half` is the model in bfloat16."""
-    from keras_vit.serving.single_file import FILES
+    from keras_vit.serving.single_file import QUANTIZATIONS
 
     weights = 4 * model.count_params()
     forms = {BASE: (_tensorflow(model), weights), "TensorFlow bfloat16": (_tensorflow(half), weights)}
     for format, engine in ENGINES.items():
-        for how in (None, *FILES[format].quantizations):
+        for how in (None, *QUANTIZATIONS):
             pixels = calibration if how == "int8_static" else None
             forms[f"{engine} {how or 'float32'}"] = _file(model, folder, format, how, pixels)
     return forms

@@ -12,6 +12,7 @@ if not _typing.TYPE_CHECKING:  # before Keras is imported
 
 from keras_vit import layers
 from keras_vit.checkpoints import list_models, load, save
+from keras_vit.checkpoints.save import register_sharer as _register_sharer
 from keras_vit.distribution import strategy
 from keras_vit.models import (
     DINO,
@@ -48,8 +49,15 @@ __all__ = [
     "strategy",
 ]
 
+
+@_register_sharer
+def _share(model, address, **options):
+    """What `save` does for hf:// and kaggle://; imported then."""
+    return _importlib.import_module("keras_vit.sharing").share(model, address, **options)
+
+
 # Subpackages that are imported when first used, as attributes: importing keras_vit stays quick.
-_SUBPACKAGES = ("data", "distribution", "evaluation", "inference", "inspection", "optim", "planning", "runs", "tasks")
+_SUBPACKAGES = ("data", "distribution", "evaluation", "inference", "inspection", "optim", "planning", "runs", "sharing", "tasks")
 
 if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
     from keras_vit import checkpoints as checkpoints
@@ -63,6 +71,7 @@ if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
     from keras_vit import planning as planning
     from keras_vit import runs as runs
     from keras_vit import serving as serving
+    from keras_vit import sharing as sharing
     from keras_vit import tasks as tasks
     from keras_vit import training as training
 else:

@@ -31,6 +31,7 @@ ALLOWED = {
         "io",
         "checkpoints",
         "data",
+        "distribution",
         "evaluation",
         "inspection",
         "layers",
@@ -40,6 +41,7 @@ ALLOWED = {
         "tasks",
         "training",
     },
+    "sharing": {"io", "checkpoints", "evaluation", "inspection", "models", "planning", "runs", "serving", "tasks"},
 }
 
 

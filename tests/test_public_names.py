@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 
-ROOMS = ("data", "distribution", "evaluation", "inspection", "optim", "planning", "runs", "tasks")
+ROOMS = ("data", "distribution", "evaluation", "inspection", "optim", "planning", "runs", "sharing", "tasks")
 
 
 def test_every_public_name_is_there_and_listed():

@@ -12,6 +12,7 @@ from .light import VERSION, did_you_mean, drop_output
 VERBS = (
     "pretrain",
     "finetune",
+    "plan",
     "evaluate",
     "probe",
     "vtab",
@@ -21,6 +22,7 @@ VERBS = (
     "label",
     "inspect",
     "export",
+    "share",
     "serve",
     "prepare",
     "deduplicate",
@@ -36,7 +38,8 @@ _ELSEWHERE = {
     "test": "evaluate",
     "infer": "predict",
     "embed": "predict",
-    "plan": "pretrain --dry_run",
+    "upload": "share",
+    "publish": "share",
 }
 _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 

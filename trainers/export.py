@@ -6,7 +6,8 @@
 
 --model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format: tf_saved_model; onnx
 or litert (one file, in floats or with --quantization; int8_static learns the ranges of values from --calibration_images of --calibration); timm or
-huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file).
+huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file). --class_names=names.txt names the classes of a model that
+does not know their names.
 """
 
 from absl import logging
@@ -59,7 +60,7 @@ def export(values):
         check_quantization(values.format, values.quantization, values.calibration)
     check_folder(epath.Path(values.output).parent)
     with stage(f"Loading {values.model}"):
-        model = keras_vit.load(values.model)
+        model = keras_vit.load(values.model, class_names=values.class_names)
     with stage(f"Exporting to {values.output}"), quiet():
         if values.format in FORMATS:
             keras_vit.save(model, values.output, format=values.format)
@@ -75,15 +76,18 @@ def run():
         "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")
+    flags.string(
+        "class_names",
+        None,
+        'A file with the names of the classes, one a line, or "imagenet"; by default those that the model knows.',
+    )
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string(
         "activation",
         None,
         "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else softmax.",
     )
-    flags.string(
-        "quantization", None, "For onnx and litert: int8_weights, int8_dynamic or, for onnx, int8_static; by default floats."
-    )
+    flags.string("quantization", None, "For onnx and litert: int8_weights, int8_dynamic or int8_static; by default floats.")
     flags.string(
         "calibration", None, "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE."
     )

@@ -4,16 +4,19 @@
     python -m trainers.serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
 
 Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its name in addresses and
-"=" if it should have another one. docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs keras-vit[serve].
+"=" if it should have another one. --class_names=names.txt names the classes of a model that does not know their names.
+docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs keras-vit[serve].
 """
 
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 from absl import logging
 
 from . import flags
+from .light import did_you_mean
 
 
 def named(argument: str) -> tuple[str, str]:
@@ -21,8 +24,31 @@ def named(argument: str) -> tuple[str, str]:
     name, equals, model = argument.partition("=")
     if equals and re.fullmatch(r"[\w.-]+", name):
         return name, model
-    last = pathlib.PurePosixPath(argument.rstrip("/")).name
+    last = pathlib.PurePosixPath(argument).name
+    last = last if last.strip(".") else pathlib.Path(argument).resolve().name  # of "." the folder's own
     return re.sub(r"[^\w.-]", "_", last.removesuffix(".keras").removesuffix(".safetensors").removesuffix(".npz")), argument
+
+
+def names_of_classes(text: str | None, models: Sequence[str]) -> dict[str, str]:
+    """{model: its names, as keras_vit.load takes them} of --class_names=FILE for one model, or =MODEL=FILE,MODEL=FILE.
+
+    Raises:
+        ValueError: if it is not said of which model the names are.
+    """
+    if text is None:
+        return {}
+    if len(models) == 1 and not text.startswith(f"{models[0]}="):
+        return {models[0]: text}
+    found = {}
+    for part in text.split(","):
+        model, equals, file = part.partition("=")
+        if not equals or model not in models:
+            hint = did_you_mean(model, models) if equals else ""
+            raise ValueError(
+                f'--class_names={text}: expected MODEL=FILE, several with commas between them, got "{part}".{hint} Models: {", ".join(models)}.'
+            )
+        found[model] = file
+    return found
 
 
 def _key(values):
@@ -39,24 +65,35 @@ def _key(values):
     return key
 
 
-def _served(arguments, values):
+def _paths(arguments):
+    """{name in addresses: what keras_vit.load takes}.
+
+    Raises:
+        ValueError: if there are no models, or two with one name.
+    """
+    if not arguments:
+        raise ValueError("Give at least one model, such as deit/tiny or a run directory.")
+    names = [named(argument) for argument in arguments]
+    twice = sorted({name for name, _ in names if [n for n, _ in names].count(name) > 1})
+    if twice:
+        raise ValueError(f'Two models have the name "{twice[0]}" in addresses: write NAME=MODEL.')
+    return dict(names)
+
+
+def _served(paths, class_names, values):
     """The models, loaded.
 
     Raises:
-        ValueError: if two have one name, or one cannot be served.
+        ValueError: if one cannot be served.
     """
     import keras_vit
     from keras_vit.io.progress import stage
     from keras_vit.serving.http.served import Served
 
-    names = [named(argument) for argument in arguments]
-    twice = sorted({name for name, _ in names if [n for n, _ in names].count(name) > 1})
-    if twice:
-        raise ValueError(f'Two models have the name "{twice[0]}" in addresses: write NAME=MODEL.')
     models = []
-    for name, path in names:
+    for name, path in paths.items():
         with stage(f"Loading {path}"):
-            model = keras_vit.load(path)
+            model = keras_vit.load(path, class_names=class_names.get(name))
         try:
             models.append(Served(name, model, values.top_k, values.activation, values.megapixels))
         except ValueError as error:
@@ -66,20 +103,20 @@ def _served(arguments, values):
 
 def serve(arguments, values):
     """Serves until SIGTERM or SIGINT, and then finishes what was begun."""
+    paths, key = _paths(arguments), _key(values)
+    class_names = names_of_classes(values.class_names, tuple(paths))
     try:
         from keras_vit.serving.http.app import application
         from keras_vit.serving.http.bodies import Limits
-        from keras_vit.serving.http.run import in_address, run
+        from keras_vit.serving.http.run import bind, in_address, run
     except ImportError as error:
         raise ImportError(f"{error.name} is not installed: pip install keras-vit[serve]") from None
-    if not arguments:
-        raise ValueError("Give at least one model, such as deit/tiny or a run directory.")
-    limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds)
-    app = application(
-        _served(arguments, values), limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, _key(values)
-    )
-    logging.info("http://%s:%d/ serves %s.", in_address(values.host), values.port, ", ".join(app.state.service.models))
-    run(app, values.host, values.port, values.drain_seconds, values.seconds)
+    with bind(values.host, values.port) as bound:  # before the models, which take their time
+        limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds)
+        models = _served(paths, class_names, values)
+        app = application(models, limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, key)
+        logging.info("http://%s:%d/ serves %s.", in_address(values.host), values.port, ", ".join(paths))
+        run(app, bound, values.drain_seconds, values.seconds)
 
 
 def main(arguments):
@@ -94,6 +131,12 @@ def run():
     flags.integer("port", 8501, "The port to listen at.", lowest=1, highest=65_535)
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string("activation", None, "softmax or sigmoid, from logits to probabilities; by default the model's own.")
+    flags.string(
+        "class_names",
+        None,
+        'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by default those that '
+        "the models know.",
+    )
     flags.string("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
     flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
     flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)

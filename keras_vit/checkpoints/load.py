@@ -81,6 +81,10 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
         from keras_vit.checkpoints.fetch.hub import download_repository
 
         return download_repository(text), options
+    if text.startswith("kaggle://"):
+        from keras_vit.checkpoints.fetch.kaggle import download_variation
+
+        return download_variation(text), options
     if text.startswith(("https://", "http://", "gs://")):
         from keras_vit.checkpoints.fetch.download import download
 
@@ -279,7 +283,7 @@ def load(
     path: str | os.PathLike,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | str | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
     head: str = "keep",
     resample: str | None = None,
     names: Sequence[tuple[str, str | None]] | None = None,
@@ -293,7 +297,8 @@ def load(
     with names of its own is read by rules for `names`. Published ImageNet-1k models know the names of their classes.
 
     Args:
-        path: a file or folder; a name in the catalogue (`keras_vit.list_models()`); https://, gs:// or hf://owner/name.
+        path: a file or folder; a name in the catalogue (`keras_vit.list_models()`); https://, gs://,
+            hf://owner/name or kaggle://owner/model/keras/variation.
         image_size, classes, class_names, head: see checkpoints.transfer.
         resample: how positions are resampled: "google", "timm", "bicubic", "bilinear" or "flexivit"; None for the method of the code
             that the checkpoint comes from.

@@ -6,7 +6,8 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypedDict, TypeVar, Unpack
 
 import keras
 import numpy as np
@@ -23,6 +24,25 @@ from keras_vit.models.model_and_path import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment
+PLACES = ("hf://", "kaggle://")  # addresses where models are shared
+_SHARERS: list[Callable] = []
+_Sharer = TypeVar("_Sharer", bound=Callable)
+
+
+class Sharing(TypedDict, total=False):
+    """The options of keras_vit.sharing.share, for type checkers."""
+
+    license: str
+    run: str | os.PathLike | None
+    private: bool
+    images: bool
+    untrained: bool
+
+
+def register_sharer(share: _Sharer) -> _Sharer:
+    """Makes `share` what `save` calls for an address of PLACES, since checkpoints do not import what makes cards. A decorator."""
+    _SHARERS[:] = [share]
+    return share
 
 
 @contextlib.contextmanager
@@ -155,22 +175,41 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], arguments: Mappin
                 json.dump(content, file, indent=2)
 
 
-def save(model: keras.Model, path: str | os.PathLike, format: str | None = None) -> None:
+def _share(model, address, format, sharing):
+    """Shares a model at an address of PLACES.
+
+    Raises:
+        ValueError: if a format is asked for, or as keras_vit.sharing.share does.
+    """
+    if format is not None:
+        raise ValueError(f'"{address}" gets the model in every format that others read: leave format="{format}" out.')
+    _SHARERS[0](model, address, **sharing)
+
+
+def save(model: keras.Model, path: str | os.PathLike, format: str | None = None, **sharing: Unpack[Sharing]) -> None:
     """Writes a model, all or nothing: a crash leaves either what was at `path` before, or the whole new file.
 
     What a format cannot express is refused, never dropped. `load` reads every format back as an equal model.
+
+    To an address, hf://USER/NAME of the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, it uploads the model with a card:
+    save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
 
     Args:
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
         path: a file that ends in .keras or .npz, or for timm and huggingface a folder.
         format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of the hybrids and of BiT); "timm";
             "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the ending of the path.
+        **sharing: for an address: license, which it needs, run, private, images, untrained; see keras_vit.sharing.share.
 
     Raises:
         ValueError: for something other than a model of this package and a path, an unknown format, a model that the format cannot
             express, also one that is quantised or has LoRA (.keras holds both), or a path that does not suit the format.
     """
     path = check_model_and_path("save", model, path)
+    if path.startswith(PLACES):
+        return _share(model, path, format, sharing)
+    if sharing:
+        raise ValueError(f'{", ".join(sharing)}: only for an address, {" or ".join(PLACES)}..., got the path "{path}".')
     endings = {".keras": "keras", ".npz": "google"}
     ending = os.path.splitext(path)[1]
     if format is None and ending not in endings:

@@ -1,6 +1,7 @@
 """Adapting a trained model to another task: another resolution, another head, other channels."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -139,19 +140,28 @@ def _check_head(head, classes, old):
 
 
 def _class_names(names):
-    """A list of names, or those of ImageNet for "imagenet".
+    """A list of names; those of ImageNet for "imagenet", the lines of a file for its path.
 
     Raises:
         ValueError: for any other text, whose letters would be the names.
         ConnectionError: if ImageNet's cannot be downloaded.
     """
-    if not isinstance(names, str):
+    if not isinstance(names, (str, os.PathLike)):
         return names
-    if names != "imagenet":
-        raise ValueError(f'class_names should be a list with one name per class, or "imagenet", got "{names}".')
-    from keras_vit.checkpoints.fetch.imagenet import imagenet_names
+    if names == "imagenet":
+        from keras_vit.checkpoints.fetch.imagenet import imagenet_names
 
-    return imagenet_names()
+        return imagenet_names()
+    from keras_vit.io.paths import locate, read_text
+
+    try:
+        lines = read_text(locate(os.fspath(names))).splitlines()
+    except FileNotFoundError:
+        raise ValueError(
+            f'class_names should be a list with one name per class, a file with one a line, or "imagenet", got "{names}", and there is no '
+            "such file."
+        ) from None
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def _check_fixed(spec, changes):
@@ -289,7 +299,7 @@ def adapt(
     weights: Mapping[str, np.ndarray],
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | str | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
     head: str = "keep",
     resample: str = "google",
     model: Classifier | None = None,
@@ -321,7 +331,7 @@ def transfer(
     model: Classifier,
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | str | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
     head: str = "keep",
     resample: str = "google",
     **changes: Unpack[Changes],
@@ -331,8 +341,8 @@ def transfer(
     Args:
         model: a ViT or BiT; with head="reset" or "drop" also a keras_vit.Model built on one, whose own head goes.
         image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the model's.
-        classes, class_names: of the new head. With the old head class_names names its classes. "imagenet" stands for the names of
-            ImageNet-1k's 1000 classes, which are downloaded once.
+        classes, class_names: of the new head. With the old head class_names names its classes. They may be a file with one a line;
+            "imagenet" stands for the names of ImageNet-1k's 1000 classes, which are downloaded once.
         head: "keep"; "reset" for a new zero head in place of the old one and of pre_logits; "drop" for a model without a head, which
             returns features.
         resample: how positions are resampled, a row of resample.METHODS.

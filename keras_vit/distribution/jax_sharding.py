@@ -6,6 +6,8 @@ them by rows, so that the forward pass sums over devices only twice per block.
 
 import os
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -79,10 +81,16 @@ def model_parallel(shards: int | None = None) -> tuple[BlockParallel, int, int]:
         raise ValueError(
             f'The strategy "model" runs in one process, whose checkpoints hold whole matrices; got {processes} processes.'
         )
-    devices = keras.distribution.list_devices()
-    shards = shards or jax.local_device_count()
+    return block_parallel(keras.distribution.list_devices(), shards or jax.local_device_count()), processes, index
+
+
+def block_parallel(devices: Sequence[Any], shards: int) -> BlockParallel:
+    """BlockParallel over these devices, with every matrix split over `shards` of them.
+
+    Raises:
+        ValueError: if `shards` does not divide the number of devices.
+    """
     if len(devices) % shards:
         raise ValueError(f"model_parallel={shards} does not divide the {len(devices)} devices.")
     shape = (len(devices) // shards, shards)
-    mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"], np.array(devices).reshape(shape))
-    return BlockParallel(mesh), processes, index
+    return BlockParallel(keras.distribution.DeviceMesh(shape, ["batch", "model"], np.array(devices).reshape(shape)))

@@ -101,7 +101,7 @@ def _cell(value, text=None):
 # Sections
 
 
-def _series(records, key, scale):
+def curve_points(records: list[dict], key: str, scale: float) -> dict[str, list[tuple[int, float]]]:
     """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric; what the records do not have is left out."""
     series = {}
     for line, name in (("training", key), ("evaluation", f"val_{key}")):
@@ -121,7 +121,7 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
         note: text below the pictures.
     """
     titles, scales = {"loss": "loss", metric: title or metric}, {"loss": 1, metric: 100 if percent else 1}
-    series = {name: _series(records, key, scales[key]) for key, name in titles.items()}
+    series = {name: curve_points(records, key, scales[key]) for key, name in titles.items()}
     if len(records) == 1:
         rows = [(f"{name}, {line}", points[0][1]) for name, lines in series.items() for line, points in lines.items()]
         return section(f"After step {records[0]['step']:,}", table(rows), note) if rows else ""

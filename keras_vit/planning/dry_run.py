@@ -137,8 +137,6 @@ def _as_initialised(config, task, source):
     """
     copy = config.copy_and_resolve_references()
     copy.init = ""
-    if not config.init:
-        return copy, ""
     if type(task).load is Task.load and is_packaged_task(config.task):
         task.load(source)  # which refuses it
     described = _described(config.init)
@@ -149,6 +147,21 @@ def _as_initialised(config, task, source):
         copy.model = ConfigDict({name: arguments[name] for name in ("variant", "image_size", "channels")})
         copy.model.remat = config.model.remat
     return copy, f", as {config.init}"
+
+
+def planned_task(config, source):
+    """(the task of a config, a remark): its model is made without a checkpoint, and is that of the run if config.init is a run directory.
+
+    Raises:
+        ValueError: as the task does for a config, or a model that it cannot start from.
+    """
+    make = find_task(config.task)
+    task = make(config)
+    task.check_config()
+    if not config.init:
+        return task, ""
+    copy, remark = _as_initialised(config, task, source)
+    return make(copy), remark
 
 
 def _check_images(config, model, select):
@@ -286,11 +299,7 @@ def planned_run(config, datasets, examples=None, classes=None, data_dir=None):
     check_config(config)
     train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
     resolved = resolve(config, train.size)
-    make_task = find_task(config.task)
-    task = make_task(config)
-    task.check_config()
-    copy, remark = _as_initialised(config, task, train)
-    task = make_task(copy)
+    task, remark = planned_task(config, train)
     made = evaluators(resolved["evals"]).values()  # refuses unknown ones; a task's file may register its own
     with quiet(logging.ERROR), without_values():
         model = task.model(train)

@@ -64,17 +64,22 @@ def make_model(config, task, source, resolved, strategy):
             raise ValueError(
                 f"{type(task).__name__}.build returned a {type(model).__name__}, not a keras_vit.Model: return keras_vit.Model(inputs, outputs)."
             )
-        model.mixing = task.mixing(model)
-        model.micro_batches = resolved["micro_batches"]
-        model.compile(
-            make_optimizer(resolved),
-            task.loss(source),
-            weighted_metrics=task.metrics(model),
-            jit_compile=resolved["jit_compile"],
-            steps_per_execution=resolved["steps_per_execution"],
-        )
-        model.optimizer.build(model.trainable_variables)
+        compile_model(model, task, source, resolved, make_optimizer(resolved))
     return model
+
+
+def compile_model(model, task, source, resolved, optimizer):
+    """Compiles a task's model as its run trains it."""
+    model.mixing = task.mixing(model)
+    model.micro_batches = resolved["micro_batches"]
+    model.compile(
+        optimizer,
+        task.loss(source),
+        weighted_metrics=task.metrics(model),
+        jit_compile=resolved["jit_compile"],
+        steps_per_execution=resolved["steps_per_execution"],
+    )
+    model.optimizer.build(model.trainable_variables)
 
 
 def _image_alone(example):

@@ -1,22 +1,15 @@
 """Export for serving and for transfer learning elsewhere: what loads it needs TensorFlow, ONNX Runtime or LiteRT, not this package."""
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from typing import Any
 
 import keras
-import numpy as np
 
-from keras_vit.checkpoints.save import save_model
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
-from keras_vit.serving import single_file
-from keras_vit.serving.calibration import calibration_pixels
+from keras_vit.serving import single_file, tensorflow_process
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
@@ -64,43 +57,6 @@ def _check(model, path, format):
         )
 
 
-_ELSEWHERE = """
-import json, sys, keras_vit, numpy
-file, path, options = sys.argv[1:]
-options = json.loads(options)
-if options["calibration"]:
-    options["calibration"] = numpy.load(options["calibration"])
-keras_vit.export(keras_vit.load(file), path, **options)
-"""
-
-
-def _on_tensorflow(model, path, options):
-    """Exports by a process on the TensorFlow backend, whose operations a SavedModel is made of.
-
-    Raises:
-        OSError: with what that process said, if it fails.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "model.keras")
-        save_model(model, file)
-        if options["calibration"] is not None:
-            pixels, options = options["calibration"], {**options, "calibration": os.path.join(folder, "calibration.npy")}
-            np.save(options["calibration"], calibration_pixels(model, pixels))
-        command = [sys.executable, "-c", _ELSEWHERE, file, os.path.abspath(path), json.dumps(options)]
-        environment = {
-            **os.environ,
-            "KERAS_BACKEND": "tensorflow",
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-        raise OSError(f'The export "{path}" was not written by the process on the TensorFlow backend: {said[-1]}')
-    if options["verbose"]:
-        print(done.stdout, end="")
-
-
 def export(
     model: keras.Model,
     path: str | os.PathLike,
@@ -142,7 +98,7 @@ def export(
         activation: from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the model's
             own.
         quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values as well, with scales
-            found at each call; "int8_static", of ONNX alone: with scales found in `calibration`.
+            found at each call; "int8_static": with scales found in `calibration`.
         calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h, w, c), a list of
             what `model.preprocess` takes, or a finite tf.data dataset of pixels.
 
@@ -158,8 +114,8 @@ def export(
     if format in single_file.FILES:
         single_file.check(model, os.fspath(path), format)
     if keras.backend.backend() != "tensorflow":
-        how = {"quantization": quantization, "calibration": calibration}
-        _on_tensorflow(model, path, {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation, **how})
+        options = {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation}
+        tensorflow_process.export(model, os.fspath(path), {**options, "quantization": quantization, "calibration": calibration})
         return
     if format in single_file.FILES:
         single_file.write(model, os.fspath(path), format, activation, quantization, calibration)

@@ -26,23 +26,17 @@ _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
 
 
 class FileFormat(NamedTuple):
-    """How a file of this kind ends, the module that makes and runs it, the libraries that needs, its engine's name, what int8 it has."""
+    """How a file of this kind ends, the module that makes and runs it, the libraries that needs, its engine's name."""
 
     suffix: str
     module: str
     libraries: tuple[str, ...]
     engine: str
-    quantizations: tuple[str, ...]
 
 
-# LiteRT has no static int8 here: what ai-edge-quantizer 0.10 made for batches of any size gave wrong answers in LiteRT 2.3, or did not run.
 FILES = {
-    "onnx": FileFormat(
-        ".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime", QUANTIZATIONS
-    ),
-    "litert": FileFormat(
-        ".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT", QUANTIZATIONS[:2]
-    ),
+    "onnx": FileFormat(".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime"),
+    "litert": FileFormat(".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT"),
 }
 
 
@@ -68,12 +62,10 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
             f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a SavedModel, '
             'quantise the model: model.quantize("int8").'
         )
-    valid = () if quantization is None else FILES[format].quantizations
-    if quantization is not None and quantization not in valid:
-        what = f"{FILES[format].engine} has no" if quantization in QUANTIZATIONS else "Unknown"
+    if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(
-            f'{what} quantization "{quantization}".{did_you_mean(str(quantization), valid)} Valid for format="{format}": {", ".join(valid)}, '
-            "or None for floats."
+            f'Unknown quantization "{quantization}".{did_you_mean(str(quantization), QUANTIZATIONS)} Valid: {", ".join(QUANTIZATIONS)}, or '
+            "None for floats."
         )
     if quantization == "int8_static" and calibration is None:
         raise ValueError('quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.')

@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -19,7 +18,8 @@ import keras_vit
 from keras_vit.inspection import attention_maps, head_maps
 from keras_vit.serving.http.app import application
 from keras_vit.serving.http.bodies import Limits
-from keras_vit.serving.http.run import run
+from keras_vit.serving.http.middleware import OnlyHosts
+from keras_vit.serving.http.run import bind
 from keras_vit.serving.http.served import Served
 
 NAMES = ("red deer", "Rotmilan", "ロバ")
@@ -136,9 +136,9 @@ def refused_requests():
         "another key": (post, {"json": instances(png(IMAGES[0]), model="x")}, 400, "got ['model']"),
         "a signature": (
             post,
-            {"json": instances(png(IMAGES[0]), signature_name="pixel")},
+            {"json": instances(png(IMAGES[0]), signature_name="encoded_feature")},
             400,
-            '"forest" has no signature "pixel". Valid: serving_default',
+            '"forest" has no signature "encoded_feature". Did you mean "encoded_features"? Valid: serving_default',
         ),
         "a broken form": (post, {"content": b"--y\r\n", "headers": form}, 400, "The multipart form cannot be read"),
         "a form of fields": (post, {"files": {"image": (None, "x")}}, 400, "The form has no file"),
@@ -156,8 +156,19 @@ def refused_requests():
             "one image at a time; the request has 2",
         ),
         "heads of junk": ("/v1/models/forest:heads", {"content": b"junk"}, 400, "It cannot be decoded as an image"),
-        "another address": ("/v1/modells", {"content": b"x"}, 404, "Not Found: /v1/modells."),
-        "another method": ("/v1/models", {"content": b"x"}, 405, "Method Not Allowed"),
+        "a model like one": ("/v1/models/florest:predict", {"content": b"x"}, 404, 'Did you mean "forest"?'),
+        "another verb": (
+            "/v1/models/forest:predct",
+            {"content": b"x"},
+            404,
+            'Did you mean "predict"? Valid: :predict, :features',
+        ),
+        "no verb": ("/v1/models/forest", {"content": b"x"}, 404, "Images are sent to /v1/models/forest:predict."),
+        "a parameter": (f"{post}?top_k=3", {"content": png(IMAGES[0])}, 400, 'no parameter "top_k". There are none here.'),
+        "a parameter of heads": ("/v1/models/forest:heads?blok=1", {"content": b"x"}, 400, 'Did you mean "block"?'),
+        "compressed": (post, {"content": b"x", "headers": {"Content-Encoding": "gzip"}}, 415, "Content-Encoding: gzip"),
+        "another address": ("/v1/modells", {"content": b"x"}, 404, "There is nothing at /v1/modells. /docs lists"),
+        "another method": ("/v1/models", {"content": b"x"}, 405, "/v1/models takes GET, not POST."),
         "a block's name": ("/v1/models/forest:heads?block=x", {"content": png(IMAGES[0])}, 422, "integer"),
     }
 
@@ -194,6 +205,56 @@ def test_status_metadata_health_and_pages(client):
     assert "default-src 'none'" in client.get("/").headers["Content-Security-Policy"]
 
 
+def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):
+    for path in (
+        "/",
+        "/docs",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/v1/models",
+        "/v1/models/forest",
+        "/v1/models/forest/metadata",
+    ):
+        answer, head = client.get(path), client.head(path)
+        assert head.status_code == 200 and head.content == b"" and head.headers["Content-Type"] == answer.headers["Content-Type"]
+        slash = client.get(f"{path}/")
+        assert slash.status_code == 200 and (slash.content == answer.content or path == "/metrics")
+    row = predictions(client.post("/v1/models/forest:predict", content=png(IMAGES[0])))
+    assert predictions(client.post("/v1/models/forest:predict/", content=png(IMAGES[0]), follow_redirects=False)) == row
+    for method in ("GET", "HEAD", "PUT", "DELETE"):
+        answer = client.request(method, "/v1/models/forest:predict")
+        assert answer.status_code == 405 and "POST" in answer.headers["Allow"] + answer.text, answer.text
+    assert client.get("/v1/models/forest:predict").json() == {"error": "/v1/models/forest:predict takes POST, with images."}
+
+
+def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_alone(vit):
+    app = application([Served("forest", vit)])
+    app.add_middleware(OnlyHosts, hosts=("localhost", "127.0.0.1", "::1"))
+    with TestClient(app) as client:
+        for host in ("localhost", "LOCALHOST:8501", "127.0.0.1:80", "[::1]", "[::1]:8501"):
+            assert client.get("/healthz", headers={"Host": host}).status_code == 200
+        for host in (
+            "evil.example",
+            "evil.example:8501",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "[::1].evil.example",
+        ):
+            answer = client.get("/", headers={"Host": host})
+            assert answer.status_code == 400 and f'The Host header is "{host}"' in answer.json()["error"]
+
+
+def test_a_mistake_of_ours_is_json_too_and_counted(vit):
+    app = application([Served("forest", vit)])
+    with TestClient(app, raise_server_exceptions=False) as client:
+        app.state.service.batchers["forest", "serving_default"].function = lambda images: 1 / 0
+        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+        assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"]
+        assert 'code="500",model="forest",signature="serving_default"' in client.get("/metrics").text
+
+
 def test_what_was_asked_is_counted(client):
     client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
     client.post("/v1/models/" + "x" * 50 + ":predict", content=b"")
@@ -212,7 +273,19 @@ def test_a_key_is_asked_for_where_there_is_one(vit):
             assert answer.status_code == 401 and "X-API-Key" in answer.json()["error"]
         for headers in ({"X-API-Key": "s3cret"}, {"Authorization": "Bearer s3cret"}):
             assert client.post("/v1/models/forest:predict", headers=headers, **given).status_code == 200
-        assert client.get("/v1/models").status_code == 401 and client.get("/readyz").status_code == 200
+        for path in ("/v1/models", "/v1/models/forest", "/v1/models/forest/metadata", "/v1/models/wood"):
+            assert client.get(path).status_code == 401 and client.get(path).headers["WWW-Authenticate"] == "Bearer"
+        for verb in ("features", "attention", "heads", "nothing"):
+            assert client.post(f"/v1/models/forest:{verb}", **given).status_code == 401
+        for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"):
+            assert client.get(path).status_code == 200, "for browsers and probes, which have no key"
+
+
+def test_keys_are_compared_as_bytes_and_the_word_bearer_in_any_case(vit):
+    with TestClient(application([Served("forest", vit)], api_key="schlüssel")) as client:
+        for headers in ({"X-API-Key": "schlüssel".encode()}, {"Authorization": "bearer schlüssel".encode()}):
+            assert client.get("/v1/models", headers=headers).status_code == 200
+        assert client.get("/v1/models", headers={"Authorization": "Basic schlüssel".encode()}).status_code == 401
 
 
 def test_overload_is_said_with_when_to_come_back(vit):
@@ -264,7 +337,7 @@ def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_tho
 def test_where_nothing_can_listen_is_said_as_addresses_are_written():
     for host, place in (("nowhere.invalid", "nowhere.invalid:8501"), ("::ffff:1", r"\[::ffff:1\]:8501")):
         with pytest.raises(OSError, match=f"^Cannot listen at {place}: [A-Z].* Give another --port, or --host.$"):
-            run(FastAPI(), host, 8501, 1)
+            bind(host, 8501)
 
 
 def test_a_model_that_predicts_nothing_is_refused():

@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 from small_models import NAMED, assert_floats, every_weight, pixels
@@ -27,21 +28,32 @@ def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):
     assert beside["class_names"] == list(NAMED) and beside["outputs"]["features"]["shape"] == ["b", 32]
 
 
-@pytest.mark.parametrize("quantization", ["int8_weights", "int8_dynamic"])
+@pytest.mark.parametrize("quantization", ["int8_weights", "int8_dynamic", "int8_static"])
 def test_int8_is_smaller_and_nearly_the_same(tmp_path, quantization):
     model = every_weight(pool="gap", width=64, mlp_dim=256)
-    keras_vit.export(model, tmp_path / "m.tflite", format="litert", quantization=quantization)
+    calibration = pixels(16) if quantization == "int8_static" else None
+    keras_vit.export(model, tmp_path / "m.tflite", format="litert", quantization=quantization, calibration=calibration)
     logits, found = model(pixels(5)).numpy(), run(tmp_path / "m.tflite", pixels(5))["logits"]
     assert 0 < np.linalg.norm(found - logits) < 0.05 * np.linalg.norm(logits)
     assert (tmp_path / "m.tflite").stat().st_size < 2.5 * model.count_params()
 
 
+def test_static_int8_has_scales_in_the_file_and_returns_floats_whatever_the_head(tmp_path):
+    inner = every_weight(classes=None)
+    model = inner.with_head(keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(2)]))
+    keras_vit.export(model, tmp_path / "m.tflite", format="litert", quantization="int8_static", calibration=pixels(16))
+    tensors = interpreter.Interpreter(str(tmp_path / "m.tflite")).get_tensor_details()
+    values = [
+        t
+        for t in tensors
+        if t["dtype"] == np.int8 and t["shape"][0] in (1, 7) and len(t["quantization_parameters"]["scales"]) == 1
+    ]
+    assert len(values) >= 2 * 6, "the values before and after each dense layer"
+    found = run(tmp_path / "m.tflite", pixels(5))["outputs"]
+    assert found.dtype == np.float32 and np.linalg.norm(found - model(pixels(5))) < 0.1 * np.linalg.norm(found)
+
+
 def test_what_litert_cannot_do_is_refused(tmp_path):
-    path = tmp_path / "m.tflite"
-    with pytest.raises(
-        ValueError, match='LiteRT has no quantization "int8_static".* Valid for format="litert": int8_weights, int8_dynamic'
-    ):
-        keras_vit.export(every_weight(), path, format="litert", quantization="int8_static", calibration=pixels(16))
     with pytest.raises(ValueError, match="Token merging"):
-        keras_vit.export(every_weight(token_merging=1), path, format="litert")
+        keras_vit.export(every_weight(token_merging=1), tmp_path / "m.tflite", format="litert")
     assert not list(tmp_path.iterdir())

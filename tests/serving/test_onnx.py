@@ -76,7 +76,7 @@ def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(tmp_path, qua
 def test_wrong_options_are_refused_before_any_work(tmp_path):
     model, path = every_weight(), tmp_path / "m.onnx"
     for options, words in (
-        ({"quantization": "int4"}, "Valid for format=.onnx.: int8_weights, int8_dynamic, int8_static"),
+        ({"quantization": "int4"}, "Valid: int8_weights, int8_dynamic, int8_static"),
         ({"quantization": "int8_static"}, "needs calibration"),
         ({"quantization": "int8_dynamic", "calibration": pixels(16)}, "Leave it out"),
         ({"quantization": "int8_static", "calibration": pixels(15)}, "at least 16 images"),

@@ -1,7 +1,9 @@
 """`keras-vit serve` as a process: a wrong start is one line, and SIGTERM finishes what was begun."""
 
 import http.client
+import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -15,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from trainers.serve import named
+from trainers.serve import named, names_of_classes
 
 pytestmark = pytest.mark.processes
 
@@ -25,6 +27,18 @@ def test_names_in_addresses():
     assert named("runs/my photos/") == ("my_photos", "runs/my photos/")
     assert named("out/model.keras") == ("model", "out/model.keras")
     assert named("cats=gs://b/x=1") == ("cats", "gs://b/x=1")
+    assert named(".") == (pathlib.Path.cwd().name, ".") and named("..")[0] == pathlib.Path.cwd().parent.name
+
+
+def test_names_of_classes_are_of_one_model_or_of_models_by_name():
+    assert names_of_classes(None, ["a", "b"]) == {}
+    for text in ("names.txt", "a=names.txt"):
+        assert names_of_classes(text, ["a"]) == {"a": "names.txt"}
+    assert names_of_classes("x=1/names.txt", ["a"]) == {"a": "x=1/names.txt"}
+    assert names_of_classes("b=b.txt,a=imagenet", ["a", "b"]) == {"a": "imagenet", "b": "b.txt"}
+    for text, words in (("names.txt", 'got "names.txt". Models: a, bird.'), ("a=x,bid=y", 'got "bid=y". Did you mean "bird"?')):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            names_of_classes(text, ["a", "bird"])
 
 
 @pytest.fixture
@@ -97,6 +111,7 @@ def test_a_wrong_start_is_one_line(model):
             f"{model} --port={port}": f"Error: Cannot listen at 127.0.0.1:{port}: Address already in use. Give another --port",
             f"{model} {model}": 'Error: Two models have the name "m" in addresses: write NAME=MODEL.',
             "": "Error: Give at least one model",
+            f"{model} --class_names=nowhere.txt": "Error: class_names should be a list with one name per class, a file with one a line",
             f"{model} --api_key_file=/dev/null": "Error: /dev/null is empty: write the API key into it.",
         }
         processes = {line: start(*line.split()) for line in cases}
@@ -104,6 +119,7 @@ def test_a_wrong_start_is_one_line(model):
             _, said = processes[line].communicate(timeout=300)
             assert processes[line].returncode == 1 and re.search(f"^{re.escape(words)}", said, re.M), said[-2000:]
             assert "Traceback" not in said
+            assert ("Loading" in said) == ("nowhere" in line), "what can be told without the models is told before them"
 
 
 def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
@@ -119,6 +135,18 @@ def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
     threads = [threading.Thread(target=hang_up) for _ in range(8)]
     for thread in threads:
         thread.start()
+    for sent, status, words in (
+        (b"\x16\x03\x01\x02\0\x01\0\r\n\r\n", 400, "It is not HTTP: illegal request line"),  # as TLS begins
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "It is not HTTP: Missing mandatory Host: header"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000, 431, "Its head is larger than 65,536 bytes"),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", 400, "The Host header is"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400, "bad Content-Length"),
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(sent)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert answer.status == status and words in json.loads(answer.read())["error"]
     for words in (b"", head[:30]):  # no head, or a half
         with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
             silent.sendall(words)

@@ -3,15 +3,14 @@
 import pathlib
 import re
 
-# The files that are fetched of a repository.
-_PATTERNS = [
-    "config.json",
-    "preprocessor_config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*.safetensors",
-]
-_FALLBACK = "pytorch_model.bin"  # of repositories without safetensors; reading it takes torch
+# The files that are fetched of a repository: the configs, and the first kind of weights that it has. Ours, the whole model, come first;
+# reading the last takes torch.
+_CONFIGS = ["config.json", "preprocessor_config.json"]
+_WEIGHTS = (
+    ["model.keras"],
+    ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"],
+    ["pytorch_model.bin"],
+)
 
 
 def split(address: str) -> tuple[str, str | None, str | None]:
@@ -45,11 +44,12 @@ def download_repository(address: str) -> pathlib.Path:
             f'"{address}" needs huggingface_hub: pip install huggingface_hub. Or download config.json and model.safetensors by other '
             "means and load their folder."
         ) from None
-    patterns = [*_PATTERNS, file] if file else _PATTERNS
     try:
-        folder = pathlib.Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-        if not file and not any(folder.glob("*.safetensors")):
-            hub.snapshot_download(repository, revision=revision, allow_patterns=[*_PATTERNS, _FALLBACK])
+        for weights in [[file]] if file else _WEIGHTS:
+            patterns = [*_CONFIGS, *weights]
+            folder = pathlib.Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+            if any(path for pattern in weights for path in folder.glob(pattern)):
+                break
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise FileNotFoundError(f'"{address}": the hub has no such repository or revision, or it is private: {error}') from error
     except (OSError, errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:

@@ -12,6 +12,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
+from keras_vit.io.suggest import did_you_mean
+
 
 class Refused(Exception):
     """A request that cannot be answered: its HTTP status, and why in words."""
@@ -137,12 +139,31 @@ async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
     return Asked([await file.read() for file in files])
 
 
+def check_query(request: Request, *valid: str) -> None:
+    """Lets no parameter of an address pass that nothing reads.
+
+    Raises:
+        Refused: 400, naming it.
+    """
+    for name in request.query_params:
+        if name not in valid:
+            taken = f"Valid: {', '.join(valid)}." if valid else "There are none here."
+            raise Refused(400, f'There is no parameter "{name}".{did_you_mean(name, valid)} {taken}')
+
+
+def _check_plain(request):
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise Refused(415, f'The body is compressed ("Content-Encoding: {coding}"). Send it as it is.')
+
+
 async def asked(request: Request, limits: Limits) -> Asked:
     """What a request asks for.
 
     Raises:
         Refused: if that cannot be told, or is beyond a limit.
     """
+    _check_plain(request)
     body = await read(request, limits)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body:

@@ -1,16 +1,21 @@
 """The application behind uvicorn."""
 
+import contextlib
+import json
 import os
 import signal
 import socket
+import sys
 
 import h11
 import uvicorn
 from fastapi import FastAPI
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from keras_vit.serving.http.middleware import OnlyHosts
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_HEAD = 65_536  # bytes of the head of a request at most
 
 
 def in_address(host: str) -> str:
@@ -18,24 +23,39 @@ def in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _listening(host, port):
-    """A socket that listens at an address.
-
-    Raises:
-        OSError: if it cannot, with what to do.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+@contextlib.contextmanager
+def _naming(host, port):
+    """A context in which an OSError says what cannot be listened at, and what to do."""
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        yield
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise OSError(f"Cannot listen at {in_address(host)}:{port}: {reason}. Give another --port, or --host.") from None
 
 
-def _impatient(seconds):
-    """uvicorn's protocol, which by itself waits for ever for the head of a request; this one closes the connection after some seconds."""
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has an address, and does not listen yet: clients are turned away until there is a service.
 
-    class Impatient(H11Protocol):
+    Raises:
+        OSError: if the address cannot be had, with what to do.
+    """
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        if bound.family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: what a former one left may linger
+        with _naming(host, port):
+            bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _protocol(seconds):
+    """uvicorn's protocol, which by itself waits for ever for the head of a request, and answers one that it cannot read in plain text."""
+
+    class Protocol(H11Protocol):
         head_timer = None
 
         def connection_made(self, transport):
@@ -58,27 +78,44 @@ def _impatient(seconds):
                 self.head_timer.cancel()
                 self.head_timer = None
 
-    return Impatient
+        def send_400_response(self, msg):
+            error = sys.exc_info()[1]  # h11's, which uvicorn does not pass on
+            status = getattr(error, "error_status_hint", 400)
+            reason = f"Its head is larger than {_HEAD:,} bytes." if status == 431 else f"It is not HTTP: {error}."
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                content = json.dumps({"error": f"The request cannot be read. {reason}"}).encode()
+                headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
+                for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()):
+                    self.transport.write(self.conn.send(event))
+            self.transport.close()
+
+    return Protocol
 
 
-def run(app: FastAPI, host: str, port: int, drain_seconds: int, head_seconds: float = 30) -> None:
+def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: float = 30) -> None:
     """Serves until SIGTERM or SIGINT: then no new connection is accepted, and what was begun has `drain_seconds` to end. Connections
     that send no head of a request within `head_seconds` are closed.
 
+    Args:
+        bound: of `bind`.
+
     Raises:
-        OSError: if the address cannot be listened at.
+        OSError: if another process has come to listen at the address.
     """
-    if host in _LOOPBACK:  # a page of another site could otherwise reach it under a name of its own
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, "[::1]"])
-    listening = _listening(host, port)
+    host, port = bound.getsockname()[:2]
+    if host == "::1" or host.startswith("127."):
+        app.add_middleware(OnlyHosts, hosts=dict.fromkeys((*_LOOPBACK, host)))
     config = uvicorn.Config(
         app,
-        http=_impatient(head_seconds),
+        http=_protocol(head_seconds),
         log_level="warning",
         timeout_keep_alive=5,
         timeout_graceful_shutdown=drain_seconds,
         server_header=False,
+        h11_max_incomplete_event_size=_HEAD,
     )
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn has handlers while it runs, and raises the signal again at its end
         signal.signal(number, signal.SIG_IGN)
-    uvicorn.Server(config).run(sockets=[listening])
+    with _naming(host, port):
+        bound.listen(1024)
+    uvicorn.Server(config).run(sockets=[bound])

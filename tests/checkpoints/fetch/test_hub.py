@@ -1,18 +1,13 @@
 """hf:// addresses: their parts, and a whole repository from a local server that speaks the hub's protocol."""
 
-import http.server
-import json
-import threading
-
 import numpy as np
 import pytest
 from golden_files import write
+from hub_stand_in import Repository, serving
 from sampled import pixels
 
 import keras_vit
 from keras_vit.checkpoints.fetch import hub
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.mark.parametrize(
@@ -37,52 +32,15 @@ def test_other_texts_are_refused(address):
 
 @pytest.fixture
 def hub_of(monkeypatch, tmp_path):
-    """hub_of(folder): replaces the hub by a local server whose only repository, owner/name, is that folder."""
-    constants = pytest.importorskip("huggingface_hub.constants")
-    servers = []
+    """hub_of(folder): replaces the hub by a local server whose only repository, owner/name, holds the files of that folder."""
+    pytest.importorskip("huggingface_hub")
+    with serving(monkeypatch, tmp_path / "cache", token=None) as served:
 
-    def serve(folder):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def _answer(self, status, body=b"", headers=()):
-                self.send_response(status)
-                for name, value in (*headers, ("Content-Length", str(len(body)))):
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(body)
+        def serve(folder):
+            files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+            served.repositories["owner/name"] = Repository(commits=[("all", files)])
 
-            def do_GET(self):
-                name = self.path.split("?")[0].rsplit("/", 1)[-1]
-                if self.path.startswith("/api/models/owner/name/tree"):
-                    files = [p for p in folder.iterdir() if p.is_file()]
-                    tree = [{"type": "file", "path": p.name, "size": p.stat().st_size, "oid": p.name} for p in files]
-                    return self._answer(200, json.dumps(tree).encode())
-                if self.path.startswith("/api/models/owner/name"):
-                    files = [{"rfilename": p.name} for p in folder.iterdir() if p.is_file()]
-                    return self._answer(200, json.dumps({"id": "owner/name", "sha": COMMIT, "siblings": files}).encode())
-                if self.path.startswith("/owner/name/resolve/") and (folder / name).is_file():
-                    body = (folder / name).read_bytes()
-                    return self._answer(200, body, [("X-Repo-Commit", COMMIT), ("ETag", f'"{name}"')])
-                return self._answer(404, b"{}", [("X-Error-Code", "RepoNotFound")])
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        address = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield serve
 
 
 def test_a_repository_is_fetched_and_loaded(tmp_path, hub_of):

@@ -158,8 +158,22 @@ def test_names_must_fit_the_classes_and_be_a_list(served, tmp_path):
     _, path, arguments = write("timm_vit", tmp_path)
     with pytest.raises(ValueError, match="class_names has 1000 names for 5 classes"):
         keras_vit.load(path, **arguments, class_names="imagenet")
-    with pytest.raises(ValueError, match='a list with one name per class, or "imagenet", got "abcde"'):
+    with pytest.raises(
+        ValueError, match='a list with one name per class, a file .*, or "imagenet", got "abcde", and there is no'
+    ):
         keras_vit.load(path, **arguments, class_names="abcde")
+
+
+def test_names_may_be_the_lines_of_a_file(tmp_path):
+    _, path, arguments = write("timm_vit", tmp_path)
+    file = tmp_path / "names.txt"
+    file.write_text("\ufeffcat\nfield mouse \nロバ\ndog\nemu\n\n", encoding="utf-8")
+    for given in (file, str(file)):
+        names = keras_vit.load(path, **arguments, class_names=given).class_names
+        assert names == ("cat", "field mouse", "ロバ", "dog", "emu")
+    file.write_text("cat\ndog\n")
+    with pytest.raises(ValueError, match="class_names has 2 names for 5 classes"):
+        keras_vit.load(path, **arguments, class_names=file)
 
 
 def test_the_catalogue_says_which_models_classify_imagenet():

@@ -1,0 +1,74 @@
+"""The chips of TPUs, and slices of them by name: "v5e:4x4".
+
+Rates and memory are those of the public datasheets. `clock` is in which XLA counts its estimated cycles: the rate in bfloat16 over the products per
+cycle of the chip's matrix units.
+"""
+
+import dataclasses
+import math
+import re
+
+from keras_vit.io.suggest import did_you_mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A kind of TPU chip.
+
+    Attributes:
+        flops: per second, in bfloat16.
+        bandwidth: bytes per second between the chip and its HBM.
+        memory: bytes of HBM.
+        interconnect: bytes per second from and to the other chips, over all links.
+        clock: cycles per second.
+    """
+
+    flops: float
+    bandwidth: float
+    memory: float
+    interconnect: float
+    clock: float
+
+
+CHIPS = {
+    "v4": Chip(275e12, 1228e9, 32e9, 300e9, 1.05e9),
+    "v5e": Chip(197e12, 819e9, 16e9, 200e9, 1.5e9),
+    "v5p": Chip(459e12, 2765e9, 95e9, 600e9, 1.75e9),
+    "v6e": Chip(918e12, 1640e9, 32e9, 448e9, 1.75e9),
+}
+_EXAMPLES = "v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A slice of TPUs.
+
+    Attributes:
+        name: "v5e:4x4".
+        kind: of its chips, a name of CHIPS.
+        chips: how many there are.
+    """
+
+    name: str
+    kind: str
+    chips: int
+
+    @property
+    def chip(self) -> Chip:
+        return CHIPS[self.kind]
+
+
+def parse_slice(name: str) -> Slice:
+    """The slice of that name.
+
+    Raises:
+        ValueError: for a name that is none, with the nearest kind.
+    """
+    kind, colon, shape = name.strip().partition(":")
+    if kind not in CHIPS:
+        raise ValueError(
+            f'"{name}" is not a slice of TPUs: there is no chip "{kind}".{did_you_mean(kind, CHIPS)} Write {_EXAMPLES}.'
+        )
+    if not colon or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
+        raise ValueError(f'"{name}" is not a slice of TPUs: expected a shape after the colon. Write {_EXAMPLES}.')
+    return Slice(f"{kind}:{shape}", kind, math.prod(map(int, shape.split("x"))))

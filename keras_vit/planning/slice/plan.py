@@ -1,0 +1,319 @@
+"""A plan of a config's training step on a slice of TPUs: does it compile, does it fit, what does it cost. Nothing is run: the times are XLA's predictions."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jaxlib
+import keras
+from absl import logging
+
+from keras_vit.io.atomic import write_bytes
+from keras_vit.io.cache import cache_folder
+from keras_vit.io.progress import stage
+from keras_vit.planning.dry_run import planned_data
+from keras_vit.planning.slice.chips import Slice, parse_slice
+from keras_vit.planning.slice.groups import RANDOM, Group, grouped
+from keras_vit.planning.slice.hlo import Program
+from keras_vit.planning.slice.program import check_backend, lowered_step
+from keras_vit.runs.config import check_config, resolve
+
+_PACKAGE = pathlib.Path(__file__).resolve().parents[2]
+_NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiled step says, of one chip.
+
+    Attributes:
+        flops, bytes_accessed: of XLA's cost analysis; the latter counts bytes wherever they are.
+        hbm: bytes read from and written to HBM; None, as `cycles`, where the program cannot be read.
+        cycles: estimated ones, without sums between chips.
+        random_cycles: of these, in instructions that draw random numbers among other work.
+        arguments, temporaries, results, code: bytes of memory; results that take the place of arguments are not counted.
+        sums: {kind: (how many, bytes)} of the sums and exchanges between chips.
+        groups: what each part of the step costs.
+        seconds: of the compilation.
+    """
+
+    flops: float
+    bytes_accessed: float
+    hbm: float | None
+    cycles: float | None
+    random_cycles: float
+    arguments: int
+    temporaries: int
+    results: int
+    code: int
+    sums: dict[str, tuple[int, float]]
+    groups: tuple[Group, ...]
+    seconds: float
+
+    @property
+    def memory(self) -> int:
+        """Bytes in all."""
+        return self.arguments + self.temporaries + self.results + self.code
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Compiled":
+        """What `dataclasses.asdict` was written of."""
+        groups = tuple(Group(**group) for group in values["groups"])
+        return cls(**{**values, "groups": groups, "sums": {kind: tuple(pair) for kind, pair in values["sums"].items()}})
+
+
+class DoesNotFit(ValueError):
+    """The step needs more memory than a chip has.
+
+    Attributes:
+        used, limit: bytes.
+    """
+
+    def __init__(self, used: float, limit: float):
+        self.used, self.limit = used, limit
+        super().__init__(f"The step needs {used / 2**30:.2f} GiB of a chip's {limit / 2**30:.2f} GiB.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The plan of a config on a slice.
+
+    Attributes:
+        where: the slice.
+        batch_size: of all chips.
+        steps, examples: of the whole run, and in its training split.
+        model_parallel: over how many chips a matrix is split; None for none.
+        compiled: what the step costs.
+    """
+
+    where: Slice
+    batch_size: int
+    steps: int
+    examples: int
+    model_parallel: int | None
+    compiled: Compiled
+
+    @property
+    def floors(self) -> dict[str, float]:
+        """Seconds that a step takes at least: of its arithmetic at the chip's rate, of its traffic with HBM, of its sums over the interconnect."""
+        chip, moved = self.where.chip, sum(size for _, size in self.compiled.sums.values())
+        both_ways = 2 * (self.where.chips - 1) / self.where.chips
+        return {
+            "arithmetic": self.compiled.flops / chip.flops,
+            "HBM": (self.compiled.hbm or 0) / chip.bandwidth,
+            "sums between chips": both_ways * moved / chip.interconnect,
+        }
+
+    @property
+    def estimate(self) -> float:
+        """Seconds that a step takes by XLA's estimated cycles, or by a floor that is higher."""
+        return max((self.compiled.cycles or 0) / self.where.chip.clock, *self.floors.values())
+
+    @property
+    def binds(self) -> str:
+        """What the estimate is bound by."""
+        name, seconds = max(self.floors.items(), key=lambda item: item[1])
+        return name if seconds >= self.estimate * 0.9 else "vector work"
+
+    @property
+    def images_per_chip(self) -> float:
+        """Images per second and chip, at best."""
+        return self.batch_size / self.where.chips / self.estimate
+
+    @property
+    def hours(self) -> float:
+        """Of the whole run, at best, without evaluation and waiting for data."""
+        return self.steps * self.estimate / 3600
+
+
+def _failure(error, where):
+    """A compilation's error as one that says what to do."""
+    text = str(error)
+    found = _NO_ROOM.search(text)
+    if found:
+        used, limit = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
+        return DoesNotFit(used, limit)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ValueError(f"The step does not compile for {where.name}: {' '.join(lines[:4])[:800]}")
+
+
+def _sums(costs):
+    """{kind: (how many, bytes)} of the sums and exchanges between chips."""
+    found: dict = {}
+    for cost in costs:
+        kind, results = cost.instruction.collective, cost.instruction.results
+        if kind:
+            count, size = found.get(kind, (0, 0.0))
+            found[kind] = count + cost.times, size + cost.times * sum(each for each, _ in results)
+    return found
+
+
+def _read(compiled):
+    """The Program of what JAX compiled; None where XLA cannot write it as text."""
+    try:
+        return Program(compiled.as_text())
+    except jax.errors.JaxRuntimeError as error:
+        logging.warning("XLA cannot write this program as text, and so says less of it: %s", str(error).splitlines()[0])
+        return None
+
+
+def _measured(compiled, optimizer, seconds):
+    """The Compiled of what JAX compiled."""
+    program, memory, analysis = _read(compiled), compiled.memory_analysis(), compiled.cost_analysis()
+    costs = list(program.costs()) if program else []
+    accessed = float(analysis.get("bytes accessed", 0))
+    return Compiled(
+        float(analysis.get("flops", 0)),
+        accessed,
+        sum(cost.hbm for cost in costs) if program else None,
+        sum(cost.cycles for cost in costs) if program else None,
+        sum(cost.cycles for cost in costs if program.holds(cost.instruction, RANDOM)),
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.output_size_in_bytes - memory.alias_size_in_bytes,
+        memory.generated_code_size_in_bytes,
+        _sums(costs),
+        tuple(grouped(costs, optimizer)),
+        seconds,
+    )
+
+
+def _sources():
+    """A checksum of this package's code: a plan is of the code that made it."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _known(path):
+    """The contents of a file of the cache; None if there is none that can be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _remembered(question: dict[str, Any], answer: Callable[[], Compiled]) -> Compiled:
+    """answer(), or its result of the last time; that a step does not fit is remembered, too."""
+    key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
+    path = cache_folder() / "plans" / f"{key}.json"
+    known = _known(path)
+    if known is None:
+        try:
+            known = dataclasses.asdict(answer())
+        except DoesNotFit as error:
+            known = {"used": error.used, "limit": error.limit}
+        try:
+            write_bytes(path, json.dumps(known).encode())
+        except OSError as error:
+            logging.warning("%s cannot be written (%s): the plan will be compiled again next time.", path, error)
+    if "used" in known:
+        raise DoesNotFit(known["used"], known["limit"])
+    return Compiled.from_json(known)
+
+
+def make_plan(
+    config: Any,
+    datasets: dict[str, Any],
+    where: str,
+    *,
+    model_parallel: int | None = None,
+    examples: int | None = None,
+    classes: int | None = None,
+    data_dir: str | None = None,
+) -> Plan:
+    """The plan of a config, of its global batch_size, on a slice such as "v5e:4x4".
+
+    A minute to several of compilation, once: the answer is kept in the cache folder, for this config, code, and versions of Keras, JAX and libtpu.
+
+    Args:
+        config: a ConfigDict.
+        datasets, examples, classes, data_dir: as for planning.dry_run.planned_data.
+        where: the slice.
+        model_parallel: over how many chips a matrix is split.
+
+    Raises:
+        DoesNotFit: if the step needs more memory than a chip has.
+        ValueError: for a slice that is none, or a step that does not compile for it.
+        ImportError: without libtpu.
+    """
+    check_backend()
+    import libtpu
+
+    place = parse_slice(where)
+    check_config(config, place.chips // (model_parallel or 1))
+    train, _ = planned_data(config.data, datasets, examples, classes, data_dir)
+    resolved = resolve(config, train.size)
+    versions = [_sources(), keras.__version__, jax.__version__, jaxlib.__version__, libtpu.__version__]
+    question = {
+        "config": resolved,
+        "classes": len(train.class_names),
+        "where": place.name,
+        "model_parallel": model_parallel,
+        "versions": versions,
+    }
+
+    def compile_step():
+        began = time.monotonic()
+        with stage(f"Tracing a step of {config.batch_size:,} images"):
+            lowered = lowered_step(config, train, resolved, place, model_parallel)
+        try:
+            with stage(f"Compiling it for {place.name}"):
+                compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            raise _failure(error, place) from None
+        return _measured(compiled, resolved["optimizer"]["name"], time.monotonic() - began)
+
+    compiled = _remembered(question, compile_step)
+    return Plan(place, config.batch_size, resolved["total"], train.size, model_parallel, compiled)
+
+
+def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
+    """A copy of a config with so many images per chip; the run has as many examples as before. `model` sets keys of config.model."""
+    copy = config.copy_and_resolve_references()
+    copy.batch_size = per_chip * parse_slice(where).chips
+    with copy.model.unlocked():
+        copy.model.update(model)
+    return copy
+
+
+def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = 4096) -> tuple[int, Plan]:
+    """The largest number of images per chip, a multiple of `step`, that fits, and its plan.
+
+    Memory grows with the batch about as a line does: the next batch to try is where the line through the last two plans meets the limit.
+
+    Args:
+        plan_of: the plan of so many images per chip; it raises DoesNotFit.
+        step: what the number is a multiple of.
+        most: the largest number to try.
+
+    Raises:
+        DoesNotFit: if `step` images do not fit.
+    """
+    fits: dict[int, Plan] = {step: plan_of(step)}
+    too_many, needs = most + step, {step: float(fits[step].compiled.memory)}
+    limit = fits[step].where.chip.memory
+    while max(fits) + step < too_many:
+        low = max(fits)
+        guess = _guess(needs, limit, step) if len(needs) > 1 else 4 * low
+        guess = min(max(guess, low + step), too_many - step)
+        try:
+            fits[guess] = plan_of(guess)
+            needs[guess] = float(fits[guess].compiled.memory)
+        except DoesNotFit as error:
+            too_many, needs[guess], limit = guess, error.used, error.limit
+    return max(fits), fits[max(fits)]
+
+
+def _guess(needs, limit, step):
+    """The multiple of `step` below which the line through the two largest batches of {batch: bytes} meets the limit."""
+    (a, x), (b, y) = sorted(needs.items())[-2:]
+    return int((a + (limit - x) * (b - a) / max(y - x, 1.0)) // step * step)

@@ -1,0 +1,110 @@
+"""Plans as text: one plan in lines, several as a table, and where the time goes."""
+
+from collections.abc import Sequence
+
+from keras_vit.planning.slice.plan import Plan
+from keras_vit.planning.text import rows, short
+
+GIB = 2**30
+NOTE = "Predictions of XLA's compiler: no TPU was used."
+UNREAD = "XLA cannot write this program as text: its traffic with HBM and its estimated cycles are not known, and the time is that of its arithmetic."
+
+
+def _hbm(plan):
+    """The traffic with HBM, in words."""
+    c, accessed = plan.compiled, f"cost analysis: {short(plan.compiled.bytes_accessed, 'B')} accessed"
+    if c.hbm is None:
+        return f"not known ({accessed})"
+    return f"{short(c.hbm, 'B')} a chip, {1e3 * plan.floors['HBM']:.3g} ms ({accessed})"
+
+
+def _batch(plan):
+    return f"{plan.batch_size:,} images, {plan.batch_size // plan.where.chips:,} a chip" + (
+        f"; matrices over {plan.model_parallel} chips" if plan.model_parallel else ""
+    )
+
+
+def _sums(plan):
+    """The sums between chips, in words."""
+    parts = [f"{count:,} {kind} of {short(size, 'B')}" for kind, (count, size) in sorted(plan.compiled.sums.items())]
+    return f"{', '.join(parts) or 'none'}; {1e3 * plan.floors['sums between chips']:.3g} ms if nothing else is done meanwhile"
+
+
+def plan_text(plan: Plan) -> str:
+    """One plan, a line for each thing."""
+    c, floors = plan.compiled, plan.floors
+    parts = f"arguments {c.arguments / GIB:.2f}, temporaries {c.temporaries / GIB:.2f}, code and results {(c.code + c.results) / GIB:.2f}"
+    hours = f"{plan.hours:,.2f} hours, {plan.hours * plan.where.chips:,.1f} chip-hours for {plan.steps:,} steps"
+    return rows(
+        [
+            ("slice", f"{plan.where.name}, {plan.where.chips:,} chips"),
+            ("batch", _batch(plan)),
+            ("memory", f"{c.memory / GIB:.2f} GiB of a chip's {plan.where.chip.memory / 1e9:.0f} GB: {parts}"),
+            ("arithmetic", f"{short(c.flops, 'FLOP')} a chip, {1e3 * floors['arithmetic']:.3g} ms at its rate"),
+            ("HBM", _hbm(plan)),
+            ("between chips", _sums(plan)),
+            (
+                "a step",
+                f"{1e3 * plan.estimate:.3g} ms, bound by {plan.binds}; {plan.images_per_chip:,.0f} images/s a chip at best",
+            ),
+            ("the run", f"{hours}, at best, without evaluations"),
+            ("compiled in", f"{c.seconds:.0f} s"),
+            ("note", NOTE if c.hbm is not None else f"{NOTE} {UNREAD}"),
+        ]
+    )
+
+
+_HEAD = (
+    "slice",
+    "batch a chip",
+    "memory GiB",
+    "GFLOP",
+    "HBM GB",
+    "between chips",
+    "ms a step",
+    "bound by",
+    "images/s/chip",
+    "chip-hours",
+)
+
+
+def _row(plan):
+    c = plan.compiled
+    moved = sum(size for _, size in plan.compiled.sums.values())
+    split = f" / {plan.model_parallel}" if plan.model_parallel else ""
+    return (
+        f"{plan.where.name}{split}", f"{plan.batch_size / plan.where.chips:g}", f"{c.memory / GIB:.2f}", f"{c.flops / 1e9:,.0f}",
+        "-" if c.hbm is None else f"{c.hbm / 1e9:.2f}", short(moved, "B"), f"{1e3 * plan.estimate:.1f}", plan.binds, f"{plan.images_per_chip:,.0f}",
+        f"{plan.hours * plan.where.chips:,.1f}",
+    )  # fmt: skip
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join([f"| {' | '.join(head)} |", "|-" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def comparison(named: Sequence[tuple[str, Plan | str]]) -> str:
+    """Plans as a table, each with its name; in the place of one that failed, why."""
+    lines = []
+    for name, plan in named:
+        lines.append((name, *_row(plan)) if isinstance(plan, Plan) else (name, plan, *[""] * (len(_HEAD) - 1)))
+    return f"{_table(('', *_HEAD), lines)}\n\n{NOTE}"
+
+
+def where(plan: Plan) -> str:
+    """Time and bytes of each part of the step."""
+    c, clock = plan.compiled, plan.where.chip.clock
+    if c.hbm is None:
+        return UNREAD
+    total = c.cycles or 1
+    lines = [
+        (g.name, g.direction, f"{1e3 * g.cycles / clock:.2f}", f"{g.cycles / total:.1%}", f"{g.hbm / 1e9:.3f}")
+        for g in c.groups
+        if g.cycles / total >= 0.0005 or g.hbm / max(c.hbm, 1) >= 0.0005
+    ]
+    lines.append(("all", "", f"{1e3 * c.cycles / clock:.2f}", "100%", f"{c.hbm / 1e9:.3f}"))
+    random = (
+        f"{1e3 * c.random_cycles / clock:.2f} ms of it in instructions that also draw random numbers, such as masks of dropout."
+    )
+    return f"{_table(('part', '', 'ms', 'share', 'HBM GB'), lines)}\n\n{random}"

@@ -1,0 +1,45 @@
+"""Every error of the service as {"error": "why, in words"}, with the headers that its status asks for."""
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from keras_vit.serving.http.bodies import Refused
+
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 405: {"Allow": "POST"}, 503: {"Retry-After": "1"}}
+
+
+def answer(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer to a request that cannot be answered otherwise."""
+    return JSONResponse({"error": reason}, status, headers or _HEADERS.get(status))
+
+
+def _of_address(request: Request, error):
+    """An address or a method that does not exist."""
+    path = request.url.path
+    if error.status_code == 404:
+        return answer(404, f"There is nothing at {path}. /docs lists the addresses.")
+    if error.status_code == 405:
+        return answer(405, f"{path} takes {error.headers['Allow']}, not {request.method}.", error.headers)
+    return answer(error.status_code, f"{error.detail}: {path}.", error.headers)
+
+
+def _of_query(request: Request, error):
+    """A parameter in an address that is of the wrong type."""
+    return answer(422, " ".join(f"{found['loc'][-1]}={found.get('input')!r}: {found['msg']}." for found in error.errors()))
+
+
+def _of_ours(request: Request, error):
+    """A mistake in this package: the server's log has the traceback."""
+    return answer(500, f"The service failed: {type(error).__name__}. Its log says more.")
+
+
+def register(app: FastAPI) -> None:
+    """Has an application answer all errors in this way."""
+    app.add_exception_handler(Refused, lambda request, refusal: answer(refusal.status, refusal.reason))
+    app.add_exception_handler(HTTPException, _of_address)
+    app.add_exception_handler(RequestValidationError, _of_query)
+    app.add_exception_handler(Exception, _of_ours)

@@ -1,0 +1,169 @@
+"""What the addresses of the service share: models with their batches, limits, the key, counts."""
+
+import asyncio
+import base64
+import concurrent.futures
+import contextlib
+import hmac
+import os
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.serving.decoding import OK
+from keras_vit.serving.http.batching import Batcher, Overloaded
+from keras_vit.serving.http.bodies import Limits, Refused
+from keras_vit.serving.http.metrics import Metrics
+from keras_vit.serving.http.served import Served
+
+
+def _decoded(served, image) -> np.ndarray | Refused:
+    try:
+        return served.decode(image)
+    except Refused as refusal:
+        return refusal
+
+
+def _png(pixels):
+    """Pixels (h, w, c) as the address of a PNG in itself."""
+    import tensorflow as tf
+
+    return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(pixels[..., :3]).numpy()).decode()
+
+
+class Service:
+    """What the addresses of an application share.
+
+    Args:
+        models: what is served.
+        limits: of requests.
+        max_rows, max_wait, max_queue: of each signature's Batcher.
+        max_requests: that are answered at the same time; more are told to come back.
+        api_key: what requests must carry, or None.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Served],
+        limits: Limits,
+        max_rows: int,
+        max_wait: float,
+        max_queue: int,
+        max_requests: int,
+        api_key: str | None,
+    ):
+        self.models = {served.name: served for served in models}
+        self.limits, self.max_requests, self.api_key = limits, max_requests, api_key
+        self.metrics, self.ready, self.open = Metrics(), False, 0
+        self.one_by_one = asyncio.Lock()  # for what is seldom asked, and dear
+        self.cores = os.cpu_count() or 1
+        self.decoding = concurrent.futures.ThreadPoolExecutor(
+            self.cores, "decode"
+        )  # few: each may hold an image of the largest size
+        self.batchers = {
+            (served.name, signature): Batcher(
+                function, max_rows, max_wait, max_queue, self.metrics.batch.labels(served.name).observe
+            )
+            for served in models
+            for signature, function in served.signatures.items()
+        }
+        for served in models:
+            waiting = [batcher for (name, _), batcher in self.batchers.items() if name == served.name]
+            self.metrics.waiting.labels(served.name).set_function(lambda mine=waiting: sum(b.waiting for b in mine))
+        self.metrics.open.set_function(lambda: self.open)
+
+    def model(self, name: str) -> Served:
+        """A model by its name.
+
+        Raises:
+            Refused: 404 for an unknown one.
+        """
+        if name not in self.models:
+            raise Refused(404, f'There is no model "{name}".{did_you_mean(name, self.models)} Served: {", ".join(self.models)}.')
+        return self.models[name]
+
+    def check_key(self, request: Request) -> None:
+        """Lets requests through that carry the key.
+
+        Raises:
+            Refused: 401 for others.
+        """
+        if self.api_key is None:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+        if not hmac.compare_digest(given.encode("latin-1"), self.api_key.encode()):  # the server has read headers as Latin-1
+            raise Refused(
+                401, "The API key is missing or wrong: send it as the header X-API-Key, or as Authorization: Bearer KEY."
+            )
+
+    @contextlib.asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Bounds what a request may take once its body is here.
+
+        Raises:
+            Refused: 503 for lack of room or time.
+        """
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                yield
+        except Overloaded as error:
+            raise Refused(503, f"Too much to do: {error} Try again.") from None
+        except TimeoutError:
+            raise Refused(503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again.") from None
+
+    async def decoded(self, served: Served, images: list[bytes]) -> list[np.ndarray | Refused]:
+        """The pixels of each image, or why there are none; a request of many images leaves room for those of others in between."""
+        turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
+
+        async def one(image):
+            async with turn:
+                return await loop.run_in_executor(self.decoding, _decoded, served, image)
+
+        found = await asyncio.gather(*map(one, images))
+        refused = sum(isinstance(pixels, Refused) for pixels in found)
+        self.metrics.images.labels(served.name, "refused").inc(refused)
+        self.metrics.images.labels(served.name, "decoded").inc(len(found) - refused)
+        return found
+
+    async def rows(self, served: Served, signature: str, images: list[bytes]) -> list[dict]:
+        """The result of each image, with its "status": OK, or why it was not decoded, and nothing else then.
+
+        Raises:
+            Refused: 400 for an unknown signature; if no image of the request can be decoded, with the first one's reason; 503 under overload.
+        """
+        batcher = self.batchers.get((served.name, signature))
+        if batcher is None:
+            hint = did_you_mean(signature, served.signatures)
+            raise Refused(400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.')
+        async with self.in_time():
+            decoded = await self.decoded(served, images)
+            refusals = [pixels for pixels in decoded if isinstance(pixels, Refused)]
+            if len(refusals) == len(decoded):
+                which = "" if len(decoded) == 1 else f"None of the {len(decoded)} images can be used. The first one: "
+                raise Refused(refusals[0].status, which + refusals[0].reason)
+            results = iter(await batcher.submit([pixels for pixels in decoded if not isinstance(pixels, Refused)]))
+        return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
+
+    async def heads(self, served: Served, image: bytes, block: int) -> dict:
+        """Where each head of a block looked, and the picture as the model saw it.
+
+        Raises:
+            Refused: if the image cannot be decoded, the model has no such block, or under overload.
+        """
+        async with self.in_time():
+            [pixels] = await self.decoded(served, [image])
+            if isinstance(pixels, Refused):
+                raise pixels
+            async with self.one_by_one:
+                maps = await run_in_threadpool(served.heads, pixels, block)
+            return {**maps, "image": await run_in_threadpool(_png, pixels)}
+
+    async def close(self) -> None:
+        self.ready = False
+        for batcher in self.batchers.values():
+            await batcher.close()
+        self.decoding.shutdown(wait=False)

@@ -1,0 +1,92 @@
+"""An export from the JAX backend: by a process on the TensorFlow backend, whose operations every export is made of."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.checkpoints.save import save_model
+from keras_vit.serving.calibration import calibration_pixels
+
+_MODEL, _OPTIONS, _PIXELS, _ERROR = "model.keras", "options.json", "calibration.npy", "error.json"
+_KINDS = {kind.__name__: kind for kind in (ValueError, ImportError, OSError)}
+
+
+def _environment():
+    return {
+        **os.environ,
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",  # JAX has taken the GPU's memory
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+
+
+def _exported(folder, path):
+    """Exports the model of `folder`, as the other process; what is wrong goes into a file."""
+    import keras_vit
+
+    place = lambda name: os.path.join(folder, name)  # noqa: E731
+    with open(place(_OPTIONS), encoding="utf-8") as file:
+        options = json.load(file)
+    if os.path.exists(place(_PIXELS)):
+        options["calibration"] = np.load(place(_PIXELS))
+    loaded = False
+    try:
+        model = keras_vit.load(place(_MODEL))
+        loaded = True
+        keras_vit.export(model, path, **options)
+    except tuple(_KINDS.values()) as error:
+        kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
+        with open(place(_ERROR), "w", encoding="utf-8") as file:
+            json.dump({"kind": kind, "message": str(error), "loaded": loaded}, file)
+        sys.exit(1)
+
+
+def _error(folder, done, name):
+    """The error that the other process met: of the same kind and in the same words, if it was one of ours."""
+    if not os.path.exists(os.path.join(folder, _ERROR)):
+        ended = f"it was ended by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"code {done.returncode}"
+        said = done.stderr.strip().splitlines() if done.returncode > 0 else []
+        return OSError(
+            f'"{name}" was not exported, because the process on the TensorFlow backend failed: {said[-1] if said else ended}'
+        )
+    with open(os.path.join(folder, _ERROR), encoding="utf-8") as file:
+        met = json.load(file)
+    if met["loaded"]:
+        return _KINDS[met["kind"]](met["message"])
+    return ValueError(
+        f'"{name}" cannot be built again on the TensorFlow backend, which writes exports: {met["message"]} Save it, and export it by a script '
+        "of your own with KERAS_BACKEND=tensorflow, which imports its classes first."
+    )
+
+
+def export(model: keras.Model, path: str, options: dict[str, Any]) -> None:
+    """`keras_vit.export` of a model on another backend; `options` are its other arguments.
+
+    Raises:
+        ValueError, ImportError, OSError: as keras_vit.export on TensorFlow does; for a model that cannot be built there; if the process dies.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, os.path.join(folder, _MODEL))
+        options = dict(options)
+        calibration = options.pop("calibration")
+        if calibration is not None:
+            np.save(os.path.join(folder, _PIXELS), calibration_pixels(model, calibration))
+        with open(os.path.join(folder, _OPTIONS), "w", encoding="utf-8") as file:
+            json.dump(options, file)
+        command = [sys.executable, "-P", "-m", __name__, folder, os.path.abspath(path)]
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise _error(folder, done, model.name)
+    print(done.stdout, end="")  # of verbose
+
+
+if __name__ == "__main__":
+    _exported(*sys.argv[1:])

@@ -1,0 +1,180 @@
+"""The text of a model card, README.md, in Markdown."""
+
+import html
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from keras_vit.inspection.report import number
+from keras_vit.sharing.facts import Facts, counted
+from keras_vit.sharing.front_matter import front_matter, metric
+from keras_vit.sharing.run import Measured
+from keras_vit.version import __version__
+
+_SHARES = ("top1", "top5", "mean_recall", "ece")  # measures that are shown as percentages
+_BAR = r"\|"  # within a table
+_MOST_CLASSES = 1000  # that the card lists; the files hold all of them
+
+
+def _plain(text: object) -> str:
+    """A text as Markdown that shows it, whatever it holds; on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>|#&~$])", r"\\\1", " ".join(str(text).split()))
+
+
+def _code(text: object, in_table: bool = False) -> str:
+    """A text without backticks as code; in a table a bar would end the cell."""
+    return f"`{str(text).replace('|', _BAR) if in_table else text}`"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    head = list(head)
+    return [f"| {' | '.join(head)} |", f"|{'-|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _summary(facts):
+    """The first paragraph."""
+    height, width = facts.model["image_size"]
+    names = {"ViT": "Vision Transformer", "BiT": "BiT (a ResNet with group normalisation)"}
+    classes = "" if facts.model["classes"] is None else f" It tells {facts.model['classes']:,} classes apart."
+    encoder = " It is there to train its encoder." if facts.pretrains else ""
+    trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
+    return [f"{names.get(facts.family, facts.family)} for images of {height} x {width} pixels.{classes}{encoder}{trained}", ""]
+
+
+def _sizes(facts):
+    model = facts.model
+    rows = [
+        ("architecture", _plain(facts.architecture)),
+        ("parameters", f"{model['parameters']:,}"),
+        ("FLOPs of one image", f"{facts.flops:,} (2 per multiply-add)" if facts.flops else ""),
+        ("image size", f"{model['image_size'][0]} x {model['image_size'][1]} pixels, {counted(model['channels'], 'channel')}"),
+        ("classes", "" if model["classes"] is None else f"{model['classes']:,}"),
+        ("returns", "features" if facts.headless and not facts.pretrains else ""),
+        ("licence", facts.licence),
+    ]
+    return _table(("model", "value"), [row for row in rows if row[1]])
+
+
+def _use(facts):
+    """How to load the model, with this package and with others."""
+    extra = "kaggle" if facts.address.startswith("kaggle://") else "hub"
+    height, width = facts.model["image_size"]
+    size = height if height == width else (height, width)
+    code = ["import keras_vit", "", f'model = keras_vit.load("{facts.address}")']
+    if facts.model["classes"] is not None and not facts.pretrains:
+        code += ['model.classify("photo.jpg")  # names and probabilities']
+    if facts.pretrains:
+        code += ["encoder = model.get_encoder()  # from pixels 0..255, (b, h, w, c), to features"]
+    else:
+        code += ['keras_vit.export(model, "exported")  # a SavedModel that takes encoded images']
+    if facts.pretrains or facts.family in ("ViT", "BiT"):
+        code += [f'model = keras_vit.load("{facts.address}", image_size={size}, classes=5, head="reset")  # to fine-tune']
+    return ["## Use", "", f"With keras_vit and its extra `{extra}`:", "", "```python", *code, "```", "", *_other_library(facts)]
+
+
+def _other_library(facts):
+    """How transformers or timm loads the model."""
+    if facts.other_format is None:
+        return []
+    repository = facts.address.partition("://")[2]
+    on_hub = facts.address.startswith("hf://")
+    place = repository if on_hub else "FOLDER"
+    if facts.other_format == "huggingface":
+        name, code = "transformers", [f"from transformers import {facts.other_class}"]
+        code += ["", f'model = {facts.other_class}.from_pretrained("{place}")']
+        note = "`preprocessor_config.json` only resizes to the image size; measures are of images that were prepared as below."
+    else:
+        name, code = "timm", ["import timm", ""]
+        code += [f'model = timm.create_model("{"hf-hub" if on_hub else "local-dir"}:{place}", pretrained=True)']
+        note = "timm normalises outside of the model: see `pretrained_cfg` in config.json."
+    download = [] if on_hub else [f'FOLDER is what `kagglehub.model_download("{repository}")` returns.', ""]
+    return [f"With {name}, in PyTorch:", "", "```python", *code, "```", "", note, "", *download]
+
+
+def _images(facts):
+    """How images are prepared."""
+    model = facts.model
+    name = "encoder" if facts.pretrains else "model"
+    lines = ["## Images", "", f'Prepared by {_code(model["preprocessing"])}, as `{name}.preprocess("photo.jpg")` does.']
+    if model["mean"] is not None:
+        lines += [
+            f"The model takes pixels from 0 to 255 and normalises them itself, (x - mean) / std, with mean {_numbers(model['mean'])} and std "
+            f"{_numbers(model['std'])}."
+        ]
+    return [*lines, ""]
+
+
+def _numbers(values):
+    """A number, or one per channel, as text."""
+    return ", ".join(f"{value:g}" for value in np.ravel(values))
+
+
+def _shown(name, value):
+    return f"{100 * value:.2f}%" if name in _SHARES else number(value)
+
+
+def _measured(measured: Measured) -> list[str]:
+    """A table of what was measured."""
+    on = "" if measured.data is None else f"On {_plain(measured.data)}"
+    title = ", ".join([_code(measured.name), *([f"o{on[1:]}"] if on else [])]) if measured.name else on
+    order = sorted(measured.measures, key=lambda name: _SHARES.index(name) if name in _SHARES else len(_SHARES))
+    rows = [(_plain(metric(name)[1]), _shown(name, measured.measures[name])) for name in order]
+    return [*([f"{title}:", ""] if title else []), *_table(("measure", "value"), rows)]
+
+
+def _pictures(facts):
+    """The pictures, two in a row, with what they show."""
+    cells = [
+        f'<td width="50%"><img src="{html.escape(path)}" alt=""><br>{html.escape(what)}</td>'
+        for path, what in facts.pictures.items()
+    ]
+    rows = [f"<tr>{''.join(cells[i : i + 2])}</tr>" for i in range(0, len(cells), 2)]
+    return ["<table>", *rows, "</table>", ""] if rows else []
+
+
+def _results(facts):
+    """The measures, and the pictures of the run."""
+    entries = [entry for entry in facts.measured if entry.measures]
+    if not entries:
+        return ["## Measures", "", "None are known to this card.", "", *_pictures(facts)]
+    tables = [line for entry in entries for line in _measured(entry)]
+    return ["## Measures", "", *tables, *_pictures(facts)]
+
+
+def _classes(facts):
+    """The classes, each with how well it is recognised where that is known."""
+    model, details = facts.model, facts.run.evaluation.details if facts.run and facts.run.evaluation else {}
+    if model["classes"] is None:
+        return []
+    names = model["class_names"] or [""] * model["classes"]
+    columns = {"name": [_plain(name) for name in names]} if model["class_names"] else {}
+    for title, key in {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}.items():
+        values = details.get(key)
+        if isinstance(values, list) and len(values) == len(names):
+            columns[title] = [_cell(title, value) for value in values]
+    rows = list(zip(map(str, range(len(names))), *columns.values()))[:_MOST_CLASSES] if columns else []
+    left = [f"And {len(names) - len(rows):,} more.", ""] if 0 < len(rows) < len(names) else []
+    table = [*_table(("class", *columns), rows), *left] if rows else []
+    folded = ["<details><summary>All classes</summary>", "", *table, "</details>", ""] if len(rows) > 20 else table
+    unnamed = "" if model["class_names"] else " The classes have no names."
+    return ["## Classes", "", f"Probabilities are the {model['activation']} of the model's outputs.{unnamed}", "", *folded]
+
+
+def _cell(title: str, value: Any) -> str:
+    return "-" if value is None else number(value) if title == "examples" else f"{value:.1%}"
+
+
+def _training(facts):
+    rows = facts.run.training() if facts.run else []
+    texts = [(name, _code(value, in_table=True) if "preprocessing" in name else _plain(number(value))) for name, value in rows]
+    return ["## Training", "", *_table(("training", "value"), texts)] if texts else []
+
+
+def card(facts: Facts) -> str:
+    """The text of README.md, with its front matter."""
+    lines = [f"# {_plain(facts.name)}", "", *_summary(facts), *_sizes(facts), *_results(facts), *_use(facts)]
+    lines += [*_images(facts), *_classes(facts), *_training(facts)]
+    lines += [f"Made by keras\\_vit {__version__}.", ""]
+    return "\n".join([front_matter(facts), *lines])

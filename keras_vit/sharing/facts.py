@@ -1,0 +1,121 @@
+"""Everything that a card says of a model, gathered from the model and from its run."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from keras_vit.planning.flops import run_costs
+from keras_vit.serving.description import describe
+from keras_vit.sharing.run import Measured, Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a card says.
+
+    Attributes:
+        name: of the model, for people: the last part of its address.
+        address: what `keras_vit.load` takes.
+        licence: its identifier on the Hugging Face hub.
+        model: what every export says of its model, see serving.description.describe.
+        architecture: in words.
+        family: "ViT", "BiT" or the model's class.
+        pretrains: whether it is there to train its encoder, which the sizes are of but for the number of parameters.
+        headless: whether it gives features.
+        flops: operations of one image's forward pass, 2 per multiply-add; None if they cannot be counted.
+        run: the run's files, or None.
+        other_format: "huggingface" or "timm", whichever format the folder holds beside .keras; None for neither.
+        other_class: the class of Hugging Face that reads it.
+        pictures: {path in the folder: what it shows}.
+    """
+
+    name: str
+    address: str
+    licence: str
+    model: dict[str, Any]
+    architecture: str
+    family: str
+    pretrains: bool
+    headless: bool
+    flops: int | None
+    run: Run | None
+    other_format: str | None
+    other_class: str | None
+    pictures: dict[str, str]
+
+    @property
+    def measured(self) -> list[Measured]:
+        """What the run's own evaluation and its evaluators measured."""
+        if self.run is None:
+            return []
+        return [*([self.run.evaluation] if self.run.evaluation else []), *self.run.evaluators()]
+
+    @property
+    def task(self) -> str | None:
+        """The Hugging Face hub's name of what the model does; None for a head of one's own, which it has no name for."""
+        if self.family == "ImageGPT":
+            return "unconditional-image-generation"
+        if self.headless:
+            return "image-feature-extraction"
+        return None if self.model["classes"] is None else "image-classification"
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 block", "12 blocks"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _architecture(model):
+    """The sizes of a model, in words; "" for one without a spec."""
+    spec = model.spec
+    if spec is None:
+        return ""
+    if hasattr(spec, "units"):
+        return f"{'-'.join(map(str, spec.units))} bottleneck units, {spec.width_factor} times as wide as a ResNet"
+    patches = " x ".join(map(str, spec.patch_size))
+    blocks, heads = (counted(n, noun) for n, noun in ((spec.depth, "block"), (spec.heads, "head")))
+    parts = [f"{blocks} of width {spec.width} with {heads}", f"patches of {patches} pixels"]
+    parts += ["a ResNet in front"] if spec.stem is not None else []
+    parts += [f"{len(spec.conv_stem)} convolutions in front"] if spec.conv_stem else []
+    parts += [f"{spec.registers} registers"] if spec.registers else []
+    return ", ".join(parts)
+
+
+def gather(
+    model: keras.Model,
+    address: str,
+    licence: str,
+    run: Run | None,
+    other: tuple[str, str | None] | None,
+    pictures: dict[str, str],
+) -> Facts:
+    """The facts of a card.
+
+    Args:
+        model: a model of images.
+        address: where it is shared.
+        licence: its licence.
+        run: its run, or None.
+        other: (format, class) of the other library that reads the folder, or None.
+        pictures: {path in the folder: what it shows}.
+    """
+    parts = address.partition("://")[2].split("/")
+    encoder = model.get_encoder()  # of a model of pre-training: what sees whole images
+    description = {**describe(encoder, None), "parameters": int(model.count_params())}
+    headless = model.classes is None and (encoder is not model or model.made_from_arguments)
+    return Facts(
+        name=parts[-1] if len(parts) == 2 else parts[1],
+        address=address,
+        licence=licence,
+        model=description,
+        architecture=_architecture(encoder),
+        family=type(model).__name__,
+        pretrains=encoder is not model,
+        headless=headless,
+        flops=run_costs(encoder, 0).get("forward_flops"),
+        run=run,
+        other_format=other[0] if other else None,
+        other_class=other[1] if other else None,
+        pictures=pictures,
+    )

@@ -1,0 +1,154 @@
+"""The folder that is shared: .keras, the files of another library where its format can express the model, the card and its pictures."""
+
+import json
+import os
+import pathlib
+import zipfile
+
+import keras
+from absl import logging
+
+from keras_vit.checkpoints.save import save, save_model
+from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.json_file import read_json
+from keras_vit.models import Classifier
+from keras_vit.models.model_and_path import check_model_and_path
+from keras_vit.sharing.card import card
+from keras_vit.sharing.facts import gather
+from keras_vit.sharing.licences import checked
+from keras_vit.sharing.pictures import pictures
+from keras_vit.sharing.run import Run, read_run
+
+CARD, MODEL, PICTURES = "README.md", "model.keras", "pictures"
+OURS = (CARD, MODEL, "model.safetensors", "config.json", "preprocessor_config.json", PICTURES)
+
+
+def check_model(model: keras.Model, run: Run | None = None, untrained: bool = False) -> None:
+    """Refuses a model that nobody could use, or that is not that of its run.
+
+    Raises:
+        ValueError: saying why.
+    """
+    encoder = model.get_encoder()  # the model itself, unless it is there to train another one
+    if encoder.image_size is None or len(encoder.inputs) > 1:
+        raise ValueError(
+            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
+            f"input shape {model.input_shape}."
+        )
+    if not untrained and isinstance(model, Classifier) and model.has_zero_head():
+        raise ValueError(
+            f'The head of "{model.name}" is all zeros, as before any training: it would call every image alike. Share it with untrained=True '
+            '(--untrained) if that is meant, or without a head: keras_vit.checkpoints.transfer(model, head="drop").'
+        )
+    names = run and run.evaluation and run.evaluation.details.get("classes")
+    if isinstance(names, list) and model.class_names is not None and list(map(str, names)) != list(model.class_names):
+        raise ValueError(
+            f'"{run.path}" is not the run of this model: it was evaluated on the classes {", ".join(map(str, names[:5]))}..., the model has '
+            f"{', '.join(model.class_names[:5])}..."
+        )
+
+
+def check_output(folder: str | os.PathLike) -> None:
+    """Refuses a folder with other files than those of an earlier call, which would be lost.
+
+    Raises:
+        ValueError, OSError: naming what is in the way.
+    """
+    if os.path.isfile(folder):
+        raise ValueError(f'"{folder}" is a file; what is shared is a folder. Give a new folder.')
+    others = sorted(set(os.listdir(folder)) - set(OURS)) if os.path.isdir(folder) else []
+    if others:
+        raise ValueError(
+            f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Give a new or an empty folder.'
+        )
+    check_folder(os.path.dirname(os.path.abspath(folder)))
+
+
+def _write_for_others(model, folder):
+    """Writes what transformers reads, or else timm, into a new folder; returns (format, class of Hugging Face or None), or None."""
+    reasons = []
+    for form in ("huggingface", "timm"):
+        try:
+            save(model, folder, format=form)
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        return form, (read_json(os.path.join(folder, "config.json")).get("architectures") or [None])[0]
+    logging.info("No model.safetensors for other libraries. %s", " ".join(reasons))
+    os.makedirs(folder)
+    return None
+
+
+def _texts(folder):
+    """(name, text) of everything in a folder that holds text: cards, JSON, and the configs inside the checkpoints."""
+    for path in sorted(pathlib.Path(folder).rglob("*")):
+        if path.suffix in (".md", ".json"):
+            yield path.name, path.read_text("utf-8")
+        elif path.suffix == ".keras":
+            with zipfile.ZipFile(path) as archive:
+                yield path.name, "".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".json"))
+        elif path.suffix == ".safetensors":
+            with open(path, "rb") as file:
+                yield path.name, file.read(int.from_bytes(file.read(8), "little")).decode()
+
+
+def _check_private(folder, run):
+    """Refuses to share names of files on this machine.
+
+    Raises:
+        ValueError: naming the text and the file that holds it.
+    """
+    private = {os.path.expanduser("~")} - {"/"} | (run.private() if run else set())
+    for name, text in _texts(folder):
+        found = sorted(secret for secret in private if secret in text or json.dumps(secret)[1:-1] in text)
+        if found:
+            raise ValueError(
+                f'{name} would hold "{found[0]}", which names a file of this machine. Change it where it comes from: the names of classes, the '
+                "model's preprocessing, or the name of the model."
+            )
+
+
+def _write(model, folder, address, licence, run, images):
+    """Writes all files into a new folder."""
+    other = _write_for_others(model, folder)
+    save_model(model, os.path.join(folder, MODEL))
+    try:
+        drawn = pictures(run, images)
+    except ImportError as error:
+        logging.warning("A card without pictures: %s", error)
+        drawn = {}
+    if drawn:
+        os.makedirs(os.path.join(folder, PICTURES))
+    for name, (_, data) in drawn.items():
+        pathlib.Path(folder, PICTURES, name).write_bytes(data)
+    shown = {f"{PICTURES}/{name}": what for name, (what, _) in drawn.items()}
+    text = card(gather(model, address, licence, run, other, shown))
+    pathlib.Path(folder, CARD).write_text(text, "utf-8")
+    _check_private(folder, run)
+
+
+def write_folder(
+    model: keras.Model,
+    folder: str | os.PathLike,
+    address: str,
+    license: str,
+    run: str | os.PathLike | None = None,
+    images: bool = False,
+    untrained: bool = False,
+) -> None:
+    """Writes what `share` uploads into a folder, all or nothing, and uploads nothing: to look at the card first.
+
+    Args:
+        model: a model of this package that takes images.
+        folder: a new or empty local folder, or that of an earlier call.
+        address, license, run, images, untrained: as in `share`.
+
+    Raises:
+        ValueError, OSError: as `share` does before it uploads, or if the folder holds other files.
+    """
+    folder = check_model_and_path("write_folder", model, folder)
+    licence, found = checked(license), None if run is None else read_run(run)
+    check_model(model, found, untrained)
+    check_output(folder)
+    with replacing(folder) as temporary:
+        _write(model, temporary, address, licence, found, images)

@@ -1,0 +1,155 @@
+"""Repositories of the Hugging Face hub, to which huggingface_hub uploads."""
+
+import contextlib
+import os
+import pathlib
+from typing import Any
+
+from absl import logging
+
+from keras_vit.checkpoints.fetch.hub import split
+from keras_vit.sharing.folder import OURS
+from keras_vit.version import __version__
+
+_TOKENS = "https://huggingface.co/settings/tokens"
+
+
+@contextlib.contextmanager
+def _explained(address):
+    """A context in which errors of huggingface_hub become ours: what, and what to do."""
+    from huggingface_hub import errors
+
+    # The bases of its error are the HTTP library's own, whose others mean that no answer came.
+    failures = (OSError, *errors.HfHubHTTPError.__bases__)
+    try:
+        yield
+    except PermissionError:
+        raise
+    except failures as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            raise PermissionError(
+                f'"{address}": the hub does not accept the token on this machine: {error}. Make one that may write at {_TOKENS}.'
+            ) from error
+        if status == 412:
+            raise ConnectionError(f'"{address}" was changed by somebody else meanwhile: run this again.') from error
+        raise ConnectionError(
+            f'"{address}" was not shared: {error or type(error).__name__}. Nothing there has changed; run this again once the hub can be '
+            "reached. --dry_run writes the folder without a network."
+        ) from error
+
+
+class HubRepository:
+    """hf://USER/NAME.
+
+    Attributes:
+        address: as the user writes it.
+        name: USER/NAME.
+        licences: those that the hub knows, or None for all of sharing.licences.
+    """
+
+    licences: tuple[str, ...] | None = None
+
+    def __init__(self, address: str):
+        example = f'"{address}" is not where a model can be shared: expected hf://USER/NAME, such as hf://anna/flowers-vit.'
+        try:
+            self.name, revision, file = split(address)
+        except ValueError:
+            raise ValueError(example) from None
+        if revision or file:
+            raise ValueError(f"{example} A commit is added to its main branch.")
+        self.address = address
+        self._parent: str | None = None  # the commit that ours follows
+        self._files: list[str] = []  # in it
+
+    def _api(self):
+        """huggingface_hub's API.
+
+        Raises:
+            ImportError: without it.
+        """
+        try:
+            import huggingface_hub
+        except ImportError:
+            raise ImportError(f'"{self.address}" needs huggingface_hub: pip install "keras-vit[hub]".') from None
+        return huggingface_hub.HfApi(library_name="keras-vit", library_version=__version__)
+
+    def check(self, private: bool) -> None:
+        """Refuses what an upload would fail at, before anything is computed; says whether the repository is there.
+
+        Args:
+            private: whether a new repository is to be private.
+
+        Raises:
+            ImportError: without huggingface_hub.
+            PermissionError: without a token that may write to USER's repositories.
+            ConnectionError: if the hub cannot be reached.
+            ValueError: if the name is not valid, or private is asked of a repository that is public.
+        """
+        api = self._api()
+        from huggingface_hub import errors, get_token, utils
+
+        try:
+            utils.validate_repo_id(self.name)
+        except errors.HFValidationError as error:
+            raise ValueError(f'"{self.address}" is not a name that the hub allows: {error}') from None
+        if get_token() is None:
+            raise PermissionError(
+                f'"{self.address}": this machine has no token of the Hugging Face hub. Make one that may write at {_TOKENS}, then give it to '
+                '"hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
+            )
+        with _explained(self.address):
+            self._check_owner(api.whoami())
+            try:
+                found = api.model_info(self.name)
+            except errors.RepositoryNotFoundError:
+                logging.info("%s is new: a %s repository is made.", self.address, "private" if private else "public")
+                return
+        if private and not found.private:
+            raise ValueError(
+                f'"{self.address}" is there and public, so that --private would be ignored. Make it private in its settings, or take another name.'
+            )
+        self._parent, self._files = found.sha, [file.rfilename for file in found.siblings or ()]
+        logging.info("%s is there: a commit is added to it, and the earlier ones stay.", self.address)
+
+    def _check_owner(self, user):
+        """Refuses a token that may not write to this repository, as far as the hub's `user` says so.
+
+        Raises:
+            PermissionError: naming whose token it is.
+        """
+        owner, names = self.name.split("/")[0], [user["name"], *(entry["name"] for entry in user.get("orgs", ()))]
+        role = ((user.get("auth") or {}).get("accessToken") or {}).get("role")
+        if owner.lower() not in map(str.lower, names):
+            raise PermissionError(
+                f'"{self.address}": the token on this machine is of {user["name"]}, who may not write to the repositories of {owner}. USER may '
+                f"be {' or '.join(names)}."
+            )
+        if role == "read":
+            raise PermissionError(
+                f'"{self.address}": the token on this machine only reads. Make one that may write at {_TOKENS}.'
+            )
+
+    def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
+        """Uploads a folder as one commit, which is there whole or not at all; returns the address of its page.
+
+        Files of an earlier model that the folder lacks are removed by the same commit. (huggingface_hub's upload_folder may make several
+        commits, and leaves such files.)
+
+        Raises:
+            ConnectionError, PermissionError: if it fails; the repository is as it was, or empty if it is new.
+        """
+        api = self._api()
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        root = pathlib.Path(folder)
+        paths = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
+        gone = [name for name in self._files if name.split("/")[0] in OURS and name not in paths]
+        operations: list[Any] = [CommitOperationDelete(path_in_repo=name) for name in gone]
+        operations += [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in paths.items()]
+        with _explained(self.address):
+            if self._parent is None:
+                api.create_repo(self.name, private=private, exist_ok=True)
+            commit = api.create_commit(self.name, operations, commit_message=message, parent_commit=self._parent)
+        logging.info("%s: commit %s.", self.address, commit.oid)
+        return f"{api.endpoint}/{self.name}"

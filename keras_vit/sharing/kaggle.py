@@ -1,0 +1,88 @@
+"""Variations of a model on Kaggle, to which kagglehub uploads."""
+
+import contextlib
+import os
+
+from absl import logging
+
+from keras_vit.checkpoints.fetch.kaggle import library, split
+from keras_vit.sharing.licences import KAGGLE
+
+_TOKENS = "https://www.kaggle.com/settings/api"
+
+
+@contextlib.contextmanager
+def _explained(address):
+    """A context in which errors of kagglehub become ours: what, and what to do."""
+    import requests
+    from kagglehub.exceptions import BackendError, UnauthenticatedError
+
+    try:
+        yield
+    except (requests.RequestException, BackendError, UnauthenticatedError) as error:
+        reason: BaseException = error
+        if isinstance(error, UnauthenticatedError) and isinstance(error.__cause__, requests.RequestException):
+            reason = error.__cause__  # whoami's words for any failure
+        status = getattr(getattr(reason, "response", None), "status_code", None)
+        if status in (401, 403) or isinstance(reason, UnauthenticatedError):
+            raise PermissionError(
+                f'"{address}": this machine has no token that Kaggle accepts ({reason}). Make one at {_TOKENS}, then set KAGGLE_API_TOKEN, or '
+                "write it to ~/.kaggle/access_token. --dry_run shows the card without one."
+            ) from error
+        raise ConnectionError(
+            f'"{address}" was not shared: {reason}. What was there is as it was; run this again. --dry_run writes the folder without a network.'
+        ) from error
+
+
+class KaggleVariation:
+    """kaggle://USER/MODEL/keras/VARIATION.
+
+    Attributes:
+        address: as the user writes it.
+        name: USER/MODEL/keras/VARIATION.
+        licences: those that Kaggle knows.
+    """
+
+    licences: tuple[str, ...] | None = tuple(KAGGLE)
+
+    def __init__(self, address: str):
+        example = f'"{address}" is not where a model can be shared: expected kaggle://USER/MODEL/keras/VARIATION, such as kaggle://anna/flowers/keras/vit_tiny.'
+        try:
+            self.name, version = split(address)
+        except ValueError:
+            raise ValueError(example) from None
+        if version is not None or self.name.split("/")[2] != "keras":
+            raise ValueError(f"{example} Kaggle counts the versions itself.")
+        self.address = address
+
+    def check(self, private: bool) -> None:
+        """Refuses what an upload would fail at, before anything is computed.
+
+        Args:
+            private: without effect: Kaggle's new models are private, and only their page makes them public.
+
+        Raises:
+            ImportError: without kagglehub.
+            PermissionError: without a token that Kaggle accepts, or of somebody else.
+            ConnectionError: if Kaggle cannot be reached.
+        """
+        kagglehub = library(self.address)
+        with _explained(self.address):
+            user = kagglehub.whoami(verbose=False)["username"]
+        owner = self.name.split("/")[0]
+        if owner.lower() != user.lower():  # it may be an organisation, which Kaggle's API does not list
+            logging.warning(
+                "%s: the token on this machine is of %s, who must be of the organisation %s.", self.address, user, owner
+            )
+        logging.info("%s: a version is added. A new model stays private until its page makes it public.", self.address)
+
+    def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
+        """Uploads a folder as a new version, which is there once all files are; returns the address of its page.
+
+        Raises:
+            ConnectionError, PermissionError: if it fails; what was there is as it was.
+        """
+        kagglehub = library(self.address)
+        with _explained(self.address):
+            kagglehub.model_upload(self.name, os.fspath(folder), license_name=KAGGLE[licence], version_notes=message)
+        return f"https://www.kaggle.com/models/{self.name}"

@@ -1,0 +1,183 @@
+"""What the files of a run say about its model, as far as it may be published: measures, data, how it was trained."""
+
+import dataclasses
+import math
+import os
+import re
+from typing import Any
+
+from etils import epath
+
+from keras_vit.evaluation import EVALUATORS
+from keras_vit.io.json_file import read_json
+from keras_vit.runs.config import flat
+from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.sharing.data_names import OWN, Data, data_of, is_public, model_name, names_a_file
+from keras_vit.tasks import TASKS
+from keras_vit.tasks.base import OPTIONS
+
+# Keys of a config that a card shows, by what it calls them. All others stay at home: they may name files.
+_SHOWN = {
+    "total": "steps",
+    "batch_size": "batch size",
+    "optimizer.name": "optimizer",
+    "optimizer.learning_rate": "learning rate",
+    "optimizer.weight_decay": "weight decay",
+    "optimizer.layer_decay": "layer decay",
+    "optimizer.ema": "averaged weights (EMA)",
+    "schedule.decay": "schedule",
+    "schedule.warmup": "warm-up, steps",
+    "loss.name": "loss",
+    "loss.label_smoothing": "label smoothing",
+    "mixup": "mixup",
+    "cutmix": "cutmix",
+    "data.train_preprocess": "training preprocessing",
+    "dtype": "precision",
+    "seed": "seed",
+    "strategy.replicas": "devices",
+}
+
+
+_OFF = {"seed": None, "strategy.replicas": 1}  # what goes without saying, where that is not 0
+_MAY_NAME_FILES = re.compile(r"data\.(?!.*preprocess)|init|task|objective|evals")
+
+
+def _measures(content):
+    """The finite numbers among the values of an evaluation's JSON file."""
+    numbers = {key: value for key, value in content.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    return {key: value for key, value in numbers.items() if math.isfinite(value)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What an evaluator measured.
+
+    Attributes:
+        name: of the evaluator; "" for the run's own evaluation.
+        data: what it was measured on; None if that is not known.
+        measures: {name: number}, exactly those of the JSON file.
+        details: whatever else the file holds.
+    """
+
+    name: str
+    data: Data | None
+    measures: dict[str, float]
+    details: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The files of a run directory, or of the folder that an evaluation wrote.
+
+    Attributes:
+        path: of the folder.
+        config: config.json, or {}.
+        records: those of metrics.jsonl, oldest first.
+        evaluation: what evaluation.json holds; None without one.
+    """
+
+    path: epath.Path
+    config: dict[str, Any]
+    records: list[dict[str, Any]]
+    evaluation: Measured | None
+
+    @property
+    def data(self) -> Data | None:
+        """What the model was trained on; None without a config."""
+        data = self.config.get("data")
+        return data and data_of(data["source"], data["train"])
+
+    @property
+    def base(self) -> str | None:
+        """What the model's training started from, as `keras_vit.load` takes it; None for random weights."""
+        return self.config.get("init")
+
+    def evaluators(self) -> list[Measured]:
+        """What the evaluators of `config.evals` measured last."""
+        found = []
+        for name, options in (self.config.get("evals") or {}).items():
+            file = self.path / f"{name}.json"
+            if options is None or not file.exists():
+                continue
+            content = read_json(file)
+            logged = {key.removeprefix(f"{name}/") for record in self.records for key in record if key.startswith(f"{name}/")}
+            measures = {key: value for key, value in _measures(content).items() if key in logged or not logged and key != "step"}
+            data = self._data_of(name, options)
+            found.append(Measured(name, data, measures, content))
+        return found
+
+    def _data_of(self, name, options):
+        """What an evaluator with those options measures on: data of its own, or the run's; None if that is not known."""
+        kind: Any = EVALUATORS.get(options.get("evaluator", name))
+        values = {**({field.name: field.default for field in dataclasses.fields(kind)} if kind else {}), **options}
+        if values.get("source"):
+            return data_of(values["source"], values.get("test") or values.get("split"))
+        own = self.config["data"]
+        return data_of(own["source"], own["evaluation"]) if kind and "source" in values else None
+
+    def caption(self, name: str) -> str:
+        """What the pictures of an evaluator of `config.evals` show; "" if it has none of images."""
+        options = self.config["evals"][name]
+        return getattr(EVALUATORS.get(options.get("evaluator", name)), "caption", "")
+
+    def training(self) -> list[tuple[str, Any]]:
+        """(name, value) pairs of how the model was trained, without whatever could name a file."""
+        if not self.config:
+            return []
+        task = self.config.get("task", "classification")
+        rows = [("task", task.rpartition(":")[2].replace("_", " ")), ("training data", str(self.data))]
+        rows += [("started from", model_name(self.base) if self.base else "random weights")]
+        teacher = (self.config.get("objective") or {}).get("teacher")
+        rows += [("taught by", model_name(teacher))] if isinstance(teacher, str) else []
+        read = TASKS[task].reads if task in TASKS else ()
+        values = {key: value for key, value in flat(self.config).items() if key in read or key not in OPTIONS}
+        shown = {title: values[key] for key, title in _SHOWN.items() if values.get(key) not in (None, _OFF.get(key, 0))}
+        return rows + [(title, value) for title, value in shown.items() if not (isinstance(value, str) and names_a_file(value))]
+
+    def private(self) -> set[str]:
+        """Texts that must not be in anything that is shared: the run's folder, and whatever its config says that names a file."""
+        values = {key: value for key, value in flat(self.config).items() if isinstance(value, str) and _MAY_NAME_FILES.match(key)}
+        files = {value for value in values.values() if names_a_file(value) and not is_public(value)}
+        parts = [value.partition("?")[0].partition(":") for value in files]
+        data = self.config.get("data") or {}
+        quoted = {text for key in data if "preprocess" in key for text in re.findall(r"['\"](.*?)['\"]", str(data[key]))}
+        named = {text for text in quoted if names_a_file(text)} | {rest if kind in OWN else kind for kind, _, rest in parts}
+        return {text for text in named if len(text) > 1} | {
+            str(self.path) if "://" in str(self.path) else os.path.abspath(self.path)
+        }
+
+
+def _evaluation(path, config):
+    """evaluation.json as Measured; None without one."""
+    if not (path / "evaluation.json").exists():
+        return None
+    content, data = read_json(path / "evaluation.json", "Evaluate the model again: keras-vit evaluate."), config.get("data")
+    known = data and content.get("split")  # which only the run itself writes
+    return Measured("", data_of(data["source"], known) if known else None, _measures(content), content)
+
+
+def read_run(path: str | os.PathLike) -> Run:
+    """Reads a run directory, or the folder that `keras-vit evaluate --output` wrote.
+
+    Raises:
+        ValueError: if it is neither, or a file in it is broken.
+    """
+    path = epath.Path(os.path.expanduser(path))
+    has_config = (path / "config.json").exists()
+    config = read_json(path / "config.json", "Restore it from a backup, or share model.keras itself.") if has_config else {}
+    config = config if "total" in config else {}  # that of a model of another library
+    evaluation = _evaluation(path, config)
+    if not config and evaluation is None:
+        raise ValueError(
+            f'"{path}" is no run: it has neither the config.json of a training nor the evaluation.json that keras-vit evaluate --output writes.'
+        )
+    return Run(path, config, RunDirectory(path).metrics(), evaluation)
+
+
+def is_run(path: str | os.PathLike) -> bool:
+    """Whether `read_run` would take a path, as far as its files' names say."""
+    text = os.fspath(path)
+    if "://" in text and not text.startswith("gs://"):
+        return False
+    folder = epath.Path(os.path.expanduser(text))
+    return (folder / "checkpoints").exists() or (folder / "evaluation.json").exists()

@@ -1,0 +1,217 @@
+"""planning.slice: what a plan says, the cache, the search for a batch; and the step itself, lowered for CPU devices in the place of chips."""
+
+import dataclasses
+import json
+import sys
+
+import pytest
+from interpreters import Interpreter
+
+from keras_vit.planning.slice import plan as plans
+from keras_vit.planning.slice.chips import CHIPS, parse_slice
+from keras_vit.planning.slice.groups import Group
+from keras_vit.planning.slice.plan import Compiled, DoesNotFit, Plan, find_batch
+from keras_vit.planning.slice.text import comparison, plan_text, where
+from trainers import config_files
+
+GIB = 2**30
+
+
+def compiled(**given):
+    values = {"flops": 197e9, "bytes_accessed": 2e9, "hbm": 819e6, "cycles": 3e6, "random_cycles": 3e5, "arguments": GIB}
+    values |= {"temporaries": 2 * GIB, "results": 0, "code": 0, "sums": {"all-reduce": (2, 1e8)}, "seconds": 60.0}
+    groups = (Group("MLP", "forward", 2e6, 6e8), Group("optimizer", "", 1e6, 219e6))
+    return Compiled(**{**values, "groups": groups, **given})
+
+
+def planned(batch=1024, where="v5e:4x4", **given):
+    return Plan(parse_slice(where), batch, 36_000, 1_281_167, None, compiled(**given))
+
+
+@pytest.mark.parametrize(
+    "name, kind, chips", [("v5e:4x4", "v5e", 16), ("v4:2x2x1", "v4", 4), ("v6e:2x2", "v6e", 4), ("v5e:16x16", "v5e", 256)]
+)
+def test_slices_have_names(name, kind, chips):
+    assert parse_slice(name) == parse_slice(f" {name} ") and (parse_slice(name).kind, parse_slice(name).chips) == (kind, chips)
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("v5x:2x2", 'no chip "v5x". Did you mean'),
+        ("v5e", "expected a shape"),
+        ("v5e:0x2", "expected a shape"),
+        ("v5e:4", "expected a shape"),
+    ],
+)
+def test_other_names_are_refused(name, words):
+    with pytest.raises(ValueError, match=words.replace(".", r"\.")):
+        parse_slice(name)
+
+
+def test_the_clock_is_that_of_the_matrix_units():
+    """Products per cycle: v4 and v5p two cores of four 128 x 128 units, v5e four of them, v6e four of 256 x 256."""
+    units = {"v4": 8 * 128**2, "v5e": 4 * 128**2, "v5p": 8 * 128**2, "v6e": 4 * 256**2}
+    for kind, products in units.items():
+        assert CHIPS[kind].flops == pytest.approx(2 * products * CHIPS[kind].clock, rel=0.01)
+
+
+def test_a_step_is_bound_by_the_highest_floor():
+    plan = planned()
+    assert plan.floors["arithmetic"] == pytest.approx(1e-3) and plan.floors["HBM"] == pytest.approx(1e-3)
+    assert plan.floors["sums between chips"] == pytest.approx(2 * 15 / 16 * 1e8 / 200e9)
+    assert plan.estimate == pytest.approx(2e-3) and plan.binds == "vector work"  # 3e6 cycles at 1.5 GHz
+    assert plan.images_per_chip == pytest.approx(64 / 2e-3) and plan.hours == pytest.approx(36_000 * 2e-3 / 3600)
+    assert planned(cycles=1e6).binds in ("arithmetic", "HBM") and planned(hbm=8e9).binds == "HBM"
+    assert planned(sums={"all-reduce": (1, 1e12)}).binds == "sums between chips"
+
+
+def test_the_text_says_what_matters():
+    text = plan_text(planned())
+    for words in ("v5e:4x4, 16 chips", "1,024 images, 64 a chip", "3.00 GiB of a chip's 16 GB", "197 GFLOP a chip, 1 ms", "2 ms, bound by vector work",
+                  "2 all-reduce of 100 MB", "0.02 hours, 0.3 chip-hours for 36,000 steps", "no TPU was used"):  # fmt: skip
+        assert words in " ".join(text.split()), words
+    table = where(planned())
+    assert (
+        "| MLP | forward | 1.33 | 66.7% | 0.600 |" in table
+        and "| all |  | 2.00 | 100% | 0.819 |" in table
+        and "0.20 ms of it" in table
+    )
+    lines = comparison([("B/16", planned()), ("H/14", "The step needs 20 GiB.")]).splitlines()
+    assert lines[2].startswith("| B/16 | v5e:4x4 | 64 | 3.00 | 197 |") and "The step needs 20 GiB." in lines[3]
+    assert {line.count("|") for line in lines[:4]} == {12}
+
+
+def test_a_program_that_cannot_be_read_is_said_to_be():
+    plan = planned(hbm=None, cycles=None, groups=())
+    assert plan.estimate == pytest.approx(1e-3) and "not known" in plan_text(plan) and "cannot write this program" in where(plan)
+
+
+CONFIG = config_files.load_config("imagenet_pretrain:B/16")
+DATASETS = config_files.packaged("lib.datasets").DATASETS
+
+
+@pytest.fixture
+def answered(monkeypatch, tmp_path):
+    """make_plan without a compiler: counts how often it is asked."""
+    asked = []
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
+    pretend = type("libtpu", (), {"__version__": "0"})
+    monkeypatch.setitem(sys.modules, "libtpu", pretend)
+    monkeypatch.setattr(plans, "check_backend", lambda: None)
+
+    class Lowered:
+        def compile(self):
+            return self
+
+    def lowered(config, train, resolved, where, model_parallel):
+        asked.append((config.batch_size, model_parallel))
+        return Lowered()
+
+    monkeypatch.setattr(plans, "lowered_step", lowered)
+    monkeypatch.setattr(plans, "_measured", lambda *_: compiled())
+    return asked
+
+
+def test_a_plan_is_compiled_once(answered):
+    first = plans.make_plan(CONFIG, DATASETS, "v5e:4x4")
+    assert plans.make_plan(CONFIG, DATASETS, "v5e:4x4") == first and len(answered) == 1
+    assert first.compiled == compiled() and first.examples == 1_281_167
+    plans.make_plan(CONFIG, DATASETS, "v6e:2x2")
+    plans.make_plan(CONFIG, DATASETS, "v5e:4x4", model_parallel=4)
+    other = CONFIG.copy_and_resolve_references()
+    other.optimizer.clip_norm = 2.0
+    plans.make_plan(other, DATASETS, "v5e:4x4")
+    assert len(answered) == 4
+
+
+def test_that_it_does_not_fit_is_remembered_too(answered, monkeypatch):
+    def too_large(*_):
+        raise DoesNotFit(20 * GIB, 15.75 * GIB)
+
+    monkeypatch.setattr(plans, "_measured", too_large)
+    for _ in range(2):
+        with pytest.raises(DoesNotFit, match=r"needs 20.00 GiB of a chip's 15.75 GiB"):
+            plans.make_plan(CONFIG, DATASETS, "v5e:4x4")
+    assert len(answered) == 1
+
+
+def test_the_compilers_errors_say_what_to_do():
+    where = parse_slice("v5e:4x4")
+    text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.21G of 15.75G hbm. Exceeded hbm capacity by 1.46G."
+    error = plans._failure(RuntimeError(text), where)
+    assert isinstance(error, DoesNotFit) and (error.used, error.limit) == (17.21 * GIB, 15.75 * GIB)
+    other = plans._failure(RuntimeError("UNIMPLEMENTED: Op foo is not supported\n  at somewhere"), where)
+    assert "does not compile for v5e:4x4: UNIMPLEMENTED: Op foo" in str(other)
+
+
+@pytest.mark.parametrize("per_image, fixed", [(0.05, 1.0), (0.5, 3.0), (0.002, 0.5), (1.5, 2.0)])
+def test_the_largest_batch_that_fits_is_found(per_image, fixed):
+    """Memory that grows as a line, and a little faster; the limit is 15.75 GiB."""
+    tried = []
+
+    def plan_of(n):
+        tried.append(n)
+        needs = (fixed + per_image * n * (1 + n / 20_000)) * GIB
+        if needs > 15.75 * GIB:
+            raise DoesNotFit(needs, 15.75 * GIB)
+        return planned(16 * n, arguments=0, temporaries=int(needs))
+
+    expected = max(n for n in range(8, 4097, 8) if (fixed + per_image * n * (1 + n / 20_000)) <= 15.75)
+    found, plan = find_batch(plan_of)
+    assert found == expected and plan.batch_size == 16 * expected
+    assert len(tried) == len(set(tried)) <= 8
+
+
+def test_a_batch_that_is_never_too_large_ends_somewhere():
+    assert find_batch(lambda n: planned(16 * n, temporaries=n), most=256)[0] == 256
+
+
+def test_not_even_one_batch_may_fit():
+    def plan_of(n):
+        raise DoesNotFit(GIB, 1)
+
+    with pytest.raises(DoesNotFit):
+        find_batch(plan_of)
+
+
+SMALL = ("digits_pretrain", "mae", "masked_patches", "igpt", "dino")  # a config of each task
+
+
+def lowered(config_name, shards):
+    """What the step of a small config says of itself, on four CPU devices."""
+    import jax
+
+    from keras_vit.planning.dry_run import planned_data
+    from keras_vit.planning.slice import program
+    from keras_vit.runs.config import resolve
+
+    program.devices_of = lambda name: jax.devices()
+    config = config_files.load_config(config_name)
+    config.batch_size = 16
+    with config.model.unlocked(), config.model.ignore_type():
+        config.model.update({"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64})
+    train, _ = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
+    step = program.lowered_step(config, train, resolve(config, train.size), parse_slice("v5e:2x2"), shards)
+    compiled = step.compile()
+    shardings = jax.tree.leaves(compiled.input_shardings[0])
+    images = {leaf.shape[0] for leaf in jax.tree.leaves(step.in_avals[0][1])}
+    return {
+        "sums": compiled.as_text().count("all-reduce("),
+        "batches": sorted(images),
+        "split": sum("model" in getattr(sharding, "spec", ()) for sharding in shardings),
+    }
+
+
+@pytest.mark.processes
+def test_the_step_of_every_task_is_lowered():
+    with Interpreter("jax", devices=4) as chips:
+        for name in SMALL:
+            found = chips.run(lowered, name, None)
+            assert found["sums"] and found["batches"] == [16] and found["split"] == 0, name
+        # The kernels and biases of a block that are split, and what the optimizer keeps for each, twice.
+        assert chips.run(lowered, "digits_pretrain", 2)["split"] == 3 * (2 * 4 + 2)
+
+
+def test_plans_are_kept_as_they_are():
+    assert Compiled.from_json(json.loads(json.dumps(dataclasses.asdict(compiled())))) == compiled()

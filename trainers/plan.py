@@ -1,0 +1,110 @@
+"""Compiles a config's training step for a slice of TPUs, without one, and says whether it fits and what it costs.
+
+    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --config.batch_size=1024 --topology=v5e:4x4
+    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --compare=v5e:4x4,v6e:2x2
+    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --topology=v5e:4x4 --find_batch
+
+The step is the run's own on the JAX backend, for any task, with data parallelism or --model_parallel. A compilation takes a minute to several, and its
+answer is kept. --where shows the time and the traffic of each part of the step, --find_batch the largest batch that fits, with and without
+rematerialised blocks. Needs the extra [plan]. No TPU is used: times are predictions.
+"""
+
+import os
+
+from . import flags
+
+_NEEDS = "--topology or --compare"
+
+
+def _plans(values):
+    """A function: (config, slice) -> Plan, with what the flags say."""
+    from keras_vit.planning.slice.plan import make_plan
+
+    from . import config_files
+
+    datasets = config_files.packaged("lib.datasets").DATASETS
+    options = {name: getattr(values, name) for name in ("model_parallel", "examples", "classes", "data_dir")}
+    return lambda config, where: make_plan(config, datasets, where, **options)
+
+
+def _compare(values, plan_of):
+    """Prints a table of the config on several slices."""
+    from keras_vit.planning.slice.plan import DoesNotFit
+    from keras_vit.planning.slice.text import comparison
+
+    named = []
+    for where in [name.strip() for name in values.compare.split(",") if name.strip()]:
+        try:
+            named.append((values.config.model.variant, plan_of(values.config, where)))
+        except DoesNotFit as error:
+            named.append((f"{values.config.model.variant} on {where}", str(error)))
+    print(comparison(named))
+
+
+def _find_batch(values, plan_of):
+    """Prints the largest batch that fits, with and without rematerialised blocks."""
+    from keras_vit.planning.slice.plan import find_batch, with_batch
+    from keras_vit.planning.slice.text import comparison
+
+    named = []
+    for remat in (False, True):
+        per_chip, plan = find_batch(
+            lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology)
+        )
+        print(f"{'With' if remat else 'Without'} rematerialised blocks, {per_chip:,} images a chip are the most that fit.")
+        named.append(("remat" if remat else "as it is", plan))
+    print(f"\n{comparison(named)}")
+
+
+def main():
+    from keras_vit.io.progress import shown
+    from keras_vit.planning.slice.plan import DoesNotFit
+    from keras_vit.runs.config import check_keys
+
+    from . import config_files
+
+    values = flags.FLAGS
+    if bool(values.topology) == bool(values.compare):
+        raise ValueError(f"Give {_NEEDS}, one of the two: --topology=v5e:4x4, or --compare=v5e:4x4,v6e:2x2.")
+    check_keys(values.config, config_files.packaged("lib.common").base())
+    plan_of = _plans(values)
+    with shown():
+        if values.compare:
+            _compare(values, plan_of)
+        elif values.find_batch:
+            _find_batch(values, plan_of)
+        else:
+            try:
+                _show(values, plan_of(values.config, values.topology))
+            except DoesNotFit as error:
+                raise ValueError(f"{error} --find_batch says how many images do.") from None
+
+
+def _show(values, plan):
+    """Prints one plan."""
+    from keras_vit.planning.slice.text import plan_text, where
+
+    print(plan_text(plan))
+    if values.where:
+        print(f"\n{where(plan)}")
+
+
+def run():
+    # Before Keras and JAX are imported: the step is JAX's, and no device is needed.
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    flags.string("topology", None, "The slice: v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1 and so on.")
+    flags.string("compare", None, "Several slices, joined by commas: one table.")
+    flags.boolean("find_batch", False, "Find the largest batch that fits, in multiples of 8 a chip.")
+    flags.boolean("where", False, "Show the time and the traffic of each part of the step.")
+    flags.integer("model_parallel", None, "Over how many chips a matrix is split; by default over none.", lowest=1)
+    flags.integer("examples", None, "The number of training examples, if the dataset is not a well-known one.", lowest=1)
+    flags.integer("classes", None, "The number of classes, if the dataset is not a well-known one.", lowest=1)
+    flags.only_with("find_batch", "topology", bool, "--topology")
+    flags.only_with("where", "topology", bool, "--topology")
+    flags.define_data_dir()
+    flags.launch(main, with_config=True)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,75 @@
+"""Shares a model on the Hugging Face hub or Kaggle, with a card made from it and its run.
+
+    python -m trainers.share runs/photos --to=hf://USER/NAME --license=apache-2.0 --dry_run --output=look
+    python -m trainers.share runs/photos --to=hf://USER/NAME --license=apache-2.0
+    python -m trainers.share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
+
+The argument is what keras_vit.load takes: a run directory, whose measures, curves and recipe the card shows, or a checkpoint of any format.
+--dry_run uploads nothing: it writes the folder to --output, or without it prints the card. docs/sharing.md says what is in the folder, and what
+never is: names of files on this machine.
+"""
+
+import os
+import tempfile
+
+from . import flags
+
+
+def _show(model, values):
+    """Writes the folder to --output, or prints the card."""
+    import keras_vit
+    from keras_vit.io.progress import stage
+    from keras_vit.sharing.folder import CARD, check_output
+    from keras_vit.sharing.run import is_run
+    from keras_vit.sharing.share import find_place
+
+    _, licence = find_place(values.to, values.license)
+    if values.output:
+        check_output(values.output)
+    with stage(f"Loading {model}"):
+        loaded = keras_vit.load(model)
+    run = values.run or (model if is_run(model) else None)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = values.output or os.path.join(temporary, "shared")
+        keras_vit.sharing.write_folder(loaded, folder, values.to, licence, run, values.images, values.untrained)
+        if values.output:
+            print(f"{os.path.join(folder, CARD)} is the card. Nothing was uploaded.")
+        else:
+            with open(os.path.join(folder, CARD), encoding="utf-8") as file:
+                print(file.read())
+
+
+def main(arguments):
+    from keras_vit.io.progress import shown
+
+    values = flags.FLAGS
+    if len(arguments) != 1:
+        raise ValueError(f"Give one model, such as a run directory, got {len(arguments)}.")
+    with shown():
+        if values.dry_run:
+            return _show(arguments[0], values)
+        import keras_vit
+
+        options = {"private": values.private, "images": values.images, "untrained": values.untrained}
+        print(keras_vit.sharing.share(arguments[0], values.to, values.license, values.run, **options))
+
+
+def run():
+    flags.string("to", None, "hf://USER/NAME, or kaggle://USER/MODEL/keras/VARIATION.", required=True)
+    flags.string("license", None, "Under which licence: apache-2.0, mit, cc-by-4.0 ...", required=True)
+    flags.string(
+        "run", None, "The run directory, or what evaluate --output wrote; by default the model's own, if it is a run directory."
+    )
+    flags.boolean(
+        "private", False, "Make a new repository of the hub private. Kaggle's models are, until their page makes them public."
+    )
+    flags.boolean("images", False, "Share pictures that show images of the data, too: reconstructions, samples.")
+    flags.boolean("untrained", False, "Share a model whose head is all zeros.")
+    flags.boolean("dry_run", False, "Upload nothing: write the folder to --output, or print the card.")
+    flags.string("output", None, "For --dry_run: a new folder; by default the card is printed.")
+    flags.only_with("output", "dry_run", bool, "--dry_run")
+    flags.launch(main, takes="MODEL")
+
+
+if __name__ == "__main__":
+    run()
