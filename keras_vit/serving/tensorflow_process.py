@@ -30,7 +30,8 @@ def _environment():
 
 def _exported(folder, path):
     """Exports the model of `folder`, as the other process; what is wrong goes into a file."""
-    import keras_vit
+    from keras_vit.checkpoints.load import load
+    from keras_vit.serving.export import export as export_model
 
     place = lambda name: os.path.join(folder, name)  # noqa: E731
     with open(place(_OPTIONS), encoding="utf-8") as file:
@@ -39,9 +40,9 @@ def _exported(folder, path):
         options["calibration"] = np.load(place(_PIXELS))
     loaded = False
     try:
-        model = keras_vit.load(place(_MODEL))
+        model = load(place(_MODEL))
         loaded = True
-        keras_vit.export(model, path, **options)
+        export_model(model, path, **options)
     except tuple(_KINDS.values()) as error:
         kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
         with open(place(_ERROR), "w", encoding="utf-8") as file:
