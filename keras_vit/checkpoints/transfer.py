@@ -198,7 +198,7 @@ def adapted_arguments(
     config: Mapping[str, Any],
     image_size: int | tuple[int, int] | None = None,
     classes: int | None = None,
-    class_names: Sequence[str] | str | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
     head: str = "keep",
     **changes: Any,
 ) -> dict[str, Any]:

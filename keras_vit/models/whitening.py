@@ -70,7 +70,7 @@ def whiten(model: keras.Model, images: np.ndarray) -> None:
     rectified = bool(spec.conv_stem)
     kernel = keras.ops.convert_to_numpy(layer.kernel).copy()  # (p, q, c, d)
     *size, channels, width = kernel.shape
-    pixels = (np.asarray(images, "float32") - np.float32(spec.mean)) / np.float32(spec.std)
+    pixels = (np.asarray(images, "float32") - np.asarray(spec.mean, "float32")) / np.asarray(spec.std, "float32")
     filters = whitening_filters(pixels, tuple(size), min(size[0] * size[1] * channels, width // 2 if rectified else width))
     if rectified:
         filters = np.concatenate([filters, -filters], axis=-1)

@@ -323,7 +323,7 @@ def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     config = config_files.load_config("digits_finetune")
     config.init = str(tmp_path)
-    assert "may hold a different model" in dry_run.as_initialised(config)[1]
+    assert "may hold a different model" in dry_run.planned_task(config, dry_run.planned_data(config.data, DATASETS)[0])[1]
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
         dry_run.planned_run(config, DATASETS)
