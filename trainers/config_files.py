@@ -105,10 +105,6 @@ def values_of(config, above=""):
     return values
 
 
-def _is_evaluator(key):
-    return key.startswith("evals.") and key.count(".") == 1
-
-
 def _check_key(key, config):
     """Refuses a key that the config does not have, naming the nearest one, or one that is a section."""
     place = config
@@ -121,10 +117,9 @@ def _check_key(key, config):
             raise ValueError(f'--config.{key}: the config has no "{name}" there.{hint}{here}')
         place = place[name]
     if isinstance(place, ConfigDict):
-        off = f" To leave this evaluator out: --config.{key}=None." if _is_evaluator(key) else ""
-        raise ValueError(
-            f"--config.{key} is a section. Set its keys: {', '.join(f'--config.{key}.{name}' for name in place)}.{off}"
-        )
+        off = f" To leave this evaluator out: --config.{key}=None." if keys.is_evaluator(key) else ""
+        inside = ", ".join(f"--config.{key}.{name}" for name in place) or f"--config.{key}.KEY; it has none yet"
+        raise ValueError(f"--config.{key} is a section. Set its keys: {inside}.{off}")
 
 
 def _type(config, parts):
@@ -162,10 +157,20 @@ def _check_new_key(parts, config):
     closed = {section: config[section] for section in config if section not in keys.OPEN}
     valid = {path.rpartition(".")[2] for path in values_of(ConfigDict(closed))}
     # A task of the user's own may give its model any key.
-    if parts[:-1] == ["model"] and config.get("task") == "classification" and name in valid:
+    if parts[:-1] == ["model"] and keys.is_packaged_task(config.get("task", "")) and name in valid:
         raise ValueError(f'--config.{key}: a model has no "{name}".{suggest.did_you_mean_key(name, [], closed)}')
     if parts[0] == "evals" and len(parts) == 2:
         raise ValueError(f"--config.{key} is an evaluator, a section. Set its keys: --config.{key}.source=digits.")
+
+
+def _check_evaluator(name, config):
+    """Refuses to leave out an evaluator that the config does not have, naming those that it has."""
+    own = list(config.evals)
+    if name not in own:
+        has = f"It has: {', '.join(own)}" if own else "It has none"
+        raise ValueError(
+            f'--config.evals.{name}=None: the config has no evaluator "{name}" to leave out.{suggest.did_you_mean(name, own)} {has}.'
+        )
 
 
 def apply_overrides(argv, config):
@@ -188,7 +193,8 @@ def apply_overrides(argv, config):
             continue
         key, text = override
         parts = key.split(".")
-        if text == "None" and _is_evaluator(key) and _has(config, parts):
+        if text == "None" and keys.is_evaluator(key):
+            _check_evaluator(parts[1], config)
             keys.remove_key(config, parts)
             rest = [given for given in rest if not given.startswith(f"--config.{key}.")]
             continue

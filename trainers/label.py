@@ -50,8 +50,8 @@ def _known_rows(known, class_names, names):
             yield {"image": path, "label": names[places[label]], "split": split}
 
 
-def _report(found, chosen, new, names, known):
-    """What label.json says."""
+def _report(found, chosen, new, names, rows):
+    """What label.json says of the images that were found, and of the table's rows."""
     times = collections.Counter(chosen.tolist())
     counts = collections.Counter(names[found.labels[i]] for i in times)
     return {
@@ -59,7 +59,8 @@ def _report(found, chosen, new, names, known):
         "already_labelled": len(found.numbers) - int(new.sum()),
         "labelled": len(times),
         "rows": len(chosen),
-        "known": known,
+        "known": len(rows) - len(chosen),
+        "splits": dict(collections.Counter(row["split"] for row in rows)),
         "per_class": {name: counts[name] for name in names},
         "broken": found.broken,
     }
@@ -100,7 +101,7 @@ def label(model, source, folder, known=None, lowest=0.3, per_class=None, batch_s
         for i in chosen
     ]  # fmt: skip
     write_table(folder, names, rows)
-    report = _report(found, chosen, new, names, len(rows) - len(chosen))
+    report = _report(found, chosen, new, names, rows)
     write_bytes(os.path.join(folder, "label.json"), json.dumps(report, indent=1, ensure_ascii=False).encode())
     return report
 
@@ -129,7 +130,22 @@ def _print(report, folder):
     parts += [f"{report['known']:,} more have known labels"] if report["known"] else []
     parts += [f"{report['already_labelled']:,} among these not labelled again"] if report["already_labelled"] else []
     parts += [f"{len(report['broken']):,} cannot be read: label.json names them"] if report["broken"] else []
-    print(f"{'; '.join(parts)}. --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}")
+    print(
+        f"{'; '.join(parts)}.\nTo train on them: --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}{_evaluation(report)}"
+    )
+
+
+def _evaluation(report):
+    """What a run evaluates on, where the table has no split of its own for that: flags, and a sentence."""
+    if "test" in report["splits"]:
+        return ""
+    known = "images with known labels are a better measure than the model's own: --labelled=SOURCE --test=SPLIT"
+    if report["rows"] > report["labelled"]:  # slices would share images
+        return f"\nThe table has no split to evaluate on; {known}."
+    return (
+        f" --config.data.train=train[:90%] --config.data.evaluation=train[90%:]\nThe table has no split test, so a run evaluates on a part of "
+        f"train; {known}."
+    )
 
 
 def main():

@@ -194,8 +194,23 @@ def _differs(name, wanted, actual):
     return wanted != actual and not (name == "class_token" and wanted is None)
 
 
-def _new_config(config, spec, image_size, classes, class_names, head, changes):
-    """The constructor's arguments of the new model; consumes `changes`."""
+def adapted_arguments(
+    config: Mapping[str, Any],
+    image_size: int | tuple[int, int] | None = None,
+    classes: int | None = None,
+    class_names: Sequence[str] | str | os.PathLike | None = None,
+    head: str = "keep",
+    **changes: Any,
+) -> dict[str, Any]:
+    """The constructor's arguments of the model that `transfer` makes of one with those in `config`; for the others see there.
+
+    Args:
+        config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
+
+    Raises:
+        ValueError: as `transfer`.
+    """
+    spec: Any = config["variant"]
     _check_head(head, classes, config["classes"])
     class_names = _class_names(class_names)
     new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
@@ -298,7 +313,7 @@ def adapt(
         model: a model of `config`, which is used if nothing is to change.
     """
     spec = config["variant"]
-    target = _new_config(config, spec, image_size, classes, class_names, head, dict(changes))
+    target = adapted_arguments(config, image_size, classes, class_names, head, **changes)
     if model is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
         model = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
     model.preprocessing = target["preprocessing"]

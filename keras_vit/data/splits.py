@@ -1,5 +1,6 @@
 """Splits with slices, written as in tensorflow-datasets: "train", "train[:90%]", "test[100:200]"."""
 
+import itertools
 import re
 
 _WORDS = {"training": "train", "valid": "val", "validation": "val"}
@@ -47,3 +48,24 @@ def split_range(split: str, size: int) -> tuple[int, int]:
             f'The split "{split}" is empty, since "{split_name(split)}" has {size} examples in all. Take a larger slice, or add examples.'
         )
     return start, stop
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether two splits of the same data share examples, as far as their texts say: "train" and "train[:10%]" do.
+
+    A slice in percent and one in numbers are not compared: that would take the number of examples.
+    """
+    parts = ([_SPLIT.fullmatch(part.strip()) for part in split.split("+")] for split in (first, second))
+    return any(a and b and _share(a, b) for a, b in itertools.product(*parts))
+
+
+def _share(a, b):
+    """Whether two matches of _SPLIT have a common example."""
+    in_percent = {bound.endswith("%") for match in (a, b) for bound in (match["start"], match["stop"]) if bound}
+    if canonical(a["name"]) != canonical(b["name"]) or len(in_percent) > 1:
+        return False
+    size = 100 if in_percent == {True} else 10**12
+    (start_a, stop_a), (start_b, stop_b) = (
+        (_bound(match["start"], size, 0), _bound(match["stop"], size, size)) for match in (a, b)
+    )
+    return max(start_a, start_b) < min(stop_a, stop_b)

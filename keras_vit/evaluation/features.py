@@ -7,9 +7,11 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label, open_source
 from keras_vit.data.sources.selection import subset
+from keras_vit.data.splits import overlap
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
 from keras_vit.evaluation.preprocessing import default_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
@@ -199,7 +201,15 @@ class FeatureEvaluator(Evaluator):
         raise NotImplementedError
 
     def check(self, splits: FeatureSplits) -> None:
-        """Refuses splits that cannot be evaluated, before anything is embedded."""
+        """Refuses splits that cannot be evaluated, before anything is embedded; warns of a test on images that were fitted."""
+        if overlap(self.train, self.test):
+            logging.warning(
+                "The splits %s and %s share images: %s is tested on what it was fitted on, and its accuracy says nothing of other images. "
+                "Splits that share none: train[:90%%] and train[90%%:].",
+                self.train,
+                self.test,
+                type(self).__name__,
+            )
 
     def about(self, preprocess: str) -> dict[str, Any]:
         """The data that the results are about."""

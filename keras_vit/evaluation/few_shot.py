@@ -5,12 +5,14 @@ What the paper leaves open follows big_vision: whitened features, a constant col
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from absl import logging
 
 from keras_vit.data import open_source
 from keras_vit.data.sources.selection import labels_of
+from keras_vit.data.splits import overlap
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, top_hits
 from keras_vit.evaluation.linear import accuracy, ridge_head, scores
 from keras_vit.evaluation.registry import Evaluation, register
@@ -128,6 +130,7 @@ class FewShot(FeatureEvaluator):
         validation: a split to choose among several l2.
     """
 
+    title: ClassVar[str] = "Few-shot"
     shots: tuple = SHOTS
     seeds: tuple = SEEDS
     l2: float | tuple = L2
@@ -150,6 +153,14 @@ class FewShot(FeatureEvaluator):
         return [draw(labels, class_names, max(self.shots), seed) for seed in self.seeds]
 
     def check(self, splits: FeatureSplits) -> None:
+        super().check(splits)
+        shared = [split for split in (self.train, self.test) if self.validation and overlap(self.validation, split)]
+        if shared:
+            logging.warning(
+                "few_shot: the split validation=%s shares images with %s, so that the penalty is chosen on images that are fitted or tested.",
+                self.validation,
+                " and ".join(shared),
+            )
         self._draws(splits)
 
     def _heads(self, features, labels, draws, shots, l2):

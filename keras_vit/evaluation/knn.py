@@ -1,9 +1,11 @@
 """Weighted k-nearest-neighbour classification on frozen features, as in DINO (Wu et al. 2018, arXiv 1805.01978, section 3.4)."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
+from keras_vit.data.splits import overlap
 from keras_vit.evaluation.features import FeatureEvaluator, FeatureSplits, test_accuracy
 from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
@@ -61,8 +63,16 @@ class NearestNeighbours(FeatureEvaluator):
         temperature: the smaller, the more the nearest neighbours count.
     """
 
+    title: ClassVar[str] = "k-NN"
     k: int = 20
     temperature: float = 0.07
+
+    def __post_init__(self):
+        if overlap(self.train, self.test):
+            raise ValueError(
+                f'knn: the splits train="{self.train}" and test="{self.test}" share images, each of which would be its own nearest neighbour. '
+                'Take splits that share none, such as train="train[:90%]" and test="train[90%:]".'
+            )
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         features, labels = splits.train()

@@ -6,6 +6,7 @@ Features are whitened before fitting, with the mean and standard deviation of th
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from absl import logging
@@ -151,7 +152,7 @@ class _Swept(FeatureEvaluator):
         def fit(x, y, strength):
             return self.fit(x, y, splits.classes, strength)
 
-        head, best, held_out = sweep(fit, features, labels, self.strengths, what=f"{type(self).__name__.lower()} regression")
+        head, best, held_out = sweep(fit, features, labels, self.strengths, what=self.title.lower())
         details = {
             "features": features.shape[1],
             "train_images": len(features),
@@ -171,6 +172,7 @@ class Logistic(_Swept):
         strengths: values of scikit-learn's C to choose from, the strongest penalty first.
     """
 
+    title: ClassVar[str] = "Logistic regression"
     strengths: tuple = LOGISTIC_STRENGTHS
     strength = "C"
 
@@ -188,6 +190,7 @@ class Ridge(_Swept):
         strengths: penalties l2 to choose from, the strongest first.
     """
 
+    title: ClassVar[str] = "Ridge regression"
     strengths: tuple = RIDGE_STRENGTHS
     strength = "l2"
 

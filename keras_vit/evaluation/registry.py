@@ -84,11 +84,13 @@ class Evaluator:
     Attributes:
         score: the measure by which models are compared.
         higher_is_better: whether larger scores are better.
+        title: its name in reports; "" for its name in the registry, in words.
         caption: what its pictures show, for the report.
     """
 
     score: ClassVar[str] = "top1"
     higher_is_better: ClassVar[bool] = True
+    title: ClassVar[str] = ""
     caption: ClassVar[str] = ""
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:

@@ -130,7 +130,11 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
 
 
 def evaluator(
-    name: str, measures: dict[str, list[tuple[int, float]]], pictures: dict[str, dict[int, bytes]], caption: str = ""
+    name: str,
+    measures: dict[str, list[tuple[int, float]]],
+    pictures: dict[str, dict[int, bytes]],
+    caption: str = "",
+    title: str = "",
 ) -> str:
     """What an evaluator measured while the model trained; "" for nothing.
 
@@ -139,16 +143,18 @@ def evaluator(
         measures: {measure: [(step, value)]}; those that do not change, such as a number of examples, are not drawn.
         pictures: {picture: {step: PNG file}}, of which at most six steps are shown.
         caption: what the pictures show.
+        title: the heading; "" for the name in words.
     """
+    title = title or name.replace("_", " ").capitalize()
     curves = {key: points for key, points in measures.items() if len({value for _, value in points}) > 1}
     drawn = {key: figures.curves({key: points}, "step", f"{name}-{i}") for i, (key, points) in enumerate(curves.items())}
     parts = [figure_row(drawn)] if drawn else []
     last = [(key, points[-1][1]) for key, points in measures.items() if points]
     parts += [table(last)] if last else []
-    for title, steps in pictures.items():
+    for picture, steps in pictures.items():
         shown = [sorted(steps)[round(i)] for i in np.linspace(0, len(steps) - 1, min(len(steps), PICTURES))]
-        parts += [f"<h3>{html.escape(title)}, step {step:,}</h3>\n{embedded(steps[step], title)}" for step in shown]
-    return section(name.replace("_", " ").capitalize(), "\n".join(parts), caption if pictures else "") if parts else ""
+        parts += [f"<h3>{html.escape(picture)}, step {step:,}</h3>\n{embedded(steps[step], picture)}" for step in shown]
+    return section(title, "\n".join(parts), caption if pictures else "") if parts else ""
 
 
 def _share(count, whole):

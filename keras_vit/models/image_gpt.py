@@ -8,10 +8,11 @@ import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
+from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
-from keras_vit.models import sampling, taps
+from keras_vit.models import lora, sampling, taps
 from keras_vit.models.checks import model_name
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
@@ -187,13 +188,16 @@ class ImageGPT(Model):
     def get_config(self):
         config = self._vit.arguments()
         kept = ("variant", "image_size", "channels", "preprocessing", "remat", "dtype")
-        return {**{name: config[name] for name in kept}, "name": self.name, **state.to_config(self)}
+        return {**{name: config[name] for name in kept}, "name": self.name, **dense_config(self), **state.to_config(self)}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
-        training = config.pop(state.KEY, None)
+        quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
         model = cls(**config)
+        apply_dense_config(model, quantization, adapted)
+        if adapted:
+            lora.freeze_all_but_lora(model)
         state.restore(model, training)
         return model
 

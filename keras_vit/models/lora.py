@@ -16,6 +16,21 @@ from keras_vit.models import taps
 TARGETS = ("query", "value")  # as in the paper's experiments
 
 
+def _adaptable(model):
+    """The model whose layers get LoRA: of one for pre-training its encoder, whose layers are its own.
+
+    Raises:
+        ValueError: for DINO.
+    """
+    encoder = taps.own_encoder(model)
+    if encoder is not None:
+        return encoder
+    raise ValueError(
+        f'"{model.name}" is a {type(model).__name__}, whose teacher is a moving average of its student, weight by weight: give LoRA to the '
+        "encoder before, keras_vit.models.enable_lora(encoder, rank), and make the model of that."
+    )
+
+
 def _trunk(model):
     return [layer for layer in taps.trunk(model) if not isinstance(layer, keras.layers.InputLayer)]
 
@@ -45,7 +60,11 @@ def _chosen(dense, targets):
 
 
 def freeze_all_but_lora(model: keras.Model) -> None:
-    """Freezes everything before the head but the LoRA of its dense layers, and a head that is quantised: integers do not learn."""
+    """Freezes everything before the head but the LoRA of its dense layers, and a head that is quantised: integers do not learn.
+
+    Of a model for pre-training everything in its encoder.
+    """
+    model = _adaptable(model)
     for part in model._flatten_layers():
         if isinstance(part, keras.Model) and not part.trainable:
             part.trainable = True  # otherwise nothing inside would train
@@ -61,7 +80,8 @@ def enable_lora(model: keras.Model, rank: int, targets: str | Sequence[str] = TA
     and cloned with its LoRA; `merge_lora` makes it an ordinary model again, which every format can hold.
 
     Args:
-        model: a ViT, or a model built on one; it is changed in place.
+        model: a ViT, a model built on one, or one for pre-training, whose encoder gets LoRA (a distillation's student): a decoder or
+            a head for the targets then trains as a head does. It is changed in place.
         rank: the number of columns of A and of rows of B.
         targets: patterns with * and ?, for a layer's name or the end of its path: "query", "mlp/*", "block_1?/attention/*", "*".
         alpha: scales the product by alpha / rank; None for alpha = rank.
@@ -71,11 +91,12 @@ def enable_lora(model: keras.Model, rank: int, targets: str | Sequence[str] = TA
 
     Raises:
         ValueError: for a pattern that matches nothing, layers that have LoRA already or are in float8, a rank that is not a positive
-            integer, or a model that does not contain one ViT.
+            integer, or a model that does not contain one ViT; for DINO, whose encoder gets it before.
     """
     if isinstance(rank, bool) or not hasattr(rank, "__index__") or operator.index(rank) < 1:
         raise ValueError(f"enable_lora: rank must be a positive integer, got {rank!r}.")
-    dense = _dense_layers(model)
+    encoder = _adaptable(model)
+    dense = _dense_layers(encoder)
     if not dense:
         raise ValueError(f'enable_lora: "{model.name}" has no dense layers before its head: a BiT consists of convolutions.')
     if any(part.lora_enabled for part in dense.values()):
@@ -85,8 +106,8 @@ def enable_lora(model: keras.Model, rank: int, targets: str | Sequence[str] = TA
         raise ValueError("enable_lora: LoRA does not go with float8. Quantise to int8 or int4.")
     for part in chosen.values():
         part.enable_lora(operator.index(rank), lora_alpha=alpha)
-    freeze_all_but_lora(model)
-    _forget_functions(model)
+    freeze_all_but_lora(encoder)
+    _forget_functions(encoder, model)
     return sorted(chosen)
 
 
@@ -98,17 +119,19 @@ def merge_lora(model: keras.Model) -> None:
     Raises:
         ValueError: if the model has no LoRA.
     """
-    adapted = [part for part in _dense_layers(model).values() if part.lora_enabled]
+    encoder = _adaptable(model)
+    adapted = [part for part in _dense_layers(encoder).values() if part.lora_enabled]
     if not adapted:
         raise ValueError(f'merge_lora: "{model.name}" has no LoRA.')
     with kernels_deleted_quickly():
         for part in adapted:
             part.merge_lora()
-    for layer in _trunk(model):
+    for layer in _trunk(encoder):
         set_trainable(layer, True)
-    _forget_functions(model)
+    _forget_functions(encoder, model)
 
 
-def _forget_functions(model):
+def _forget_functions(*models):
     """Compiled functions have the old weights; Keras makes new ones."""
-    model.train_function = model.test_function = model.predict_function = None
+    for model in models:
+        model.train_function = model.test_function = model.predict_function = None

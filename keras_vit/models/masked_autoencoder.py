@@ -14,11 +14,13 @@ from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
 from keras_vit.layers.patches import cut
 from keras_vit.layers.registration import serializable
+from keras_vit.models import lora
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import float_policy, model_name, plain_remat
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
 from keras_vit.training import state
+from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.masked_losses import MaskedSquaredError
 from keras_vit.training.model import Model
 
@@ -142,6 +144,8 @@ class MaskedModel(Model):
         quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
         model = cls(**config)
         apply_dense_config(model, quantization, adapted)
+        if adapted:
+            lora.freeze_all_but_lora(model)
         state.restore(model, training)
         return model
 
@@ -208,6 +212,12 @@ class MaskedAutoencoder(MaskedModel):
         outputs = ops.stack([predicted, targets], axis=1)  # (b, 2, n, p*q*c)
         super().__init__({"image": vit.input, "kept": kept}, outputs, name=model_name(name, "masked_autoencoder"))
         self._hold(vit, preprocessing, remat, policy)
+
+    @property
+    def numbers(self) -> dict[str, Numbers]:
+        """What the input "kept" may hold."""
+        n = self.grid[0] * self.grid[1]
+        return {"kept": Numbers(n - self.hidden_count(), 0, n - 1, once=True)}
 
     @classmethod
     def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:

@@ -26,6 +26,7 @@ from keras_vit.models.masked_autoencoder import (
 )
 from keras_vit.models.spec import ViTSpec
 from keras_vit.models.vit import ViT
+from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.masked_losses import MaskedCrossEntropy, MaskedSquaredError
 
 MASK_RATIO = 0.5  # 15% was slightly worse in the paper
@@ -91,6 +92,12 @@ class MaskedPatchPredictor(MaskedModel):
         super().__init__({"image": vit.input, "source": source}, outputs, name=name)
         self._hold(vit, preprocessing, remat, policy)
         self.objectives = (MaskedSquaredError if target == "pixels" else MaskedCrossEntropy,)
+
+    @property
+    def numbers(self) -> dict[str, Numbers]:
+        """What the input "source" may hold."""
+        n = self.grid[0] * self.grid[1]
+        return {"source": Numbers(n, -1, n - 1)}
 
     def masked(self, images: Any, seed: int = 0, mask_ratio: float | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """(x, y) for `fit`, `evaluate` and `predict`, from images of any kind that `preprocess` takes.

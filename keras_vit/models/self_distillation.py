@@ -74,9 +74,23 @@ def _student(encoder, head, local_size, local_crops):
     views = [_views(head(encoder(_rows(crops["global"]))), GLOBAL)]
     if local_crops:
         crops["local"] = keras.Input((local_crops, *local_size, encoder.channels), name="local")
-        small = at_size(encoder, local_size, f"{encoder.name}_local")
+        try:
+            small = at_size(encoder, local_size, f"{encoder.name}_local")
+        except ValueError as error:
+            raise ValueError(f"DINO: local_size={local_size}: {error}") from None
         views.append(_views(head(small(_rows(crops["local"]))), local_crops))
     return crops, views
+
+
+def _check(encoder, **rates):
+    """Refuses anything but a ViT or BiT without classes, and rates out of [0, 1]."""
+    if not isinstance(encoder, Classifier) or encoder.classes is not None:
+        raise ValueError(
+            f'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got {encoder!r}.'
+        )
+    for key, value in rates.items():
+        if not 0 <= number(value, f"DINO: {key}") <= 1:
+            raise ValueError(f"DINO: {key} must be in [0, 1], got {value!r}.")
 
 
 @serializable
@@ -135,13 +149,7 @@ class DINO(Model):
         frozen_steps: int = 0,
         name: str = "dino",
     ):
-        if not isinstance(encoder, Classifier) or encoder.classes is not None:
-            raise ValueError(
-                f'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got {encoder!r}.'
-            )
-        for key, value in (("momentum", momentum), ("center_momentum", center_momentum)):
-            if not 0 <= number(value, f"DINO: {key}") <= 1:
-                raise ValueError(f"DINO: {key} must be in [0, 1], got {value!r}.")
+        _check(encoder, momentum=momentum, center_momentum=center_momentum)
         self._steps, self._momentum = integer(steps, "DINO: steps"), momentum
         self._frozen_steps = integer(frozen_steps, "DINO: frozen_steps", least=0)
         policy = encoder.dtype_policy

@@ -65,6 +65,15 @@ def _call_of_encoder(model):
     return call.operation, image
 
 
+def own_encoder(model: keras.Model) -> keras.Model | None:
+    """The model of whose layers a model for pre-training consists, below its targets, or a distillation, beside its teacher: else itself.
+
+    None for DINO, whose encoder is called inside it, and is there twice.
+    """
+    encoder = model.get_encoder() if hasattr(model, "get_encoder") else model
+    return encoder if encoder is model or any(encoder.input is tensor for tensor in model.inputs) else None
+
+
 def trunk(model: keras.Model) -> list:
     """The layers up to the features, or up to the tokens or feature map of a model that does not pool; with those in a nested model.
 

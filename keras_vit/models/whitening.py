@@ -1,9 +1,12 @@
 """The first layer from the statistics of patches: filters whose responses are uncorrelated, as the fastest CIFAR-10 trainings begin (airbench,
 arXiv 2404.00498, section 3.2). The model then learns from the first step on what differs between patches, not what they share."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
+from keras_vit.models import taps
 from keras_vit.models.spec import ViTSpec
 
 SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
@@ -34,19 +37,21 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
     return filters.reshape(p, q, c, len(order)).astype("float32")
 
 
-def _first_layer(model):
-    """The convolution or the patch embedding that sees the pixels, and whether a ReLU follows it.
+def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, ViTSpec]:
+    """The convolution or the patch embedding that sees the pixels, and the ViT's spec.
 
     Raises:
         ValueError: for a model whose first layer normalises its own kernel or its pixels, or that has none.
     """
-    spec = getattr(model, "spec", None)
-    if not isinstance(spec, ViTSpec) or spec.stem is not None or spec.patch_norm:
+    encoder = taps.own_encoder(model)  # of a distillation the student, not its teacher
+    spec: Any = getattr(encoder, "spec", None)
+    if encoder is None or not isinstance(spec, ViTSpec) or spec.stem is not None or spec.patch_norm or spec.palette is not None:
         raise ValueError(
-            f'"{model.name}" has no first layer to whiten: a ViT is needed, without patch_norm, plain or with conv_stem. Leave whitening out.'
+            f'"{model.name}" has no first layer to whiten: a ViT is needed, plain or with conv_stem, without patch_norm and palette, and not '
+            "in a DINO. Leave whitening out."
         )
     name = "stem_conv1" if spec.conv_stem else "patch_encoder"
-    return next(layer for layer in model._flatten_layers() if layer.name == name), bool(spec.conv_stem)
+    return next(layer for layer in encoder._flatten_layers() if layer.name == name), spec
 
 
 def whiten(model: keras.Model, images: np.ndarray) -> None:
@@ -55,16 +60,17 @@ def whiten(model: keras.Model, images: np.ndarray) -> None:
     Channels beyond the number of components (27 of a 3x3 filter on colours, 54 with negatives) keep their random values.
 
     Args:
-        model: a ViT, plain or with conv_stem.
+        model: a ViT, plain or with conv_stem, or a model that trains one.
         images: some hundred images or more, pixels 0..255 (b, height, width, c), such as the run trains on.
 
     Raises:
         ValueError: for a model without such a layer.
     """
-    layer, rectified = _first_layer(model)
+    layer, spec = first_layer(model)
+    rectified = bool(spec.conv_stem)
     kernel = keras.ops.convert_to_numpy(layer.kernel).copy()  # (p, q, c, d)
     *size, channels, width = kernel.shape
-    pixels = (np.asarray(images, "float32") - np.float32(model.spec.mean)) / np.float32(model.spec.std)
+    pixels = (np.asarray(images, "float32") - np.asarray(spec.mean, "float32")) / np.asarray(spec.std, "float32")
     filters = whitening_filters(pixels, tuple(size), min(size[0] * size[1] * channels, width // 2 if rectified else width))
     if rectified:
         filters = np.concatenate([filters, -filters], axis=-1)

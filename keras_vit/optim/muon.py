@@ -13,6 +13,7 @@ from keras_vit.optim.optimizers import KERNELS, AdamW
 # x -> a x + b x^3 + c x^5, which moves singular values towards 1: its author's, with a steep slope at 0.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
+_FIRST_OR_LAST = r"head\w*|patch_head|decoder_pred|next_color|stem_conv1?"  # layers that AdamW trains
 RMS = 0.2  # of a step's values, about that of Adam's steps (arXiv 2502.16982, section 2.2): one learning rate for both
 
 
@@ -29,9 +30,9 @@ def orthogonalized(matrix: Any) -> Any:
 
 
 def is_hidden(path: str, shape: tuple) -> bool:
-    """Whether Muon trains a variable: a kernel, but for those of heads and of a stem's first convolution."""
+    """Whether Muon trains a variable: a kernel, but for those of heads, also of pre-training, and of a stem's first convolution."""
     layer, _, name = path.rpartition("/")
-    return name in KERNELS and len(shape) >= 2 and not re.search(r"(^|/)(head\w*|stem_conv1?)$", layer)
+    return name in KERNELS and len(shape) >= 2 and not re.search(rf"(^|/)({_FIRST_OR_LAST})$", layer)
 
 
 @serializable

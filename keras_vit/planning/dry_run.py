@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 from etils import epath
+from ml_collections import ConfigDict
 
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.splits import split_name, split_range
@@ -19,16 +20,20 @@ from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.logs import quiet
+from keras_vit.models.bit import make_bit_spec
+from keras_vit.models.spec import make_spec
+from keras_vit.models.whitening import first_layer
 from keras_vit.planning import counting
 from keras_vit.planning.flops import training_flops
 from keras_vit.planning.model_counts import count
 from keras_vit.planning.text import rows, short, sparkline
 from keras_vit.runs.config import check_config, odd_sizes, resolve
+from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.evals import evaluators
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
 from keras_vit.runs.sweep import OWN, parse_grid
 from keras_vit.runs.training_run import check_images, open_data
-from keras_vit.tasks import find_task
+from keras_vit.tasks import Task, find_task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,22 +115,53 @@ def without_values():
         keras.backend.clear_session()  # also clears the list of variables that get their values when the scope ends
 
 
-def as_initialised(config):
-    """(a copy of the config without a checkpoint, a remark). If config.init is a run directory, the copy describes its model."""
+def _described(init):
+    """The arguments of the ViT or BiT that a run directory has trained, from its config.json; None if `init` is anything else."""
+    path = os.path.join(os.path.expanduser(init), "config.json")
+    described = read_json(path).get("model_spec", {}) if os.path.exists(path) else {}
+    for part in ("encoder", "student"):  # of DINO and of a distillation, which leave this part
+        described = described.get(part, {}).get("config", described)
+    spec = described.get("variant")
+    # Not of a file, a published name, a folder of another library or a head on a ViT; and what is quantised or has LoRA is not adapted.
+    if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
+        return None
+    make = make_bit_spec if "units" in spec else make_spec
+    return {"classes": None, "class_names": None, **described, "variant": make(spec)}
+
+
+def _as_initialised(config, task, source):
+    """(a copy of the config without a checkpoint, a remark). If config.init is a run directory, the copy describes the model made of its model.
+
+    Raises:
+        ValueError: as the task does for a model that it cannot start from.
+    """
     copy = config.copy_and_resolve_references()
     copy.init = ""
-    if not config.init:
-        return copy, ""
-    path = os.path.join(os.path.expanduser(config.init), "config.json")
-    spec = read_json(path).get("model_spec", {}).get("variant") if os.path.exists(path) else None
-    if not isinstance(spec, dict):  # a file, a published name, a folder of another library
+    if type(task).load is Task.load and is_packaged_task(config.task):
+        task.load(source)  # which refuses it
+    described = _described(config.init)
+    arguments = described and task.adapted(described, source)
+    if not arguments:
         return copy, f"; {config.init} may hold a different model"
-    copy.model.variant = "R50x1" if "units" in spec else "Ti/16"  # all of its fields are replaced
-    with copy.model.unlocked(), copy.model.ignore_type():
-        for name, value in spec.items():
-            if copy.model.get(name) is None and not (name == "pre_logits" and config.head == "reset"):
-                copy.model[name] = value
+    with copy.unlocked(), copy.ignore_type():
+        copy.model = ConfigDict({name: arguments[name] for name in ("variant", "image_size", "channels")})
+        copy.model.remat = config.model.remat
     return copy, f", as {config.init}"
+
+
+def planned_task(config, source):
+    """(the task of a config, a remark): its model is made without a checkpoint, and is that of the run if config.init is a run directory.
+
+    Raises:
+        ValueError: as the task does for a config, or a model that it cannot start from.
+    """
+    make = find_task(config.task)
+    task = make(config)
+    task.check_config()
+    if not config.init:
+        return task, ""
+    copy, remark = _as_initialised(config, task, source)
+    return make(copy), remark
 
 
 def _check_images(config, model, select):
@@ -263,14 +299,14 @@ def planned_run(config, datasets, examples=None, classes=None, data_dir=None):
     check_config(config)
     train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
     resolved = resolve(config, train.size)
-    copy, remark = as_initialised(config)
-    task = find_task(config.task)(copy)
-    task.check_config()
+    task, remark = planned_task(config, train)
     made = evaluators(resolved["evals"]).values()  # refuses unknown ones; a task's file may register its own
     with quiet(logging.ERROR), without_values():
         model = task.model(train)
         loss = task.loss(train)
         task.mixing(model)  # refuses a wrong alpha
+        if config.get("whiten"):
+            first_layer(model)  # refuses a model without one to whiten
     _check_evaluators(made, model)
     loss = f"{resolved['loss']['name']} loss" if "loss.name" in task.reads else _name(loss)
     return PlannedRun(train, held_out, resolved, model, remark, loss, task.select)

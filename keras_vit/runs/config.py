@@ -11,7 +11,7 @@ from keras_vit.io.durations import is_nothing, resolve_steps
 from keras_vit.io.json_file import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
-from keras_vit.runs.config_keys import OPEN
+from keras_vit.runs.config_keys import OPEN, is_packaged_task
 from keras_vit.version import __version__
 
 # Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.
@@ -79,21 +79,21 @@ def check_config(config, replicas=1):
         if _named(key, is_nothing, config[key]):
             what = "The run has no steps: " if key == "total" else ""
             raise ValueError(f'{what}--config.{key}="{config[key]}". Give at least one step.')
-    if config.task == "classification":
+    if is_packaged_task(config.task):
         _check_model_keys(config)
 
 
 def check_keys(config, base):
-    """Refuses keys that no config of the classification task has: a config file can set any, and nothing would read it.
+    """Refuses keys that no config of this package's tasks has: a config file can set any, and nothing would read it.
 
     Args:
-        config: a ConfigDict. Configs of other tasks may have keys of their own, which are not checked.
+        config: a ConfigDict. Configs of a user's own tasks may have keys of their own, which are not checked.
         base: what every config starts from, configs/lib/common.base().
 
     Raises:
         ValueError: naming where a key of that name is, or the nearest one.
     """
-    if config.task != "classification":
+    if not is_packaged_task(config.task):
         return
     valid = flat(base.to_dict())
     for key in flat(config.to_dict()):

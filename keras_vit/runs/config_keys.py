@@ -14,6 +14,16 @@ _OFF_WORDS = ("off", "no", "none", "null")
 _NONE_IS_A_VALUE = "model.positions"
 
 
+def is_packaged_task(name: str) -> bool:
+    """Whether `config.task` is one of this package's, whose model has the fields of a spec; a user's own may have any key."""
+    return ":" not in name
+
+
+def is_evaluator(key: str) -> bool:
+    """Whether a key is the section of an evaluator: evals.NAME."""
+    return key.startswith("evals.") and key.count(".") == 1
+
+
 def literal(text: str) -> Any:
     """The value of a Python literal, of true or false in any case, or the text itself if it is none of these, such as gap."""
     try:

@@ -33,10 +33,12 @@ def evaluators(evals):
     """The evaluators of a resolved config's `evals`, as {name: evaluator}.
 
     Raises:
-        ValueError: for an unknown evaluator or option.
+        ValueError: for an unknown evaluator or option, or anything but a section.
     """
     result = {}
     for name, options in evals.items():
+        if not hasattr(options, "items"):
+            raise ValueError(f"config.evals.{name} is an evaluator, a section of its options, got {options!r}.")
         fields = {key: value for key, value in options.items() if key not in ("every", "evaluator")}
         result[name] = make_evaluator(options.get("evaluator", name), fields)
     return result

@@ -107,7 +107,8 @@ def _evaluators(folder, task, records):
             for key in keys
         }
         kind = EVALUATORS.get(options.get("evaluator", name), Evaluator)
-        yield report.evaluator(name, measures, _pictures_of(folder, name), kind.caption)
+        title = f"{kind.title}, {name}" if kind.title and EVALUATORS.get(name) is not kind else kind.title
+        yield report.evaluator(name, measures, _pictures_of(folder, name), kind.caption, title)
 
 
 def write_report(folder, title, task, model, setting, evaluation, records):

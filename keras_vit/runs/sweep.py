@@ -20,11 +20,13 @@ from keras_vit.distribution import Strategy
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
-from keras_vit.runs.config_keys import OPEN, check_not_off, literal, set_key
+from keras_vit.runs.config import check_config
+from keras_vit.runs.config_keys import OPEN, check_not_off, is_evaluator, is_packaged_task, literal, remove_key, set_key
+from keras_vit.runs.evals import evaluators
 from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.seeds import run_seeds, write_json
 from keras_vit.runs.sweep_picture import COST, check_picture, costs_differ, picture
-from keras_vit.tasks import Score
+from keras_vit.tasks import Score, find_task
 
 OWN = "own"  # --sweep without a grid: the config's own grid
 
@@ -86,9 +88,9 @@ def _place(config, key):
         ValueError: if the config has no such key, naming the nearest one.
     """
     *folders, last = key.split(".")
-    # The fields of a classifier's spec are known here; evaluators and other models check their keys when they are made.
+    # The fields of a spec are known here; evaluators, options of tasks and models of a user's own check their keys when they are made.
     section = key.partition(".")[0]
-    parts, any_key = [], section in OPEN and (section != "model" or config.task != "classification")
+    parts, any_key = [], section in OPEN and (section != "model" or not is_packaged_task(config.task))
     for part in (*folders, last):
         parts.append(part)
         valid = list(config.keys()) if hasattr(config, "keys") else []
@@ -139,11 +141,40 @@ def _line(text, config):
     return key, [_value(value, key, value_type) for value in _split(tail, ",")]
 
 
+def _check_points(grid, config):
+    """Refuses a point that its run would refuse before it opens any data, so that no point runs in vain before it.
+
+    Raises:
+        ValueError: naming the point.
+    """
+    for point in grid.points():
+        try:
+            point_config = at(config, point)
+            check_config(point_config)
+            find_task(point_config.task)(point_config).check_config()
+            evaluators(point_config.evals)
+        except ValueError as error:
+            raise ValueError(f"The sweep's point {grid.name(point)}: {error}") from None
+
+
+def at(config, point):
+    """A copy of the config with the point's values; None for an evaluator leaves it out."""
+    config = config.copy_and_resolve_references()
+    for key, value in point.items():
+        place, last, _ = _place(config, key)  # refuses a key that the config does not have
+        if value is None and is_evaluator(key) and place is not None and last in place:
+            remove_key(config, key.split("."))
+        else:
+            set_key(config, key.split("."), value)
+    return config
+
+
 def parse_grid(text, config):
     """The Grid that `text` describes, with values of the types that the config has.
 
     Raises:
-        ValueError: for text that is not a grid, a key that the config does not have, a value of another type, or points with the same name.
+        ValueError: for text that is not a grid, a key that the config does not have, a value of another type, points with the same name, or
+            a point that no run would take.
     """
     parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
     grid = Grid(tuple(dict(lines) for lines in parts if lines))
@@ -151,16 +182,8 @@ def parse_grid(text, config):
     twice = sorted({name for name in names if names.count(name) > 1})
     if not grid.parts or twice:
         raise ValueError(f'The sweep "{text}" ' + (f"has {', '.join(twice)} twice." if twice else "is empty."))
+    _check_points(grid, config)
     return grid
-
-
-def at(config, point):
-    """A copy of the config with the point's values."""
-    config = config.copy_and_resolve_references()
-    for key, value in point.items():
-        _place(config, key)  # refuses a key that the config does not have
-        set_key(config, key.split("."), value)
-    return config
 
 
 def _on_held_out(config):
@@ -219,6 +242,25 @@ def _run_points(config, grid, folder, run_point, score):
     return rows, max(good, key=lambda i: score.rank(rows[i]))
 
 
+def _own_sweep(config):
+    """(the config's own Grid, whether its best point gets a final run, the options of its picture).
+
+    Raises:
+        ValueError: for a config without a sweep.
+    """
+    if not config.sweep:
+        raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
+    return parse_grid(config.sweep, config), config.get("sweep_final", True), dict(config.get("picture") or {})
+
+
+def _write_table(text, folder, strategy):
+    """Prints the table and writes sweep.md, in one process."""
+    if strategy.chief:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / "sweep.md", (text + "\n").encode())
+        print(f"\n{text}\n", flush=True)
+
+
 def run_sweep(
     config: ConfigDict,
     text: str,
@@ -250,14 +292,9 @@ def run_sweep(
         ValueError: for text that is not a grid, a config without a sweep of its own, or if every point diverges.
         OSError: if workdir cannot be written to.
     """
-    own_grid = text == OWN
-    if own_grid and not config.sweep:
-        raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
-    grid, folder, held_out = parse_grid(config.sweep if own_grid else text, config), epath.Path(workdir), _on_held_out(config)
-    with_final = own_grid and config.get("sweep_final", True)
-    shown = dict(config.picture) if own_grid and "picture" in config else {}
+    grid, with_final, shown = _own_sweep(config) if text == OWN else (parse_grid(text, config), False, {})
+    folder, held_out = epath.Path(workdir), _on_held_out(config)
     check_picture(grid, shown.get("x"), shown.get("lines"))
-
     check_folder(folder)
 
     def run_point(config, place):
@@ -265,11 +302,7 @@ def run_sweep(
 
     rows, best = _run_points(held_out, grid, folder, run_point, score)
     result = {"evaluation": held_out.data.evaluation, "best": rows[best], "points": rows}
-    text = table(grid, rows, best, held_out.data.evaluation, score)
-    if strategy.chief:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / "sweep.md", (text + "\n").encode())
-        print(f"\n{text}\n", flush=True)
+    _write_table(table(grid, rows, best, held_out.data.evaluation, score), folder, strategy)
     write_picture(folder / "sweep.png", lambda: picture(grid, rows, score, **shown), strategy)
     write_json(folder / "sweep.json", result, strategy)
     if not with_final:
@@ -277,8 +310,6 @@ def run_sweep(
     final = run_seeds(at(config, rows[best]["point"]), folder / "final", run, strategy, score, seeds)
     write_json(folder / "sweep.json", {**result, "final": final}, strategy)
     if strategy.chief:
-        print(
-            f"final, {grid.name(rows[best]['point'])} on {config.data.train}: {score.title} {score.text(final)}{score.unit} of "
-            f"{config.data.evaluation}"
-        )
+        name, data = grid.name(rows[best]["point"]), config.data
+        print(f"final, {name} on {data.train}: {score.title} {score.text(final)}{score.unit} of {data.evaluation}")
     return final

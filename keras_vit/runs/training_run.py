@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from absl import logging
 from ml_collections import ConfigDict
 
@@ -81,10 +82,16 @@ def compile_model(model, task, source, resolved, optimizer):
     model.optimizer.build(model.trainable_variables)
 
 
+def _image_alone(example):
+    return example["image"], tf.constant(0)
+
+
 def whiten_first_layer(config, model, source, strategy):
     """Gives the first layer of a new model its filters from the first `config.whiten` images of the training, in every process the same ones."""
     count, size = config.whiten, min(config.whiten, 64)
-    batches = training_batches(source, config.data.train_preprocess, size, config.seed).take(-(-count // size))
+    batches = training_batches(source, config.data.train_preprocess, size, config.seed, select=_image_alone).take(
+        -(-count // size)
+    )
     images = np.concatenate([images for images, _ in batches.as_numpy_iterator()])[:count]
     with strategy.scope():
         whiten(model, images)

@@ -216,6 +216,13 @@ class Task:
             f'The task {type(self).__name__} starts from random weights; it cannot start from config.init="{self.config.init}".'
         )
 
+    def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any] | None:
+        """The arguments of the ViT or BiT that `load` makes of one with the arguments `described`; None if that is not known.
+
+        For plans, which read no weights: what `load` refuses is refused here.
+        """
+        return None
+
     def model(self, source: Any) -> keras.Model:
         """The model that a run starts from: that of `config.init`, or one with random weights."""
         return self.load(source) if self.config.init else self.build(source)

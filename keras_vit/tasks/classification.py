@@ -4,6 +4,7 @@ from absl import logging
 
 from keras_vit.checkpoints import load
 from keras_vit.checkpoints.resample import check_method
+from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import image_and_label
 from keras_vit.evaluation import Classification as ClassificationEvaluator
 from keras_vit.evaluation.classification import check_class_count, confused_pairs
@@ -40,6 +41,12 @@ def class_weights(text, source):
     if len(weights) != len(source.class_names):
         raise ValueError(f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one per class.')
     return weights
+
+
+def _check_same_count(classes, source):
+    """Refuses a head that is kept and has another number of classes than the data."""
+    if classes != len(source.class_names):
+        raise ValueError(f"The model has {classes} classes, the data {len(source.class_names)}: use --config.head=reset.")
 
 
 class Classification(Task):
@@ -88,28 +95,32 @@ class Classification(Task):
         )
         return self._frozen(model)
 
-    def load(self, source):
+    def _changes(self, source):
+        """What the config changes of the model that it starts from: arguments of `load`."""
         config = self.config
         reset = config.head == "reset"
-        model = load(
-            config.init,
-            image_size=config.model.image_size,
-            classes=len(source.class_names) if reset else None,
-            class_names=source.class_names if reset else None,
-            head=config.head,
-            channels=config.model.channels,
-            resample=config.resample or None,
-            preprocessing=config.data.eval_preprocess,
-            remat=config.model.remat,
-            dtype=config.dtype,
+        return {
+            "image_size": config.model.image_size,
+            "classes": len(source.class_names) if reset else None,
+            "class_names": source.class_names if reset else None,
+            "head": config.head,
+            "channels": config.model.channels,
+            "preprocessing": config.data.eval_preprocess,
+            "remat": config.model.remat,
+            "dtype": config.dtype,
             **spec_overrides(config),
-        )
-        if model.classes != len(source.class_names):
-            raise ValueError(
-                f"The model has {model.classes} classes, the data {len(source.class_names)}: use --config.head=reset."
-            )
+        }
+
+    def load(self, source):
+        model = load(self.config.init, resample=self.config.resample or None, **self._changes(source))
+        _check_same_count(model.classes, source)
         self._check_order(model, source)
         return self._frozen(model)
+
+    def adapted(self, described, source):
+        arguments = adapted_arguments(described, **self._changes(source))
+        _check_same_count(arguments["classes"], source)
+        return arguments
 
     def _check_order(self, model, source):
         """Refuses a head that is kept and has the data's classes in another order; warns if it has other names for them."""

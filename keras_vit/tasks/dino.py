@@ -8,6 +8,7 @@ import tensorflow as tf
 from ml_collections import ConfigDict
 
 from keras_vit.checkpoints import load
+from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.inspection import report
@@ -134,7 +135,14 @@ class SelfDistillation(Task):
 
     def load(self, source: Any) -> keras.Model:
         """DINO goes on from the weights of a trained model, without its head."""
-        return self._around(load(self.config.init, head="drop", **self._common(), **spec_overrides(self.config)), source)
+        return self._around(load(self.config.init, **self._changes()), source)
+
+    def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
+        return adapted_arguments(described, **self._changes())
+
+    def _changes(self):
+        """What the config changes of the model that it starts from: arguments of `load`."""
+        return {"head": "drop", **self._common(), **spec_overrides(self.config)}
 
     def _common(self):
         model, text = self.config.model, self.config.data.eval_preprocess

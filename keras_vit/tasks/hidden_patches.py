@@ -68,28 +68,44 @@ class HiddenPatches(Task):
             raise ValueError(
                 f"{config.init} holds a {type(model).__name__}, and {type(self).__name__} goes on with a {self.model_class.__name__}."
             )
-        wanted = {**dataclasses.asdict(self.spec), "image_size": config.model.image_size, "channels": config.model.channels}
-        own = {**dataclasses.asdict(model.spec), "image_size": model.image_size, "channels": model.channels}
-        wanted["image_size"] = tuple(np.broadcast_to(wanted["image_size"], 2).tolist())
-        wanted |= dataclasses.asdict(self.options)
-        own |= {name: getattr(model, name) for name in dataclasses.asdict(self.options)}
+        arguments = model.arguments()
+        settings = {"preprocessing": config.data.eval_preprocess, "remat": config.model.remat, "dtype": config.dtype}
+        changed = type(model)(**{**arguments, "variant": self._trained_anew(arguments), **settings})
+        changed.set_weights(model.get_weights())
+        return changed
+
+    def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
+        missing = dataclasses.asdict(self.options).keys() - described.keys()
+        if missing:
+            raise ValueError(
+                f"{self.config.init} holds another model, and {type(self).__name__} goes on with a {self.model_class.__name__}."
+            )
+        described = {**described, "variant": dataclasses.asdict(described["variant"])}
+        return {**described, "variant": ViTSpec(**self._trained_anew(described))}
+
+    def _trained_anew(self, arguments):
+        """The fields of the encoder's spec, of a model with these arguments: of how it is trained the config says, of what it is made the file.
+
+        Raises:
+            ValueError: if the config describes another model.
+        """
+        config, options = self.config, dataclasses.asdict(self.options)
+        spec = dataclasses.asdict(self.spec)
+        size = tuple(np.broadcast_to(config.model.image_size, 2).tolist())
+        wanted = {**spec, "image_size": size, "channels": config.model.channels, **options}
+        own = {**arguments["variant"], **{name: arguments[name] for name in ("image_size", "channels", *options)}}
+        own["image_size"] = tuple(own["image_size"])
         if wanted.get("decoder_mlp_dim", 0) is None:
             wanted["decoder_mlp_dim"] = own["decoder_mlp_dim"]
-        # Of how it is trained the config says, and of what it is made the file.
-        free = {name: wanted[name] for name in _RATES}
         differences = [
-            f"{name} {own[name]!r}, not {value!r}" for name, value in wanted.items() if name not in free and own[name] != value
+            f"{name} {own[name]!r}, not {value!r}" for name, value in wanted.items() if name not in _RATES and own[name] != value
         ]
         if differences:
             raise ValueError(
                 f"The model of {config.init} is another than config.model and config.objective say; it has {'; '.join(differences)}. Set "
                 "them to what it has."
             )
-        settings = {"preprocessing": config.data.eval_preprocess, "remat": config.model.remat, "dtype": config.dtype}
-        variant = {**dataclasses.asdict(model.spec), **free}
-        changed = type(model)(**{**model.arguments(), "variant": variant, **settings})
-        changed.set_weights(model.get_weights())
-        return changed
+        return {**arguments["variant"], **{name: spec[name] for name in _RATES}}
 
     def report(self, model: Any, evaluation: Any, samples: Any, records: list[dict]) -> list[str]:
         sections = super().report(model, evaluation, samples, records)

@@ -27,6 +27,11 @@ def cut(image: tf.Tensor, patch_size: tuple[int, int]) -> tf.Tensor:
     return tf.reshape(tf.transpose(x, (0, 2, 1, 3, 4)), (-1, p, q, c))  # (h, w, p, q, c) -> (n, p, q, c)
 
 
+def _check_count(count, patches, what):
+    if not 0 < count < patches:
+        raise ValueError(f"{count} {what} patches of an image's {patches}: expected 1 to {patches - 1}.")
+
+
 def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any], tf.Tensor]:
     """What a MaskedAutoencoder learns from one image.
 
@@ -38,7 +43,11 @@ def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any
 
     Returns:
         {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for each hidden patch.
+
+    Raises:
+        ValueError: if not some are visible and some hidden.
     """
+    _check_count(count, patches, "visible")
     kept = tf.sort(shuffled(seed, patches)[:count])
     hidden = tf.tensor_scatter_nd_update(tf.ones((patches,), tf.uint8), kept[:, None], tf.zeros((count,), tf.uint8))
     return {"image": image, "kept": kept}, hidden
@@ -97,9 +106,13 @@ def corrupt(
     Returns:
         {"image": image, "source": (n,) int32}, and what the loss takes: classes (n,) for mean colours, (n, 16) for thumbnails, int32, -1
         where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
+
+    Raises:
+        ValueError: if not some are corrupted and some left.
     """
-    patches = cut(image, patch_size)
-    source, hidden = replacements(seed, (image.shape[0] // patch_size[0]) * (image.shape[1] // patch_size[1]), count)
+    patches, n = cut(image, patch_size), (image.shape[0] // patch_size[0]) * (image.shape[1] // patch_size[1])
+    _check_count(count, n, "corrupted")
+    source, hidden = replacements(seed, n, count)
     if target == "pixels":
         y = tf.cast(hidden, tf.uint8)
     elif target == "thumbnail":

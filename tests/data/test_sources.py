@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit.data import evaluation_batches, from_arrays, open_source, training_batches
 from keras_vit.data.scan import scan
 from keras_vit.data.sources.selection import example_names, read_names, without
-from keras_vit.data.splits import split_range
+from keras_vit.data.splits import overlap, split_range
 
 
 def collect(dataset, count=None):
@@ -354,3 +354,24 @@ def test_excluded_names_that_match_no_example(tmp_path):
     with pytest.raises(ValueError, match="All 2 examples"):
         without(numbered(2), ["arrays, example 0", "arrays, example 1"])
     assert without(numbered(2), []).size == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        ("train", "train", True),
+        ("train", "test", False),
+        ("training", "train[:10%]", True),
+        ("validation", "val", True),
+        ("train[:90%]", "train[90%:]", False),
+        ("train[:91%]", "train[-10%:]", True),
+        ("train[:5000]", "train[5000:]", False),
+        ("train[:5000]", "train[4999:6000]", True),
+        ("train[-100:]", "train[:100]", False),  # of few examples they would
+        ("train[:5000]", "train[98%:]", False),  # nor is that known
+        ("train[:5000]", "train", True),
+        ("train[:50%]+test", "val + test[:10]", True),
+    ],
+)
+def test_splits_that_share_examples(first, second, share):
+    assert overlap(first, second) is share and overlap(second, first) is share

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_vit.evaluation import knn_scores, logistic_head, ridge, ridge_head, scores
+from keras_vit.data import open_source
+from keras_vit.evaluation import FeatureSplits, knn_scores, logistic_head, make_evaluator, ridge, ridge_head, scores
 from keras_vit.evaluation.linear import accuracy, sweep
 
 
@@ -131,3 +132,21 @@ def test_fits_that_take_long_are_announced(caplog):
             lambda x, y, l2: linear.ridge_head(x, y, 2, l2), rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge"
         )
     assert [record.getMessage() for record in caplog.records] == ["Fitting ridge."]
+
+
+def test_a_test_on_images_that_were_fitted_is_refused_or_told(caplog):
+    splits = {"source": "digits", "train": "train", "test": "train[:10%]"}
+    with pytest.raises(ValueError, match="each of which would be its own nearest neighbour. Take splits that share none"):
+        make_evaluator("knn", splits).check(None)
+    make_evaluator("ridge", splits).check(None)
+    assert "The splits train and train[:10%] share images: Ridge is tested on what it was fitted on" in caplog.text
+    caplog.clear()
+    for name in ("knn", "logistic"):
+        make_evaluator(name, {**splits, "train": "train[10%:]"}).check(None)
+    assert not caplog.text
+
+
+def test_a_penalty_chosen_on_images_that_are_fitted_is_told(caplog):
+    few_shot = make_evaluator("few_shot", {"source": "digits", "l2": (1, 10), "validation": "train[80%:]", "shots": 1})
+    few_shot.check(FeatureSplits(None, open_source("digits", "train"), open_source("digits", "test")))
+    assert "validation=train[80%:] shares images with train, so that the penalty is chosen" in caplog.text

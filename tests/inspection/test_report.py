@@ -6,6 +6,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from etils import epath
 from pages import Page
 
 import keras_vit
@@ -13,6 +14,7 @@ from keras_vit.data import ExampleErrors, from_arrays
 from keras_vit.evaluation import Classification as ClassificationEvaluator
 from keras_vit.evaluation import Evaluation, Setting
 from keras_vit.inspection import report
+from keras_vit.runs.report import _evaluators as evaluators_sections
 from keras_vit.runs.report import command, surroundings, write_report
 from keras_vit.tasks import Classification, Score, Task, classification
 from trainers import config_files
@@ -250,3 +252,12 @@ def test_examples_of_which_none_could_be_read_are_not_shown(tiny):
     nothing = (np.zeros((0, 8, 12, 3), "uint8"), np.zeros(0, "int64"))
     sections = Classification(None).report(model, Evaluation({"top1": 0.5, "examples": 5}, details), nothing, [])
     assert Page(report.page("x", sections)).headings == ["Confusion matrix", "Classes"]
+
+
+def test_evaluators_have_headings_as_they_are_written():
+    evals = {"knn": {}, "few_shot": {}, "middle": {"evaluator": "knn"}, "shuffled_patches": {}, "own_measure": {}}
+    task = types.SimpleNamespace(config={"evals": evals})
+    records = [{"step": 1, **{f"{name}/top1": 0.5 for name in evals}}]
+    sections = list(evaluators_sections(epath.Path("none"), task, records))
+    headings = [section.partition("<h2>")[2].partition("</h2>")[0] for section in sections]
+    assert headings == ["k-NN", "Few-shot", "k-NN, middle", "Shuffled patches", "Own measure"]

@@ -237,12 +237,39 @@ def test_the_loss_leaves_out_a_crop_with_itself():
     assert float(TeacherEntropy()(np.zeros(3), values)) == pytest.approx(entropy, rel=1e-5)
 
 
+class Stopped(keras.callbacks.Callback):
+    """Interrupts training at the third epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+
+def test_keras_backup_goes_on_as_if_nothing_had_happened(tmp_path):
+    """The teacher, the centre and the head's freezing are among what it keeps."""
+
+    def trained(*callbacks):
+        keras.utils.set_random_seed(0)
+        model = compiled(dino(frozen_steps=2))
+        x, y = crops()
+        try:
+            model.fit(x, y, batch_size=8, epochs=3, shuffle=False, callbacks=list(callbacks), verbose=0)
+        except KeyboardInterrupt:
+            return None
+        return model.get_weights()
+
+    backup = keras.callbacks.BackupAndRestore
+    assert trained(backup(str(tmp_path)), Stopped()) is None
+    for ours, theirs in zip(trained(backup(str(tmp_path))), trained()):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: dino(vit(classes=5)), "DINO expects a ViT or BiT without classes"),
         (lambda: dino(momentum=1.5), r"DINO: momentum must be in \[0, 1\], got 1.5"),
-        (lambda: dino(local_size=10), "10x10 pixels is not divisible by patches of 4x4"),
+        (lambda: dino(local_size=10), "DINO: local_size=.10, 10.: .*10x10 pixels is not divisible by patches of 4x4"),
         (lambda: dino(steps=0), "DINO: steps must be a positive integer, got 0"),
         (lambda: dino(vit(patch_dropout=0.5)), "Crops of several sizes need all patches"),
         (lambda: dino(vit(positions="rope2d")), 'positions="rope2d" are in the attention, for one grid'),

@@ -3,11 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.models import MaskedAutoencoder, hidden_count
 from keras_vit.planning import dry_run
-from keras_vit.training import AdamW, MaskedSquaredError
+from keras_vit.training import AdamW, MaskedSquaredError, hiding
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
@@ -165,3 +166,45 @@ def test_a_loss_for_other_outputs_no_images_and_class_weights_are_refused(model)
 def test_as_many_patches_are_hidden_as_in_the_authors_code():
     assert [hidden_count(196, ratio) for ratio in (0.75, 0.9, 0.15)] == [147, 177, 30]
     assert hidden_count(6, 0.01) == 1 and hidden_count(6, 0.99) == 5
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ([[0, 1, 6]], r'"kept" holds 0 to 6, expected 3 numbers per image from 0 to 5, each at most once'),
+        ([[-1, 1, 2]], r'"kept" holds -1 to 2'),
+        ([[1, 2, 1]], r'"kept" holds one of them several times in a row'),
+        ([[1, 2]], r'"kept" has the shape \((4|None), 2\), expected \(images, 3\)'),
+    ],
+)
+def test_patches_that_an_image_does_not_have_are_refused(kept, message, model):
+    """They would be taken from the next image of the batch."""
+    x = {"image": IMAGES, "kept": np.tile(np.array(kept, "int32"), (4, 1))}
+    with pytest.raises(ValueError, match=message):
+        model.predict(x, verbose=0)
+    with pytest.raises(ValueError, match=message if "shape" in message else '"kept" holds'):
+        model.predict(tf.data.Dataset.from_tensor_slices(x).batch(2), verbose=0)
+
+
+def test_shares_and_numbers_of_patches_out_of_range_are_refused(model):
+    for ratio in (0, 1, -0.5, 1.5):
+        with pytest.raises(ValueError, match=f"mask_ratio should be above 0 and below 1, got {ratio}"):
+            model.masked(IMAGES, mask_ratio=ratio)
+        with pytest.raises(ValueError, match="mask_ratio should be above 0 and below 1"):
+            made(mask_ratio=ratio)
+    for count in (0, 6, 7):
+        with pytest.raises(ValueError, match=f"{count} visible patches of an image's 6: expected 1 to 5"):
+            hiding.hide(IMAGES[0], np.array([0, 0]), 6, count)
+        with pytest.raises(ValueError, match=f"{count} corrupted patches of an image's 6: expected 1 to 5"):
+            hiding.corrupt(IMAGES[0], np.array([0, 0]), (4, 4), count)
+
+
+def test_numbers_of_patches_in_a_dataset_are_checked(model):
+    x, y = model.masked(IMAGES)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(2)
+    model.compile(AdamW(1e-3), MaskedSquaredError(), jit_compile=False)
+    assert np.isfinite(model.evaluate(data, verbose=0))
+    predictor = keras_vit.MaskedPatchPredictor("Ti/4", (8, 12), depth=1, width=16, heads=2, mlp_dim=16)
+    x, _ = predictor.masked(IMAGES)
+    with pytest.raises(ValueError, match='"source" holds -2 to .*, expected 6 numbers per image from -1 to 5'):
+        predictor.predict({**x, "source": np.where(x["source"] < 0, -2, x["source"])}, verbose=0)

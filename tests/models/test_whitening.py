@@ -74,6 +74,40 @@ def test_a_run_takes_the_first_images_of_its_training(images):
     np.testing.assert_array_equal(ours, theirs)
 
 
+def test_of_a_pre_training_the_encoder_is_whitened_and_of_a_distillation_the_student(images):
+    small = {**SIZE, "classes": None}
+    plain = keras_vit.ViT("Ti/4", **small)
+    whiten(plain, images)
+    expected = plain.get_layer("patch_encoder").kernel.numpy()
+    mae = keras_vit.MaskedAutoencoder(
+        "Ti/4", 16, decoder_depth=1, decoder_width=16, decoder_heads=2, depth=1, width=32, heads=2, mlp_dim=32
+    )
+    student, teacher = (keras_vit.ViT("Ti/4", **SIZE) for _ in range(2))
+    teacher.get_layer("head").kernel.assign_add(np.ones((32, 5), "float32"))
+    before = teacher.get_layer("patch_encoder").kernel.numpy()
+    for model, trained in ((mae, mae.get_encoder()), (keras_vit.Distilled(student, teacher), student)):
+        config = ConfigDict({"whiten": 64, "seed": 3, "data": {"train_preprocess": "decode"}})
+        unlabelled = from_arrays(images)
+        whiten_first_layer(config, model, unlabelled, Strategy())
+        np.testing.assert_allclose(np.abs(trained.get_layer("patch_encoder").kernel), np.abs(expected), atol=1e-3)
+    np.testing.assert_array_equal(teacher.get_layer("patch_encoder").kernel, before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras_vit.DINO(
+            keras_vit.ViT("Ti/4", **{**SIZE, "classes": None}), outputs=8, hidden=8, bottleneck=4, local_size=8
+        ),
+        lambda: keras_vit.ImageGPT("Ti/1", 4, palette=8, depth=1, width=16, heads=2, mlp_dim=16),
+    ],
+    ids=["dino", "igpt"],
+)
+def test_of_others_it_is_refused(make, images):
+    with pytest.raises(ValueError, match="has no first layer to whiten.*Leave whitening out"):
+        whiten(make(), images)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"), [({"whiten": 0}, "expected a number"), ({"whiten": 9, "init": "m.keras"}, "of m.keras is trained")]
 )

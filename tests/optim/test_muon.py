@@ -79,3 +79,10 @@ def test_it_round_trips_and_refuses_what_would_diverge():
     assert type(copy) is Muon and copy.get_config() == optimizer.get_config()
     with pytest.raises(ValueError, match="Muon: momentum must be at least 0 and below 1, got 1"):
         Muon(momentum=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["mae/decoder_pred", "masked_patches/patch_head", "next_color", "head", "head_dist", "vit/stem_conv1"]
+)
+def test_the_last_layers_of_pre_training_are_adamws_too(name):
+    assert not is_hidden(f"{name}/kernel", (16, 48)) and is_hidden("decoder_block_00/mlp/dense/kernel", (16, 48))

@@ -12,6 +12,7 @@ import pytest
 from keras_vit.models import freeze, freeze_all_but_head
 from keras_vit.planning import dry_run, text
 from keras_vit.planning.flops import forward_flops, training_flops
+from keras_vit.tasks import find_task
 from keras_vit.training import AdamW, Momentum
 from trainers import config_files
 
@@ -84,6 +85,66 @@ def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):
     )
 
 
+SMALL = {"depth": 2, "width": 32, "heads": 2, "mlp_dim": 64}
+
+
+def run_directory(path, model, delivered=None):
+    """What a run of the model leaves: its description, and what it delivers."""
+    (path / "config.json").write_text(json.dumps({"model_spec": model.get_config()}))
+    (delivered or model).save(path / "model.keras")
+    return str(path)
+
+
+def smaller(kind):
+    """(a model of the kind on images of 16x16, what its run delivers)."""
+    import keras_vit
+
+    if kind == "mae":
+        return keras_vit.MaskedAutoencoder(
+            "Ti/4", 16, decoder_depth=1, decoder_width=16, decoder_heads=2, pool="gap", **SMALL
+        ), None
+    if kind == "bit":
+        return keras_vit.BiT("R50x1", 32, classes=None, units=(1, 1, 1, 1)), None
+    model = keras_vit.ViT("Ti/8", 16, classes=None, pool="gap", **SMALL)
+    if kind == "dino":
+        trained = keras_vit.DINO(model, outputs=8, hidden=8, bottleneck=4, local_size=8, local_crops=1)
+        return trained, trained.teacher
+    return model, None
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"), [("mae", "classification"), ("dino", "classification"), ("bit", "classification"), ("vit", "dino")]
+)
+def test_a_plan_is_of_the_model_that_the_run_would_load(kind, task, tmp_path):
+    config = config_files.load_config("cifar10_finetune" if task == "classification" else "dino:cifar10")
+    config.init = run_directory(tmp_path, *smaller(kind))
+    config.model = type(config)({"variant": "S/16", "image_size": 32, "channels": 3, "remat": False})
+    found = dry_run.planned_run(config, DATASETS).model
+    source = dry_run.planned_data(config.data, DATASETS)[0]
+    loaded = find_task(config.task)(config).model(source)
+    assert [tuple(v.shape) for v in found.weights] == [tuple(v.shape) for v in loaded.weights]
+    assert found.get_encoder().spec == loaded.get_encoder().spec
+
+
+def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
+    config = config_files.load_config("mae_finetune")
+    config.init = run_directory(tmp_path, *smaller("mae"))
+    with pytest.raises(ValueError, match="depth=6, width=128.*the weights fix depth=2, width=32"):
+        dry_run.plan(config, DATASETS)
+    config = config_files.load_config("mae:cifar10")
+    config.init = str(tmp_path)
+    with pytest.raises(ValueError, match=r"is another than config.model and config.objective say; it has depth 2, not 6"):
+        dry_run.plan(config, DATASETS)
+    config = config_files.load_config("masked_patches:cifar10")
+    config.init = str(tmp_path)
+    with pytest.raises(ValueError, match="holds another model, and MaskedPatches goes on with a MaskedPatchPredictor"):
+        dry_run.plan(config, DATASETS)
+    config = config_files.load_config("igpt")
+    config.init = str(tmp_path)
+    with pytest.raises(ValueError, match="Autoregressive starts from random weights"):
+        dry_run.plan(config, DATASETS)
+
+
 @pytest.mark.parametrize(
     ("split", "examples"),
     [
@@ -134,6 +195,7 @@ def test_versions_of_a_dataset_are_known_by_its_name():
         ({"loss.class_weights": "1,2"}, 'class_weights="1,2": expected "balanced" or 10 numbers'),
         ({"evals": {"few_shot": {"shots": (1,)}}}, "needs data to fit on: give its source"),
         ({"total": 0}, "The run has no steps: --config.total"),
+        ({"whiten": 100, "model.patch_norm": True}, "has no first layer to whiten"),
     ],
 )
 def test_what_a_run_would_refuse_is_refused(change, message):
@@ -261,7 +323,7 @@ def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     config = config_files.load_config("digits_finetune")
     config.init = str(tmp_path)
-    assert "may hold a different model" in dry_run.as_initialised(config)[1]
+    assert "may hold a different model" in dry_run.planned_task(config, dry_run.planned_data(config.data, DATASETS)[0])[1]
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
         dry_run.planned_run(config, DATASETS)

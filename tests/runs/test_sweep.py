@@ -133,12 +133,35 @@ def test_names_of_points_are_names_of_directories(config):
         ("optimizer.learning_rate", "not a line of a sweep"),
         ("optimizer.learning_rate=", "not a line of a sweep"),
         ("batch_size=8,8", "has batch_size=8 twice"),
+        ("evals.knnn.k=5", 'point k=5: Unknown evaluator "knnn". Did you mean "knn"'),
+        ("evals.few_shot.shot=5", 'point shot=5: The evaluator "few_shot" has no option "shot". Did you mean "shots"'),
+        ("evals.few_shot=5", "point few_shot=5: config.evals.few_shot is an evaluator, a section"),
+        ("objective.mask_ratio=0.5", 'point mask_ratio=0.5: The task Classification has no option "mask_ratio"'),
+        ("micro_batches=1,5", "point micro_batches=5: --config.micro_batches=5"),
         (";", "is empty"),
     ],
 )
 def test_wrong_grids_are_clear_errors(text, message, config):
     with pytest.raises(ValueError, match=message):
         parse_grid(text, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model.dpeth=2", 'no "dpeth" there. Did you mean "depth"'),
+        ("objective.mask_rato=0.5", 'no option "mask_rato".*Did you mean "mask_ratio"'),
+    ],
+)
+def test_typos_in_other_tasks_are_found_before_any_point_runs(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_grid(text, config_files.load_config("mae"))
+
+
+def test_a_point_may_leave_an_evaluator_out(config):
+    config.evals.knn = {"source": "digits"}
+    first, second = (at(config, point) for point in parse_grid("evals.knn.k=5|evals.knn=None", config).points())
+    assert first.evals.knn.k == 5 and "knn" not in second.evals
 
 
 def test_the_own_sweep_chooses_on_held_out_data_and_then_trains_on_everything(config, tmp_path, capsys):

@@ -102,6 +102,21 @@ def test_unknown_keys_are_refused_with_the_nearest_key(argument, message):
         config_files.apply_overrides([argument], config_files.load_config("digits_finetune"))
 
 
+def test_leaving_out_an_evaluator_that_is_not_there_names_those_that_are():
+    config = config_files.load_config("digits_finetune")
+    config.evals = {}
+    with pytest.raises(ValueError, match=r'evals.knn=None: the config has no evaluator "knn" to leave out. It has none.$'):
+        config_files.apply_overrides(["--config.evals.knn=None"], config)
+    config = config_files.load_config("mae")
+    own = ", ".join(config.evals)
+    with pytest.raises(ValueError, match=rf'no evaluator "kn" to leave out. Did you mean "knn"\? It has: {own}.$'):
+        config_files.apply_overrides(["--config.evals.kn=None"], config)
+    assert config_files.apply_overrides(["--config.evals.knn=None"], config) == [] and "knn" not in config.evals
+    config.evals = {}
+    with pytest.raises(ValueError, match="--config.evals is a section. Set its keys: --config.evals.KEY; it has none yet"):
+        config_files.apply_overrides(["--config.evals=None"], config)
+
+
 def test_configs_load_by_name_and_by_path(tmp_path):
     for name in config_files.config_names():
         by_path = config_files.load_config(str(ROOT / "configs" / f"{name}.py"))

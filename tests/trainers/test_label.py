@@ -111,6 +111,7 @@ def test_with_known_labels_a_student_learns_from_both(run_label, photos, eagerly
     again.symlink_to(photos / "photos" / "bee" / "1.png")
     printed = run_label(labelled=f"folder:{photos}/photos", train="train[:8]", test="train[8:]", per_class=5)
     found = rows(photos / "out")
+    assert f"--config.data.source=jsonl:{photos}/out/table.jsonl\n" in printed and "The table has" not in printed
     known, labelled = [row for row in found if "confidence" not in row], [row for row in found if "confidence" in row]
     assert sum(row["split"] == "train" for row in known) == 8 and sum(row["split"] == "test" for row in known) == 4
     assert all(row["image"].split("/")[-2] == row["label"] for row in known)
@@ -146,6 +147,19 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
         bias.assign(before)
     printed = run_label(model=str(photos / "ants.keras"), per_class=20)
     assert "No image was labelled as 2 classes: bee, cat\n" in printed and "Labelled 16 of 16 images, in 20 rows" in printed
+
+
+def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, photos):
+    printed = run_label(confidence="0")
+    assert f"To train on them: --config.data.source=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]" in printed
+    assert (
+        "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed and "--labelled=SOURCE --test" in printed
+    )
+    assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
+    with pytest.raises(ValueError, match='no split "test"; it has: train. A slice is one, too: "train.90%:."'):
+        open_source(f"jsonl:{photos}/out/table.jsonl", "test")
+    printed = run_label(confidence="0", per_class=20)  # in whose slices would be the same images
+    assert "train[:90%]" not in printed and "The table has no split to evaluate on" in printed
 
 
 def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):

@@ -18,7 +18,7 @@ from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
-from keras_vit.training import state
+from keras_vit.training import Model, state
 
 
 def _from_config(cls):
@@ -240,7 +240,11 @@ def _composed(config, shapes, path):
             _arguments(node, shapes, path)
         if _is_composed(node) and isinstance(node.get("config"), dict) and "spec" in node["config"]:
             metadata.check_description(node["config"], (), where)
-        if isinstance(_class_of(node), type) and issubclass(_class_of(node), ComposedLayer) and isinstance(node["config"], dict):
+        if (
+            isinstance(_class_of(node), type)
+            and issubclass(_class_of(node), (ComposedLayer, Model))
+            and isinstance(node["config"], dict)
+        ):
             dense_config.check(node["config"], sum(map(math.prod, shapes)), where)
         dense_config.check_object(node, where)
         if node.get("registered_name") in _SPECS:

@@ -309,7 +309,9 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     _check_repeated(path, paths, rows)
     valid = list(dict.fromkeys(row.split for row in rows))
     if name not in valid:
-        raise ValueError(f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}.')
+        raise ValueError(
+            f'"{path}" has no split "{name}"; it has: {", ".join(valid[:10])}. A slice is one, too: "{valid[0]}[90%:]".'
+        )
     order = [i for i, row in enumerate(rows) if row.split == name]
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)

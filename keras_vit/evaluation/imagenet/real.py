@@ -111,6 +111,7 @@ class Real(Evaluator):
     """
 
     score: ClassVar[str] = "real"
+    title: ClassVar[str] = "ReaL"
     labels: str | None = None
     source: str | None = "imagenet2012?id=file_name"
     split: str = "validation"

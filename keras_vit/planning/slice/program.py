@@ -17,11 +17,10 @@ from absl import logging
 from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.io.logs import quiet
-from keras_vit.planning.dry_run import as_initialised
+from keras_vit.planning.dry_run import planned_task
 from keras_vit.planning.slice.chips import Slice
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.runs.training_run import compile_model
-from keras_vit.tasks import find_task
 
 
 def check_backend() -> None:
@@ -124,8 +123,7 @@ def lowered_step(config: Any, train: Any, resolved: dict[str, Any], where: Slice
     if config.batch_size % shares:
         raise ValueError(f"A batch of {config.batch_size} cannot be shared evenly by {shares} parts of {where.name}.")
     optimizer = make_optimizer(resolved)  # has a variable with a value, and so is made before
-    config, _ = as_initialised(config)
-    task = find_task(config.task)(config)
+    task, _ = planned_task(config, train)
     with quiet(logging.ERROR), _sharded_over(devices, model_parallel) as distribution, keras.StatelessScope():
         model = task.model(train)
         for variable in model.variables:  # what the optimizer keeps for each is laid out as it is

@@ -1,4 +1,5 @@
-"""Refuses input that would silently teach the wrong thing: pixels on another scale than the model's, labels outside its classes.
+"""Refuses input that would silently teach the wrong thing: pixels on another scale than the model's, labels outside its classes, patches
+that an image does not have.
 
 Arrays are looked at before anything runs, datasets and generators as they pass, on the host: no batch is read twice, and the device has
 nothing to do for it. The pixels of the first batch are checked, and the labels of every batch.
@@ -17,6 +18,7 @@ import numpy as np
 from keras_vit.layers import PaletteEncoder, PixelNormalization
 from keras_vit.training.checks.compiled import in_order, output_names
 from keras_vit.training.checks.labels import NO_SHARES, ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
+from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
@@ -75,10 +77,12 @@ class InputChecks:
     Attributes:
         scales: {name of an input: its normalisation, or None to leave it unchecked}.
         labels: {name of an output: (its number of classes, whether rows of labels sum to 1), or None for labels that are not checked}.
+        numbers: {name of an input: the numbers that it may hold}.
     """
 
     scales: dict[str, Normalisation | None]
     labels: dict[str, tuple[int, bool] | None]
+    numbers: dict[str, Numbers] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, model: keras.Model) -> "InputChecks":
@@ -90,7 +94,7 @@ class InputChecks:
             name: (output.shape[-1], loss.shares) if isinstance(loss, FromLogits) else None
             for name, loss, output in zip(names, losses, model.outputs)
         }
-        return cls(dict(zip((tensor.name for tensor in model.inputs), scales)), labels)
+        return cls(dict(zip((tensor.name for tensor in model.inputs), scales)), labels, getattr(model, "numbers", {}))
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
@@ -101,8 +105,10 @@ class InputChecks:
             pixels: whether to check the images.
 
         Raises:
-            ValueError: for pixels on another scale, or wrong labels.
+            ValueError: for pixels on another scale, wrong labels, or numbers of patches that are none.
         """
+        for name, values, expected in self._numbers(x):
+            expected.check(name, keras.ops.convert_to_numpy(values))
         for images, scale in self._images(x) if pixels else ():
             check_range(np.asarray(images[:_SAMPLE]), scale)
         for labels, weight, classes, shares in self._labels(y, weights):
@@ -119,7 +125,10 @@ class InputChecks:
         for labels in labelled:
             if not (labels.dtype.is_floating or labels.dtype.is_integer or labels.dtype.is_bool):
                 raise ValueError(f"The labels should be numbers, got {labels.dtype.name}. Number the classes from 0.")
-        if not has_pixels and not labelled:
+        numbered = self._numbers(x)
+        for name, values, expected in numbered:
+            expected.check_shape(name, tuple(values.shape))
+        if not has_pixels and not labelled and not numbered:
             return dataset
 
         def check_pixels(x):
@@ -132,6 +141,9 @@ class InputChecks:
                 tf.cond(first, lambda: check_pixels(x), tf.no_op)
             for labels, weight, classes, shares in self._labels(y, weights):
                 _assert_labels(labels, weight, classes, shares)
+            for name, values, expected in self._numbers(x):
+                for wrong, text in expected.problems(name, values):
+                    tf.debugging.Assert(~wrong, [_OPEN + text + _CLOSE])
             return False, batch
 
         return dataset.scan(True, check)
@@ -160,6 +172,12 @@ class InputChecks:
         for images, scale in zip(in_order(x, list(self.scales)) or (), self.scales.values()):
             if scale is not None and len(getattr(images, "shape", ())) in (4, 5):
                 yield images, scale
+
+    def _numbers(self, x):
+        """[(name, values, Numbers)] of each input that holds numbers."""
+        found = in_order(x, list(self.scales)) if self.numbers else None
+        given = dict(zip(self.scales, found or ()))
+        return [(name, given[name], expected) for name, expected in self.numbers.items() if hasattr(given.get(name), "shape")]
 
     def _labels(self, y, weights):
         """(labels, weights or None, classes, whether rows sum to 1) of each output whose labels are checked."""

@@ -190,16 +190,8 @@ def _mean_over_replicas(strategy, logs):
     return {name: strategy.reduce("MEAN", value, axis=None) for name, value in logs.items()}
 
 
-def make_function(model, step: Callable, remaining: Callable[[], int], own_logs: bool = False) -> Callable:
-    """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution` steps.
-
-    Args:
-        model: a compiled model.
-        step: a function of a batch that runs in every replica.
-        remaining: returns the number of steps left in the epoch; called if steps_per_execution is above 1.
-        own_logs: whether to return what `step` returns, averaged over the replicas, instead of the model's metrics.
-    """
-    strategy = model.distribute_strategy
+def _replica_step(model, step, own_logs):
+    """`step` as every replica runs it; it returns what `step` does if `own_logs`."""
 
     def replica_step(batch):
         # Keras wraps a None in an element of a dataset as an Optional.
@@ -213,8 +205,41 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
             return None
         return {name: tf.cast(value, "float32") if replicas() > 1 else value for name, value in logs.items()}
 
-    if model.jit_compile and not model.run_eagerly and strategy.num_replicas_in_sync == 1:
-        replica_step = tf.function(replica_step, jit_compile=True, reduce_retracing=True)
+    if model.jit_compile and not model.run_eagerly and model.distribute_strategy.num_replicas_in_sync == 1:
+        return tf.function(replica_step, jit_compile=True, reduce_retracing=True)
+    return replica_step
+
+
+def _repeat(function, iterator, steps):
+    """Calls a function with the next `steps` batches, in one loop of the graph."""
+
+    def body(i):
+        function(iterator.get_next())
+        return (i + 1,)
+
+    tf.while_loop(lambda i: i < steps, body, (tf.constant(0),), parallel_iterations=1)
+
+
+def _last_of(function, iterator, steps):
+    """What a function returns of the last of the next `steps` batches, all of which it is called with, in one loop of the graph."""
+    first = (tf.constant(1), function(iterator.get_next()))
+
+    def body(i, _):
+        return i + 1, function(iterator.get_next())
+
+    return tf.while_loop(lambda i, _: i < steps, body, first, parallel_iterations=1)[1]
+
+
+def make_function(model, step: Callable, remaining: Callable[[], int], own_logs: bool = False) -> Callable:
+    """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution` steps.
+
+    Args:
+        model: a compiled model.
+        step: a function of a batch that runs in every replica.
+        remaining: returns the number of steps left in the epoch; called if steps_per_execution is above 1.
+        own_logs: whether to return what `step` returns, averaged over the replicas, instead of the model's metrics.
+    """
+    strategy, replica_step = model.distribute_strategy, _replica_step(model, step, own_logs)
 
     def on_batch(batch):
         logs = strategy.run(replica_step, args=(batch,))
@@ -223,18 +248,9 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
     def on_iterator(iterator, steps):
         if steps is None:
             return on_batch(iterator.get_next())
-
         if own_logs:
-            first = (tf.constant(1), on_batch(iterator.get_next()))
-            return tf.while_loop(
-                lambda i, _: i < steps, lambda i, _: (i + 1, on_batch(iterator.get_next())), first, parallel_iterations=1
-            )[1]
-
-        def body(i):
-            strategy.run(replica_step, args=(iterator.get_next(),))
-            return (i + 1,)
-
-        tf.while_loop(lambda i: i < steps, body, (tf.constant(0),), parallel_iterations=1)
+            return _last_of(on_batch, iterator, steps)
+        _repeat(lambda batch: strategy.run(replica_step, args=(batch,)), iterator, steps)
         return model.get_metrics_result()
 
     # Without autograph: nothing here needs it, and it would rewrite the code of the layers.

@@ -1,0 +1,67 @@
+"""Refuses inputs of integers that a model would take for other patches, or other images' patches: which are visible, which take whose place."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """What an input (b, count) of patches' numbers may hold.
+
+    Attributes:
+        count: how many in a row, one row per image.
+        lowest, highest: numbers.
+        once: whether a row may hold each only once.
+    """
+
+    count: int
+    lowest: int
+    highest: int
+    once: bool = False
+
+    def __str__(self):
+        return f"{self.count} numbers per image from {self.lowest} to {self.highest}" + (
+            ", each at most once" if self.once else ""
+        )
+
+    def check_shape(self, name: str, shape: tuple) -> None:
+        """Refuses other than `count` numbers in a row.
+
+        Raises:
+            ValueError: naming both shapes.
+        """
+        if len(shape) != 2 or shape[1] not in (self.count, None):
+            raise ValueError(
+                f'"{name}" has the shape {tuple(shape)}, expected (images, {self.count}): {self}. model.masked(images) makes it.'
+            )
+
+    def check(self, name: str, values: Any) -> None:
+        """Refuses an array (b, count) of other numbers.
+
+        Raises:
+            ValueError: naming what it holds.
+        """
+        values = np.asarray(values)
+        self.check_shape(name, values.shape)
+        if values.size and not self.lowest <= values.min() <= values.max() <= self.highest:
+            raise ValueError(_message(name, self, f"{values.min()} to {values.max()}"))
+        if self.once and (np.diff(np.sort(values, axis=1), axis=1) == 0).any():
+            raise ValueError(_message(name, self, "one of them several times in a row"))
+
+    def problems(self, name: str, values: Any) -> list[tuple[Any, str]]:
+        """(whether it is so, a scalar boolean tensor; the message) of each thing that may be wrong with a tensor (b, count)."""
+        import tensorflow as tf
+
+        outside = (values < tf.cast(self.lowest, values.dtype)) | (values > tf.cast(self.highest, values.dtype))
+        found = [(tf.reduce_any(outside), _message(name, self, "others"))]
+        if self.once:
+            ordered = tf.sort(values, axis=1)
+            again = tf.reduce_any(ordered[:, 1:] == ordered[:, :-1])
+            found.append((again, _message(name, self, "one of them several times in a row")))
+        return found
+
+
+def _message(name, expected, found):
+    return f'"{name}" holds {found}, expected {expected}. model.masked(images) makes it.'
