@@ -14,6 +14,7 @@ import jaxlib
 import keras
 from absl import logging
 
+from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.cache import cache_folder
 from keras_vit.io.progress import stage
@@ -220,6 +221,17 @@ def _remembered(question: dict[str, Any], answer: Callable[[], Compiled]) -> Com
     return Compiled.from_json(known)
 
 
+def _replicas(where, model_parallel):
+    """How many replicas share a batch on a slice."""
+    if where.chips % (model_parallel or 1):
+        divisors = ", ".join(str(n) for n in range(2, where.chips + 1) if where.chips % n == 0)
+        raise ValueError(
+            f"model_parallel={model_parallel} does not divide the {where.chips} chips of {where.name}: "
+            f"{f'use {divisors}' if divisors else 'leave it out'}."
+        )
+    return where.chips // (model_parallel or 1)
+
+
 def make_plan(
     config: Any,
     datasets: dict[str, Any],
@@ -242,14 +254,16 @@ def make_plan(
 
     Raises:
         DoesNotFit: if the step needs more memory than a chip has.
-        ValueError: for a slice that is none, or a step that does not compile for it.
+        ValueError: for a slice that is none, one that cannot share the batch or the matrices, or a step that does not compile for it.
         ImportError: without libtpu.
     """
     check_backend()
     import libtpu
 
     place = parse_slice(where)
-    check_config(config, place.chips // (model_parallel or 1))
+    replicas = _replicas(place, model_parallel)
+    check_config(config, replicas)
+    check_divisible(config.batch_size, replicas)
     train, _ = planned_data(config.data, datasets, examples, classes, data_dir)
     resolved = resolve(config, train.size)
     versions = [_sources(), keras.__version__, jax.__version__, jaxlib.__version__, libtpu.__version__]

@@ -16,6 +16,7 @@ from absl import logging
 
 from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.base import RandomAccess
+from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.logs import quiet
 from keras_vit.planning.dry_run import planned_task
 from keras_vit.planning.slice.chips import Slice
@@ -119,9 +120,7 @@ def lowered_step(config: Any, train: Any, resolved: dict[str, Any], where: Slice
     import jax
 
     devices = devices_of(where.name)
-    shares = len(devices) // (model_parallel or 1)
-    if config.batch_size % shares:
-        raise ValueError(f"A batch of {config.batch_size} cannot be shared evenly by {shares} parts of {where.name}.")
+    check_divisible(config.batch_size, len(devices) // (model_parallel or 1))
     optimizer = make_optimizer(resolved)  # has a variable with a value, and so is made before
     task, _ = planned_task(config, train)
     with quiet(logging.ERROR), _sharded_over(devices, model_parallel) as distribution, keras.StatelessScope():

@@ -125,6 +125,17 @@ def test_a_plan_is_compiled_once(answered):
     assert len(answered) == 4
 
 
+def test_a_slice_that_cannot_share_the_work_is_refused(answered):
+    for parts in (3, 8):
+        with pytest.raises(ValueError, match=f"model_parallel={parts} does not divide the 4 chips of v5e:2x2: use 2, 4"):
+            plans.make_plan(CONFIG, DATASETS, "v5e:2x2", model_parallel=parts)
+    odd = CONFIG.copy_and_resolve_references()
+    odd.batch_size = 7
+    with pytest.raises(ValueError, match="batch of 7 cannot be shared evenly by 4 replicas: use a batch size of 4 or 8"):
+        plans.make_plan(odd, DATASETS, "v5e:2x2")
+    assert not answered
+
+
 def test_that_it_does_not_fit_is_remembered_too(answered, monkeypatch):
     def too_large(*_):
         raise DoesNotFit(20 * GIB, 15.75 * GIB)
