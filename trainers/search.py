@@ -22,6 +22,7 @@ def _index(values, folder):
 
     if values.data is None:
         index = read_index(folder)
+        index.check_written_by_model()
         name = values.model or next(iter(index.descriptions.values())).get("model")
         if name is None:
             raise ValueError(f'"{folder}" does not say which model made its features: give --model.')
@@ -38,13 +39,19 @@ def _index(values, folder):
             predict(model, source, folder, ("features",), split=split, batch_size=values.batch_size, about=about)
         index = read_index(folder)
     index.check_model(model)
+    model.preprocessing = index.preprocess  # which may be another than its own: predict --preprocess=...
     return model, index
 
 
-def _without_itself(found, path, k):
-    """The `k` best of the neighbours, without the image in the file `path`."""
-    own = os.path.realpath(path)
-    return [neighbour for neighbour in found if os.path.realpath(neighbour.name) != own][:k]
+def _others(index, features, path, k):
+    """The `k` nearest of the features (d,) of the image in the file `path`, without that file, which may be there several times."""
+    own, most = os.path.realpath(path), k + 1
+    while True:
+        [found] = index.nearest(features[None], most)
+        others = [neighbour for neighbour in found if os.path.realpath(neighbour.name) != own]
+        if len(others) >= k or most >= len(index.names):
+            return others[:k]
+        most *= 2
 
 
 def _write_picture(path, pixels, found, index):
@@ -76,8 +83,9 @@ def main(images):
     values = flags.FLAGS
     if not images:
         raise ValueError("Give at least one image to search for.")
-    if values.output:
-        _check_output(values.output)
+    output = values.output and os.path.expanduser(values.output)
+    if output:
+        _check_output(output)
     paths = [path for image in images for path in find_images(image)]
     with shown():
         model, index = _index(values, os.path.expanduser(values.index))
@@ -88,13 +96,12 @@ def main(images):
         if not read:
             raise ValueError(f"None of the {len(paths)} images to search for can be read.")
         with stage("Searching"):
-            found = index.nearest(features_of(model, pixels), values.neighbours + 1)
-    found = [_without_itself(row, path, values.neighbours) for row, path in zip(found, read)]
+            found = [_others(index, row, path, values.neighbours) for row, path in zip(features_of(model, pixels), read)]
     for path, row in zip(read, found):
         print(f"{path}:")
         print("\n".join(f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in row))
-    if values.output:
-        _write_picture(values.output, pixels, found, index)
+    if output:
+        _write_picture(output, pixels, found, index)
 
 
 def run():

@@ -1,6 +1,6 @@
 """What a model answers about a batch of images, as columns of a table: classes, logits, features."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -44,6 +44,19 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
         raise ValueError(
             "The model's head is all zeros, as before any training: its answers would mean nothing. Train it, or take features."
         )
+
+
+def check_finite(outputs: Mapping[str, np.ndarray]) -> None:
+    """Refuses a model's outputs that are not finite.
+
+    Raises:
+        FloatingPointError: naming them.
+    """
+    for name, values in outputs.items():
+        if not np.isfinite(values).all():
+            raise FloatingPointError(
+                f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
+            )
 
 
 def best(probabilities: np.ndarray, names: np.ndarray, top_k: int) -> dict[str, np.ndarray]:
@@ -104,11 +117,7 @@ class Answers:
         """
         outputs = self.model.predict_on_batch(np.asarray(images))
         outputs = {name: np.asarray(values, "float32") for name, values in outputs.items()}
-        for name, values in outputs.items():
-            if not np.isfinite(values).all():
-                raise FloatingPointError(
-                    f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
-                )
+        check_finite(outputs)
         answers = {name: outputs[name] for name in self._kinds if name in outputs}
         if "classes" not in self._kinds:
             return answers

@@ -12,14 +12,14 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.ml.inference.base import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
-from apache_beam.options.pipeline_options import PipelineOptions
 from etils import epath
 
 from keras_vit.data import ExampleErrors, open_source
-from keras_vit.inference.answers import best, columns_of
-from keras_vit.inference.job import Job, owned_part
+from keras_vit.inference.answers import best, check_finite, columns_of
+from keras_vit.inference.job import EXPORT, Job, owned_part
 from keras_vit.inference.predict import Report
 from keras_vit.inference.shards import take_folder
+from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.checksum import checksum
 from keras_vit.io.progress import stage
 from keras_vit.serving.description import METADATA
@@ -90,6 +90,7 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
         images, outputs = tf.constant(np.stack(batch), tf.float32), {}
         for name in self._signatures:
             outputs |= {key: value.numpy() for key, value in model.signatures[name](images).items()}
+        check_finite(outputs)
         answers = {kind: outputs[kind] for kind in self._kinds if kind != "classes"}
         if "classes" in self._kinds:
             answers |= best(outputs["probabilities"], np.array(self._names, object), self._top_k)
@@ -160,9 +161,9 @@ def _empty(column, n):
 
 
 def _export_checksum(folder):
-    """A checksum of the weights in a SavedModel."""
+    """A checksum of the weights in a SavedModel, marked as one: it is not that of the model."""
     files = sorted(epath.Path(folder, "variables").glob("variables.data-*"))
-    return checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
+    return EXPORT + checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
 
 
 def predict_by_beam(
@@ -190,9 +191,10 @@ def predict_by_beam(
         kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads a file's rows at a time.
 
     Raises:
-        ValueError: if the export cannot give the answers, or the folder holds rows of another job.
+        ValueError: if the export cannot give the answers, an option is none of Beam's, or the folder holds rows of another job.
     """
     metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)
+    beam_options = pipeline_options(options)
     text = preprocess or metadata["preprocessing"]
     plan = functools.partial(
         Job.plan,
@@ -213,7 +215,7 @@ def predict_by_beam(
         take_folder(job.shards, description, free=tuple(about))
         missing = job.shards.missing()
         where = (data, split, data_dir)
-        with stage(f"Predicting {job.source.name} by Beam"), beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
+        with stage(f"Predicting {job.source.name} by Beam"), beam.Pipeline(options=beam_options) as pipeline:
             read = (
                 pipeline
                 | "files" >> beam.Create(missing)

@@ -19,6 +19,7 @@ from keras_vit.io.lock import owned
 from keras_vit.io.suggest import did_you_mean
 
 NO_LABEL = -1
+EXPORT = "export "  # before the checksum of an export's weights
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:

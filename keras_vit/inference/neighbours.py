@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, open_source
 from keras_vit.data.sources.selection import digest, subset
 from keras_vit.inference.answers import Answers
-from keras_vit.inference.job import image_and_label
+from keras_vit.inference.job import EXPORT, image_and_label
 from keras_vit.inference.predict import weights_checksum
 from keras_vit.inference.shards import Shards, read_descriptions
 from keras_vit.inference.tables import FORMATS
@@ -64,18 +66,37 @@ class Index:
     def _search(self):
         return _scikit_learn().NearestNeighbors(metric="cosine", algorithm="brute").fit(_normalised(self.features))
 
+    def check_written_by_model(self) -> None:
+        """Refuses features that a pipeline of Beam has written with an export, which is not a model to search with.
+
+        Raises:
+            ValueError: naming the export.
+        """
+        for split, description in self.descriptions.items():
+            if description["weights"].startswith(EXPORT):
+                raise ValueError(
+                    f'The features of "{split}" are of the export {description.get("model", "unknown")}, which cannot be told from that of '
+                    "another model: write them with the model itself, by keras-vit predict --answers=features without --beam."
+                )
+
     def check_model(self, model: Any) -> None:
         """Refuses a model that the features are not of.
 
         Raises:
             ValueError: naming the one that they are of.
         """
+        self.check_written_by_model()
         for split, description in self.descriptions.items():
             if description["weights"] != weights_checksum(model):
                 raise ValueError(
                     f'The features of "{split}" are of another model, {description.get("model", "unknown")}, or of other weights of it: search '
                     "with that one, or write them again into another folder."
                 )
+
+    @property
+    def preprocess(self) -> str | None:
+        """The preprocessing text of the images; what is searched for needs the same. None if it is not known."""
+        return next((description["preprocess"] for description in self.descriptions.values()), None)
 
     def nearest(self, features: Any, k: int = 8) -> list[list[Neighbour]]:
         """For each of the features (b, d) its `k` nearest images, or all if there are fewer, most similar first."""
@@ -84,6 +105,16 @@ class Index:
             [Neighbour(1 - float(d), self.names[i], self.splits[i], int(self.rows[i])) for d, i in zip(*query)]
             for query in zip(distances, numbers)
         ]
+
+
+def _read_file(form, path):
+    """What a file of features holds, as Format.read gives it."""
+    try:
+        return form.read(path, ("features", "name", "row"))
+    except (pa.ArrowException, tf.errors.OpError) as error:
+        raise ValueError(
+            f'"{path}" is damaged: {getattr(error, "message", None) or error}. Delete it, and run keras-vit predict again, as before.'
+        ) from None
 
 
 def _read_split(folder, description):
@@ -102,7 +133,7 @@ def _read_split(folder, description):
         )
     parts = []
     for i in range(shards.count):
-        table, present = form.read(shards.path(i), ("features", "name", "row"))
+        table, present = _read_file(form, shards.path(i))
         good = present["features"]
         if good.any():
             parts.append({"features": table["features"], "name": table["name"][good], "row": table["row"][good]})
@@ -116,7 +147,7 @@ def read_index(folder: str | os.PathLike) -> Index:
 
     Raises:
         FileNotFoundError: if there are none.
-        ValueError: if files are missing, they have no features, or features of different models.
+        ValueError: if files are missing, they have no features, or features of different models or preprocessing.
     """
     folder = os.path.expanduser(os.fspath(folder))
     descriptions = read_descriptions(folder)
@@ -126,6 +157,12 @@ def read_index(folder: str | os.PathLike) -> Index:
         )
     if len({description["weights"] for description in descriptions}) > 1:
         raise ValueError(f'"{folder}" holds features of different models. Write those of each into a folder of its own.')
+    texts = sorted({description["preprocess"] for description in descriptions})
+    if len(texts) > 1:
+        raise ValueError(
+            f'"{folder}" holds features of images that were prepared differently, by "{texts[0]}" and "{texts[1]}", which are not alike: write '
+            "those of each into a folder of its own."
+        )
     with stage(f"Reading {folder}"):
         tables = [_read_split(folder, description) for description in descriptions]
     splits = [d["split"] for d, table in zip(descriptions, tables) for _ in table["name"]]

@@ -14,6 +14,8 @@ from keras_vit.data.records.beam import piece, pieces, place, write_by_beam
 from keras_vit.data.sources.selection import example_names
 from keras_vit.inference import predict
 from keras_vit.inference.beam import predict_by_beam
+from keras_vit.inference.neighbours import read_index
+from keras_vit.io.beam_options import pipeline_options
 from trainers import predict as predict_verb
 from trainers import prepare as prepare_verb
 from trainers.prepare import prepare
@@ -92,6 +94,8 @@ def test_an_export_of_features_has_features_alone(photos, tmp_path):
     [row] = [row for row in rows(tmp_path / "out") if row["name"].endswith("3.png")]
     image = headless.preprocess(row["name"])[None]
     np.testing.assert_allclose(row["features"], headless.predict(image, verbose=0)[0], atol=1e-5)
+    with pytest.raises(ValueError, match="are of the export"):
+        read_index(tmp_path / "out").check_written_by_model()
 
 
 def test_what_is_no_export_is_refused(export, photos, tmp_path):
@@ -99,6 +103,28 @@ def test_what_is_no_export_is_refused(export, photos, tmp_path):
         predict_by_beam(str(photos), f"images:{photos}", str(tmp_path))
     with pytest.raises(ValueError, match=r"gives images of \(8, 8, 3\), the model takes \(16, 24, 3\)"):
         predict_by_beam(export, f"images:{photos}", str(tmp_path), preprocess="decode|resize(8, 8)")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--runer=DataflowRunner"], 'no option --runer for a pipeline on this machine. Did you mean "runner"'),
+        (["--direct_num_workers=many"], "Beam cannot read its options: argument --direct_num_workers: invalid int value: 'many'"),
+        (["DirectRunner"], '"DirectRunner" is no option of Beam'),
+        (["-runner=DirectRunner"], '"-runner=DirectRunner" is no option of Beam'),
+    ],
+)
+def test_options_that_beam_would_leave_out_are_refused(options, says, photos, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        pipeline_options(options)
+    with pytest.raises(ValueError, match=says):
+        write_by_beam(f"folder:{photos}", "train", None, str(tmp_path), "x", "train", 2, options=options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_of_another_runner_are_its_own():
+    made = pipeline_options(["--runner=FlinkRunner", "--flink_master=HOST:8081", "--its_own=3"])
+    assert made.get_all_options(retain_unknown_options=True)["its_own"] == "3"
 
 
 def contents(source):

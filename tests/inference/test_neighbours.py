@@ -93,6 +93,22 @@ def test_an_index_that_is_none_or_not_whole_is_refused(model, photos, tmp_path):
         read_index(tmp_path / "own").check_model(other)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "tfrecord"])
+def test_a_damaged_file_is_named(kind, model, photos, tmp_path):
+    predict(model, open_source(f"images:{photos}", "train"), tmp_path, ("features",), format=kind)
+    [path] = tmp_path.glob(f"*.{kind}")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=f"{path.name}. is damaged: .* Delete it"):
+        read_index(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "says"), [("{", "is no JSON"), ("[1]", "holds a list"), ("{}", "has no split")])
+def test_a_file_that_describes_no_job_is_named(text, says, tmp_path):
+    (tmp_path / "_train.json").write_text(text)
+    with pytest.raises(ValueError, match=f"_train.json. does not describe a job of keras-vit predict: it {says}"):
+        read_index(tmp_path)
+
+
 def test_data_that_has_changed_is_not_shown(model, photos, tmp_path):
     source = open_source(f"images:{photos}", "train")
     predict(model, source, tmp_path / "out", ("features",), about={"data": f"images:{photos.parent}"})
@@ -116,6 +132,54 @@ def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, cap
     monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), again))
     search.main([str(photos / "3.png")])
     assert capsys.readouterr().out.splitlines() == lines[1:5]
+
+
+def searched(monkeypatch, capsys, index, images, **given):
+    """The lines that the verb prints."""
+    values = {
+        "model": None,
+        "data": None,
+        "split": "train",
+        "data_dir": None,
+        "index": str(index),
+        "output": None,
+        "neighbours": 3,
+    }
+    monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), {**values, "batch_size": 4, **given}))
+    search.main([str(image) for image in images])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, capsys, monkeypatch):
+    text = "decode|resize(60)|central_crop(16, 24)"
+    source = open_source(f"images:{photos}", "train")
+    predict(model, source, tmp_path, ("features",), preprocess=text, about={"model": saved})
+    (photos.parent / "copy.png").write_bytes((photos / "3.png").read_bytes())
+    lines = searched(monkeypatch, capsys, tmp_path, [photos.parent / "copy.png"])
+    assert lines[1] == f"  1.000  {photos}/3.png"
+    predict(model, source, tmp_path, ("features",), split="other", about={"model": saved})
+    with pytest.raises(ValueError, match="prepared differently"):
+        read_index(tmp_path)
+
+
+def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, photos, tmp_path, capsys, monkeypatch):
+    (tmp_path / "images.csv").write_text("image,label\n" + "".join(f"{photos}/{i}.png,a\n" for i in (3, 3, 3, 3, 0, 1, 2)))
+    data = f"csv:{tmp_path}/images.csv"
+    predict(model, open_source(data, "train"), tmp_path / "index", ("features",), about={"model": saved, "data": data})
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    *lines, _ = searched(monkeypatch, capsys, tmp_path / "index", [photos / "3.png"], output="~/similar.png")
+    assert (tmp_path / "home" / "similar.png").exists() and not (tmp_path / "~").exists()
+    assert sorted(line.rpartition("/")[2] for line in lines[1:]) == ["0.png", "1.png", "2.png"]
+
+
+def test_features_of_an_export_are_refused(model, photos, tmp_path):
+    predict(model, open_source(f"images:{photos}", "train"), tmp_path, ("features",), about={"model": "exported"})
+    path = tmp_path / "_train.json"
+    path.write_text(path.read_text().replace('"weights": "', '"weights": "export '))
+    with pytest.raises(ValueError, match="are of the export exported"):
+        read_index(tmp_path).check_model(model)
 
 
 def test_the_picture_shows_queries_and_neighbours():

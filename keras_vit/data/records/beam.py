@@ -14,13 +14,13 @@ from typing import Any
 
 import apache_beam as beam
 import tensorflow as tf
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from keras_vit.data.open import open_source
 from keras_vit.data.records.write import Files, encoder, serialized
 from keras_vit.data.scan import scan
 from keras_vit.data.sources.base import Records, Source
 from keras_vit.data.sources.selection import subset, without
+from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.lock import owned
 from keras_vit.io.progress import stage
 
@@ -127,16 +127,16 @@ def write_by_beam(
         {"examples", "bytes", "shrunk": numbers, "skipped": {name: why} of examples that do not decode}.
 
     Raises:
-        ValueError: if the folder already has the split, or too few examples decode to fill the files.
+        ValueError: if an option is none of Beam's, the folder already has the split, or too few examples decode to fill the files.
     """
-    where = (data, split, data_dir, tuple(exclude))
+    beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))
     source = _source(*where)
     if not 1 <= count <= source.size:
         raise ValueError(f"--shards={count} for {source.size} examples: expected 1 to {source.size}.")
     files = Files(folder, name, as_split, count, source.class_names, overwrite)
     tf.io.gfile.makedirs(folder)
     with owned(folder), files.written(), stage(f"Writing {os.fspath(folder)} by Beam"):
-        with beam.Pipeline(options=PipelineOptions(list(options))) as pipeline:
+        with beam.Pipeline(options=beam_options) as pipeline:
             every = pipeline | "files" >> beam.Create([(i, None) for i in range(count)])
             encoded = (
                 pipeline
