@@ -24,15 +24,16 @@ def _show(model, values):
     from keras_vit.sharing.share import find_place
 
     _, licence = find_place(values.to, values.license)
-    if values.output:
-        check_output(values.output)
+    output = values.output and os.path.expanduser(values.output)
+    if output:
+        check_output(output)
     with stage(f"Loading {model}"):
         loaded = keras_vit.load(model)
     run = values.run or (model if is_run(model) else None)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = values.output or os.path.join(temporary, "shared")
+        folder = output or os.path.join(temporary, "shared")
         keras_vit.sharing.write_folder(loaded, folder, values.to, licence, run, values.images, values.untrained)
-        if values.output:
+        if output:
             print(f"{os.path.join(folder, CARD)} is the card. Nothing was uploaded.")
         else:
             with open(os.path.join(folder, CARD), encoding="utf-8") as file:

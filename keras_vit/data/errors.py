@@ -61,8 +61,8 @@ class ExampleErrors:
     def stop(self, what: str) -> None:
         """Raises the TooManyErrors that `raised` passes on to the user."""
         self._error = TooManyErrors(
-            f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit: --config.data.broken_limit, or "
-            "ExampleErrors(limit=...)."
+            f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit: --config.data.broken_limit "
+            "of training, --broken_limit of predict, ExampleErrors(limit=...) in a script."
         )
         raise self._error
 

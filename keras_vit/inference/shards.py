@@ -15,6 +15,8 @@ from etils import epath
 
 from keras_vit.io.atomic import write_bytes
 
+_KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "weights", "names")  # that every description has
+
 
 def file_stem(split: str) -> str:
     """What the names of a split's files begin with: "train[:90%]" -> "train_to_90"."""
@@ -64,19 +66,40 @@ def description_path(folder: str, split: str) -> str:
     return os.path.join(folder, f"_{file_stem(split)}.json")
 
 
+def _read_description(path):
+    """What a JSON file says of its job."""
+    mend = "Restore it, or write the rows again into another folder."
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f'"{path}" does not describe a job of keras-vit predict: it is no JSON, {error}. {mend}') from None
+    if not isinstance(content, dict) or (missing := [key for key in _KEYS if key not in content]):
+        what = f"it has no {missing[0]}" if isinstance(content, dict) else f"it holds a {type(content).__name__}"
+        raise ValueError(f'"{path}" does not describe a job of keras-vit predict: {what}. {mend}')
+    return content
+
+
 def read_descriptions(folder: str) -> list[dict[str, Any]]:
     """What jobs the folder holds, by their JSON files; [] for none.
 
     Raises:
         ValueError: for a file that is none.
     """
-    found = []
-    for path in sorted(epath.Path(folder).glob("_*.json")):
-        try:
-            found.append(json.loads(path.read_text()))
-        except ValueError as error:
-            raise ValueError(f'"{path}" does not describe a job of keras-vit predict: {error}.') from None
-    return found
+    return [_read_description(path) for path in sorted(epath.Path(folder).glob("_*.json"))]
+
+
+_CHECKSUMS = {
+    "weights": ("other weights", "model"),
+    "names": ("other images", "data"),
+}  # {key: (what differs, the key that names it)}
+
+
+def _difference(key, before, given):
+    """In words what `key` of the description of a job was, and what it is now."""
+    if key in _CHECKSUMS:
+        what, name = _CHECKSUMS[key]
+        return f"{what}, of {before.get(name, 'unknown')}, now of {given.get(name, 'unknown')}"
+    return f"{key} {before.get(key)!r}, now {given.get(key)!r}"
 
 
 def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str, ...] = ()) -> None:
@@ -94,10 +117,10 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     mend = "Give another folder, or delete that one."
     given = json.loads(json.dumps(description))
     if path.exists():
-        before = json.loads(path.read_text())
+        before = _read_description(path)
         differs = [key for key in sorted({*before, *given} - set(free)) if before.get(key) != given.get(key)]
         if differs:
-            words = "; ".join(f"{key} {before.get(key)!r}, now {given.get(key)!r}" for key in differs)
+            words = "; ".join(_difference(key, before, given) for key in differs)
             raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {mend}')
         return
     stray = [file.name for file in epath.Path(shards.folder).glob(f"{file_stem(shards.split)}-*{shards.ending}")]

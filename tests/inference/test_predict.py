@@ -150,9 +150,9 @@ def test_rows_of_another_job_are_never_mixed_in(whole, model, source, folder, tm
     other = every_weight(classes=3, depth=1)
     other.preprocessing = model.preprocessing
     other.get_layer("head").bias.assign([1, 2, 3])
-    with pytest.raises(ValueError, match="another job: weights"):
+    with pytest.raises(ValueError, match="another job: other weights, of"):
         predict(other, source, out, **SIZES)
-    with pytest.raises(ValueError, match="another job: names"):
+    with pytest.raises(ValueError, match="another job: other images, of"):
         predict(model, without(source, ["a/0.png"]), out, **SIZES)
     (tmp_path / "_train.json").unlink()
     with pytest.raises(ValueError, match=r"has train-00000-of-00003.parquet, and no _train.json"):

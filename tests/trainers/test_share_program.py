@@ -45,6 +45,16 @@ def test_a_dry_run_prints_the_card_or_writes_the_folder_and_uploads_nothing(give
     share.main([file])  # an earlier look is replaced
 
 
+def test_a_dry_run_writes_into_the_home_folder(given, file, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    given(dry_run=True, output="~/look")
+    share.main([file])
+    assert (home / "look" / "README.md").exists() and not (tmp_path / "~").exists()
+
+
 def test_it_prints_the_address_of_the_page(given, file, monkeypatch, tmp_path, capsys):
     pytest.importorskip("huggingface_hub")
     with serving(monkeypatch, tmp_path / "cache") as hub:
