@@ -1,4 +1,4 @@
-"""The one module of the layers that depends on the backend: replicas, a seed's type and the fused matrix product."""
+"""The one module of the layers that depends on the backend: replicas, a seed's type, masks and the fused matrix product."""
 
 import keras
 from keras import ops
@@ -27,6 +27,11 @@ def sum_over_replicas(tensors: list) -> list:
 def seed_dtype() -> str:
     """The integer type that the backend's random functions take as a seed."""
     return "uint32" if keras.backend.backend() == "jax" else "int64"
+
+
+def hashes_masks() -> bool:
+    """Whether masks of dropout come from layers/masks.py. TensorFlow has one operation for the engine's own, which is quicker on a CPU than a dozen."""
+    return keras.backend.backend() == "jax"
 
 
 def affine(x, kernel, bias=None, activation=None):

@@ -6,6 +6,8 @@ import keras
 
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.arguments import rate as checked_rate
+from keras_vit.layers.backend import hashes_masks
+from keras_vit.layers.masks import keep_mask
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import FixedSeed, ReplicaSeedGenerator
 
@@ -28,8 +30,11 @@ class _RandomLayer(keras.layers.Layer):
         """With `seed`, (2,) integers, the mask comes from it; otherwise from the layer's own generator."""
         if not training or not self.rate:
             return x
-        seed = self.seed_generator if seed is None else FixedSeed(seed)
-        return keras.random.dropout(x, self.rate, noise_shape=self.noise_shape(x), seed=seed)
+        generator = self.seed_generator if seed is None else FixedSeed(seed)
+        if not hashes_masks():
+            return keras.random.dropout(x, self.rate, noise_shape=self.noise_shape(x), seed=generator)
+        kept = keep_mask(self.noise_shape(x) or x.shape, self.rate, generator.next())
+        return keras.ops.where(kept, x / (1.0 - self.rate), keras.ops.zeros_like(x))
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

@@ -31,7 +31,7 @@ def _environment():
 def _exported(folder, path):
     """Exports the model of `folder`, as the other process; what is wrong goes into a file."""
     from keras_vit.checkpoints.load import load
-    from keras_vit.serving.export import export as write
+    from keras_vit.serving.export import export as export_model
 
     place = lambda name: os.path.join(folder, name)  # noqa: E731
     with open(place(_OPTIONS), encoding="utf-8") as file:
@@ -42,7 +42,7 @@ def _exported(folder, path):
     try:
         model = load(place(_MODEL))
         loaded = True
-        write(model, path, **options)
+        export_model(model, path, **options)
     except tuple(_KINDS.values()) as error:
         kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
         with open(place(_ERROR), "w", encoding="utf-8") as file:
