@@ -38,9 +38,8 @@ def gelu_dropout(x: Any, approximate: bool, kept: Any = None, rate: float = 0.0)
     def operation(x):
         slope = ops.cast(masked(gelu_slope(ops.cast(x, "float32"), approximate)), x.dtype)
 
-        def gradient(*upstream, **named):
-            [given] = [*upstream, *named.values()]
-            return given * slope
+        def gradient(*given, upstream=None):  # by position or by name, as the backend does
+            return (given[0] if upstream is None else upstream) * slope
 
         return masked(ops.gelu(x, approximate=approximate)), gradient
 
