@@ -63,6 +63,19 @@ def columns_of(kinds: Sequence[str], top_k: int, lengths: dict[str, int]) -> tup
     return tuple(found)
 
 
+def check_finite(outputs: dict[str, np.ndarray]) -> None:
+    """Refuses {name: values} of which some are not finite.
+
+    Raises:
+        FloatingPointError: naming them.
+    """
+    for name, values in outputs.items():
+        if not np.isfinite(values).all():
+            raise FloatingPointError(
+                f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
+            )
+
+
 class Answers:
     """A model as a function from pixels to columns of answers. To be made in the scope of the model's strategy.
 
@@ -104,11 +117,7 @@ class Answers:
         """
         outputs = self.model.predict_on_batch(np.asarray(images))
         outputs = {name: np.asarray(values, "float32") for name, values in outputs.items()}
-        for name, values in outputs.items():
-            if not np.isfinite(values).all():
-                raise FloatingPointError(
-                    f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
-                )
+        check_finite(outputs)
         answers = {name: outputs[name] for name in self._kinds if name in outputs}
         if "classes" not in self._kinds:
             return answers

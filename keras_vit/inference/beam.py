@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from etils import epath
 
 from keras_vit.data import ExampleErrors, open_source
-from keras_vit.inference.answers import best, columns_of
+from keras_vit.inference.answers import best, check_finite, columns_of
 from keras_vit.inference.job import Job, owned_part
 from keras_vit.inference.predict import Report
 from keras_vit.inference.shards import take_folder
@@ -90,6 +90,7 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
         images, outputs = tf.constant(np.stack(batch), tf.float32), {}
         for name in self._signatures:
             outputs |= {key: value.numpy() for key, value in model.signatures[name](images).items()}
+        check_finite(outputs)
         answers = {kind: outputs[kind] for kind in self._kinds if kind != "classes"}
         if "classes" in self._kinds:
             answers |= best(outputs["probabilities"], np.array(self._names, object), self._top_k)
@@ -104,7 +105,8 @@ def _source(data, split, data_dir):
 
 
 class _ReadFile(beam.DoFn):
-    """Number of a file -> ((number, row, label), image) of its rows that can be read, and as the output "broken" (number, (row, why))."""
+    """Number of a file -> ((number, row, label), image) of its rows that can be read. The output "broken" has (number, row) of the others, "reasons"
+    (number, {name: why}) of all of these."""
 
     def __init__(self, plan, data):
         self._plan, self._data = plan, data
