@@ -1,6 +1,6 @@
 """What a model answers about a batch of images, as columns of a table: classes, logits, features."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -46,19 +46,6 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
         )
 
 
-def check_finite(outputs: Mapping[str, np.ndarray]) -> None:
-    """Refuses a model's outputs that are not finite.
-
-    Raises:
-        FloatingPointError: naming them.
-    """
-    for name, values in outputs.items():
-        if not np.isfinite(values).all():
-            raise FloatingPointError(
-                f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
-            )
-
-
 def best(probabilities: np.ndarray, names: np.ndarray, top_k: int) -> dict[str, np.ndarray]:
     """The names and probabilities (b, k) of the most probable classes, best first, of probabilities (b, classes)."""
     order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (b, k)
@@ -74,6 +61,19 @@ def columns_of(kinds: Sequence[str], top_k: int, lengths: dict[str, int]) -> tup
         else:
             found.append(Column(kind, "numbers", lengths[kind]))
     return tuple(found)
+
+
+def check_finite(outputs: dict[str, np.ndarray]) -> None:
+    """Refuses {name: values} of which some are not finite.
+
+    Raises:
+        FloatingPointError: naming them.
+    """
+    for name, values in outputs.items():
+        if not np.isfinite(values).all():
+            raise FloatingPointError(
+                f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
+            )
 
 
 class Answers:

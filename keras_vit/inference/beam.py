@@ -105,7 +105,8 @@ def _source(data, split, data_dir):
 
 
 class _ReadFile(beam.DoFn):
-    """Number of a file -> ((number, row, label), image) of its rows that can be read, and as the output "broken" (number, (row, why))."""
+    """Number of a file -> ((number, row, label), image) of its rows that can be read. The output "broken" has (number, row) of the others, "reasons"
+    (number, {name: why}) of all of these."""
 
     def __init__(self, plan, data):
         self._plan, self._data = plan, data

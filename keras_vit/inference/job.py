@@ -73,8 +73,17 @@ class Job:
         format: str,
         answers: Sequence[Column],
     ) -> "Job":
-        """The job with files of `rows` rows, rounded up to whole batches."""
+        """The job with files of `rows` rows, rounded up to whole batches.
+
+        Raises:
+            ValueError: if a file would have more numbers in a column than Parquet's readers count.
+        """
         rows = -(-rows // batch_size) * batch_size
+        longest = max((column for column in answers), key=lambda column: column.length or 1)
+        if min(rows, source.size) * (longest.length or 1) >= 2**31:
+            raise ValueError(
+                f"rows_per_file={rows:,} of {longest} are more numbers than a file can have, 2^31: take fewer rows per file."
+            )
         shards = Shards(folder, split, format_named(format).ending, source.size, rows)
         return cls(source, split, preprocess, batch_size, format, tuple(answers), shards)
 

@@ -1,4 +1,4 @@
-"""The one module of the layers that depends on the backend: replicas, a seed's type, masks and the fused matrix product."""
+"""The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU and the fused matrix product."""
 
 import keras
 from keras import ops
@@ -32,6 +32,11 @@ def seed_dtype() -> str:
 def hashes_masks() -> bool:
     """Whether masks of dropout come from layers/masks.py. TensorFlow has one operation for the engine's own, which is quicker on a CPU than a dozen."""
     return keras.backend.backend() == "jax"
+
+
+def fuses_gelu_into_products() -> bool:
+    """Whether GELU belongs into `affine`: TensorFlow on a CPU. XLA fuses it by itself, and there layers/gelu.py is better for training."""
+    return keras.backend.backend() == "tensorflow"
 
 
 def affine(x, kernel, bias=None, activation=None):

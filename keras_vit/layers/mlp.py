@@ -7,9 +7,11 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer, rate
+from keras_vit.layers.backend import fuses_gelu_into_products
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.gelu import gelu_dropout
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import fold_in
 
@@ -59,7 +61,8 @@ class MlpBlock(ComposedLayer):
             self.hidden = Dense(2 * self.mlp_dim, name="hidden", **init)
         else:
             gelu = functools.partial(keras.activations.gelu, approximate=self.gelu == "tanh")
-            self.hidden = Dense(self.mlp_dim, activation=gelu, name="hidden", **init)
+            activation = gelu if fuses_gelu_into_products() else None
+            self.hidden = Dense(self.mlp_dim, activation=activation, name="hidden", **init)
         self.hidden.build(input_shape)
         self.out = Dense(input_shape[-1], name="out", **init)
         self.out.build((*input_shape[:-1], self.mlp_dim))
@@ -69,13 +72,19 @@ class MlpBlock(ComposedLayer):
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        hidden_seed = None if seed is None else fold_in(seed, 1)
-        x = self.hidden(x)
+        x = self.activated(self.hidden(x), training, None if seed is None else fold_in(seed, 1))
+        return self.out_dropout(self.out(x), training=training, seed=seed)
+
+    def activated(self, x, training, seed):
+        """What the second dense layer is given, (b, n, mlp_dim), of what the first one returns."""
         if self.form == "swiglu":
             gate, x = ops.split(x, 2, axis=-1)  # (b, n, mlp_dim) each
-            x = ops.silu(gate) * x
-        x = self.hidden_dropout(x, training=training, seed=hidden_seed)
-        return self.out_dropout(self.out(x), training=training, seed=seed)
+            return self.hidden_dropout(ops.silu(gate) * x, training=training, seed=seed)
+        if fuses_gelu_into_products():
+            return self.hidden_dropout(x, training=training, seed=seed)
+        if not training:
+            return ops.gelu(x, approximate=self.gelu == "tanh")
+        return gelu_dropout(x, self.gelu == "tanh", self.hidden_dropout.kept(x, training, seed), self.dropout)
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

@@ -37,7 +37,10 @@ def _summary(facts):
     """The first paragraph."""
     height, width = facts.model["image_size"]
     names = {"ViT": "Vision Transformer", "BiT": "BiT (a ResNet with group normalisation)"}
-    classes = "" if facts.model["classes"] is None else f" It tells {facts.model['classes']:,} classes apart."
+    count = facts.model["classes"]
+    classes = (
+        "" if count is None else f" It tells {count:,} classes apart." if count > 1 else " It says how probable one class is."
+    )
     encoder = " It is there to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
     return [f"{names.get(facts.family, facts.family)} for images of {height} x {width} pixels.{classes}{encoder}{trained}", ""]

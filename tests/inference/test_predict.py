@@ -13,8 +13,9 @@ import keras_vit
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.sources.selection import digest, example_names, names_at, without
 from keras_vit.inference import predict
+from keras_vit.inference.job import Job
 from keras_vit.inference.shards import Shards, file_stem
-from keras_vit.inference.tables import FORMATS
+from keras_vit.inference.tables import FORMATS, Column
 from trainers.prepare import prepare
 
 BROKEN = "broken.png"
@@ -268,3 +269,9 @@ def test_shards_hold_every_row_once():
     shards = Shards("nowhere", "train", ".parquet", 10, 4)
     assert [list(shards.range(i)) for i in range(shards.count)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert shards.missing((1, 2)) == [1] and shards.missing() == [0, 1, 2]
+
+
+def test_a_file_with_more_numbers_than_can_be_counted_is_refused():
+    many = from_arrays(np.zeros((3_000_000, 1, 1, 1), "uint8"), np.zeros(3_000_000, int))
+    with pytest.raises(ValueError, match=r"rows_per_file=3,000,000 of features\[768\] are more numbers"):
+        Job.plan(many, "out", "train", "decode", 100, 3_000_000, "parquet", [Column("features", "numbers", 768)])

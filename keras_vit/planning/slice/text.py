@@ -104,7 +104,10 @@ def where(plan: Plan) -> str:
         if g.cycles / total >= 0.0005 or g.hbm / max(c.hbm, 1) >= 0.0005
     ]
     lines.append(("all", "", f"{1e3 * c.cycles / clock:.2f}", "100%", f"{c.hbm / 1e9:.3f}"))
+    table = _table(("part", "", "ms", "share", "HBM GB"), lines)
+    if not c.random_cycles:
+        return table
     random = (
         f"{1e3 * c.random_cycles / clock:.2f} ms of it in instructions that also draw random numbers, such as masks of dropout."
     )
-    return f"{_table(('part', '', 'ms', 'share', 'HBM GB'), lines)}\n\n{random}"
+    return f"{table}\n\n{random}"

@@ -1,0 +1,46 @@
+"""GELU with the dropout that follows it, as one operation that keeps its own slope for the backward pass.
+
+Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and computes erf or tanh and the mask again in
+each product of the backward pass. The slope, GELU's derivative times the mask, is one tensor, and the backward pass a product with it.
+"""
+
+import math
+from typing import Any
+
+from keras import ops
+
+_TANH = math.sqrt(2 / math.pi)
+_CUBE = 0.044715
+
+
+def gelu_slope(x: Any, approximate: bool) -> Any:
+    """The derivative of GELU: of x Phi(x), Phi(x) + x phi(x); or that of the approximation by tanh (arXiv 1606.08415, section 2)."""
+    if approximate:
+        t = ops.tanh(_TANH * (x + _CUBE * x * x * x))
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _TANH * (1 + 3 * _CUBE * x * x)
+    return 0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def gelu_dropout(x: Any, approximate: bool, kept: Any = None, rate: float = 0.0) -> Any:
+    """GELU of x, then dropout: elements that are not `kept` become 0, and the others are scaled by 1 / (1 - rate).
+
+    Args:
+        x: of any shape.
+        approximate: whether GELU is the approximation by tanh.
+        kept: bool, of x's shape; None for no dropout.
+        rate: of the dropout.
+    """
+
+    def masked(values):
+        return values if kept is None else ops.where(kept, values / (1.0 - rate), ops.zeros_like(values))
+
+    @ops.custom_gradient
+    def operation(x):
+        slope = ops.cast(masked(gelu_slope(ops.cast(x, "float32"), approximate)), x.dtype)
+
+        def gradient(*given, upstream=None):  # by position or by name, as the backend does
+            return (given[0] if upstream is None else upstream) * slope
+
+        return masked(ops.gelu(x, approximate=approximate)), gradient
+
+    return operation(x)

@@ -1,0 +1,96 @@
+"""layers.gelu: values and gradients of plain GELU and dropout, by TensorFlow's differentiation and by SciPy's functions; in a model on JAX."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from interpreters import Interpreter
+from keras import ops
+
+import keras_vit
+from keras_vit.layers.gelu import gelu_dropout, gelu_slope
+
+FORMS = pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
+X = np.concatenate([np.linspace(-9, 9, 721), [-40.0, 40.0]]).astype("float32")
+
+
+def plain(x, approximate, kept, rate):
+    y = ops.gelu(x, approximate=approximate)
+    return y if kept is None else ops.where(kept, y / (1 - rate), 0.0)
+
+
+@FORMS
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_values_and_gradients_are_those_of_gelu_and_dropout(approximate, rate):
+    kept = tf.constant(np.random.default_rng(0).random(X.shape) >= rate) if rate else None
+    upstream = tf.constant(np.random.default_rng(1).normal(size=X.shape).astype("float32"))
+    results = []
+    for function in (gelu_dropout, plain):
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x, approximate, kept, rate)
+        results.append((y.numpy(), tape.gradient(y, x, upstream).numpy()))
+    (y, gradient), (expected, expected_gradient) = results
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(gradient, expected_gradient, atol=5e-6)  # 1 - tanh^2 loses digits in both
+
+
+def test_the_slope_is_the_derivative():
+    exact = [0.5 * (1 + math.erf(x / math.sqrt(2))) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in X.astype(float)]
+    np.testing.assert_allclose(gelu_slope(ops.convert_to_tensor(X), False), exact, atol=1e-6)
+    step = 1e-5
+    gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # noqa: E731
+    numeric = (gelu(X.astype("float64") + step) - gelu(X.astype("float64") - step)) / (2 * step)
+    np.testing.assert_allclose(gelu_slope(ops.convert_to_tensor(X), True), numeric, atol=5e-6)
+
+
+def test_gradients_keep_the_type():
+    x = tf.constant(X, tf.bfloat16)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = gelu_dropout(x, True)
+    gradient = tape.gradient(y, x)
+    assert y.dtype == gradient.dtype == tf.bfloat16
+    np.testing.assert_allclose(tf.cast(gradient, tf.float32), gelu_slope(ops.convert_to_tensor(X), True), atol=0.02)
+
+
+def gradients_on_jax(dropout, remat):
+    """(loss, gradients) of a small model in training, and the same by plain GELU and dropout of the same masks."""
+    import jax
+
+    from keras_vit.layers import mlp
+
+    keras.utils.set_random_seed(0)
+    sizes = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32, "classes": 3, "dropout": dropout, "remat": remat}
+    model = keras_vit.ViT("Ti/4", image_size=8, **sizes)
+    rng = np.random.default_rng(0)
+    weights = [v.value + 0.1 * rng.normal(size=v.shape) for v in model.trainable_variables]
+    images = rng.uniform(0, 255, (4, 8, 8, 3)).astype("float32")
+    state = [v.value for v in model.non_trainable_variables]
+
+    def loss(weights):
+        outputs, _ = model.stateless_call(weights, state, images, training=True)
+        return (outputs**2).sum()
+
+    def measured():
+        value, gradients = jax.jit(jax.value_and_grad(loss))(weights)
+        return float(value), [np.asarray(g).tolist() for g in gradients]
+
+    ours = measured()
+    mlp.gelu_dropout = plain
+    return ours, measured()
+
+
+@pytest.mark.processes
+def test_a_model_on_jax_has_the_gradients_of_plain_gelu():
+    with Interpreter("jax") as other:
+        for dropout, remat in ((0.0, False), (0.2, False), (0.2, True)):
+            (loss, gradients), (expected, expected_gradients) = other.run(gradients_on_jax, dropout, remat)
+            assert loss == pytest.approx(expected, rel=1e-6)
+            for one, two in zip(gradients, expected_gradients, strict=True):
+                np.testing.assert_allclose(
+                    one, two, atol=1e-5 * max(np.abs(two).max(), 0.1)
+                )  # biases of keys have none but rounding
