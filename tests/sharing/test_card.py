@@ -167,6 +167,12 @@ def test_a_model_that_no_other_library_knows_is_shared_as_keras_alone(tmp_path):
         assert front.get("pipeline_tag") == task and "PyTorch" not in body and "classify" not in body
 
 
+def test_a_model_of_one_class_does_not_tell_classes_apart(tmp_path):
+    model = keras_vit.ViT("Ti/8", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, classes=1)
+    write_folder(model, tmp_path / "one", ADDRESS, "mit", untrained=True)
+    assert "It says how probable one class is." in (tmp_path / "one" / "README.md").read_text()
+
+
 def test_a_model_of_pre_training_is_shared_with_its_encoder(tmp_path):
     sizes = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64}
     model = keras_vit.MaskedAutoencoder("Ti/8", image_size=16, decoder_depth=1, decoder_width=32, decoder_heads=2, **sizes)
