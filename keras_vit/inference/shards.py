@@ -19,8 +19,8 @@ _KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "w
 
 
 def file_stem(split: str) -> str:
-    """What the names of a split's files begin with: "train[:90%]" -> "train_to_90"."""
-    return re.sub(r"[^\w.\-]+", "_", split.replace(":", "_to_")).strip("_").replace("__", "_")
+    """What the names of a split's files begin with: "train[:90%]" -> "train_to_90pct"."""
+    return re.sub(r"[^\w.\-]+", "_", split.replace(":", "_to_").replace("%", "pct")).strip("_").replace("__", "_")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,12 +106,14 @@ def _read_tfrecord(path, names):
 
 
 def _joined(rows):
-    """Rows of an Example's lists as an array: (m, length), or (m,) of lists of one."""
+    """Rows of an Example's lists as an array: numbers (m, length), integers and texts also (m,) of lists of one."""
     if rows and isinstance(rows[0][0], bytes):
         rows = [[text.decode() for text in row] for row in rows]
         array = np.array(rows, object)
+    elif rows and isinstance(rows[0][0], float):
+        return np.array(rows, "float32")
     else:
-        array = np.array(rows, "float32" if rows and isinstance(rows[0][0], float) else "int64")
+        array = np.array(rows, "int64")
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 

@@ -72,10 +72,10 @@ class MlpBlock(ComposedLayer):
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        x = self.activated(self.hidden(x), training, None if seed is None else fold_in(seed, 1))
+        x = self._activated(self.hidden(x), training, None if seed is None else fold_in(seed, 1))
         return self.out_dropout(self.out(x), training=training, seed=seed)
 
-    def activated(self, x, training, seed):
+    def _activated(self, x, training, seed):
         """What the second dense layer is given, (b, n, mlp_dim), of what the first one returns."""
         if self.form == "swiglu":
             gate, x = ops.split(x, 2, axis=-1)  # (b, n, mlp_dim) each

@@ -163,12 +163,13 @@ def test_rows_of_another_job_are_never_mixed_in(whole, model, source, folder, tm
 def test_splits_share_a_folder(model, source, tmp_path):
     for split in ("train[:50%]", "train[50%:]"):
         predict(model, open_source(source.name, split), tmp_path, split=split, **SIZES)
-    assert {name.partition("-")[0] for name in files(tmp_path)} == {"train_to_50", "train_50_to"}
+    assert {name.partition("-")[0] for name in files(tmp_path)} == {"train_to_50pct", "train_50pct_to"}
     assert [row["split"] for row in rows(tmp_path)].count("train[:50%]") == 6
 
 
 @pytest.mark.parametrize(
-    "split, stem", [("train", "train"), ("test[100:200]", "test_100_to_200"), ("train[:90%]", "train_to_90")]
+    "split, stem",
+    [("train", "train"), ("test[100:200]", "test_100_to_200"), ("train[:90%]", "train_to_90pct"), ("train[:90]", "train_to_90")],
 )
 def test_splits_have_names_of_files(split, stem):
     assert file_stem(split) == stem

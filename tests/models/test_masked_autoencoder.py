@@ -186,6 +186,13 @@ def test_patches_that_an_image_does_not_have_are_refused(kept, message, model):
         model.predict(tf.data.Dataset.from_tensor_slices(x).batch(2), verbose=0)
 
 
+def test_rows_of_padding_are_zeros_and_let_through(model):
+    """The last batch of an evaluation is filled with them, with weight 0."""
+    x = {"image": IMAGES, "kept": np.array([[3, 1, 5], [0, 1, 2], [0, 0, 0], [0, 0, 0]], "int32")}
+    assert np.isfinite(model.predict(x, verbose=0)).all()
+    assert np.isfinite(model.predict(tf.data.Dataset.from_tensor_slices(x).batch(2), verbose=0)).all()
+
+
 def test_shares_and_numbers_of_patches_out_of_range_are_refused(model):
     for ratio in (0, 1, -0.5, 1.5):
         with pytest.raises(ValueError, match=f"mask_ratio should be above 0 and below 1, got {ratio}"):

@@ -217,7 +217,13 @@ def test_export_writes_other_libraries_formats(tmp_path):
 
     keras_vit.save(keras_vit.ViT("Ti/16", image_size=32, classes=3, **SMALL), tmp_path / "model.keras")
     for form, output in (("timm", "timm"), ("google", "m.npz"), ("huggingface", "hf")):
-        values = {"model": str(tmp_path / "model.keras"), "output": str(tmp_path / output), "format": form, "top_k": 5}
+        values = {
+            "model": str(tmp_path / "model.keras"),
+            "output": str(tmp_path / output),
+            "format": form,
+            "top_k": 5,
+            "class_names": None,
+        }
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flags, "FLAGS", type("Values", (), values))
             export.main()

@@ -13,7 +13,7 @@ class Numbers:
     Attributes:
         count: how many in a row, one row per image.
         lowest, highest: numbers.
-        once: whether a row may hold each only once.
+        once: whether a row may hold each only once; a row of zeros, which is padding of a last batch, may be there.
     """
 
     count: int
@@ -47,7 +47,7 @@ class Numbers:
         self.check_shape(name, values.shape)
         if values.size and not self.lowest <= values.min() <= values.max() <= self.highest:
             raise ValueError(_message(name, self, f"{values.min()} to {values.max()}"))
-        if self.once and (np.diff(np.sort(values, axis=1), axis=1) == 0).any():
+        if self.once and (np.diff(np.sort(values[values.any(axis=1)], axis=1), axis=1) == 0).any():
             raise ValueError(_message(name, self, "one of them several times in a row"))
 
     def problems(self, name: str, values: Any) -> list[tuple[Any, str]]:
@@ -58,8 +58,8 @@ class Numbers:
         found = [(tf.reduce_any(outside), _message(name, self, "others"))]
         if self.once:
             ordered = tf.sort(values, axis=1)
-            again = tf.reduce_any(ordered[:, 1:] == ordered[:, :-1])
-            found.append((again, _message(name, self, "one of them several times in a row")))
+            again = (ordered[:, 1:] == ordered[:, :-1]) & tf.reduce_any(values != 0, axis=1, keepdims=True)
+            found.append((tf.reduce_any(again), _message(name, self, "one of them several times in a row")))
         return found
 
 
