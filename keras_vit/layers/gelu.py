@@ -1,7 +1,7 @@
-"""GELU with the dropout that follows it, as one operation that keeps its own slope for the backward pass.
+"""GELU as one operation that keeps its own slope for the backward pass, and the dropout that follows it.
 
-Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and computes erf or tanh and the mask again in
-each product of the backward pass. The slope, GELU's derivative times the mask, is one tensor, and the backward pass a product with it.
+Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and computes erf or tanh again in each product
+of the backward pass. The slope, GELU's derivative, is one tensor, and the backward pass a product with it.
 """
 
 import math
@@ -31,16 +31,15 @@ def gelu_dropout(x: Any, approximate: bool, kept: Any = None, rate: float = 0.0)
         rate: of the dropout.
     """
 
-    def masked(values):
-        return values if kept is None else ops.where(kept, values / (1.0 - rate), ops.zeros_like(values))
-
+    # The mask stays outside: JAX's custom gradients may not close over what rematerialisation traces.
     @ops.custom_gradient
     def operation(x):
-        slope = ops.cast(masked(gelu_slope(ops.cast(x, "float32"), approximate)), x.dtype)
+        slope = ops.cast(gelu_slope(ops.cast(x, "float32"), approximate), x.dtype)
 
         def gradient(*given, upstream=None):  # by position or by name, as the backend does
             return (given[0] if upstream is None else upstream) * slope
 
-        return masked(ops.gelu(x, approximate=approximate)), gradient
+        return ops.gelu(x, approximate=approximate), gradient
 
-    return operation(x)
+    y = operation(x)
+    return y if kept is None else ops.where(kept, y / (1.0 - rate), ops.zeros_like(y))

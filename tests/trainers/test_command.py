@@ -127,7 +127,7 @@ def test_the_commands_answers_without_an_engine():
         ): 'config file "digits_finetune.py". Did you mean "digits_finetune"?',
         ("keras-vit", "pretrain", "--config=augreg:mediun1"): 'Did you mean "medium1"?',
         ("keras-vit", "export", "--output=x"): "--model is missing.",
-        ("keras-vit", "predict", "x"): 'Did you mean "classify"?',
+        ("keras-vit", "infer", "x"): 'Did you mean "predict"?',
         (
             "keras-vit",
             "pretrain",
