@@ -26,21 +26,15 @@ class _RandomLayer(keras.layers.Layer):
         """The mask's shape; None for the shape of x."""
         return None
 
-    def kept(self, x: Any, training: bool = False, seed: Any = None) -> Any:
-        """The mask that `call` takes: which elements of x are kept, bool; None if all are. Masks are of the kind of layers/masks.py."""
-        if not training or not self.rate:
-            return None
-        generator = self.seed_generator if seed is None else FixedSeed(seed)
-        return keep_mask(self.noise_shape(x) or x.shape, self.rate, generator.next())
-
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, the mask comes from it; otherwise from the layer's own generator."""
         if not training or not self.rate:
             return x
+        generator = self.seed_generator if seed is None else FixedSeed(seed)
         if not hashes_masks():
-            generator = self.seed_generator if seed is None else FixedSeed(seed)
             return keras.random.dropout(x, self.rate, noise_shape=self.noise_shape(x), seed=generator)
-        return keras.ops.where(self.kept(x, training, seed), x / (1.0 - self.rate), keras.ops.zeros_like(x))
+        kept = keep_mask(self.noise_shape(x) or x.shape, self.rate, generator.next())
+        return keras.ops.where(kept, x / (1.0 - self.rate), keras.ops.zeros_like(x))
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

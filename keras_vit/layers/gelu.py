@@ -1,4 +1,4 @@
-"""GELU as one operation that keeps its own slope for the backward pass, and the dropout that follows it.
+"""GELU as one operation that keeps its own slope for the backward pass.
 
 Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and computes erf or tanh again in each product
 of the backward pass. The slope, GELU's derivative, is one tensor, and the backward pass a product with it.
@@ -21,17 +21,9 @@ def gelu_slope(x: Any, approximate: bool) -> Any:
     return 0.5 * (1 + ops.erf(x / math.sqrt(2))) + x * ops.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-def gelu_dropout(x: Any, approximate: bool, kept: Any = None, rate: float = 0.0) -> Any:
-    """GELU of x, then dropout: elements that are not `kept` become 0, and the others are scaled by 1 / (1 - rate).
+def gelu_with_slope(x: Any, approximate: bool) -> Any:
+    """GELU of x, of any shape, by tanh if `approximate`; its backward pass is a product with the slope."""
 
-    Args:
-        x: of any shape.
-        approximate: whether GELU is the approximation by tanh.
-        kept: bool, of x's shape; None for no dropout.
-        rate: of the dropout.
-    """
-
-    # The mask stays outside: JAX's custom gradients may not close over what rematerialisation traces.
     @ops.custom_gradient
     def operation(x):
         slope = ops.cast(gelu_slope(ops.cast(x, "float32"), approximate), x.dtype)
@@ -41,5 +33,4 @@ def gelu_dropout(x: Any, approximate: bool, kept: Any = None, rate: float = 0.0)
 
         return ops.gelu(x, approximate=approximate), gradient
 
-    y = operation(x)
-    return y if kept is None else ops.where(kept, y / (1.0 - rate), ops.zeros_like(y))
+    return operation(x)

@@ -11,7 +11,7 @@ from keras_vit.layers.backend import fuses_gelu_into_products
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.gelu import gelu_dropout
+from keras_vit.layers.gelu import gelu_with_slope
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import fold_in
 
@@ -72,19 +72,18 @@ class MlpBlock(ComposedLayer):
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        x = self._activated(self.hidden(x), training, None if seed is None else fold_in(seed, 1))
+        x = self._activated(self.hidden(x), training)
+        x = self.hidden_dropout(x, training=training, seed=None if seed is None else fold_in(seed, 1))
         return self.out_dropout(self.out(x), training=training, seed=seed)
 
-    def _activated(self, x, training, seed):
-        """What the second dense layer is given, (b, n, mlp_dim), of what the first one returns."""
+    def _activated(self, x, training):
+        """What the hidden dropout is given, (b, n, mlp_dim), of what the first dense layer returns."""
         if self.form == "swiglu":
             gate, x = ops.split(x, 2, axis=-1)  # (b, n, mlp_dim) each
-            return self.hidden_dropout(ops.silu(gate) * x, training=training, seed=seed)
+            return ops.silu(gate) * x
         if fuses_gelu_into_products():
-            return self.hidden_dropout(x, training=training, seed=seed)
-        if not training:
-            return ops.gelu(x, approximate=self.gelu == "tanh")
-        return gelu_dropout(x, self.gelu == "tanh", self.hidden_dropout.kept(x, training, seed), self.dropout)
+            return x
+        return (gelu_with_slope if training else ops.gelu)(x, approximate=self.gelu == "tanh")
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

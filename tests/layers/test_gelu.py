@@ -1,4 +1,4 @@
-"""layers.gelu: values and gradients of plain GELU and dropout, by TensorFlow's differentiation and by SciPy's functions; in a model on JAX."""
+"""layers.gelu: values and gradients of plain GELU, by TensorFlow's differentiation and by SciPy's functions; in a model on JAX."""
 
 import math
 
@@ -10,28 +10,21 @@ from interpreters import Interpreter
 from keras import ops
 
 import keras_vit
-from keras_vit.layers.gelu import gelu_dropout, gelu_slope
+from keras_vit.layers.gelu import gelu_slope, gelu_with_slope
 
 FORMS = pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
 X = np.concatenate([np.linspace(-9, 9, 721), [-40.0, 40.0]]).astype("float32")
 
 
-def plain(x, approximate, kept, rate):
-    y = ops.gelu(x, approximate=approximate)
-    return y if kept is None else ops.where(kept, y / (1 - rate), 0.0)
-
-
 @FORMS
-@pytest.mark.parametrize("rate", [0.0, 0.1])
-def test_values_and_gradients_are_those_of_gelu_and_dropout(approximate, rate):
-    kept = tf.constant(np.random.default_rng(0).random(X.shape) >= rate) if rate else None
+def test_values_and_gradients_are_those_of_gelu(approximate):
     upstream = tf.constant(np.random.default_rng(1).normal(size=X.shape).astype("float32"))
     results = []
-    for function in (gelu_dropout, plain):
+    for function in (gelu_with_slope, ops.gelu):
         x = tf.constant(X)
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = function(x, approximate, kept, rate)
+            y = function(x, approximate=approximate)
         results.append((y.numpy(), tape.gradient(y, x, upstream).numpy()))
     (y, gradient), (expected, expected_gradient) = results
     np.testing.assert_array_equal(y, expected)
@@ -51,14 +44,14 @@ def test_gradients_keep_the_type():
     x = tf.constant(X, tf.bfloat16)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = gelu_dropout(x, True)
+        y = gelu_with_slope(x, True)
     gradient = tape.gradient(y, x)
     assert y.dtype == gradient.dtype == tf.bfloat16
     np.testing.assert_allclose(tf.cast(gradient, tf.float32), gelu_slope(ops.convert_to_tensor(X), True), atol=0.02)
 
 
 def gradients_on_jax(dropout, remat):
-    """(loss, gradients) of a small model in training, and the same by plain GELU and dropout of the same masks."""
+    """(loss, gradients) of a small model in training, and the same by plain GELU."""
     import jax
 
     from keras_vit.layers import mlp
@@ -80,7 +73,7 @@ def gradients_on_jax(dropout, remat):
         return float(value), [np.asarray(g).tolist() for g in gradients]
 
     ours = measured()
-    mlp.gelu_dropout = plain
+    mlp.gelu_with_slope = ops.gelu
     return ours, measured()
 
 
