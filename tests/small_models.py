@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.training import SoftmaxCrossEntropy
@@ -36,6 +37,24 @@ def every_weight(**options):
     for variable in model.trainable_variables:
         variable.assign(variable + rng.normal(size=variable.shape) * 0.1)
     return model
+
+
+def for_files():
+    """`every_weight` with a preprocessing that takes image files of any size."""
+    model = every_weight()
+    model.preprocessing = "decode|resize(16, 24)"
+    return model
+
+
+def write_pngs(root, n):
+    """Writes `n` noisy PNGs into the folders a and b of `root` in turn, and a/broken.png, which is cut short; returns `root`."""
+    rng = np.random.default_rng(0)
+    for i in range(n):
+        path = root / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(tf.io.encode_png(rng.integers(0, 256, (20, 30, 3), dtype="uint8")).numpy())
+    (root / "a" / "broken.png").write_bytes((root / "a" / "0.png").read_bytes()[:60])
+    return root
 
 
 def pixels(n):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import every_weight
+from small_models import every_weight, for_files
 
 from keras_vit.data import open_source
 from keras_vit.inference import predict
@@ -14,9 +14,7 @@ from trainers import search
 
 @pytest.fixture(scope="module")
 def model():
-    made = every_weight()
-    made.preprocessing = "decode|resize(16, 24)"
-    return made
+    return for_files()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import tensorflow as tf
-from small_models import every_weight
+from small_models import every_weight, for_files, write_pngs
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
@@ -23,21 +23,13 @@ BROKEN = "broken.png"
 
 @pytest.fixture(scope="module")
 def model():
-    made = every_weight()
-    made.preprocessing = "decode|resize(16, 24)"
-    return made
+    return for_files()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Eleven PNGs of two classes, and one that is cut short."""
-    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for i in range(11):
-        path = root / "ab"[i % 2] / f"{i}.png"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(tf.io.encode_png(rng.integers(0, 256, (20, 30, 3), dtype="uint8")).numpy())
-    (root / "a" / BROKEN).write_bytes((root / "a" / "0.png").read_bytes()[:60])
-    return root
+    return write_pngs(tmp_path_factory.mktemp("photos"), 11)
 
 
 @pytest.fixture(scope="module")
