@@ -58,7 +58,7 @@ class SteppingModel(DescribedModel):
         """Makes the metrics' variables before a step is traced: a step in which variables are made is traced again, and holds both."""
         _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         metrics = self._compile_metrics
-        if metrics is not None and not metrics.built and y is not None and not self.has_own("compute_metrics"):
+        if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
             metrics.build(y, self.output)
 
     def make_train_function(self, force=False):
