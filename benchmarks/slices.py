@@ -38,7 +38,6 @@ def lower_keras_vit(where, depth, dropout, batch_size):
 
 def lower_keras_hub(where, depth, dropout, batch_size):
     """The step of KerasHub's ViT classifier, by Keras' own train_step, data-parallel."""
-    import jax
     import keras
     import keras_hub
     import numpy as np
@@ -47,40 +46,41 @@ def lower_keras_hub(where, depth, dropout, batch_size):
 
     mesh = keras.distribution.DeviceMesh((where.chips,), ["batch"], np.array(devices_of(where.name)))
     parallel = keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False)
-    rows = keras.distribution.TensorLayout(["batch"], mesh).backend_layout
     # Its learning rate is a variable with a value.
     optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0)
-    keras.distribution.set_distribution(parallel)
-    try:
-        with keras.StatelessScope():
-            sizes = {"patch_size": 16, "num_layers": depth, "num_heads": HEADS, "hidden_dim": WIDTH, "mlp_dim": MLP}
-            options = {"dropout_rate": dropout, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6, "dtype": "mixed_bfloat16"}
-            backbone = keras_hub.models.ViTBackbone((PIXELS, PIXELS, 3), **sizes, **options)
-            model = keras_hub.models.ViTImageClassifier(
-                backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None
-            )
+    with keras.StatelessScope():
+        sizes = {"patch_size": 16, "num_layers": depth, "num_heads": HEADS, "hidden_dim": WIDTH, "mlp_dim": MLP}
+        options = {"dropout_rate": dropout, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6, "dtype": "mixed_bfloat16"}
+        backbone = keras_hub.models.ViTBackbone((PIXELS, PIXELS, 3), **sizes, **options)
+        model = keras_hub.models.ViTImageClassifier(backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None)
+        keras.distribution.set_distribution(
+            parallel
+        )  # for what is traced; constants of the model are not put on devices that are not there
+        try:
             for variable in model.variables:
                 variable._layout = parallel.get_variable_layout(variable)
-            model.compile(
-                optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"], jit_compile=True
-            )
-            shapes = ((batch_size, PIXELS, PIXELS, 3), "float32"), ((batch_size,), "int32")
-            model._symbolic_build(data_batch=tuple(keras.KerasTensor(*shape) for shape in shapes))
-            groups = (
-                model.trainable_variables,
-                model.non_trainable_variables,
-                model.optimizer.variables,
-                model.metrics_variables,
-            )
-            whole = jax.sharding.NamedSharding(mesh.backend_mesh, jax.sharding.PartitionSpec())
-            state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole) for v in group] for group in groups)
-            batch = tuple(jax.ShapeDtypeStruct(*shape, sharding=rows) for shape in shapes)
-            results = (None, tuple([whole] * len(group) for group in state))
-            lowered = jax.jit(model.train_step, donate_argnums=0, out_shardings=results).lower(state, batch)
+            return _lowered_by_keras(model, optimizer, batch_size, parallel)
+        finally:
+            keras.distribution.set_distribution(None)
             keras.backend.clear_session()
-    finally:
-        keras.distribution.set_distribution(None)
-    return lowered
+
+
+def _lowered_by_keras(model, optimizer, batch_size, parallel):
+    """A model's own train_step for the devices of a data-parallel distribution."""
+    import jax
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=True)
+    shapes = ((batch_size, PIXELS, PIXELS, 3), "float32"), ((batch_size,), "int32")
+    model._symbolic_build(data_batch=tuple(keras.KerasTensor(*shape) for shape in shapes))
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables)
+    mesh = parallel.device_mesh.backend_mesh
+    whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("batch",)))
+    state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole) for v in group] for group in groups)
+    batch = tuple(jax.ShapeDtypeStruct(*shape, sharding=rows) for shape in shapes)
+    results = (None, tuple([whole] * len(group) for group in state))
+    return jax.jit(model.train_step, donate_argnums=0, out_shardings=results).lower(state, batch)
 
 
 def lower_big_vision(where, depth, dropout, batch_size):
@@ -163,12 +163,11 @@ def main():
             try:
                 with stage(f"Compiling the step of {name} for {where.name}"):
                     found[name] = measure(lower, where, _options(values))
+                print(f"{table(found, where)}\n", flush=True)
             except ImportError as error:
                 print(f"{name}: not measured, {error}")
-    print(
-        f"\nViT-B/16 of {values.depth} blocks, {values.batch_size:,} images on {where.name}, dropout {values.dropout}: predictions, no TPU was used.\n"
-    )
-    print(table(found, where))
+    work = f"ViT-B/16 of {values.depth} blocks, {values.batch_size:,} images on {where.name}, dropout {values.dropout}"
+    print(f"{work}: predictions, no TPU was used.")
 
 
 def run():
