@@ -89,7 +89,9 @@ def main():
 
 
 def run():
-    flags.strings("peer", f"LIBRARY:PYTHON, may be repeated; libraries: {', '.join(_OTHERS)}. Without any, this package alone is measured.")
+    flags.strings(
+        "peer", f"LIBRARY:PYTHON, may be repeated; libraries: {', '.join(_OTHERS)}. Without any, this package alone is measured."
+    )
     flags.string("cases", "B/16:8,B/16:1,Ti/16:64,S/16:64", "VARIANT:BATCH, joined by commas; a batch of 1 is not trained with.")
     flags.string("dtypes", ",".join(DTYPES), "Of the products, joined by commas.")
     flags.integer("repeats", 5, "Rounds of each pass.", lowest=1)

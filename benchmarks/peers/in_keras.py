@@ -4,8 +4,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-PRODUCTS = (1024, 2048, 4096)
-
 
 def threads(count):
     """Sets the number of threads of an operation, before TensorFlow has started any, and returns how many there are."""
@@ -42,24 +40,15 @@ def _kerashub(sizes, dtype):
     return model
 
 
-def _products(dtype):
-    """A function per size that multiplies two square matrices and waits for a number of the result."""
-
-    def product(n):
-        a = tf.cast(tf.random.normal((n, n)), dtype)
-        compiled = tf.function(lambda: tf.cast(tf.linalg.matmul(a, a)[0, 0], "float32"))
-        return lambda: compiled().numpy()
-
-    return {str(n): product(n) for n in PRODUCTS}
-
-
 def build(library, sizes, batch, dtype):
     """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random images.
 
     Of "products" the functions are {"1024": ...}, and the parameters 0.
     """
     if library == "products":
-        return 0, _products(dtype)
+        from benchmarks.model import products
+
+        return 0, {str(n): product for n, product in products(dtype).items()}
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
     model = {"ours": _ours, "kerashub": _kerashub}[library](sizes, policy)
     size = sizes["image_size"]

@@ -23,7 +23,12 @@ class Peer:
     """
 
     def __init__(self, library: str, python: str, threads: int):
-        settings = {"PYTHONPATH": str(_ROOT), "KERAS_BACKEND": "tensorflow", "OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        settings = {
+            "PYTHONPATH": str(_ROOT),
+            "KERAS_BACKEND": "tensorflow",
+            "OMP_NUM_THREADS": str(threads),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
         self._printed = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.peers.program", library, str(threads)],

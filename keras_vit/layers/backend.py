@@ -34,13 +34,41 @@ def hashes_masks() -> bool:
     return keras.backend.backend() == "jax"
 
 
-def fuses_gelu_into_products() -> bool:
-    """Whether GELU belongs into `affine`: TensorFlow on a CPU. XLA fuses it by itself, and there layers/gelu.py is better for training."""
-    return keras.backend.backend() == "tensorflow"
+def compiles_parts() -> bool:
+    """Whether `one_pass` compiles: on TensorFlow, but for TPUs, whose whole program is compiled, as on JAX."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+
+
+def one_pass(function):
+    """`function` of tensors, compiled by XLA alone on TensorFlow: a chain of operations on single elements goes through memory once, not once each."""
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def as_matrix(x):
+    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is between; x elsewhere."""
+    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2:
+        return x
+    return ops.reshape(x, (-1, x.shape[-1]))
+
+
+def as_tokens(y, x):
+    """What became of as_matrix(x), (b*n, d), as (b, n, d) again."""
+    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2:
+        return y
+    import tensorflow as tf
+
+    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+    return tf.reshape(y, (*sizes, y.shape[-1]))
 
 
 def affine(x, kernel, bias=None, activation=None):
-    """activation(x kernel + bias): (b, n, c), (c, d), (d,) -> (b, n, d).
+    """activation(x kernel + bias): (b, n, c) or (b*n, c), (c, d), (d,) -> (b, n, d) or (b*n, d).
 
     TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which `keras.ops`
     does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself.
@@ -51,11 +79,10 @@ def affine(x, kernel, bias=None, activation=None):
         return y if activation is None else activation(y)
     import tensorflow as tf
 
-    y = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)  # (b, n, c) -> (b*n, d)
+    y = tf.matmul(as_matrix(x), kernel)  # (b, n, c) -> (b*n, d)
     y = y if bias is None else tf.nn.bias_add(y, bias)
     y = y if activation is None else activation(y)
-    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
-    return tf.reshape(y, (*sizes, y.shape[-1]))  # (b*n, d) -> (b, n, d)
+    return as_tokens(y, x)
 
 
 def fused_batch_normalization(x, gamma, beta, epsilon):
