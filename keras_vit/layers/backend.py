@@ -1,5 +1,7 @@
 """The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU and the fused matrix product."""
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
@@ -43,7 +45,7 @@ def compiles_parts() -> bool:
     return not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
-def one_pass(function):
+def one_pass(function: Callable) -> Callable:
     """`function` of tensors, compiled by XLA alone on TensorFlow: a chain of operations on single elements goes through memory once, not once each."""
     import tensorflow as tf
 

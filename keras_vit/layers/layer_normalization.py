@@ -1,12 +1,17 @@
 """Keras' LayerNormalization (arXiv 1607.06450), in fewer passes over memory on TensorFlow."""
 
+import functools
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import compiles_parts
+from keras_vit.layers.backend import compiles_parts, one_pass
 from keras_vit.layers.registration import serializable
+
+
+def _exact(x):
+    return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
 
 
 def _centred(x, epsilon):
@@ -15,45 +20,55 @@ def _centred(x, epsilon):
     return centred, ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)
 
 
-def normalized(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """(x - mean) / sqrt(variance + epsilon) gamma + beta along the last axis: (..., d), (d,), (d,) -> (..., d)."""
-    centred, inverse = _centred(x, epsilon)
-    return centred * (inverse * gamma) + beta
+def normalized(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any:
+    """(x - mean) / sqrt(variance + epsilon) gamma + beta along the last axis: (..., d), (d,), (d,) -> (..., d) of `dtype`.
+
+    16 bits compute in float32, as in Keras.
+    """
+    centred, inverse = _centred(_exact(x), epsilon)
+    return ops.cast(centred * inverse * gamma + beta, dtype)
 
 
-def _gradients(dy, unscaled, inverse, gamma):
-    """The gradients of x, gamma and beta, of dy (..., d), the normalised numbers (..., d) and one over their deviations (..., 1)."""
-    rows, products, scaled = tuple(range(len(dy.shape) - 1)), dy * unscaled, dy * gamma
+def _row_gradients(x, gamma, upstream, epsilon):
+    """The gradient of x (..., d) and, before it is summed over the rows, that of gamma, of what arrives from above (..., d)."""
+    dy, (centred, inverse) = _exact(upstream), _centred(_exact(x), epsilon)
+    unscaled, scaled = centred * inverse, dy * gamma
     mean = ops.mean(scaled, axis=-1, keepdims=True)
-    slope = ops.mean(products * gamma, axis=-1, keepdims=True)
-    return (scaled - mean - unscaled * slope) * inverse, ops.sum(products, rows), ops.sum(dy, rows)
+    slope = ops.mean(scaled * unscaled, axis=-1, keepdims=True)
+    return ops.cast((scaled - mean - unscaled * slope) * inverse, x.dtype), dy * unscaled
 
 
-def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """`normalized` with a backward pass of its own, which keeps the normalised numbers rather than what led to them."""
+@functools.cache
+def _compiled(epsilon, dtype):
+    """`normalized` and `_row_gradients`, each in one pass. Sums over rows are left out: XLA makes them on one thread."""
+    value = functools.partial(normalized, epsilon=epsilon, dtype=dtype)
+    return one_pass(value), one_pass(functools.partial(_row_gradients, epsilon=epsilon))
+
+
+def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any:
+    """`normalized`, compiled by XLA, with a backward pass that keeps x alone."""
+    value, row_gradients = _compiled(epsilon, dtype)
 
     @ops.custom_gradient
     def operation(x, gamma, beta):
-        centred, inverse = _centred(x, epsilon)
-        unscaled = centred * inverse
-
         def gradient(*given, upstream=None):
+            dy = given[0] if upstream is None else upstream
             with keras.name_scope("norm_gradient"):
-                return _gradients(given[0] if upstream is None else upstream, unscaled, inverse, gamma)
+                dx, products = row_gradients(x, gamma, dy)
+                rows = tuple(range(len(x.shape) - 1))
+                return dx, ops.sum(products, rows), ops.sum(_exact(dy), rows)
 
-        return unscaled * gamma + beta, gradient
+        return value(x, gamma, beta), gradient
 
     return operation(x, gamma, beta)
 
 
 @serializable
 class LayerNormalization(keras.layers.LayerNormalization):
-    """keras.layers.LayerNormalization over the last axis. Any shape (..., d); 16 bits compute in float32, as in Keras."""
+    """keras.layers.LayerNormalization over the last axis. Any shape (..., d)."""
 
     def call(self, inputs, training=False):
         if not compiles_parts():  # XLA fuses Keras' operations
             return super().call(inputs)
-        x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        gamma, beta = (ops.cast(weight, x.dtype) for weight in (self.gamma, self.beta))
-        y = (normalized_in_training if training else normalized)(x, gamma, beta, self.epsilon)
-        return ops.cast(y, self.compute_dtype)
+        gamma, beta = (_exact(ops.convert_to_tensor(weight)) for weight in (self.gamma, self.beta))
+        return (normalized_in_training if training else normalized)(inputs, gamma, beta, self.epsilon, self.compute_dtype)

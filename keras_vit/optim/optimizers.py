@@ -206,7 +206,8 @@ class AdamW(DecoupledWeightDecay):
         i = self._get_variable_index(variable)
         if not has_adam() or self._rests[i] or type(self).step is not AdamW.step:
             return super().update_step(gradient, variable, learning_rate)
-        lr, m, v = ops.cast(learning_rate * self._multipliers[i], variable.dtype), *(slot[i] for slot in self._slots)
+        lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
+        m, v = (slot[i] for slot in self._slots)
         if self._decays[i]:
             self.assign_sub(variable, lr * self.decay_now(variable.dtype) * variable)
         apply_adam(variable, m, v, gradient, lr, self.beta_1, self.beta_2, self.epsilon, self.iterations + 1)
