@@ -1,5 +1,6 @@
 """The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU and the fused matrix product."""
 
+import functools
 from collections.abc import Callable
 
 import keras
@@ -36,13 +37,26 @@ def hashes_masks() -> bool:
     return keras.backend.backend() == "jax"
 
 
+@functools.cache
+def _has_xla():
+    """Whether this TensorFlow compiles for this machine's CPU; some builds lack it."""
+    import tensorflow as tf
+
+    try:
+        with tf.init_scope(), tf.device("CPU:0"):
+            return float(tf.function(lambda x: x + 1.0, jit_compile=True)(tf.zeros(()))) == 1.0
+    except tf.errors.OpError:
+        return False
+
+
 def compiles_parts() -> bool:
-    """Whether `one_pass` compiles: on TensorFlow, but for TPUs, whose whole program is compiled, as on JAX."""
+    """Whether `one_pass` is worth it: on TensorFlow with nothing but CPUs. TPUs' whole program is compiled, as on JAX."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
 
-    return not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+    on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+    return not on_tpu and not tf.config.list_physical_devices("GPU") and _has_xla()
 
 
 def one_pass(function: Callable) -> Callable:
