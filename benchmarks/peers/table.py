@@ -24,10 +24,13 @@ def ratio(found: Measured, who: str, name: str) -> float:
 
 
 def _cell(found, who, name):
+    """Images/s, and of this package the fraction, of a peer the ratio."""
     if name not in found.seconds.get(who, {}):
         return "not run"
-    compared = f", {fraction(found, who, name):.2f}" if who == OWN else f", {ratio(found, who, name):.2f}"
-    return f"{speed(found, who, name):.3g}{compared if OWN in found.seconds and name in found.seconds[OWN] else ''}"
+    if who == OWN:
+        return f"{speed(found, who, name):.3g}, {fraction(found, who, name):.2f}"
+    compared = f", {ratio(found, who, name):.2f}" if name in found.seconds.get(OWN, {}) else ""
+    return f"{speed(found, who, name):.3g}{compared}"
 
 
 def _memory(found, who, name):

@@ -6,8 +6,12 @@ import keras
 
 
 def has_adam() -> bool:
-    """Whether the backend has `apply_adam`. On JAX the whole step is compiled."""
-    return keras.backend.backend() == "tensorflow"
+    """Whether `apply_adam` is there, and worth it. TPUs' whole program is compiled, as on JAX, and fuses single operations."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def apply_adam(
