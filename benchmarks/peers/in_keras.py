@@ -6,9 +6,10 @@ import tensorflow as tf
 
 
 def threads(count):
-    """Sets the number of threads of an operation, before TensorFlow has started any, and returns how many there are."""
+    """Sets the number of threads, of an operation and of operations at a time, before TensorFlow has started any; returns how many there are."""
     if tf.config.threading.get_intra_op_parallelism_threads() != count:
         tf.config.threading.set_intra_op_parallelism_threads(count)
+        tf.config.threading.set_inter_op_parallelism_threads(count)
     return tf.config.threading.get_intra_op_parallelism_threads()
 
 

@@ -81,23 +81,23 @@ def _limit(products):
 
 def _turns(peers, name, repeats, found, limits, tell):
     """Measures one pass, round by round. A peer that cannot do it is noted, and left out from there."""
-    calls = 0
-    for i in range(-2, repeats):  # the first round compiles, the second tells how long a step takes
+    calls = 1
+    for i in range(-1, repeats):  # the first round compiles
         limit = limits()
         for who, peer in list(peers.items()):
             try:
-                answer = peer.ask(name, calls=max(calls, 1))
+                answer = peer.ask(name, calls=calls)
             except Refused as error:
                 found.refused[who] = f"{name}: {error}"
                 peers.pop(who)
                 found.seconds.get(who, {}).pop(name, None)
                 continue
-            if i == -1 and not calls:
-                calls = round(_TURN / answer["seconds"])
             if i >= 0:
                 found.seconds.setdefault(who, {}).setdefault(name, []).append(answer["seconds"])
                 found.mebibytes.setdefault(who, {})[name] = answer["mebibytes"]
-        if i >= 0:
+        if i < 0 and peers:
+            calls = max(1, round(_TURN / next(iter(peers.values())).ask(name, calls=1)["seconds"]))
+        elif peers:
             found.limits.setdefault(name, []).append(limit)
             told = ", ".join(f"{who} {found.case.batch / found.seconds[who][name][-1]:.2f}" for who in peers)
             tell(f"  {name}, round {i + 1}: {told} images/s; products {limit / 1e9:.0f} GFLOP/s")
