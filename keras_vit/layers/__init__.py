@@ -6,7 +6,6 @@ from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.bottleneck import BottleneckUnit
 from keras_vit.layers.convolution import StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
-from keras_vit.layers.layer_normalization import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.normalization import PixelNormalization
 from keras_vit.layers.palette import PaletteEncoder
@@ -27,7 +26,6 @@ __all__ = [
     "ClassToken",
     "DropPath",
     "Dropout",
-    "LayerNormalization",
     "LayerScale",
     "MeanPooling",
     "MlpBlock",

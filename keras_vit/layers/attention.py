@@ -1,7 +1,7 @@
 """Multi-head self-attention (appendix A of arXiv 2010.11929).
 
 The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the fastest on CPUs
-and the one with the least memory traffic when compiled for TPUs (docs/performance.md).
+(docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import flag, integer, number, rate
+from keras_vit.layers.backend import attention_in_one_kernel
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
@@ -143,20 +144,20 @@ class MultiHeadSelfAttention(ComposedLayer):
         x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
-    def _scores(self, x, keys):
-        """Products of the queries of tokens x (b, m, d) with keys (b, k, n, c): (b, k, m, n)."""
+    def _queries(self, x):
         q = self._split(self.query(x))
-        if self.qk_norm:
-            q = self.query_norm(q)
-        if self.rotary is not None:
-            q = self.rotary(q)
+        q = self.query_norm(q) if self.qk_norm else q
+        return q if self.rotary is None else self.rotary(q)
+
+    def _scores(self, q, keys):
+        """Products of queries (b, k, m, c) with keys (b, k, n, c): (b, k, m, n)."""
         q = q * ops.cast(self.size**-0.5, q.dtype)
         scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, m, n)
         return scores if self.relative is None else scores + self.relative(q)
 
     def _weights_over(self, keys, x, mask, attention_mask, sizes):
         """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
-        scores = self._scores(x, keys)
+        scores = self._scores(self._queries(x), keys)
         if sizes is not None:
             scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
         allowed = attendable(x, self.heads, mask, attention_mask)
@@ -218,7 +219,7 @@ class MultiHeadSelfAttention(ComposedLayer):
             )
         keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))
         values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
-        weights = masked_softmax(self._scores(x, keys), ops.arange(keys.shape[2]) <= place)  # (b, k, 1, n)
+        weights = masked_softmax(self._scores(self._queries(x), keys), ops.arange(keys.shape[2]) <= place)  # (b, k, 1, n)
         return self.out(self._joined(ops.matmul(weights, values))), keys, values
 
     def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
@@ -226,7 +227,23 @@ class MultiHeadSelfAttention(ComposedLayer):
 
         `x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too.
         """
-        return self.attend(x, x_mask if mask is None else mask, attention_mask, None, training, seed)[0]
+        mask = x_mask if mask is None else mask
+        y = self._in_one_kernel(x, training) if mask is None and attention_mask is None else None
+        if y is None:
+            return self.attend(x, mask, attention_mask, None, training, seed)[0]
+        return self.out_dropout(self.out(y), training=training, seed=seed)
+
+    def _in_one_kernel(self, x, training):
+        """The heads' outputs (b, n, k*c) by a kernel of the chip for which it is compiled; None where there is none, or for more than it does."""
+        if self.causal or self.qk_norm or self.positions or (training and self.attention_dropout):
+            return None
+        kernel = attention_in_one_kernel(x, self.heads * self.size, self.heads)
+        return kernel and kernel(self.query(x), self.key(x), self.value(x), self._unmasked)
+
+    def _unmasked(self, q, k, v):
+        """The heads' outputs (b, n, k*c) of q, k and v of that shape, as `attend` has them without masks."""
+        q, k, v = self._split(q), self._split(k), self._split(v)  # (b, k, n, c)
+        return self._joined(ops.matmul(ops.softmax(self._scores(q, k)), v))
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

@@ -8,7 +8,7 @@ from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention import MultiHeadSelfAttention, check_positions
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dropout import DropPath
-from keras_vit.layers.layer_normalization import LayerNormalization
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
 from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
@@ -43,7 +43,7 @@ def _unscaled(x):
     return x
 
 
-def _branch_seeds(seed):
+def branch_seeds(seed):
     """The seeds of one branch's dropout and of its DropPath, children of the branch's seed; None for None."""
     return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
 
@@ -130,9 +130,9 @@ class TransformerBlock(ComposedLayer):
             name="attention",
         )
         self.mlp = MlpBlock(self.mlp_dim, self.gelu, self.dropout, self.mlp_form, dtype=policy, name="mlp")
-        self.attention_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
+        self.attention_norm = LayerNorm(epsilon=self.epsilon, dtype=policy, name="attention_norm")
         self.attention_scale = self._make_scale("attention_scale", input_shape)
-        self.mlp_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_norm = LayerNorm(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
         self.mlp_scale = self._make_scale("mlp_scale", input_shape)
         # Initial values and seeds are sampled in this order.
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
@@ -154,22 +154,22 @@ class TransformerBlock(ComposedLayer):
         seed = self.seed_generator.next() if training and self.seed_generator else None
 
         def residuals(x):
-            x, _, _ = self._add_attention(x, seed, training, **masks)
-            return self._add_mlp(x, seed, training)
+            return self._add_mlp(self._add_attention(x, seed, training, **masks), seed, training)
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
 
-    def _add_attention(self, x, seed, training, **options):
-        """The first residual line: (x (b, n, d), the attention's keys (b, k, n, c) and weights (b, k, n, n))."""
-        inner, path = _branch_seeds(seed)
-        y, keys, weights = self.attention.attend(self.attention_norm(x), **options, training=training, seed=inner)
-        x = x + self.skip(self.attention_scale(y), training=training, seed=path)
-        return x, keys, weights
+    def _add_attention(self, x, seed, training, **masks):
+        """The first residual line: (b, n, d) -> (b, n, d)."""
+        inner, path = branch_seeds(seed)
+        x, y = self.attention_norm.fork(x, training)
+        y = self.attention.call(y, **masks, training=training, seed=inner)
+        return x + self.skip(self.attention_scale(y), training=training, seed=path)
 
     def _add_mlp(self, x, seed, training):
         """The second residual line: (b, n, d) -> (b, n, d)."""
-        inner, path = _branch_seeds(None if seed is None else fold_in(seed, 7))
-        y = self.mlp(self.mlp_norm(x), training=training, seed=inner)
+        inner, path = branch_seeds(None if seed is None else fold_in(seed, 7))
+        x, y = self.mlp_norm.fork(x, training)
+        y = self.mlp(y, training=training, seed=inner)
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
     def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:

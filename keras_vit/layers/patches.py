@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.arguments import flag, integer, is_integer, number
-from keras_vit.layers.layer_normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 
 FORMS = ("conv", "dense")
@@ -113,9 +112,9 @@ class PatchEncoder(keras.layers.Layer):
         if self.norm:
             pixels = self.patch_size[0] * self.patch_size[1] * channels
             policy = self.dtype_policy
-            self.pixel_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="pixel_norm")
+            self.pixel_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="pixel_norm")
             self.pixel_norm.build((None, None, pixels))
-            self.embedding_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="embedding_norm")
+            self.embedding_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="embedding_norm")
             self.embedding_norm.build((None, None, self.width))
 
     def call(self, images):

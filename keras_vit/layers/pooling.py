@@ -12,7 +12,6 @@ from keras import ops
 from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
-from keras_vit.layers.layer_normalization import LayerNormalization
 from keras_vit.layers.masking import attendable, masked_softmax, present, token_count
 from keras_vit.layers.merging import log_sizes
 from keras_vit.layers.mlp import MlpBlock, check_gelu
@@ -113,7 +112,7 @@ class AttentionPooling(ComposedLayer):
         self.out = Dense(width, dtype=policy, name="out")
         for dense in (self.query, self.key, self.value, self.out):
             dense.build(input_shape)
-        self.norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
+        self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
         self.norm.build((None, 1, width))
         self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
         self.mlp.build((None, 1, width))

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import flag, integer
-from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.block import TransformerBlock, branch_seeds
 from keras_vit.layers.merging import match, merge, most_heeded, rows, similarity_of
 from keras_vit.layers.registration import serializable
 
@@ -66,12 +66,18 @@ class ReducingBlock(TransformerBlock):
         seed = self.seed_generator.next() if training and self.seed_generator else None
 
         def residuals(x):
-            x, keys, weights = self._add_attention(x, seed, training, sizes=sizes)
+            x, keys, weights = self._add_attention(x, seed, training, sizes)
             each = ops.ones(ops.shape(x)[:2], "int32") if sizes is None else sizes
             x, each = self._reduced(x, each, keys, weights)
             return self._add_mlp(x, seed, training), each
 
         return keras.remat(residuals)(x) if self.remat and training else residuals(x)
+
+    def _add_attention(self, x, seed, training, sizes):
+        """The first residual line: (x (b, n, d), the attention's keys (b, k, n, c) and weights (b, k, n, n))."""
+        inner, path = branch_seeds(seed)
+        y, keys, weights = self.attention.attend(self.attention_norm(x), sizes=sizes, training=training, seed=inner)
+        return x + self.skip(self.attention_scale(y), training=training, seed=path), keys, weights
 
     def _reduced(self, x, sizes, keys, weights):
         """Tokens and sizes after leaving out and merging: (b, n, d), (b, n) -> (b, m, d), (b, m)."""

@@ -12,7 +12,6 @@ from keras_vit import layers
 from keras_vit.layers.arguments import flag, integer, number
 from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.hidden_patches import KeptPatches, PatchPixels, RestoredPatches, patch_statistics
-from keras_vit.layers.layer_normalization import LayerNormalization
 from keras_vit.layers.patches import cut
 from keras_vit.layers.registration import serializable
 from keras_vit.models import lora
@@ -246,7 +245,7 @@ class MaskedAutoencoder(MaskedModel):
                 name=f"decoder_block_{i:02d}",
             )
             x = block(x)
-        x = LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="decoder_norm")(x)
+        x = keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="decoder_norm")(x)
         values = spec.patch_size[0] * spec.patch_size[1] * vit.channels
         x = keras.layers.Dense(values, dtype=policy.variable_dtype, name="decoder_pred")(x)
         return x[:, spec.prefix :]

@@ -48,7 +48,6 @@ CASES = [
     ("MlpBlock", {"mlp_dim": 32}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "gelu": "tanh"}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "form": "swiglu"}, TOKENS),
-    ("LayerNormalization", {"epsilon": 1e-5}, TOKENS),
     ("LayerScale", {"initial": 0.5}, TOKENS),
     ("Dropout", {"rate": 0.5}, TOKENS),
     ("DropPath", {"rate": 0.5}, TOKENS),

@@ -3,7 +3,6 @@
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.layer_normalization import LayerNormalization
 from keras_vit.models.spec import ViTSpec
 
 
@@ -42,7 +41,7 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
         )
         x = attention(tokens, **weighted)
     if spec.fc_norm:
-        x = LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="fc_norm")(x)
+        x = keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="fc_norm")(x)
     if spec.pre_logits:
         x = keras.layers.Dense(spec.pre_logits, activation="tanh", dtype=policy, name="pre_logits")(x)
     return x

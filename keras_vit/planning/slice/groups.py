@@ -11,7 +11,7 @@ RANDOM = r"_bernoulli|_uniform|threefry|random_bits"  # what draws random number
 _GROUPS = (
     ("dropout", rf"dropout|drop_path|{RANDOM}"),
     ("loss and metrics", r"compile_loss|loss|metric|accuracy"),
-    ("normalisation", r"norm\b|normalization_"),
+    ("normalisation", r"norm\b|normalization_|norm_(for|back)ward"),
     ("MLP", r"/mlp\b"),
     ("head copies", r"block_\d+.*/(transpose|reshape|copy)$"),
     ("attention", r"block_\d+"),

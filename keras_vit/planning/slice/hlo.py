@@ -7,12 +7,15 @@ an asynchronous copy moves counts once. A layout with S(1), such as {1,0:T(8,128
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 _BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2}
 _BYTES |= {"s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16, "token": 0}
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)$")
+_METADATA = re.compile(
+    r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL
+)  # of a kernel: the one place where an instruction goes over lines
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) .*\{$")
 # What takes and gives names to values that are where they are.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
@@ -31,6 +34,9 @@ class Instruction:
         cycles: XLA's estimate, 0 if it gives none.
         calls: the computation that a fusion holds, or None.
         body: the computation that a loop repeats, or None; `trips` is how often.
+        kernel: the code of the Pallas kernel that it is, or "".
+        programs: how often a kernel's program runs; 0 for what is no kernel, or does not say.
+        flops: of a kernel, which XLA does not count.
     """
 
     name: str
@@ -42,6 +48,9 @@ class Instruction:
     calls: str | None = None
     body: str | None = None
     trips: int = 1
+    kernel: str = ""
+    programs: int = 0
+    flops: float = 0.0
 
     @property
     def collective(self) -> str | None:
@@ -76,6 +85,16 @@ def _operands(rest):
     return ()
 
 
+def _kernel(rest):
+    """(code, programs, FLOPs) of a kernel; ("", 0, 0.0) of any other instruction."""
+    if 'custom_call_target="tpu_custom_call"' not in rest:
+        return "", 0, 0.0
+    code = re.search(r'"custom_call_config":\{"body":"([^"]*)"', rest)
+    programs = re.search(r'kernel_metadata=\{"programs":"(\d+)"', rest)
+    flops = re.search(r'"cost_estimate":\{"flops":"(\d+)"', rest)
+    return code[1] if code else "", int(programs[1]) if programs else 0, float(flops[1]) if flops else 0.0
+
+
 def _instruction(line):
     """The Instruction on a line; None for any other line."""
     match = _INSTRUCTION.match(line)
@@ -96,6 +115,7 @@ def _instruction(line):
         calls[1] if calls else None,
         body[1] if body and match["opcode"] == "while" else None,
         int(trips[1]) if trips else 1,
+        *_kernel(rest),
     )
 
 
@@ -119,19 +139,25 @@ class Cost:
 class Program:
     """The computations in the text of a compiled program.
 
+    Args:
+        text: of the program.
+        bundles: {instruction: bundles} of its kernels, whose cycles XLA does not estimate. Of equal kernels one is enough: XLA compiles that.
+
     Raises:
         ValueError: for text without an entry computation.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, bundles: Mapping[str, int] | None = None):
         self._computations, self._entry, current = {}, None, None
-        for line in text.splitlines():
+        for line in _METADATA.sub(r"\1\2\3", text).splitlines():
             start = _COMPUTATION.match(line)
             if start:
                 current = self._computations.setdefault(start["name"], {})
                 self._entry = start["name"] if start["entry"] else self._entry
             elif current is not None and (instruction := _instruction(line)):
                 current[instruction.name] = instruction
+        named = {name: each for here in self._computations.values() for name, each in here.items() if each.kernel}
+        self._bundles = {named[name].kernel: count for name, count in (bundles or {}).items() if name in named}
         if self._entry is None:
             raise ValueError("This is not the text of a compiled program: it has no entry computation.")
 
@@ -150,7 +176,11 @@ class Program:
             if instruction.body:
                 yield from self._costs(instruction.body, times * instruction.trips)
             elif instruction.opcode not in _FREE and not instruction.opcode.endswith("-done"):
-                yield Cost(instruction, times * self._hbm(instruction, here), times * instruction.cycles, times)
+                yield Cost(instruction, times * self._hbm(instruction, here), times * self._cycles(instruction), times)
+
+    def _cycles(self, instruction):
+        """Of one run: XLA's estimate, or a kernel's schedule as often as it runs."""
+        return instruction.cycles or instruction.programs * self._bundles.get(instruction.kernel, 0)
 
     def _hbm(self, instruction, here):
         """The bytes that one run of an instruction reads from and writes to HBM."""

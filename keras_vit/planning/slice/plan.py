@@ -22,6 +22,8 @@ from keras_vit.planning.dry_run import planned_data
 from keras_vit.planning.slice.chips import Slice, parse_slice
 from keras_vit.planning.slice.groups import RANDOM, Group, grouped
 from keras_vit.planning.slice.hlo import Program
+from keras_vit.planning.slice.kernels import folder as kernels_folder
+from keras_vit.planning.slice.kernels import read_schedules
 from keras_vit.planning.slice.program import check_backend, lowered_step
 from keras_vit.runs.config import check_config, resolve
 
@@ -35,9 +37,10 @@ class Compiled:
     """What the compiled step says, of one chip.
 
     Attributes:
-        flops, bytes_accessed: of XLA's cost analysis; the latter counts bytes wherever they are.
+        flops, bytes_accessed: of XLA's cost analysis, and of kernels, which it leaves out; the latter counts bytes wherever they are.
         hbm: bytes read from and written to HBM; None, as `cycles`, where the program cannot be read.
         cycles: estimated ones, without sums between chips.
+        kernel_cycles: of these, in kernels, by their own schedules.
         random_cycles: of these, in instructions that draw random numbers among other work.
         arguments, temporaries, results, code: bytes of memory; results that take the place of arguments are not counted.
         sums: {kind: (how many, bytes)} of the sums and exchanges between chips.
@@ -49,6 +52,7 @@ class Compiled:
     bytes_accessed: float
     hbm: float | None
     cycles: float | None
+    kernel_cycles: float
     random_cycles: float
     arguments: int
     temporaries: int
@@ -159,7 +163,7 @@ def _sums(costs):
 def _read(compiled):
     """The Program of what JAX compiled; None where XLA cannot write it as text."""
     try:
-        return Program(compiled.as_text())
+        return Program(compiled.as_text(), read_schedules(kernels_folder()))
     except jax.errors.JaxRuntimeError as error:
         logging.warning("XLA cannot write this program as text, and so says less of it: %s", str(error).splitlines()[0])
         return None
@@ -171,10 +175,11 @@ def _measured(compiled, optimizer, seconds):
     costs = list(program.costs()) if program else []
     accessed = float(analysis.get("bytes accessed", 0))
     return Compiled(
-        float(analysis.get("flops", 0)),
+        float(analysis.get("flops", 0)) + sum(cost.times * cost.instruction.flops for cost in costs),
         accessed,
         sum(cost.hbm for cost in costs) if program else None,
         sum(cost.cycles for cost in costs) if program else None,
+        sum(cost.cycles for cost in costs if cost.instruction.programs),
         sum(cost.cycles for cost in costs if program.holds(cost.instruction, RANDOM)),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,

@@ -19,6 +19,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.logs import quiet
 from keras_vit.planning.dry_run import planned_task
+from keras_vit.planning.slice import kernels
 from keras_vit.planning.slice.chips import Slice
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.runs.training_run import compile_model
@@ -61,6 +62,7 @@ def devices_of(name: str) -> list:
     """
     os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")  # asks no metadata server; locks no device
     os.environ.pop("TPU_LIBRARY_PATH", None)
+    kernels.folder()
     from jax.experimental import topologies
 
     try:

@@ -1,17 +1,17 @@
-"""layers.LayerNormalization: values and gradients of Keras' own, in every dtype, in training and outside."""
+"""layers.layer_norm: values and gradients of Keras' own, in every dtype, in training and outside."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit import layers
+from keras_vit.layers.layer_norm import LayerNorm
 
 
 def both(dtype, epsilon=1e-3):
     """This package's layer and Keras', of the same random weights."""
     rng = np.random.default_rng(0)
-    made = [cls(epsilon=epsilon, dtype=dtype) for cls in (layers.LayerNormalization, keras.layers.LayerNormalization)]
+    made = [cls(epsilon=epsilon, dtype=dtype) for cls in (LayerNorm, keras.layers.LayerNormalization)]
     weights = rng.normal(size=(2, 24))
     for layer in made:
         layer.build((None, None, 24))

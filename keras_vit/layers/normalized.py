@@ -1,4 +1,4 @@
-"""Keras' LayerNormalization (arXiv 1607.06450), in fewer passes over memory on TensorFlow."""
+"""Layer normalisation in fewer passes over memory than Keras' form makes on TensorFlow; layers/layer_norm.py chooses."""
 
 import functools
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import compiles_parts, one_pass
-from keras_vit.layers.registration import serializable
+from keras_vit.layers.backend import one_pass
 
 
 def _exact(x):
@@ -25,8 +24,9 @@ def normalized(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any
 
     16 bits compute in float32, as in Keras.
     """
-    centred, inverse = _centred(_exact(x), epsilon)
-    return ops.cast(centred * inverse * gamma + beta, dtype)
+    with keras.name_scope("norm"):
+        centred, inverse = _centred(_exact(x), epsilon)
+        return ops.cast(centred * inverse * _exact(gamma) + _exact(beta), dtype)
 
 
 def _row_gradients(x, gamma, upstream, epsilon):
@@ -61,14 +61,3 @@ def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float, dtype:
         return value(x, gamma, beta), gradient
 
     return operation(x, gamma, beta)
-
-
-@serializable
-class LayerNormalization(keras.layers.LayerNormalization):
-    """keras.layers.LayerNormalization over the last axis. Any shape (..., d)."""
-
-    def call(self, inputs, training=False):
-        if not compiles_parts():  # XLA fuses Keras' operations
-            return super().call(inputs)
-        gamma, beta = (_exact(ops.convert_to_tensor(weight)) for weight in (self.gamma, self.beta))
-        return (normalized_in_training if training else normalized)(inputs, gamma, beta, self.epsilon, self.compute_dtype)
