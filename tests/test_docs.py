@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
-DEFINED = re.compile(r"(?:flags\.)?(?:string|integer|boolean|enum)\(\s*\"(\w+)\"")
+DEFINED = re.compile(r"(?:flags\.)?(?:strings?|integer|boolean|enum)\(\s*\"(\w+)\"")
 
 
 def functions_of(text):
@@ -33,7 +33,8 @@ def functions_of(text):
 @functools.cache
 def flags_of(room, binary):
     """The flags that a binary defines, by its own text and trainers/flags.py; "config" for one with a config."""
-    text = (ROOT / room / f"{binary}.py").read_text()
+    file = ROOT / room / f"{binary}.py"
+    text = (file if file.exists() else ROOT / room / binary / "__main__.py").read_text()
     shared = functions_of((ROOT / "trainers" / "flags.py").read_text())
     used, seen = set(re.findall(r"flags\.(define_\w+)\(", text)), set()
     while used - seen:
