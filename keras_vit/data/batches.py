@@ -3,7 +3,7 @@
 Where several hosts work on one global batch, each asks for its part with `shard=(index, count)`: its number, and the number of hosts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from keras_vit.data.sources.base import Source, fold
 
 Select = Callable[[dict[str, Any]], tuple]
 _SELECT = 0x73656C65  # folds an example's own seed from that of its ops, so that the two draw different numbers
+_KEPT = 8  # traced functions of a source
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
@@ -65,14 +66,24 @@ def _selected(source, ops, select, seed):
     return prepare
 
 
-def _traced(prepare, element_spec, text):
-    """The ConcreteFunction of `prepare`, a function of (number, key).
+def _traced(source, ops, select, seed, element_spec):
+    """The ConcreteFunction of `_selected`, of (number, key).
+
+    The source keeps it: tracing takes up to seconds, and a run would do it for its check of shapes, each evaluation and the report.
 
     Raises:
         ValueError: as _check_outputs says.
     """
-    function = tf.function(prepare, autograph=False).get_concrete_function(*element_spec)
-    _check_outputs(function.structured_outputs, text)
+    key = (ops.text, tuple(op for op, _ in ops.steps), select, seed, element_spec)
+    keeps = isinstance(select, Hashable)
+    if keeps and key in source.traced:
+        return source.traced[key]
+    function = tf.function(_selected(source, ops, select, seed), autograph=False).get_concrete_function(*element_spec)
+    _check_outputs(function.structured_outputs, ops.text)
+    if keeps:
+        if len(source.traced) == _KEPT:
+            del source.traced[next(iter(source.traced))]  # the oldest
+        source.traced[key] = function
     return function
 
 
@@ -90,13 +101,13 @@ def example_spec(
     if not training:
         _check_evaluation(ops, preprocess, seed)
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
-    outputs = _traced(_selected(source, ops, select, 0), keys.element_spec, preprocess).structured_outputs
+    outputs = _traced(source, ops, select, seed or 0, keys.element_spec).structured_outputs
     return tf.nest.map_structure(lambda output: tf.TensorSpec(output.shape, output.dtype), outputs)
 
 
-def _mapped(source, keys, prepare, text, rows, batches=None):
-    """(fallible_map of a dataset of (number, key), the ConcreteFunction of `prepare`, a function of these)."""
-    function = _traced(prepare, keys.element_spec, text)
+def _mapped(source, keys, ops, select, seed, rows, batches=None):
+    """(fallible_map of a dataset of (number, key), the function of these that it is mapped by)."""
+    function = _traced(source, ops, select, seed, keys.element_spec)
     ids_of = lambda number, key: tf.concat([number[:, None], source.ids(key)], 1)  # noqa: E731
     return fallible_map(keys, function, ids_of, rows, batches), function
 
@@ -152,13 +163,12 @@ def training_batches(
             data service answers, or the examples lack what `select` takes.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
-    prepare = _selected(source, ops, select, seed)
     if service is None:
         keys = source.shuffled_keys(seed, start_step, host)
     else:
         # Any host may get any batch, so to the service each batch is a step of its own.
         keys = source.served_keys(seed, start_step * host.count * replicas, HostShard(host.per_replica))
-    dataset, function = _mapped(source, keys, prepare, preprocess, host.per_replica)
+    dataset, function = _mapped(source, keys, ops, select, seed, host.per_replica)
     if service is not None:
         stream = f"{source.name}, {source.size} examples, {preprocess}, seed {seed}"
         if select is not image_and_label:
@@ -205,10 +215,9 @@ def evaluation_batches(
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
     _check_evaluation(ops, preprocess, seed)
-    prepare = _selected(source, ops, select, seed or 0)
     batches = -(-source.size // batch_size) * replicas
     keys = tf.data.Dataset.zip(host.row_numbers(), source.keys(host))
-    dataset, function = _mapped(source, keys, prepare, preprocess, host.per_replica, batches)
+    dataset, function = _mapped(source, keys, ops, select, seed or 0, host.per_replica, batches)
 
     @tf.autograph.experimental.do_not_convert
     def weigh(values, good, failed, ids):

@@ -70,6 +70,7 @@ def scan(
     """
     keys = _keys(source, seed, only)
 
+    @tf.autograph.experimental.do_not_convert
     def read(*key):
         example = source.read(key if len(key) > 1 else key[0])
         return _id(source, key), work(example, _pixels(example["image"]))

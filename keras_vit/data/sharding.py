@@ -69,7 +69,8 @@ class HostShard:
         if self.count == 1:
             return dataset
         parts = dataset.skip(self.index * self.per_host).window(self.per_host, shift=self.batch_size)
-        return parts.flat_map(lambda *part: part[0] if len(part) == 1 else tf.data.Dataset.zip(part))
+        rows = lambda *part: part[0] if len(part) == 1 else tf.data.Dataset.zip(part)  # noqa: E731
+        return parts.flat_map(tf.autograph.experimental.do_not_convert(rows))
 
     def count_below(self, size: int) -> int:
         """How many of the rows 0 to `size` - 1 are the host's."""

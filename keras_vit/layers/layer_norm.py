@@ -11,7 +11,7 @@ from keras_vit.layers.registration import serializable
 
 
 @serializable
-class LayerNorm(keras.layers.LayerNormalization):
+class LayerNormalization(keras.layers.LayerNormalization):
     """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d). On TPUs, with JAX, by a kernel
     (layers/tpu); on TensorFlow's CPUs in fewer passes over memory (layers/normalized.py)."""
 

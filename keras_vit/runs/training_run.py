@@ -177,7 +177,7 @@ def check_images(config, model, training_source, evaluation_source, select=image
     """
     data, inputs = config.data, keras.tree.flatten(model.input)
     specs = {
-        "train_preprocess": example_spec(training_source, data.train_preprocess, select),
+        "train_preprocess": example_spec(training_source, data.train_preprocess, select, seed=config.seed),
         "eval_preprocess": example_spec(evaluation_source, data.eval_preprocess, select, training=False),
     }
     for name, (x, *_) in specs.items():

@@ -32,18 +32,32 @@ def _stated(folder: str, made: dict[str, Signature]) -> dict:
     }
 
 
+def _save(model, folder, made):
+    """Writes the signatures `made`, which are the functions of what is loaded too, with the model's variables in three lists.
+
+    keras.export.ExportArchive would do so, and trace every function twice: before it saves, too.
+    """
+    exported = tf.__internal__.tracking.AutoTrackable()
+    for collection in ("variables", "trainable_variables", "non_trainable_variables"):
+        setattr(exported, collection, [variable.value for variable in getattr(model, collection)])
+    functions = {
+        name: tf.function(signature.function, input_signature=[signature.takes], autograph=False)
+        for name, signature in made.items()
+    }
+    for name, function in functions.items():
+        setattr(exported, name, function)
+    tf.saved_model.save(exported, folder, signatures=functions)
+
+
 def write(model: keras.Model, folder: str, top_k: int, activation: str | None, verbose: bool) -> None:
     """Writes the SavedModel of a model of this package into a new folder; arguments as in `keras_vit.export`."""
     function = None if model.classes is None else probabilities_of(model, activation)
     made = signatures(model, top_k, function)
-    archive = keras.export.ExportArchive()
-    for collection in ("variables", "trainable_variables", "non_trainable_variables"):
-        # Tracked by the archive itself, each would be written twice: as Keras' variable, and as the TensorFlow one inside of it.
-        archive.add_variable_collection(collection, [variable.value for variable in getattr(model, collection)])
-    for name, signature in made.items():
-        archive.add_endpoint(name, signature.function, [signature.takes])
-    archive.write_out(folder, verbose=verbose)
-    metadata = {**description.describe(model, activation), "signatures": _stated(folder, made)}
-    description.write(folder, metadata)
+    _save(model, folder, made)
+    stated = _stated(folder, made)
+    if verbose:
+        for name, signature in stated.items():
+            print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
+    description.write(folder, {**description.describe(model, activation), "signatures": stated})
     warm = {name: signature.takes for name, signature in made.items() if not name.endswith("_training")}
     warmup.write(folder, model.name, warm, (*model.image_size, model.channels))

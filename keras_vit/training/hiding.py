@@ -127,5 +127,9 @@ def each(function: Callable, images: Any, seed: int) -> tuple[dict[str, np.ndarr
     if not len(images):
         raise ValueError("There are no images: expected at least one.")
     seeds = tf.stack([tf.fill((len(images),), seed), tf.range(len(images))], axis=1)
-    batch = tf.data.Dataset.from_tensor_slices((images, seeds)).map(function).batch(len(images))
+    batch = (
+        tf.data.Dataset.from_tensor_slices((images, seeds))
+        .map(tf.autograph.experimental.do_not_convert(function))
+        .batch(len(images))
+    )
     return next(iter(batch.as_numpy_iterator()))

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import ExampleErrors, evaluation_batches, from_arrays, open_source, training_batches
+from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.selection import labels_of, subset, without
 
@@ -50,6 +51,25 @@ def test_a_source_gives_all_features_of_an_example():
     assert [e["id"] for e in collect(subset(source, [1, 4]).ordered())] == [b"n1", b"n4"]
     kept = without(source, [f"arrays, example {i}" for i in range(8)])
     assert kept.size == 2 and [e["id"] for e in collect(kept.ordered())] == [b"n8", b"n9"]
+
+
+def test_what_becomes_of_an_example_is_traced_once_for_all_batches_of_a_source():
+    traced, source = [], from_arrays(IMAGES, np.arange(N), features=FEATURES)
+
+    def select(example):
+        traced.append(example)
+        return segmentation(example)
+
+    for batch_size in (2, 5):
+        for number in range(2):
+            batches = evaluation_batches(source, "decode", batch_size, select=select)
+            assert collect(batches)[number][1]["place"][0] == number * batch_size
+        assert example_spec(source, "decode", select, training=False)[0].shape == (4, 6, 3)
+    assert len(traced) == 1
+    training_batches(source, "decode", 4, seed=1, select=select)
+    training_batches(source, "noise(0)", 4, seed=1, select=select)
+    training_batches(from_arrays(IMAGES, np.arange(N), features=FEATURES), "decode", 4, seed=1, select=select)
+    assert len(traced) == 4  # another seed, another text, another source
 
 
 def test_training_batches_hold_what_select_takes():

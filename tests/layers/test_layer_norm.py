@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.layer_norm import LayerNormalization
 
 
 def both(dtype, epsilon=1e-3):
     """This package's layer and Keras', of the same random weights."""
     rng = np.random.default_rng(0)
-    made = [cls(epsilon=epsilon, dtype=dtype) for cls in (LayerNorm, keras.layers.LayerNormalization)]
+    made = [cls(epsilon=epsilon, dtype=dtype) for cls in (LayerNormalization, keras.layers.LayerNormalization)]
     weights = rng.normal(size=(2, 24))
     for layer in made:
         layer.build((None, None, 24))

@@ -20,6 +20,7 @@ from keras_vit.planning import dry_run
 from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve
 from keras_vit.runs.optimizer import make_optimizer
+from keras_vit.tasks import find_task
 from keras_vit.tasks.classification import spec_overrides
 from trainers import config_files
 
@@ -68,6 +69,9 @@ def shrink(name, **data):
         if "block" in options:
             options.block = 0  # the only one
     config.data.update(shuffle_buffer=20, **data)
+    config.whiten = config.whiten and 32
+    if config.data.source == "digits":
+        config.data.evaluation += "[:16]"
     spec, whole = spec_of(config), config.model.image_size
     if hasattr(spec, "units"):
         config.model.update(units=(1, 1), width_factor=0.5)
@@ -86,6 +90,15 @@ def arrays(*_):
     """In the place of any dataset: 36 images of 6 classes."""
     images = np.random.default_rng(0).integers(0, 256, (36, 36, 40, 3), dtype="uint8")
     return from_arrays(images, np.arange(36) % 6, class_names=tuple("abcdef"))
+
+
+def untrained(name, path):
+    """The model that a shipped config begins with, saved as a file."""
+    config = shrink(name)
+    source, _ = training_run.open_data(config.data, None)
+    model = find_task(config.task)(config).build(source)
+    model.save(path)
+    return model
 
 
 def prepared(name, tmp_path, request):
@@ -111,21 +124,18 @@ def prepared(name, tmp_path, request):
         keras_vit.save(teacher, tmp_path / "teacher.keras")
         config.objective.teacher = str(tmp_path / "teacher.keras")
     elif name == "igpt_finetune":
-        first = shrink("igpt")
-        first.total = "2 steps"
-        model, _ = training_run.run(first, tmp_path / "first")
+        model = untrained("igpt", tmp_path / "first.keras")
         config = config_files.load_config(name)
-        config.update(init=str(tmp_path / "first"), evaluate="2 steps", checkpoint="2 steps", batch_size=8)
+        config.update(init=str(tmp_path / "first.keras"), evaluate="2 steps", checkpoint="2 steps", batch_size=8)
         size = model.image_size[0]
         for key in ("train_preprocess", "eval_preprocess"):
             config.data[key] = shrunk_text(config.data[key], size / config.model.image_size)
         config.model.image_size = size
     elif name == "digits_finetune":
-        first = shrink("digits_pretrain")
-        first.total = "2 steps"
-        training_run.run(first, tmp_path / "first")
+        untrained("digits_pretrain", tmp_path / "first.keras")
         config = config_files.load_config(name)
-        config.update(init=str(tmp_path / "first"), evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
+        config.update(evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
+        config.init, config.data.evaluation = str(tmp_path / "first.keras"), "test[:16]"
     return config, data_dir
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from interpreters import Interpreter
-from interrupted import ended, stopped
+from interrupted import ended_and_resumed
 from ml_collections import ConfigDict
 
 import keras_vit
@@ -69,9 +69,7 @@ def test_the_palette_is_k_means_of_the_training_images_or_a_grid(config):
 
 
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
-    whole = ended(config, tmp_path / "whole")
-    stopped(config, tmp_path / "stopped")
-    again = ended(config, tmp_path / "stopped")
+    whole, again = ended_and_resumed(config, tmp_path)
     for a, b in zip(whole.get_weights(), again.get_weights()):
         np.testing.assert_array_equal(a, b)
 

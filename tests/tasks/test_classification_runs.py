@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from interrupted import ended, stopped
+from interrupted import ended, ended_and_resumed
 
 import keras_vit
 from keras_vit.runs import RunDirectory, training_run
@@ -40,7 +40,7 @@ def check(workdir, measures):
 def test_a_run_does_not_go_on_with_another_config(tmp_path, eagerly):
     config = shrink("digits_pretrain", train="train[:64]", evaluation="test[:16]")
     config.model.update(SMALL)
-    training_run.run(config, tmp_path)
+    ended(config, tmp_path)
     config.seed, config.optimizer.learning_rate = 1, 0.5
     with pytest.raises(ValueError, match="seed was 0, is 1; optimizer.learning_rate was 0.002, is 0.5. Use a new --workdir"):
         training_run.run(config, tmp_path)
@@ -58,14 +58,14 @@ def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path, eagerly)
     trained, _ = training_run.run(first, tmp_path / "first")
     config = shrink("digits_finetune", train="train[:64]", evaluation="test[:16]")
     config.update(init=str(tmp_path / "first"), head="reset", linear_probe=True)
-    model, _ = training_run.run(config, tmp_path / "second")
+    model = ended(config, tmp_path / "second")
     assert model.image_size == (16, 16) and model.grid == (4, 4)
     np.testing.assert_array_equal(model.get_layer("block_00").get_weights()[0], trained.get_layer("block_00").get_weights()[0])
     assert np.abs(model.get_layer("head").kernel.numpy()).max() > 0
     config = shrink("digits_finetune", train="train[:64]", evaluation="test[:16]")
     config.update(init=str(tmp_path / "first"), freeze=("patch_*", "block_00"))
     config.optimizer.layer_decay = 0.5
-    model, _ = training_run.run(config, tmp_path / "third")
+    model = ended(config, tmp_path / "third")
     assert {w.path.split("/")[0] for w in model.trainable_weights} == {"position_embedding", "encoder_norm", "head"}
 
 
@@ -79,7 +79,8 @@ def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path, eagerly)
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
-def test_every_training_option_trains(change, tmp_path, eagerly):
+def test_every_training_option_trains(change, tmp_path, eagerly, monkeypatch):
+    monkeypatch.setattr(training_run, "write_report", lambda *_: None)  # other tests' runs write one
     config = shrink("digits_pretrain", train="train[:64]", evaluation="test[:16]")
     config.model.update(SMALL)
     for key, value in change.items():
@@ -280,8 +281,6 @@ def test_a_stopped_run_with_positions_in_the_attention_ends_bit_for_bit_where_an
     config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False)
     config.data.update(train="train[:64]", evaluation="test[:32]")
     config.model.update(positions=positions, position_std=None, depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1)
-    whole = ended(config, tmp_path / "whole")
-    stopped(config, tmp_path / "stopped")
-    again = ended(config, tmp_path / "stopped")
+    whole, again = ended_and_resumed(config, tmp_path)
     for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)

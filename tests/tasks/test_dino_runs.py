@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from interrupted import ended, stopped
+from interrupted import ended_and_resumed
 
 import keras_vit
 from keras_vit.data import open_source, training_batches
@@ -77,9 +77,7 @@ def test_it_learns_and_leaves_an_encoder_with_a_report(config, tmp_path):
 
 
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
-    whole = ended(config, tmp_path / "whole")
-    stopped(config, tmp_path / "stopped")
-    again = ended(config, tmp_path / "stopped")
+    whole, again = ended_and_resumed(config, tmp_path)
     assert int(again.get_layer("sharpening").step) == 6
     for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)

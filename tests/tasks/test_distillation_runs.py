@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-from interrupted import ended, stopped
+from interrupted import ended_and_resumed, stopped
 from ml_collections import ConfigDict
 
 import keras_vit
@@ -62,14 +62,11 @@ def test_it_learns_and_leaves_the_student_with_a_report(config, tmp_path):
 
 
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
-    whole = ended(config, tmp_path / "whole")
-    stopped(config, tmp_path / "stopped")
-    [checkpoint] = RunDirectory(tmp_path / "stopped").checkpoints().values()
-    arrays = safetensors.numpy.load_file(checkpoint)
+    whole, again = ended_and_resumed(config, tmp_path)
+    arrays = safetensors.numpy.load_file(RunDirectory(tmp_path / "resumed").checkpoints()[3])
     teachers = sum(w.size for w in keras_vit.load(config.objective.teacher).get_weights())
     numbers = sum(array.size for name, array in arrays.items() if name.startswith("model/"))
     assert numbers < teachers + 100 and "fixed/crc32" in arrays  # the student's, as large as the teacher's
-    again = ended(config, tmp_path / "stopped")
     for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 from interpreters import Interpreter
-from interrupted import ended, stopped
+from interrupted import ended, ended_and_resumed
 from small_models import distance
 
 import keras_vit
@@ -72,10 +72,7 @@ def test_a_classifier_is_fine_tuned_from_what_it_learned(name, tmp_path, eagerly
 @pytest.mark.parametrize("name", TASKS)
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(name, tmp_path, eagerly):
     config = small(name)
-    whole = ended(config, tmp_path / "whole")
-
-    stopped(config, tmp_path / "stopped")
-    again = ended(config, tmp_path / "stopped")
+    whole, again = ended_and_resumed(config, tmp_path)
     for a, b in zip(whole.get_weights(), again.get_weights()):
         np.testing.assert_array_equal(a, b)
 

@@ -8,7 +8,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from interrupted import ended, stopped
+from interrupted import ended_and_resumed
 
 import keras_vit
 from keras_vit.data import open_source
@@ -29,6 +29,7 @@ def config():
         task=INK, total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, mixup=None, jit_compile=False
     )
     config.loss.label_smoothing = 0.0
+    config.model.update(depth=1, width=32, heads=2, mlp_dim=32)
     config.data.update(train="train[:64]", evaluation="test[:32]", dev_train="train[:48]", dev_evaluation="train[48:64]")
     return config
 
@@ -48,10 +49,7 @@ def test_it_reports_its_own_measure_and_learns(config, tmp_path):
 
 
 def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
-    whole = ended(config, tmp_path / "whole")
-
-    stopped(config, tmp_path / "stopped")
-    again = ended(config, tmp_path / "stopped")
+    whole, again = ended_and_resumed(config, tmp_path)
     for a, b in zip(whole.get_weights(), again.get_weights()):
         np.testing.assert_array_equal(a, b)
 

@@ -41,6 +41,20 @@ def test_one_device_is_stock_keras_to_the_last_bits():
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+def test_training_and_validation_are_each_traced_once():
+    """A step in which variables are made, of metrics or the optimizer, would be traced twice."""
+    traced, (x, y) = [], rows(16)
+
+    def loss(labels, logits):
+        traced.append(labels)
+        return keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+    model = dense_on_rows("sgd")
+    model.compile(AdamW(1e-3), loss, weighted_metrics=["accuracy", Accuracy()], jit_compile=False)
+    model.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y), verbose=0)
+    assert len(traced) == 2
+
+
 def test_validation_in_fit_counts_once_too_and_training_loss_is_keras_own(tiny):
     x, y = images(10), np.arange(10) % 5
     batches = evaluation_batches(from_arrays(x, y), "decode", 4)

@@ -64,7 +64,7 @@ def test_in_front_of_a_model_saved_trained_and_loaded(tiny, encoded, tmp_path):
     model = keras_vit.Model(images, vit(Preprocessing(TEXT)(images)))
     y = model.predict(tf.constant(encoded), verbose=0)
     np.testing.assert_allclose(y, vit(expected(encoded)), atol=1e-5)
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     model.fit(tf.data.Dataset.from_tensors((tf.constant(encoded), tf.constant([0, 1]))), verbose=0)
     model.save(tmp_path / "m.keras")
     for load in (keras_vit.load, keras.saving.load_model):

@@ -40,7 +40,10 @@ def _expected(losses, weights, reduction="sum_over_batch_size"):
 def test_a_dense_loss_is_the_mean_over_all_pixels_that_count(weights, reduction):
     model = _dense_model()
     model.compile(
-        "sgd", _loss(reduction=reduction), weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)]
+        "sgd",
+        _loss(reduction=reduction),
+        weighted_metrics=[keras.metrics.SparseCategoricalCrossentropy(from_logits=True)],
+        jit_compile=False,
     )
     measured = model.evaluate(X, DENSE, batch_size=2, sample_weight=weights, verbose=0)
     full = 1.0 if weights is None else weights.reshape(5, 1, 1) if weights.ndim == 1 else weights
@@ -50,7 +53,7 @@ def test_a_dense_loss_is_the_mean_over_all_pixels_that_count(weights, reduction)
 
 def test_a_penalty_counts_whole_in_a_padded_batch():
     model = _dense_model(kernel_regularizer=keras.regularizers.L2(1.0))
-    model.compile("sgd", _loss())
+    model.compile("sgd", _loss(), jit_compile=False)
     penalty = float(np.square(model.trainable_weights[0].numpy()).sum())
     expected = _cross_entropies(model).mean() + penalty
     assert model.evaluate(X, DENSE, batch_size=4, verbose=0) == pytest.approx(expected, rel=1e-5)
@@ -62,7 +65,7 @@ def test_several_outputs_are_weighted_each(structured):
     dense = keras.layers.Dense(3)(keras.layers.Rescaling(1 / 255)(image))
     pooled = keras.layers.GlobalAveragePooling2D()(dense)
     model = keras_vit.Model(image, {"dense": dense, "pooled": pooled})
-    model.compile("sgd", {"dense": _loss(), "pooled": "mse"})
+    model.compile("sgd", {"dense": _loss(), "pooled": "mse"}, jit_compile=False)
     y = {"dense": DENSE, "pooled": RNG.normal(size=(5, 3)).astype("float32")}
     weights = np.array([1, 0, 2, 1, 1], "float32")
     given = {"dense": weights, "pooled": weights} if structured else weights
@@ -81,7 +84,7 @@ def test_the_losses_of_fit_and_evaluate_have_one_scale(weights, micro_batches):
     x = RNG.uniform(0, 255, (6, 4, 4, 3)).astype("float32")
     y, weights = RNG.integers(0, 3, (6, 4, 4)), np.array(weights, "float32")
     model = _dense_model()
-    model.compile(keras.optimizers.SGD(0.0), _loss())
+    model.compile(keras.optimizers.SGD(0.0), _loss(), jit_compile=False)
     model.micro_batches = micro_batches
     history = model.fit(x, y, batch_size=2, sample_weight=weights, validation_data=(x, y, weights), verbose=0).history
     assert history["loss"] == pytest.approx(history["val_loss"], rel=1e-5)
@@ -93,7 +96,7 @@ def test_without_weights_of_0_the_loss_is_plain_keras_own():
     model = _dense_model()
     plain = keras.Model(model.input, model.output)
     for one in (model, plain):
-        one.compile("sgd", _loss())
+        one.compile("sgd", _loss(), jit_compile=False)
     measured, expected = (one.evaluate(X, DENSE, batch_size=5, sample_weight=weights, verbose=0) for one in (model, plain))
     assert measured == pytest.approx(expected, rel=1e-5)
 

@@ -17,6 +17,7 @@ No two rows of a run have the same number, over all hosts: the seeds of the augm
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,11 @@ class Source:
     @property
     def size(self) -> int:
         raise NotImplementedError
+
+    @functools.cached_property
+    def traced(self) -> dict[tuple, Any]:
+        """What batches have traced of this source, by what it was traced from."""
+        return {}
 
     def ordered(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
         """One pass of examples, dicts."""
@@ -229,7 +235,7 @@ class Records(Source):
         if not self.class_names:
             raise ValueError(f"{self.name} has no labels to count.")
         counts = np.zeros(len(self.class_names), "int64")
-        labels = self.ordered().map(lambda example: example["label"]).batch(1000)
+        labels = self.ordered().map(_no_autograph(lambda example: example["label"])).batch(1000)
         for batch in labels.as_numpy_iterator():
             counts += np.bincount(batch, minlength=len(counts))
         return counts
@@ -256,7 +262,9 @@ class Records(Source):
     def cached(self) -> "Records":
         """This source with its records in memory, read once."""
         whole = dataclasses.replace(self, excluded={})
-        records = whole._all_keys(tf.data.Dataset.range(len(self.files)), 1).map(lambda file, number, record: record)
+        records = whole._all_keys(tf.data.Dataset.range(len(self.files)), 1).map(
+            _no_autograph(lambda file, number, record: record)
+        )
         return dataclasses.replace(self, memory=tf.constant(list(records.as_numpy_iterator())))
 
     @staticmethod
@@ -273,17 +281,17 @@ class Records(Source):
             records = self._records(path, skip, take)
         else:
             first = tf.constant(_starts([take for _, _, take in self.files]), tf.int64)[i]
-            records = tf.data.Dataset.range(first, first + take).map(lambda n: self.memory[n])
+            records = tf.data.Dataset.range(first, first + take).map(_no_autograph(lambda n: self.memory[n]))
         numbers = tf.data.Dataset.from_tensors(tf.cast(i, tf.int64)).repeat()
         keys = tf.data.Dataset.zip(numbers, tf.data.Dataset.counter(skip), records)
         if not self.excluded:
             return keys
         left_out = tf.ragged.constant([self.excluded.get(path, ()) for path, _, _ in self.files], tf.int64)[i]
-        return keys.filter(lambda file, number, record: tf.reduce_all(number != left_out))
+        return keys.filter(_no_autograph(lambda file, number, record: tf.reduce_all(number != left_out)))
 
     def _all_keys(self, files, parallel):
         """The keys of a dataset of file numbers, `parallel` files at a time; in order unless the dataset's options say otherwise."""
-        return files.interleave(self._keys, cycle_length=parallel, num_parallel_calls=parallel)
+        return files.interleave(_no_autograph(self._keys), cycle_length=parallel, num_parallel_calls=parallel)
 
     def keys(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
         """Every host reads all records and keeps its own."""
@@ -293,6 +301,7 @@ class Records(Source):
         """The keys of these files, pass after pass, from number `start`. Each pass has its own order of files, and a shuffle buffer."""
         size = sum(self.counts[i] for i in files)
 
+        @_no_autograph
         def one_pass(epoch):
             key = fold(seed, epoch)
             order = tf.random.experimental.stateless_shuffle(tf.constant(files), key)
@@ -324,6 +333,7 @@ class Records(Source):
         """Workers take whole files, in a new order for each pass; `start_step` is rounded down to a file."""
         files, size = len(self.files), self.size
 
+        @_no_autograph
         def visit(v):
             i = tf.random.experimental.index_shuffle(v % files, fold(seed, v // files), files - 1)
             return self._keys(i).enumerate(v // files * size + tf.constant(_starts(self.counts), tf.int64)[i])

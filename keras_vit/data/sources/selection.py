@@ -121,7 +121,8 @@ def subset(source: Source, numbers) -> Source:
     numbers = np.asarray(numbers, "int64")
     if isinstance(source, RandomAccess):
         return _picked(source, numbers)
-    return _RecordSubset(**vars(source), numbers=numbers)
+    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(Records)}
+    return _RecordSubset(**fields, numbers=numbers)
 
 
 def _matches(name, names):

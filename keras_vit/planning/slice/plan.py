@@ -169,7 +169,7 @@ def _read(compiled):
         return None
 
 
-def _measured(compiled, optimizer, seconds):
+def measured(compiled, optimizer, seconds):
     """The Compiled of what JAX compiled."""
     program, memory, analysis = _read(compiled), compiled.memory_analysis(), compiled.cost_analysis()
     costs = list(program.costs()) if program else []
@@ -289,7 +289,7 @@ def make_plan(
                 compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             raise _failure(error, place) from None
-        return _measured(compiled, resolved["optimizer"]["name"], time.monotonic() - began)
+        return measured(compiled, resolved["optimizer"]["name"], time.monotonic() - began)
 
     compiled = _remembered(question, compile_step)
     return Plan(place, config.batch_size, resolved["total"], train.size, model_parallel, compiled)

@@ -135,6 +135,7 @@ class InputChecks:
             found = [(images, scale) for images, scale in self._images(x) if _may_be_wrong(images.dtype)]
             return tf.group(*(check for images, scale in found for check in assert_range(images[:_SAMPLE], scale)))
 
+        @tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
         def check(first, batch):
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             if has_pixels:

@@ -45,13 +45,21 @@ class SteppingModel(DescribedModel):
         """Builds metrics and optimizer from the shapes of the data; Keras would read a batch, which fails with several workers."""
         if self._distribute_strategy is not None:
             _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
-        several = len(self.outputs) > 1
-        if iterator is not None and (several or self._distribute_strategy is not None):
+        if iterator is not None:
             data_batch = _tensorflow().local_spec(iterator.data_adapter.get_tf_dataset().element_spec)
-        if several and data_batch is not None:
+        if len(self.outputs) > 1 and data_batch is not None:
             self._symbolic_build(data_batch=data_batch)  # makes the running loss of each output
+        elif self._distribute_strategy is None and data_batch is not None:
+            self._build_metrics(data_batch)
         else:
             super()._maybe_symbolic_build(data_batch=data_batch)
+
+    def _build_metrics(self, batch):
+        """Makes the metrics' variables before a step is traced: a step in which variables are made is traced again, and holds both."""
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+        metrics = self._compile_metrics
+        if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
+            metrics.build(y, self.output)
 
     def make_train_function(self, force=False):
         check_trainable(self, topology_of(self).replicas)
@@ -64,6 +72,8 @@ class SteppingModel(DescribedModel):
         if self.train_function is None or force:
             _tensorflow().check_optimizer(self.optimizer, self.distribute_strategy)
             own = self.has_own("train_step", "compute_metrics")
+            if self.optimizer is not None and not self.has_own("train_step"):
+                self.optimizer.build(self.trainable_variables)  # as in _build_metrics
             self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
         return self.train_function
 

@@ -103,7 +103,7 @@ def train_step(model, batch) -> dict:
         return _gradients(model, *mixed, weights, share_of(_rows(x), weights))
 
     if _compiles_gradients_alone(model):
-        gradients = tf.function(gradients, jit_compile=True)
+        gradients = tf.function(gradients, jit_compile=True, autograph=False)
     summed, logs = gradients()
     _apply(model.optimizer, summed, model.trainable_weights)
     model.after_update()
@@ -206,7 +206,7 @@ def _replica_step(model, step, own_logs):
         return {name: tf.cast(value, "float32") if replicas() > 1 else value for name, value in logs.items()}
 
     if model.jit_compile and not model.run_eagerly and model.distribute_strategy.num_replicas_in_sync == 1:
-        return tf.function(replica_step, jit_compile=True, reduce_retracing=True)
+        return tf.function(replica_step, jit_compile=True, reduce_retracing=True, autograph=False)
     return replica_step
 
 

@@ -116,7 +116,7 @@ def answered(monkeypatch, tmp_path):
         return Lowered()
 
     monkeypatch.setattr(plans, "lowered_step", lowered)
-    monkeypatch.setattr(plans, "_measured", lambda *_: compiled())
+    monkeypatch.setattr(plans, "measured", lambda *_: compiled())
     return asked
 
 
@@ -147,7 +147,7 @@ def test_that_it_does_not_fit_is_remembered_too(answered, monkeypatch):
     def too_large(*_):
         raise DoesNotFit(20 * GIB, 15.75 * GIB)
 
-    monkeypatch.setattr(plans, "_measured", too_large)
+    monkeypatch.setattr(plans, "measured", too_large)
     for _ in range(2):
         with pytest.raises(DoesNotFit, match=r"needs 20.00 GiB of a chip's 15.75 GiB"):
             plans.make_plan(CONFIG, DATASETS, "v5e:4x4")
