@@ -23,16 +23,24 @@ def _seconds(function):
     return time.perf_counter() - began
 
 
-def _products():
-    """{size: function} that multiplies two square float32 matrices and waits for the result."""
+def products(dtype="float32"):
+    """{size: function} that multiplies two square matrices and waits for the result."""
     import tensorflow as tf
 
     def product(n):
-        a = tf.random.normal((n, n))
+        a = tf.cast(tf.random.normal((n, n)), dtype)
         compiled = tf.function(lambda: tf.linalg.matmul(a, a)[0, 0])
         return lambda: compiled().numpy()
 
     return {n: product(n) for n in (1024, 2048, 4096)}
+
+
+def best_product(dtype):
+    """A function that measures the best of `products` in FLOP/s, once each; they are compiled."""
+    made = products(dtype)
+    for function in made.values():
+        function()
+    return lambda: max(2 * n**3 / _seconds(function) for n, function in made.items())
 
 
 def compiled_model(spec, image_size, dtype="float32", micro_batches=1):
@@ -66,9 +74,9 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
     Returns:
         dict: "limit" (FLOP/s), "forward" and "training" (images/s), and their fractions of the limit.
     """
-    products = _products()
+    squares = products()
     forward, train = model_steps(compiled_model(spec, image_size, dtype, micro_batches), batch_size)
-    runs = {**products, "forward": forward, "training": train}
+    runs = {**squares, "forward": forward, "training": train}
     for function in runs.values():  # compile and warm up
         function(), function()
     times = {name: [] for name in runs}
@@ -76,7 +84,7 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
         for name, function in runs.items():
             times[name].append(_seconds(function))
     median = {name: statistics.median(seconds) for name, seconds in times.items()}
-    limit = max(2 * n**3 / median[n] for n in products)
+    limit = max(2 * n**3 / median[n] for n in squares)
     flops = forward_flops(spec, image_size)
     found = {"limit": limit, "forward": batch_size / median["forward"], "training": batch_size / median["training"]}
     found["forward_fraction"] = found["forward"] * flops / limit

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
-DEFINED = re.compile(r"(?:flags\.)?(?:string|integer|boolean|enum)\(\s*\"(\w+)\"")
+DEFINED = re.compile(r"(?:flags\.)?(?:strings?|integer|boolean|enum)\(\s*\"(\w+)\"")
 
 
 def functions_of(text):
@@ -30,10 +30,16 @@ def functions_of(text):
     return dict(zip(parts[1::2], parts[2::2]))
 
 
+def file_of(room, binary):
+    """The file of a binary, or of one that is a package."""
+    file = ROOT / room / f"{binary}.py"
+    return file if file.exists() else ROOT / room / binary / "__main__.py"
+
+
 @functools.cache
 def flags_of(room, binary):
     """The flags that a binary defines, by its own text and trainers/flags.py; "config" for one with a config."""
-    text = (ROOT / room / f"{binary}.py").read_text()
+    text = file_of(room, binary).read_text()
     shared = functions_of((ROOT / "trainers" / "flags.py").read_text())
     used, seen = set(re.findall(r"flags\.(define_\w+)\(", text)), set()
     while used - seen:
@@ -59,7 +65,7 @@ def commands(path):
 @pytest.mark.parametrize("path", [*PAGES, *CONFIGS], ids=lambda path: path.name)
 def test_every_command_has_the_flags_and_config_keys_it_is_given(path):
     for room, binary, arguments in commands(path):
-        assert (ROOT / room / f"{binary}.py").exists(), f"{room}.{binary}"
+        assert file_of(room, binary).exists(), f"{room}.{binary}"
         for no, name in arguments:
             known = flags_of(room, binary)
             assert name.split(".")[0] in known or no + name in known, f"{room}.{binary} has no flag --{no}{name}"

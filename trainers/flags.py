@@ -182,6 +182,12 @@ def string(name, default, help_text, required=False):
     _OURS[name] = required
 
 
+def strings(name, help_text):
+    """Defines a text flag that may be repeated: a list, empty by default."""
+    flags.DEFINE_multi_string(name, [], help_text)
+    _OURS[name] = False
+
+
 def integer(name, default, help_text, lowest=None, highest=None):
     """Defines an integer flag, from `lowest` to `highest`."""
     flags.DEFINE_integer(name, default, help_text, lower_bound=lowest, upper_bound=highest)

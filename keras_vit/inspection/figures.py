@@ -262,6 +262,27 @@ def bars(values: dict, label: str) -> bytes:
     return _png(figure)
 
 
+def grouped_bars(panels: dict, label: str) -> bytes:
+    """Horizontal bars side by side, {title: {group: {name: value}}}, with a colour for each name; the first group is at the top. PNG."""
+    names = list(dict.fromkeys(name for groups in panels.values() for group in groups.values() for name in group))
+    highest = max((value for groups in panels.values() for group in groups.values() for value in group.values()), default=1)
+    rows = max(len(groups) for groups in panels.values())
+    figure = _empty(5.2 * len(panels), 1.2 + 0.16 * (len(names) + 1) * rows)
+    for axes, (title, groups) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
+        for i, name in enumerate(names):
+            places = [row + (i + 0.5) / (len(names) + 1) for row, group in enumerate(groups.values()) if name in group]
+            values = [group[name] for group in groups.values() if name in group]
+            drawn = axes.barh(places, values, 1 / (len(names) + 1), color=_COLOURS[i % len(_COLOURS)], label=name)
+            axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
+        axes.set_yticks([row + 0.5 - 0.5 / (len(names) + 1) for row in range(len(groups))], list(groups), fontsize=8)
+        axes.set(title=title, xlabel=label, xlim=(0, 1.12 * highest), ylim=(max(rows, 1), -0.25))
+        axes.grid(alpha=0.2, axis="x")
+        axes.set_axisbelow(True)
+    if panels and names:
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(names), fontsize=9)
+    return _png(figure)
+
+
 def _pillow(image):
     """An image (h, w, c) of pixels 0..255 in Pillow's form: gray, or the first three channels."""
     matplotlib_or_error()  # which brings Pillow

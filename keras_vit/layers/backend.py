@@ -1,5 +1,6 @@
 """The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU, the fused matrix product, kernels for TPUs."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,13 +38,54 @@ def hashes_masks() -> bool:
     return keras.backend.backend() == "jax"
 
 
-def fuses_gelu_into_products() -> bool:
-    """Whether GELU belongs into `affine`: TensorFlow on a CPU. XLA fuses it by itself, and there layers/gelu.py is better for training."""
-    return keras.backend.backend() == "tensorflow"
+@functools.cache
+def _has_xla():
+    """Whether this TensorFlow compiles for this machine's CPU; some builds lack it."""
+    import tensorflow as tf
+
+    try:
+        with tf.init_scope(), tf.device("CPU:0"):
+            return float(tf.function(lambda x: x + 1.0, jit_compile=True)(tf.zeros(()))) == 1.0
+    except tf.errors.OpError:
+        return False
+
+
+def compiles_parts() -> bool:
+    """Whether `one_pass` is worth it: on TensorFlow with nothing but CPUs. TPUs' whole program is compiled, as on JAX."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+    return not on_tpu and not tf.config.list_physical_devices("GPU") and _has_xla()
+
+
+def one_pass(function: Callable) -> Callable:
+    """`function` of tensors, compiled by XLA alone on TensorFlow: a chain of operations on single elements goes through memory once, not once each."""
+    import tensorflow as tf
+
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def as_matrix(x):
+    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is between; x elsewhere."""
+    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2:
+        return x
+    return ops.reshape(x, (-1, x.shape[-1]))
+
+
+def as_tokens(y, x):
+    """What became of as_matrix(x), (b*n, d), as (b, n, d) again."""
+    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2:
+        return y
+    import tensorflow as tf
+
+    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
+    return tf.reshape(y, (*sizes, y.shape[-1]))
 
 
 def affine(x, kernel, bias=None, activation=None):
-    """activation(x kernel + bias): (b, n, c), (c, d), (d,) -> (b, n, d).
+    """activation(x kernel + bias): (b, n, c) or (b*n, c), (c, d), (d,) -> (b, n, d) or (b*n, d).
 
     TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which `keras.ops`
     does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself.
@@ -54,11 +96,10 @@ def affine(x, kernel, bias=None, activation=None):
         return y if activation is None else activation(y)
     import tensorflow as tf
 
-    y = tf.matmul(tf.reshape(x, (-1, x.shape[-1])), kernel)  # (b, n, c) -> (b*n, d)
+    y = tf.matmul(as_matrix(x), kernel)  # (b, n, c) -> (b*n, d)
     y = y if bias is None else tf.nn.bias_add(y, bias)
     y = y if activation is None else activation(y)
-    sizes = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
-    return tf.reshape(y, (*sizes, y.shape[-1]))  # (b*n, d) -> (b, n, d)
+    return as_tokens(y, x)
 
 
 def fused_batch_normalization(x, gamma, beta, epsilon):

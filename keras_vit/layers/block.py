@@ -8,7 +8,7 @@ from keras_vit.layers.arguments import flag, integer, number, rate
 from keras_vit.layers.attention import MultiHeadSelfAttention, check_positions
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dropout import DropPath
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock, check_gelu, check_mlp
 from keras_vit.layers.patches import pair
 from keras_vit.layers.registration import serializable
@@ -130,9 +130,9 @@ class TransformerBlock(ComposedLayer):
             name="attention",
         )
         self.mlp = MlpBlock(self.mlp_dim, self.gelu, self.dropout, self.mlp_form, dtype=policy, name="mlp")
-        self.attention_norm = LayerNorm(epsilon=self.epsilon, dtype=policy, name="attention_norm")
+        self.attention_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
         self.attention_scale = self._make_scale("attention_scale", input_shape)
-        self.mlp_norm = LayerNorm(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
         self.mlp_scale = self._make_scale("mlp_scale", input_shape)
         # Initial values and seeds are sampled in this order.
         for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
@@ -161,14 +161,14 @@ class TransformerBlock(ComposedLayer):
     def _add_attention(self, x, seed, training, **masks):
         """The first residual line: (b, n, d) -> (b, n, d)."""
         inner, path = branch_seeds(seed)
-        x, y = self.attention_norm.fork(x)
+        x, y = self.attention_norm.fork(x, training)
         y = self.attention.call(y, **masks, training=training, seed=inner)
         return x + self.skip(self.attention_scale(y), training=training, seed=path)
 
     def _add_mlp(self, x, seed, training):
         """The second residual line: (b, n, d) -> (b, n, d)."""
         inner, path = branch_seeds(None if seed is None else fold_in(seed, 7))
-        x, y = self.mlp_norm.fork(x)
+        x, y = self.mlp_norm.fork(x, training)
         y = self.mlp(y, training=training, seed=inner)
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 

@@ -1,17 +1,16 @@
 """The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv 2002.05202)."""
 
-import functools
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer, rate
-from keras_vit.layers.backend import fuses_gelu_into_products
+from keras_vit.layers.backend import as_matrix, as_tokens
 from keras_vit.layers.composed import ComposedLayer
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.gelu import gelu_with_slope
+from keras_vit.layers.gelu import gelu_in_training
 from keras_vit.layers.registration import serializable
 from keras_vit.layers.seeds import fold_in
 
@@ -57,12 +56,7 @@ class MlpBlock(ComposedLayer):
 
     def build(self, input_shape):
         init = {"bias_initializer": keras.initializers.RandomNormal(stddev=1e-6), "dtype": self.dtype_policy}
-        if self.form == "swiglu":
-            self.hidden = Dense(2 * self.mlp_dim, name="hidden", **init)
-        else:
-            gelu = functools.partial(keras.activations.gelu, approximate=self.gelu == "tanh")
-            activation = gelu if fuses_gelu_into_products() else None
-            self.hidden = Dense(self.mlp_dim, activation=activation, name="hidden", **init)
+        self.hidden = Dense((2 if self.form == "swiglu" else 1) * self.mlp_dim, name="hidden", **init)
         self.hidden.build(input_shape)
         self.out = Dense(input_shape[-1], name="out", **init)
         self.out.build((*input_shape[:-1], self.mlp_dim))
@@ -72,18 +66,16 @@ class MlpBlock(ComposedLayer):
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        x = self._activated(self.hidden(x), training)
-        x = self.hidden_dropout(x, training=training, seed=None if seed is None else fold_in(seed, 1))
-        return self.out_dropout(self.out(x), training=training, seed=seed)
+        y = self._activated(self.hidden(as_matrix(x)), training)
+        y = self.hidden_dropout(y, training=training, seed=None if seed is None else fold_in(seed, 1))
+        return as_tokens(self.out_dropout(self.out(y), training=training, seed=seed), x)
 
     def _activated(self, x, training):
-        """What the hidden dropout is given, (b, n, mlp_dim), of what the first dense layer returns."""
+        """What the hidden dropout is given, (..., mlp_dim), of what the first dense layer returns."""
         if self.form == "swiglu":
-            gate, x = ops.split(x, 2, axis=-1)  # (b, n, mlp_dim) each
+            gate, x = ops.split(x, 2, axis=-1)  # (..., mlp_dim) each
             return ops.silu(gate) * x
-        if fuses_gelu_into_products():
-            return x
-        return (gelu_with_slope if training else ops.gelu)(x, approximate=self.gelu == "tanh")
+        return (gelu_in_training if training else ops.gelu)(x, approximate=self.gelu == "tanh")
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

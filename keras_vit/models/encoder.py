@@ -10,7 +10,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.layers.attention import POSITIONS
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.patches import grid_size
 from keras_vit.layers.positions import KINDS
 from keras_vit.models.checks import blocks_to_remat, float_policy
@@ -183,4 +183,4 @@ def encode_with_sizes(
     sizes = None if spec.token_merging is None else sizes
     if spec.fc_norm:
         return x, sizes
-    return LayerNorm(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x), sizes
+    return LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x), sizes

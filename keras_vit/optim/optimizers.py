@@ -23,6 +23,7 @@ from keras.optimizers.schedules import LearningRateSchedule
 from keras_vit.distribution.reduction import all_reduce
 from keras_vit.layers.dense import LORA_WEIGHTS
 from keras_vit.layers.registration import serializable
+from keras_vit.optim.one_pass import apply_adam, has_adam
 
 KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
 
@@ -200,6 +201,16 @@ class AdamW(DecoupledWeightDecay):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
+
+    def update_step(self, gradient, variable, learning_rate):
+        i = self._get_variable_index(variable)
+        if not has_adam() or self._rests[i] or type(self).step is not AdamW.step:
+            return super().update_step(gradient, variable, learning_rate)
+        lr = ops.cast(learning_rate * self._multipliers[i], variable.dtype)
+        m, v = (slot[i] for slot in self._slots)
+        if self._decays[i]:
+            self.assign_sub(variable, lr * self.decay_now(variable.dtype) * variable)
+        apply_adam(variable, m, v, gradient, lr, self.beta_1, self.beta_2, self.epsilon, self.iterations + 1)
 
     def step(self, gradient: Any, m: Any, v: Any) -> Any:
         t = ops.cast(self.iterations + 1, gradient.dtype)

@@ -19,6 +19,7 @@ _SCALE = ("Mul", ("Reciprocal", ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTRED
 _SHIFT = ("Mul", ("Neg", _MEAN), _SCALE)
 _NORMALISED = ("Add", ("Mul", "x", _SCALE), _SHIFT)
 _NORMALISATIONS = (
+    ("Add", ("Mul", _CENTRED, _SCALE), "beta"),
     ("Add", ("Mul", "x", _SCALE), ("Add", _SHIFT, "beta")),
     ("Add", ("Mul", "x", _SCALE), ("Sub", "beta", ("Mul", _MEAN, _SCALE))),
     _NORMALISED,

@@ -10,7 +10,7 @@ from interpreters import Interpreter
 from keras import ops
 
 import keras_vit
-from keras_vit.layers.gelu import gelu_slope, gelu_with_slope
+from keras_vit.layers.gelu import gelu_in_training, gelu_slope, gelu_with_slope
 
 FORMS = pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
 X = np.concatenate([np.linspace(-9, 9, 721), [-40.0, 40.0]]).astype("float32")
@@ -87,3 +87,45 @@ def test_a_model_on_jax_has_the_gradients_of_plain_gelu():
                 np.testing.assert_allclose(
                     one, two, atol=1e-5 * max(np.abs(two).max(), 0.1)
                 )  # biases of keys have none but rounding
+
+
+@FORMS
+@pytest.mark.parametrize("dtype, atol", [("float32", 1e-5), ("float64", 1e-8), ("bfloat16", 0.04)])
+def test_in_training_values_and_gradients_are_those_of_gelu(approximate, dtype, atol):
+    upstream = tf.constant(np.random.default_rng(1).normal(size=X.shape), dtype)
+    results = []
+    for function in (gelu_in_training, ops.gelu):
+        x = tf.constant(X, dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x, approximate=approximate)
+        gradient = tape.gradient(y, x, upstream)
+        assert y.dtype == gradient.dtype == x.dtype
+        results.append([tf.cast(t, "float64").numpy() for t in (y, gradient)])
+    for found, expected in zip(*results):
+        np.testing.assert_allclose(found, expected, atol=atol)
+
+
+def test_a_block_trains_as_with_plain_gelu_also_when_it_is_recomputed(monkeypatch):
+    """Gradients of a small model, dropout and batches of an unknown size included."""
+    from keras_vit.layers import mlp
+
+    def gradients(remat):
+        keras.utils.set_random_seed(0)
+        sizes = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32, "classes": 3, "dropout": 0.2, "remat": remat}
+        model = keras_vit.ViT("Ti/4", image_size=8, **sizes)
+        model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
+
+        @tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 3))])
+        def step(images):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(images, training=True) ** 2)
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        return step(tf.constant(np.random.default_rng(0).uniform(0, 255, (4, 8, 8, 3)), "float32"))
+
+    ours = [gradients(remat) for remat in (False, True)]
+    monkeypatch.setattr(mlp, "gelu_in_training", ops.gelu)
+    for remat, found in zip((False, True), ours):
+        for one, two in zip(found, gradients(remat), strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-4 * max(np.abs(two).max(), 0.1))

@@ -81,7 +81,7 @@ def test_blocks_are_equal_to_the_papers_algorithm_in_numpy(tiny, options):
         for block, (tokens, counts) in zip(blocks, steps[1:]):
             x, sizes = block_by_hand(block, x, sizes)
             np.testing.assert_array_equal(counts[image], sizes)
-            np.testing.assert_allclose(tokens[image], x, atol=1e-5, rtol=1e-5)
+            np.testing.assert_allclose(tokens[image], x, atol=3e-5, rtol=1e-5)
         assert sizes.sum() == 24 + prefix and len(x) == 24 + prefix - 15
         np.testing.assert_array_equal(sizes[:prefix], 1)
 

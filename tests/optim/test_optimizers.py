@@ -6,6 +6,7 @@ import pytest
 from small_models import dense_on_images
 from trajectories import RATES, gradients, rate, run, variables
 
+from keras_vit.optim import optimizers
 from keras_vit.optim.optimizers import layer_depth, layer_multipliers
 from keras_vit.training import AdamW, Momentum, WarmupSchedule
 
@@ -143,3 +144,21 @@ def test_rates_outside_their_range_are_refused():
 def test_keras_list_of_what_not_to_decay_is_refused():
     with pytest.raises(ValueError, match="decays kernels only.*write decay=0"):
         AdamW(0.1, decay=0.1).exclude_from_weight_decay(var_names=["bias"])
+
+
+def test_adamw_in_one_operation_is_adamw_step_by_step(monkeypatch):
+    """With layer decay and weight decay; a class that changes `step` goes without the operation."""
+    results = []
+    for one_operation in (True, False):
+        monkeypatch.setattr(optimizers, "has_adam", lambda one_operation=one_operation: one_operation)
+        results.append(run(AdamW(RATES, epsilon=0.01, decay=0.1, layer_decay=0.7)))
+    for ours, theirs in zip(*results):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+
+    class Still(AdamW):
+        def step(self, gradient, m, v):
+            return 0.0 * gradient
+
+    monkeypatch.setattr(optimizers, "has_adam", lambda: True)
+    for ours, theirs in zip(run(Still(RATES)), variables()):
+        np.testing.assert_array_equal(ours, theirs)

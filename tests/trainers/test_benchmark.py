@@ -11,7 +11,7 @@ import types
 import pytest
 
 import keras_vit
-from benchmarks import cheaper, input, ops, scaling
+from benchmarks import cheaper, input, ops, scaling, where
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -109,10 +109,53 @@ def test_every_point_of_the_sweeps_is_a_model(without_values):
 
 def test_what_the_benchmarks_import_is_there():
     """Most of it is imported within functions, which no test runs."""
-    for path in pathlib.Path(cheaper.__file__).parent.glob("*.py"):
+    for path in pathlib.Path(cheaper.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("keras_vit", "benchmarks"):
                 module = importlib.import_module(node.module)
                 for alias in node.names:
                     found = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
                     assert found, f"{path.name}: {node.module} has no {alias.name}"
+
+
+def test_every_kind_of_operation_is_found_by_its_name():
+    """Names as TensorFlow's profiler has them."""
+    named = {
+        "vit_1/block_00_1/mlp_1/Gelu/mul_1:_MklNativeFusedMatMul": "products of dense layers and patches",
+        "StatefulPartitionedCall/gradient_tape/vit_1/patch_encoder_1/convolution/Conv2DBackpropFilter:_MklNativeConv2DBackpropFilter": "products of dense layers and patches",
+        "vit_1/block_00_1/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul:_MklBatchMatMulV2": "products of attention",
+        "StatefulPartitionedCall/gradient_tape/vit_1/block_11_1/mul_1:Mul": "softmax",
+        "StatefulPartitionedCall/gradient_tape/vit_1/block_11_1/mul/Mul:Mul": "the rest",
+        "vit_1/block_00_1/Softmax:_MklSoftmax": "softmax",
+        "vit_1/block_00_1/mlp_norm_1/Rsqrt:Rsqrt": "layer normalisation",
+        "StatefulPartitionedCall/norm_gradient_3/mul_2:Mul": "layer normalisation",
+        "vit_1/normalization_1/sub:Sub": "the rest",
+        "CpuExecutable::ExecuteAsyncOnStream": "compiled by XLA: GELU and layer normalisation",
+        "StatefulPartitionedCall/adamw/ResourceApplyAdam_7:ResourceApplyAdam": "optimizer",
+        "StatefulPartitionedCall/gradient_tape/vit_1/head_1/BiasAdd/BiasAddGrad:BiasAddGrad": "gradients of biases",
+        "StatefulPartitionedCall/vit_1/block_00_1/transpose_3:_MklTranspose": "copies of heads",
+        "StatefulPartitionedCall/AddN_3:AddN": "sums",
+    }
+    assert {name: where.kind_of(name) for name in named} == named
+
+
+def test_shares_are_of_the_medians_over_steps():
+    steps = [{"a:Softmax": 1.0, "b:AddN": 3.0}, {"a:Softmax": 1.0, "b:AddN": 3.0}, {"a:Softmax": 9.0, "b:AddN": 3.0}]
+    found = where.shares(steps)
+    assert found == {"sums": 0.75, "softmax": 0.25}
+    table = where.markdown({"float32, forward": found}, {"float32, forward": "5 ms, 0.90"}).splitlines()
+    assert table[0] == "|  | float32, forward |" and table[2:5] == [
+        "| whole, of the products' rate | 5 ms, 0.90 |",
+        "| sums | 75.0 |",
+        "| softmax | 25.0 |",
+    ]
+
+
+def test_a_trace_has_the_operations_of_a_step():
+    import tensorflow as tf
+
+    product = tf.function(lambda x: tf.linalg.matmul(x, x, name="squared"))
+    x = tf.random.normal((256, 256))
+    product(x)
+    names = where.traced(lambda: product(x))
+    assert any(where.kind_of(name) == "products of dense layers and patches" for name in names) and min(names.values()) >= 0

@@ -1,0 +1,68 @@
+"""Our models and KerasHub's in TensorFlow, and TensorFlow's matrix products, which both are measured by."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def threads(count):
+    """Sets the number of threads, of an operation and of operations at a time, before TensorFlow has started any; returns how many there are."""
+    if tf.config.threading.get_intra_op_parallelism_threads() != count:
+        tf.config.threading.set_intra_op_parallelism_threads(count)
+        tf.config.threading.set_inter_op_parallelism_threads(count)
+    return tf.config.threading.get_intra_op_parallelism_threads()
+
+
+def _ours(sizes, dtype):
+    from keras_vit import models
+    from keras_vit.training import AdamW, SoftmaxCrossEntropy
+
+    spec = models.make_spec(sizes["variant"])
+    model = models.build(spec, image_size=sizes["image_size"], classes=sizes["classes"], dtype=dtype)
+    model.compile(AdamW(1e-4, decay=0.1), SoftmaxCrossEntropy(), jit_compile=False)
+    return model
+
+
+def _kerashub(sizes, dtype):
+    import keras_hub
+
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(sizes["image_size"], sizes["image_size"], 3),
+        patch_size=sizes["patch_size"],
+        num_layers=sizes["depth"],
+        num_heads=sizes["heads"],
+        hidden_dim=sizes["width"],
+        mlp_dim=sizes["mlp_dim"],
+        dtype=dtype,
+    )
+    model = keras_hub.models.ViTImageClassifier(backbone, sizes["classes"], head_dtype=dtype)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-4, weight_decay=0.1), loss, jit_compile=False)
+    return model
+
+
+def build(library, sizes, batch, dtype):
+    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random images.
+
+    Of "products" the functions are {"1024": ...}, and the parameters 0.
+    """
+    if library == "products":
+        from benchmarks.model import products
+
+        return 0, {str(n): product for n, product in products(dtype).items()}
+    policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
+    model = {"ours": _ours, "kerashub": _kerashub}[library](sizes, policy)
+    size = sizes["image_size"]
+    images = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype="uint8")
+    images = tf.constant(images if library == "ours" else images / np.float32(255))
+    labels = tf.zeros((batch,), tf.int32)
+    compiled = tf.function(lambda: model(images, training=False))
+    steps = {}
+
+    def train():
+        if not steps:  # the optimizer's variables count in the memory of training alone
+            model.make_train_function()
+            steps["batches"] = iter(tf.data.Dataset.from_tensors((images, labels)).repeat())
+        float(model.train_function(steps["batches"])["loss"])
+
+    return model.count_params(), {"forward": lambda: compiled().numpy(), "training": train}

@@ -1,0 +1,78 @@
+"""timm's and transformers' models in PyTorch, with the attention and the AdamW that are fastest there on a CPU."""
+
+import torch
+
+
+def threads(count):
+    """Sets the number of threads, and returns how many there are."""
+    torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def _timm(sizes):
+    import timm
+
+    return timm.models.VisionTransformer(
+        img_size=sizes["image_size"],
+        patch_size=sizes["patch_size"],
+        embed_dim=sizes["width"],
+        depth=sizes["depth"],
+        num_heads=sizes["heads"],
+        mlp_ratio=sizes["mlp_dim"] / sizes["width"],
+        num_classes=sizes["classes"],
+    )
+
+
+class _Logits(torch.nn.Module):
+    """A model of transformers that returns its logits alone."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        return self.model(images).logits
+
+
+def _transformers(sizes):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        image_size=sizes["image_size"],
+        patch_size=sizes["patch_size"],
+        hidden_size=sizes["width"],
+        num_hidden_layers=sizes["depth"],
+        num_attention_heads=sizes["heads"],
+        intermediate_size=sizes["mlp_dim"],
+        num_labels=sizes["classes"],
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return _Logits(ViTForImageClassification(config))
+
+
+def build(library, sizes, batch, dtype):
+    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random images."""
+    model = {"timm": _timm, "transformers": _transformers}[library](sizes)
+    images = torch.randn(batch, 3, sizes["image_size"], sizes["image_size"])
+    labels = torch.zeros(batch, dtype=torch.long)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+
+    def logits():
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            return model(images)
+
+    def forward():
+        model.eval()
+        with torch.inference_mode():
+            float(logits()[0, 0])
+
+    def train():
+        model.train()
+        loss = torch.nn.functional.cross_entropy(logits().float(), labels)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        float(loss)
+
+    return sum(p.numel() for p in model.parameters()), {"forward": forward, "training": train}

@@ -1,0 +1,137 @@
+"""One case measured: every peer builds the same model in a process of its own, and all take turns with plain matrix products."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+from benchmarks.peers.peer import Peer, Refused
+
+OWN = "ours"
+PASSES = ("forward", "training")
+_TURN = 0.5  # seconds that a turn should take at least: short steps are repeated
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is computed: a variant at 224 pixels with 1000 classes, a batch, and the dtype of the products. A batch of one is not trained with."""
+
+    variant: str
+    batch: int
+    dtype: str
+
+    @property
+    def passes(self):
+        return PASSES if self.batch > 1 else PASSES[:1]
+
+    def __str__(self):
+        return f"{self.variant}, batch {self.batch}, {self.dtype}"
+
+
+@dataclasses.dataclass
+class Measured:
+    """What was found in a case.
+
+    Attributes:
+        case: the case.
+        flops: of one image's forward pass; training counts as three of them.
+        limits: {pass: FLOP/s of the best matrix product in the case's dtype, one per round}.
+        seconds: {peer: {pass: seconds of a step, one per round}}.
+        mebibytes: {peer: {pass: the most resident memory of the process so far}}.
+        refused: {peer: why it did not do the case, or a pass of it}.
+        peers: {peer: its versions and threads}.
+    """
+
+    case: Case
+    flops: int
+    limits: dict = dataclasses.field(default_factory=dict)
+    seconds: dict = dataclasses.field(default_factory=dict)
+    mebibytes: dict = dataclasses.field(default_factory=dict)
+    refused: dict = dataclasses.field(default_factory=dict)
+    peers: dict = dataclasses.field(default_factory=dict)
+
+
+def sizes_of(variant: str, image_size: int = 224, classes: int = 1000) -> tuple[dict, int, int]:
+    """(what a peer is told of the model, its number of parameters, the operations of one image's forward pass)."""
+    from keras_vit.models import make_spec
+    from keras_vit.planning import counting
+
+    spec = make_spec(variant)
+    rows = counting.layer_counts(spec, image_size, classes)
+    sizes = {name: getattr(spec, name) for name in ("width", "depth", "heads", "mlp_dim")}
+    sizes |= {"variant": variant, "patch_size": int(variant.partition("/")[2]), "image_size": image_size, "classes": classes}
+    return sizes, counting.parameters(rows), counting.flops(rows)
+
+
+def _built(peer, sizes, case, expected):
+    """What the peer says of itself, after it has built the model.
+
+    Raises:
+        Refused: also if the model has another number of parameters than `expected`, or None for any.
+    """
+    answer = peer.ask("build", sizes=sizes, batch=case.batch, dtype=case.dtype)
+    if expected is not None and answer["parameters"] != expected:
+        raise Refused(f"its model has {answer['parameters']:,} parameters, not {expected:,}: it is another one")
+    return f"{answer['versions']}, {answer['threads']} threads"
+
+
+def _limit(products):
+    """FLOP/s of the best product of each size's turn."""
+    return max(2 * int(n) ** 3 / products.ask(n, calls=1)["seconds"] for n in ("1024", "2048", "4096"))
+
+
+def _turns(peers, name, repeats, found, limits, tell):
+    """Measures one pass, round by round. A peer that cannot do it is noted, and left out from there."""
+    calls = 1
+    for i in range(-1, repeats):  # the first round compiles
+        limit = limits()
+        for who, peer in list(peers.items()):
+            try:
+                answer = peer.ask(name, calls=calls)
+            except Refused as error:
+                found.refused[who] = f"{name}: {error}"
+                peers.pop(who)
+                found.seconds.get(who, {}).pop(name, None)
+                continue
+            if i >= 0:
+                found.seconds.setdefault(who, {}).setdefault(name, []).append(answer["seconds"])
+                found.mebibytes.setdefault(who, {})[name] = answer["mebibytes"]
+        if i < 0 and peers:
+            calls = max(1, round(_TURN / next(iter(peers.values())).ask(name, calls=1)["seconds"]))
+        elif peers:
+            found.limits.setdefault(name, []).append(limit)
+            told = ", ".join(f"{who} {found.case.batch / found.seconds[who][name][-1]:.2f}" for who in peers)
+            tell(f"  {name}, round {i + 1}: {told} images/s; products {limit / 1e9:.0f} GFLOP/s")
+
+
+def measure(
+    case: Case, pythons: dict[str, str], threads: int, repeats: int, tell: Callable[[str], None], start: Callable = Peer
+) -> Measured:
+    """All peers in turns, over `repeats` rounds of each pass.
+
+    Args:
+        case: the case.
+        pythons: {library: interpreter}, with OWN among them, whose interpreter also computes the products.
+        threads: of each peer.
+        repeats: rounds.
+        tell: is given a line of progress.
+        start: makes a peer: a context manager with `ask`.
+    """
+    sizes, parameters, flops = sizes_of(case.variant)
+    found = Measured(case, flops)
+    with contextlib.ExitStack() as stack:
+        products = stack.enter_context(start("products", pythons[OWN], threads))
+        products.ask("build", sizes=sizes, batch=case.batch, dtype=case.dtype)
+        peers = {}
+        for who, python in pythons.items():
+            peer = stack.enter_context(start(who, python, threads))
+            try:
+                found.peers[who] = _built(peer, sizes, case, parameters)
+            except Refused as error:
+                found.refused[who] = str(error)
+                tell(f"  {who} is left out: {error}")
+                continue
+            peers[who] = peer
+            tell(f"  {who}: {found.peers[who]}")
+        for name in case.passes:
+            _turns(peers, name, repeats, found, lambda: _limit(products), tell)
+    return found

@@ -1,0 +1,204 @@
+"""benchmarks.peers: what becomes of times, and what is said of peers that do not take part."""
+
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import __main__ as command
+from benchmarks.peers.measure import Case, Measured, measure, sizes_of
+from benchmarks.peers.peer import Peer, Refused
+from benchmarks.peers.program import LIBRARIES
+from benchmarks.peers.table import fraction, groups, markdown, ratio, speed
+
+B16 = 86_567_656  # parameters of ViT-B/16 with 1000 classes: timm's and Hugging Face's model cards
+
+
+@pytest.fixture
+def found():
+    """Three rounds; in the second the machine was half as fast, in the third another program hit the peer alone."""
+    case = Case("B/16", 8, "float32")
+    made = Measured(case, flops=10**9)
+    made.limits = {"forward": [40e9, 20e9, 40e9], "training": [40e9, 40e9, 40e9]}
+    made.seconds = {"ours": {"forward": [0.25, 0.5, 0.25], "training": [1.0, 1.0, 1.0]}, "timm": {"forward": [0.5, 1.0, 4.0]}}
+    made.mebibytes = {"ours": {"forward": 512.0, "training": 2048.0}, "timm": {"forward": 1024.0}}
+    made.peers = {"ours": "keras 3, 2 threads", "timm": "timm 1, 2 threads"}
+    made.refused = {"timm": "training: RuntimeError: no memory"}
+    return made
+
+
+def test_ratios_and_fractions_are_medians_over_rounds(found):
+    assert ratio(found, "timm", "forward") == 2.0
+    assert fraction(found, "ours", "forward") == pytest.approx(8e9 / 0.25 / 40e9)
+    assert fraction(found, "ours", "training") == pytest.approx(3 * 8e9 / 40e9)
+    assert speed(found, "ours", "forward") == 32
+
+
+def test_the_table_has_a_row_for_each_pass_and_says_what_was_not_run(found):
+    table, notes = markdown([found], ["ours", "timm"]).split("\n\n")
+    head, _, forward, training = (line.strip("| ").split(" | ") for line in table.splitlines())
+    assert head == [
+        "ours: images/s, of the products' rate",
+        "timm: images/s, ours over it",
+        "GFLOP/s of products",
+        "GiB: ours, timm",
+    ]
+    assert forward == ["B/16, batch 8, float32, forward", "32, 0.80", "8, 2.00", "40", "0.50, 1.00"]
+    assert training == ["B/16, batch 8, float32, training", "8, 0.60", "not run", "40", "2.00, -"]
+    assert notes.splitlines() == [
+        "- ours: keras 3, 2 threads",
+        "- timm: timm 1, 2 threads",
+        "- B/16, batch 8, float32: timm was not run: training: RuntimeError: no memory.",
+    ]
+
+
+def test_the_picture_shows_the_fractions(found):
+    assert groups([found], "forward")["B/16, batch 8, float32"] == pytest.approx({"ours": 0.8, "timm": 0.4})
+    assert list(groups([found], "training")["B/16, batch 8, float32"]) == ["ours"]
+    assert command.draw([found]).startswith(b"\x89PNG")
+
+
+def test_a_batch_of_one_is_not_trained_with():
+    assert Case("B/16", 1, "float32").passes == ("forward",)
+    assert Case("B/16", 8, "float32").passes == ("forward", "training")
+
+
+def test_cases_and_peers_are_read_or_refused(tmp_path):
+    assert command.read_cases("B/16:8,Ti/16:1", "float32,bfloat16") == [
+        Case(variant, batch, dtype) for variant, batch in (("B/16", 8), ("Ti/16", 1)) for dtype in ("float32", "bfloat16")
+    ]
+    for cases, dtypes in (("B/16", "float32"), ("B/16:0", "float32"), ("B/16:x", "float32"), ("B/16:8", "float64")):
+        with pytest.raises(ValueError, match=r"expects VARIANT:BATCH|Valid: float32, bfloat16"):
+            command.read_cases(cases, dtypes)
+    assert command.read_peers([f"timm:{sys.executable}"]) == {"ours": sys.executable, "timm": sys.executable}
+    for peer in ("torchvision:/usr/bin/python3", f"timm:{tmp_path}/none", "timm", "ours:/usr/bin/python3"):
+        with pytest.raises(ValueError, match=r"Valid: kerashub, timm, transformers|is no program"):
+            command.read_peers([peer])
+
+
+def test_the_model_that_peers_must_build_is_the_paper_s():
+    sizes, parameters, flops = sizes_of("B/16")
+    assert parameters == B16 and round(flops / 1e9, 1) == 35.1
+    assert {name: sizes[name] for name in ("width", "depth", "heads", "mlp_dim", "patch_size")} == {
+        "width": 768,
+        "depth": 12,
+        "heads": 12,
+        "mlp_dim": 3072,
+        "patch_size": 16,
+    }
+
+
+class Pretender:
+    """In the place of a process: each call takes 0.1 s, and `faults` says which library fails at what."""
+
+    faults = {"timm": ("build", 5), "transformers": ("training", None), "kerashub": ("build", None)}
+
+    def __init__(self, library, python, threads):
+        self.library, self.asked = library, []
+
+    def ask(self, do, **arguments):
+        self.asked.append((do, arguments))
+        at, parameters = self.faults.get(self.library, (None, None))
+        if do == at and parameters is None:
+            raise Refused("it cannot")
+        if do == "build":
+            return {"parameters": parameters or B16, "versions": f"{self.library} 1", "threads": 2}
+        return {"seconds": 0.1, "mebibytes": 100.0}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_a_peer_that_fails_or_has_another_model_is_named_and_the_others_go_on():
+    told = []
+    pythons = dict.fromkeys(("ours", "timm", "transformers", "kerashub"), "python")
+    found = measure(Case("B/16", 8, "float32"), pythons, 2, 3, told.append, start=Pretender)
+    assert found.refused == {
+        "timm": "its model has 5 parameters, not 86,567,656: it is another one",
+        "kerashub": "it cannot",
+        "transformers": "training: it cannot",
+    }
+    assert found.seconds == {
+        "ours": {"forward": [0.1] * 3, "training": [0.1] * 3},
+        "transformers": {"forward": [0.1] * 3},
+    }
+    assert found.limits["forward"] == pytest.approx([2 * 4096**3 / 0.1] * 3)
+    assert "timm is left out" in "".join(told) and sum("round" in line for line in told) == 6
+
+
+# A library that is no library: it does as it is asked, without computing.
+FAKE = """
+import time
+def threads(count):
+    return count
+def build(library, sizes, batch, dtype):
+    print("noise on the standard output")
+    def fail():
+        raise RuntimeError("two\\nlines")
+    def end():
+        import os; os._exit(3)
+    return sizes["width"], {"forward": lambda: time.sleep(0.01), "training": fail, "end": end}
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Makes a peer whose program is the real one, with a library that computes nothing."""
+    script = (
+        "import sys, types; from benchmarks.peers import program\n"
+        f"module = types.ModuleType('fake'); exec({FAKE!r}, module.__dict__)\n"
+        "sys.modules['benchmarks.peers.fake'] = module\n"
+        "program.LIBRARIES['fake'] = ('fake', ('no-such-distribution',))\n"
+        "program.main('fake', 2)\n"
+    )
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\nexec({script!r})\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.processes
+def test_a_process_builds_runs_fails_and_ends(fake):
+    with Peer("fake", fake, 2) as peer:
+        answer = peer.ask("build", sizes={"width": 7}, batch=1, dtype="float32")
+        assert answer == {"parameters": 7, "versions": "", "threads": 2}
+        answer = peer.ask("forward", calls=3)
+        assert 0.01 <= answer["seconds"] < 1 and answer["mebibytes"] > 1
+        with pytest.raises(Refused, match="^RuntimeError: two$"):
+            peer.ask("training", calls=1)
+        assert peer.ask("forward", calls=1)["seconds"] < 1  # an error is not the end
+        with pytest.raises(Refused, match="ended with code 3"):
+            peer.ask("end", calls=1)
+
+
+@pytest.mark.processes
+def test_an_environment_without_the_library_is_said_in_its_words():
+    with Peer("timm", sys.executable, 1) as peer, pytest.raises(Refused, match="ModuleNotFoundError: No module named 'torch'"):
+        peer.ask("build", sizes=sizes_of("Ti/16")[0], batch=1, dtype="float32")
+
+
+@pytest.mark.processes
+def test_this_package_alone_in_one_small_case(tmp_path, monkeypatch, capsys):
+    """The command, with a model as small as a variant can be."""
+    import types
+
+    values = types.SimpleNamespace(peer=[], cases="Ti/32:2", dtypes="float32", repeats=1, threads=1, output=str(tmp_path / "out"))
+    monkeypatch.setattr(command.flags, "FLAGS", values)
+    command.main()
+    (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert result["refused"] == {} and np.shape(result["seconds"]["ours"]["training"]) == (1,)
+    assert result["mebibytes"]["ours"]["training"] > result["mebibytes"]["ours"]["forward"] > 100
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert re.search(r"\| Ti/32, batch 2, float32, training \| [\d.]+, 0\.\d\d \|", table) and table in capsys.readouterr().out
+    assert (tmp_path / "out" / "peers.png").exists()
+
+
+def test_every_library_has_its_module():
+    folder = pathlib.Path(command.__file__).parent
+    assert all((folder / f"{module}.py").exists() for module, _ in LIBRARIES.values())
