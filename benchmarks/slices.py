@@ -48,21 +48,16 @@ def lower_keras_hub(where, depth, dropout, batch_size):
     parallel = keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False)
     # Its learning rate is a variable with a value.
     optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0)
-    with keras.StatelessScope():
-        sizes = {"patch_size": 16, "num_layers": depth, "num_heads": HEADS, "hidden_dim": WIDTH, "mlp_dim": MLP}
-        options = {"dropout_rate": dropout, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6, "dtype": "mixed_bfloat16"}
-        backbone = keras_hub.models.ViTBackbone((PIXELS, PIXELS, 3), **sizes, **options)
-        model = keras_hub.models.ViTImageClassifier(backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None)
-        keras.distribution.set_distribution(
-            parallel
-        )  # for what is traced; constants of the model are not put on devices that are not there
-        try:
-            for variable in model.variables:
-                variable._layout = parallel.get_variable_layout(variable)
-            return _lowered_by_keras(model, optimizer, batch_size, parallel)
-        finally:
-            keras.distribution.set_distribution(None)
-            keras.backend.clear_session()
+    sizes = {"patch_size": 16, "num_layers": depth, "num_heads": HEADS, "hidden_dim": WIDTH, "mlp_dim": MLP}
+    options = {"dropout_rate": dropout, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6, "dtype": "mixed_bfloat16"}
+    backbone = keras_hub.models.ViTBackbone((PIXELS, PIXELS, 3), **sizes, **options)
+    model = keras_hub.models.ViTImageClassifier(backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None)
+    optimizer.build(model.trainable_variables)
+    keras.distribution.set_distribution(parallel)  # for what is traced: the weights are on this machine
+    try:
+        return _lowered_by_keras(model, optimizer, batch_size, parallel)
+    finally:
+        keras.distribution.set_distribution(None)
 
 
 def _lowered_by_keras(model, optimizer, batch_size, parallel):

@@ -1,6 +1,6 @@
 """Layer normalisation (arXiv 1607.06450) as one kernel forward and one backward, for TPUs on JAX.
 
-XLA goes through x once for the means, again for the variances and again for the result, and five times in the backward pass. Here each number is read and written
+XLA goes through x once for the means, again for the variances and again for the result, and as often in the backward pass. Here each number is read and written
 once.
 """
 
