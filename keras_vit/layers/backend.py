@@ -50,6 +50,11 @@ def _has_xla():
         return False
 
 
+def keeps_gelus_slope() -> bool:
+    """Whether GELU in training keeps its own slope: on JAX. TensorFlow's program for TPUs would hold erf as a call, and its plain form is one operation."""
+    return keras.backend.backend() == "jax"
+
+
 def compiles_parts() -> bool:
     """Whether `one_pass` is worth it: on TensorFlow with nothing but CPUs. TPUs' whole program is compiled, as on JAX."""
     if keras.backend.backend() != "tensorflow":

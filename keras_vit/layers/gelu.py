@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.backend import compiles_parts, one_pass
+from keras_vit.layers.backend import compiles_parts, keeps_gelus_slope, one_pass
 
 _TANH = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
@@ -59,8 +59,10 @@ def _compiled(approximate):
 
 def gelu_in_training(x: Any, approximate: bool) -> Any:
     """GELU of x, of any shape, in the form whose forward and backward pass together are the quickest on the engine."""
-    if not compiles_parts():
+    if keeps_gelus_slope():
         return gelu_with_slope(x, approximate)
+    if not compiles_parts():
+        return ops.gelu(x, approximate=approximate)
     value, gradient = _compiled(approximate)
 
     @ops.custom_gradient
