@@ -46,32 +46,28 @@ def lower_keras_hub(where, depth, dropout, batch_size):
 
     mesh = keras.distribution.DeviceMesh((where.chips,), ["batch"], np.array(devices_of(where.name)))
     parallel = keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False)
-    # Its learning rate is a variable with a value.
     optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0)
     sizes = {"patch_size": 16, "num_layers": depth, "num_heads": HEADS, "hidden_dim": WIDTH, "mlp_dim": MLP}
     options = {"dropout_rate": dropout, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6, "dtype": "mixed_bfloat16"}
     backbone = keras_hub.models.ViTBackbone((PIXELS, PIXELS, 3), **sizes, **options)
     model = keras_hub.models.ViTImageClassifier(backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None)
-    optimizer.build(model.trainable_variables)
-    keras.distribution.set_distribution(parallel)  # for what is traced: the weights are on this machine
-    try:
-        return _lowered_by_keras(model, optimizer, batch_size, parallel)
-    finally:
-        keras.distribution.set_distribution(None)
-
-
-def _lowered_by_keras(model, optimizer, batch_size, parallel):
-    """A model's own train_step for the devices of a data-parallel distribution."""
-    import jax
-    import keras
-
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=True)
     shapes = ((batch_size, PIXELS, PIXELS, 3), "float32"), ((batch_size,), "int32")
     model._symbolic_build(data_batch=tuple(keras.KerasTensor(*shape) for shape in shapes))
-    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables)
-    mesh = parallel.device_mesh.backend_mesh
+    keras.distribution.set_distribution(parallel)  # for what is traced: its variables are on this machine
+    try:
+        return _lowered_by_keras(model, shapes, mesh.backend_mesh)
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def _lowered_by_keras(model, shapes, mesh):
+    """A built model's own train_step, the batch split over a mesh of devices."""
+    import jax
+
     whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("batch",)))
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables)
     state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole) for v in group] for group in groups)
     batch = tuple(jax.ShapeDtypeStruct(*shape, sharding=rows) for shape in shapes)
     results = (None, tuple([whole] * len(group) for group in state))

@@ -59,6 +59,6 @@ def run(
         out_shape=[spec for spec, _ in made],
         interpret=interpret,
         cost_estimate=pl.CostEstimate(flops=flops, transcendentals=exponentials, bytes_accessed=moved),
-        name=named.__name__.strip("_"),
+        name=named.__name__,
         metadata={"programs": str(math.prod(programs))},  # for planning/slice: XLA has no estimate of a kernel's time
     )(*(array for array, _ in taken))
