@@ -35,7 +35,7 @@ class Row:
 ROWS = (
     Row("B/16", {"variant": "B/16"}),
     Row("L/16", {"variant": "L/16"}),
-    Row("H/14", {"variant": "H/14", "remat": True}),
+    Row("H/14, blocks rematerialised", {"variant": "H/14", "remat": True}),
     Row("B/16 at 384 px", {"variant": "B/16"}, pixels=384),
     Row("L/16, matrices over 4 chips", {"variant": "L/16"}, "v5e:16x16", 4096, 4),
     Row("So400m/14", {"variant": "So400m/14"}, "v6e:4x4"),
