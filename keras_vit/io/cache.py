@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from keras_vit.io.atomic import write_bytes
@@ -30,6 +29,8 @@ def cached_answer(question: str, paths: Sequence[str], answer: Callable[[], Any]
         paths: of the files; their lengths and modification times are compared.
         answer: a function without arguments that returns JSON data.
     """
+    import tensorflow as tf  # here: models are loaded without it, on JAX
+
     stats = in_threads(tf.io.gfile.stat, paths)
     key = json.dumps([question, *([path, stat.length, stat.mtime_nsec] for path, stat in zip(paths, stats))])
     path = cache_folder() / "scanned" / (hashlib.sha256(key.encode()).hexdigest()[:24] + ".json")

@@ -1,12 +1,11 @@
-"""Paths on this machine or in a bucket (gs://), both through TensorFlow's file systems, and the options that may follow a path."""
+"""Paths on this machine or in a bucket (gs://, by TensorFlow), and the options that may follow a path."""
 
 import concurrent.futures
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
-
-import tensorflow as tf
 
 _OPTIONS = re.compile(r"\?(?P<options>\w+=[^?]*)$")  # a "?" that no key=value follows is a wildcard
 THREADS = 32  # at once: a bucket answers slowly, but answers many requests
@@ -45,11 +44,26 @@ def read_text(path: str | os.PathLike) -> str:
         FileNotFoundError: if there is no such file.
         ValueError: if it is not UTF-8.
     """
+    read = _read_from_bucket if "://" in str(path) else _read
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read().decode("utf-8-sig")
+        return read(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f'"{path}" is not UTF-8 text: {error}. Save it as UTF-8.') from None
+
+
+def _read(path):
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise FileNotFoundError(f'Cannot read "{path}": {error.strerror}.') from None
+
+
+def _read_from_bucket(path):
+    import tensorflow as tf  # here: models are loaded without it, on JAX
+
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
     except tf.errors.OpError as error:
         raise FileNotFoundError(f'Cannot read "{path}": {error.message or type(error).__name__}.') from None
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.data.ops.decode import MAX_PIXELS
+from keras_vit.serving.description import OK, READ
 
-OK = "ok"
-READ = "JPEG, PNG, BMP, GIF or WebP"
 _LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"
 # (where in the file, its bytes there, the format): those that are read, then those that are not.
 _READ = ((0, b"\xff\xd8", "JPEG"), (0, b"\x89PNG", "PNG"), (0, b"BM", "BMP"), (0, b"GIF8", "GIF"), (8, b"WEBP", "WebP"))

@@ -6,12 +6,13 @@ from typing import Any
 
 import keras
 
-from keras_vit.serving.decoding import OK, READ
 from keras_vit.training.checks.inputs import normalisations
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.version import __version__
 
 METADATA, README, CLASSES = "metadata.json", "README.md", os.path.join("assets", "classes.txt")
+OK = "ok"  # the status of an image that could be decoded
+READ = "JPEG, PNG, BMP, GIF or WebP"
 
 
 def activation_name(model: keras.Model, activation: str | None) -> str | None:

@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras_vit.data import parse
 from keras_vit.inspection.attention import attention_map_function
 from keras_vit.models import Classifier, features
-from keras_vit.serving.decoding import OK, decoder
+from keras_vit.serving.decoding import decoder
+from keras_vit.serving.description import OK
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 
