@@ -2,7 +2,7 @@
 
     python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PATH --config.init=MODEL --workdir=runs/mine
 
-MODEL is a .keras file or a run directory. Without --config.init the model starts from random weights: this works, but learns little
+MODEL is a published name such as deit/tiny, a run directory or a checkpoint file. Without --config.init the model starts from random weights: this works, but learns little
 from few images. One line says what was found in the folder and what was ignored (docs/data.md). The recipe is the paper's for
 fine-tuning (arXiv 2010.11929, table 4): momentum, cosine, no weight decay, clip 1.
 """

@@ -2,7 +2,7 @@
 
     python -m trainers.finetune --config=mae_finetune --config.init=runs/mae --data_dir=DIR --workdir=runs/mae_finetune
 
-After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/base, for example); for cifar10 the share of the
+After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/b16, for example); for cifar10 the share of the
 labels, all, 10percent or 1percent; and pretrained, or scratch to compare with (then `python -m trainers.pretrain`, without --config.init). Any other
 pre-training of the same small ViT, `masked_patches` for example, is fine-tuned by the same config. DIR holds tensorflow-datasets' data.
 

@@ -276,7 +276,7 @@ def beam(module):
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "apache_beam":
             raise
-        raise ImportError('--beam needs Apache Beam: pip install "keras-vit[beam]".') from None
+        raise ImportError("--beam needs Apache Beam: pip install apache-beam.") from None
 
 
 boolean("debug", False, "Show the traceback of an error.")

@@ -1,7 +1,7 @@
 """Runs a model over all images of a source, and writes its answers as Parquet or TFRecord files.
 
     python -m trainers.predict --model=runs/photos --data=images:PHOTOS --output=answers
-    python -m trainers.predict --model=dino/vits16 --data=cifar10 --split=train,test --answers=features --output=features
+    python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
 
 --answers: classes, the names and probabilities of the most probable --top_k; logits; features, the embedding before the head; several joined by
 commas. Every image has a row, in the data's order: split, row, name, label if the data has one, the answers, and error, which says why

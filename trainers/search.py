@@ -1,6 +1,6 @@
 """Finds the images of a data set that are most like given ones, by a model's features, and shows them in a picture.
 
-    python -m trainers.search cat.jpg dog.jpg --model=dino/vits16 --data=images:PHOTOS --index=features --output=similar.png
+    python -m trainers.search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features --output=similar.png
     python -m trainers.search another.jpg --index=features --output=similar.png
 
 The first command writes the features of all images of --data into the folder --index, as `predict` does, where they are missing; the second searches

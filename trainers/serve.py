@@ -5,7 +5,7 @@
 
 Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its name in addresses and
 "=" if it should have another one. --class_names=names.txt names the classes of a model that does not know their names.
-docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs keras-vit[serve].
+docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs the extra `serve`.
 """
 
 import os
@@ -110,7 +110,10 @@ def serve(arguments, values):
         from keras_vit.serving.http.bodies import Limits
         from keras_vit.serving.http.run import bind, in_address, run
     except ImportError as error:
-        raise ImportError(f"{error.name} is not installed: pip install keras-vit[serve]") from None
+        raise ImportError(
+            f"{error.name} is not installed: pip install fastapi uvicorn python-multipart prometheus-client swagger-ui-bundle, "
+            'or in a checkout pip install -e ".[serve]".'
+        ) from None
     with bind(values.host, values.port) as bound:  # before the models, which take their time
         limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds)
         models = _served(paths, class_names, values)

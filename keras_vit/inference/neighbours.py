@@ -39,7 +39,7 @@ def _scikit_learn():
     try:
         import sklearn.neighbors
     except ImportError:
-        raise ImportError('Search needs scikit-learn: pip install "keras-vit[viz]".') from None
+        raise ImportError("Search needs scikit-learn: pip install scikit-learn.") from None
     return sklearn.neighbors
 
 

@@ -81,9 +81,12 @@ def check(model: keras.Model, path: str, format: str) -> None:
         ImportError: naming the extra to install.
     """
     _check_path(path, format)
+    distributions = [library.replace("_", "-") for library in FILES[format].libraries]
     for library in FILES[format].libraries:
         if importlib.util.find_spec(library) is None:
-            raise ImportError(f'format="{format}" needs {library}, which is not installed: pip install keras-vit[{format}]')
+            raise ImportError(
+                f'format="{format}" needs {library}, which is not installed: pip install {" ".join(distributions)}.'
+            )
     if quantized_layers(model):
         raise ValueError(
             f'"{model.name}" was quantised by Keras, which format="{format}" cannot express. Export the model in floats, with '

@@ -71,7 +71,7 @@ class HubRepository:
         try:
             import huggingface_hub
         except ImportError:
-            raise ImportError(f'"{self.address}" needs huggingface_hub: pip install "keras-vit[hub]".') from None
+            raise ImportError(f'"{self.address}" needs huggingface_hub: pip install huggingface_hub.') from None
         return huggingface_hub.HfApi(library_name="keras-vit", library_version=__version__)
 
     def check(self, private: bool) -> None:

@@ -121,7 +121,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
     from keras_vit.serving import single_file
 
     monkeypatch.setattr(single_file.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install keras-vit\[onnx\]"):
+    with pytest.raises(ImportError, match=r"pip install onnx tf2onnx onnxruntime"):
         keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx")
 
 

@@ -27,7 +27,7 @@ def library(address: str):
     try:
         import kagglehub
     except ImportError:
-        raise ImportError(f'"{address}" needs kagglehub: pip install "keras-vit[kaggle]".') from None
+        raise ImportError(f'"{address}" needs kagglehub: pip install kagglehub.') from None
     return kagglehub
 
 

@@ -38,7 +38,9 @@ def check_backend() -> None:
     try:
         import libtpu  # noqa: F401
     except ImportError:
-        raise ImportError('A plan needs the compiler of TPUs: pip install "keras-vit[plan]".') from None
+        raise ImportError(
+            'A plan needs the compiler of TPUs: pip install jax==0.10.2 libtpu==0.0.51, or in a checkout pip install -e ".[plan]".'
+        ) from None
 
 
 @contextlib.contextmanager
