@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.models import lora, taps
-from keras_vit.models.checks import plain_names
+from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.training import state
 from keras_vit.training.described import describe_input
 from keras_vit.training.model import Model
@@ -44,18 +44,15 @@ class Classifier(Model):
         policy: keras.DTypePolicy,
     ):
         class_names = None if class_names is None else plain_names(class_names)
-        if class_names is not None and len(class_names) != classes:
-            mend = "leave them out, or set classes" if classes is None else f"set classes={len(class_names)}, or give all names"
-            raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {mend}.")
-        if not isinstance(preprocessing, str | None):
-            raise ValueError(f'preprocessing must be text such as "decode|resize(224, 224)", got {preprocessing!r}.')
+        check_count(class_names, classes)
+        preprocessing = preprocessing_or_none(preprocessing)
         super().__init__(image, outputs, name=name)
         describe_input(image, spec, preprocessing)
         self.dtype_policy = policy
         self.spec = spec
         self.classes = classes
         self.class_names = class_names
-        self.preprocessing = None if preprocessing is None else str(preprocessing)
+        self.preprocessing = preprocessing
         self.remat = remat
         self._features = features
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.bit import timm_size
 from keras_vit.checkpoints.formats.huggingface import model_type
-from keras_vit.checkpoints.formats.huggingface_config import GELUS, dinov2_mlp_ratio
+from keras_vit.checkpoints.formats.huggingface_config import GELUS, SEVERAL_LABELS, dinov2_mlp_ratio
 from keras_vit.checkpoints.formats.timm import HYBRIDS
 
 
@@ -142,11 +142,12 @@ def masked_autoencoder(model) -> dict:
 
 
 def _id_labels(model):
-    """Hugging Face's two maps between class numbers and names; {} without a head."""
+    """What Hugging Face's config.json says of a head: two maps between class numbers and names, and whether an image has several labels."""
     if model.classes is None:
         return {}
     names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
-    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+    labels = {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+    return {**labels, "problem_type": SEVERAL_LABELS} if model.activation == "sigmoid" else labels
 
 
 def _dinov2(spec):

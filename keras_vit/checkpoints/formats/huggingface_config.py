@@ -4,6 +4,7 @@ from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
 
 GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
+SEVERAL_LABELS = "multi_label_classification"  # the problem_type of a model trained with a sigmoid for each class
 # What "model_type" in config.json may be, by the type that the arrays have.
 _MODEL_TYPES = {
     "vit": ("vit", "vit_mae", "vit_msn"),
@@ -134,6 +135,12 @@ def preprocessing(preprocessor):
         ratio = edge / height
         return lambda h, w: f"decode|resize({round(min(h, w) * ratio)}, method='{method}')|central_crop({h}, {w})"
     return lambda h, w: f"decode|resize({h}, {w}, method='{method}')"
+
+
+def activation(config) -> str | None:
+    """From logits to probabilities, by problem_type; None where it is not stated, or none for classes."""
+    stated = setting(config, "problem_type", str)
+    return {SEVERAL_LABELS: "sigmoid", "single_label_classification": "softmax"}.get(stated)
 
 
 def labels(config, classes):
