@@ -35,6 +35,7 @@ _CHANGEABLE = (
     *"patch_size pool dropout attention_dropout drop_path gelu epsilon token_merging patch_dropout patch_dropout_block".split(),
 )
 _PATCHES = "patch_encoder/kernel"
+_STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # which see the image before the patches do
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
@@ -257,7 +258,7 @@ def _resized(weights, spec, new_spec, config, target, method):
         numbers = [f"_{i:02d}" for i in range(spec.depth)] if spec.positions_at == "every" else [""]
         weights.update({f"position_embedding{number}/embedding": table for number in numbers})
     channels = target["channels"]
-    first = "stem_conv/kernel" if "stem_conv/kernel" in weights else _PATCHES
+    first = next((name for name in _STEMS if name in weights), _PATCHES)
     if _PATCHES in weights and new_spec.patch_size != spec.patch_size:
         weights[_PATCHES] = resample_patches(weights[_PATCHES], new_spec.patch_size)
     if channels != config["channels"] and first in weights:

@@ -119,6 +119,16 @@ def test_another_pooling_keeps_the_tokens(tiny, pixels):
     np.testing.assert_array_equal(new.get_layer("class_token").tokens, model.get_layer("class_token").tokens)
 
 
+def test_channels_are_those_of_the_first_convolution(tiny):
+    """Of a convolutional stem, too: a grey image gives what it gives as RGB."""
+    rgb = tiny("Ti/1", conv_stem=(4, 8))
+    grey = transfer(rgb, channels=1)
+    image = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1)).astype("float32")
+    assert grey.get_layer("stem_conv1").kernel.shape == (3, 3, 1, 4)
+    np.testing.assert_allclose(grey(image), rgb(np.repeat(image, 3, axis=-1)), atol=1e-4)
+    assert transfer(rgb, channels=4).get_layer("stem_conv1").kernel.shape == (3, 3, 4, 4)
+
+
 def test_a_path_is_for_load():
     with pytest.raises(ValueError, match="transfer takes a ViT or BiT, got a str. keras_vit.load loads and transfers a file"):
         transfer("model.keras")
