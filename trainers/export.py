@@ -72,7 +72,7 @@ def export(values):
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string(
+    flags.path(
         "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")

@@ -140,7 +140,7 @@ def run():
         'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by default those that '
         "the models know.",
     )
-    flags.string("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
+    flags.path("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
     flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
     flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)
     flags.integer("queue", 512, "Images that may wait for each model; more are answered with 503.", lowest=1)

@@ -21,6 +21,7 @@ from keras_vit.inference.predict import Report
 from keras_vit.inference.shards import take_folder
 from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.checksum import checksum
+from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.serving.description import METADATA
 
@@ -194,6 +195,7 @@ def predict_by_beam(
     Raises:
         ValueError: if the export cannot give the answers, an option is none of Beam's, or the folder holds rows of another job.
     """
+    export, folder = locate(export), locate(folder)
     metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)
     beam_options = pipeline_options(options)
     text = preprocess or metadata["preprocessing"]

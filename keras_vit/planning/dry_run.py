@@ -20,6 +20,7 @@ from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.logs import quiet
+from keras_vit.io.paths import locate
 from keras_vit.models.bit import make_bit_spec
 from keras_vit.models.spec import make_spec
 from keras_vit.models.whitening import first_layer
@@ -250,7 +251,7 @@ def _draw_rate(resolved, schedule, workdir):
         png = figures.lines({"": (steps, keras.ops.convert_to_numpy(schedule(steps.astype("float32"))))}, "step", "learning rate")
     except ImportError as error:
         return [("picture", str(error))]
-    path = epath.Path(workdir) / "learning_rate.png"
+    path = epath.Path(locate(os.fspath(workdir))) / "learning_rate.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, png)
     return [("picture", str(path))]

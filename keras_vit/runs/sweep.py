@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from keras_vit.distribution import Strategy
 from keras_vit.io.atomic import check_folder, write_bytes
+from keras_vit.io.paths import locate
 from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config import check_config
@@ -293,7 +294,7 @@ def run_sweep(
         OSError: if workdir cannot be written to.
     """
     grid, with_final, shown = _own_sweep(config) if text == OWN else (parse_grid(text, config), False, {})
-    folder, held_out = epath.Path(workdir), _on_held_out(config)
+    folder, held_out = epath.Path(locate(os.fspath(workdir))), _on_held_out(config)
     check_picture(grid, shown.get("x"), shown.get("lines"))
     check_folder(folder)
 

@@ -33,6 +33,7 @@ def _check_place(path):
 
 
 def _check(model, path, format):
+    """The path of the export, with "~" expanded, after checking that it can be made there."""
     path = check_model_and_path("export", model, path)
     if format not in FORMATS:
         raise ValueError(
@@ -55,6 +56,7 @@ def _check(model, path, format):
             f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid, and an export would '
             "apply one twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
         )
+    return path
 
 
 def export(
@@ -109,16 +111,16 @@ def export(
         ImportError: if the format needs a library that is not installed.
         OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
-    _check(model, path, format)
+    path = _check(model, path, format)
     single_file.check_quantization(format, quantization, calibration)
     if format in single_file.FILES:
-        single_file.check(model, os.fspath(path), format)
+        single_file.check(model, path, format)
     if keras.backend.backend() != "tensorflow":
         options = {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation}
-        tensorflow_process.export(model, os.fspath(path), {**options, "quantization": quantization, "calibration": calibration})
+        tensorflow_process.export(model, path, {**options, "quantization": quantization, "calibration": calibration})
         return
     if format in single_file.FILES:
-        single_file.write(model, os.fspath(path), format, activation, quantization, calibration)
+        single_file.write(model, path, format, activation, quantization, calibration)
         return
     import tensorflow as tf
 
