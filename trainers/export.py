@@ -66,7 +66,8 @@ def export(values):
             keras_vit.save(model, values.output, format=values.format)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            keras_vit.export(model, values.output, format=values.format, top_k=values.top_k, activation=values.activation, **how)
+            top_k = values.top_k if values.format == "tf_saved_model" else None
+            keras_vit.export(model, values.output, format=values.format, top_k=top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
 
 

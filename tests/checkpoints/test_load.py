@@ -330,6 +330,13 @@ def test_what_the_weights_determine_cannot_change_on_loading(tmp_path):
         keras_vit.load(path, **arguments, depth=3)
 
 
+def test_a_keras_file_may_have_another_name(tiny, pixels, tmp_path):
+    model = tiny()
+    model.save(tmp_path / "m.keras")
+    (tmp_path / "m.keras").rename(tmp_path / "m.keras.bak")
+    np.testing.assert_array_equal(keras_vit.load(tmp_path / "m.keras.bak")(pixels), model(pixels))
+
+
 def test_names_and_preprocessing_are_set_in_place(tiny, tmp_path):
     """They are not in the graph: a quantised model may be given them, and one with a head of its own."""
     quantised, own = tiny(), tiny().with_head(keras.layers.Dense(2, name="mine"), class_names=["a", "b"])
