@@ -293,6 +293,8 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
         raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and norm_first out.')
     model = keras_file.load(path)
     same = image_size is None and classes in (None, model.classes) and head == "keep"
+    if same and class_names is None and not changes:
+        return model
     named = class_names is None or model.classes is not None
     if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
         describe(model, class_names, **changes)  # in place: a quantised model, or one with a head of its own, is loaded so, too

@@ -129,24 +129,24 @@ def export(
         ImportError: if the format needs a library that is not installed.
         OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
-    path = _check(model, path, format)
+    place = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
     if format in single_file.FILES:
-        single_file.check(model, path, format)
+        single_file.check(model, place, format)
     if keras.backend.backend() != "tensorflow":
         options = {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation}
-        tensorflow_process.export(model, path, {**options, "quantization": quantization, "calibration": calibration})
+        tensorflow_process.export(model, place, {**options, "quantization": quantization, "calibration": calibration})
         return
     if format in single_file.FILES:
-        single_file.write(model, path, format, activation, quantization, calibration)
+        single_file.write(model, place, format, activation, quantization, calibration)
         return
     import tensorflow as tf
 
     from keras_vit.serving import saved_model
 
     try:
-        with replacing(path) as temporary:
+        with replacing(place) as temporary:
             saved_model.write(model, temporary, top_k or 5, activation, verbose)
     except tf.errors.OpError as error:
-        raise OSError(f'The export "{path}" cannot be written: {error.message}. What was there is as it was.') from error
+        raise OSError(f'The export "{place}" cannot be written: {error.message}. What was there is as it was.') from error
