@@ -14,6 +14,7 @@ from absl import logging
 from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_names, timm, vit_pytorch
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.usual_steps import of_channels
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
@@ -272,7 +273,7 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     used = {name for name in ("mean", "std") if name in told and np.array_equal(getattr(config["variant"], name), told[name])}
     changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
     own, wanted = (pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size))
-    text = _preprocessing(contents, parsed, located, own, wanted, head)
+    text = of_channels(_preprocessing(contents, parsed, located, own, wanted, head), changes.get("channels", config["channels"]))
     changes = changes if text is None else {"preprocessing": text, **changes}
     if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
         _report(contents, parsed, [*parsed.dropped, *counters])

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
+from keras_vit.checkpoints.formats.usual_steps import of_channels
 from keras_vit.checkpoints.resample import check_method, resample_axis, resample_offsets, resample_patches, resample_positions
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.composed import dense_config
@@ -234,6 +235,8 @@ def adapted_arguments(
         new.update(class_names=class_names)
     if tuple(new["image_size"]) != tuple(config["image_size"]):
         new["preprocessing"] = None  # it is for the old size
+    if "channels" in changes:
+        new["preprocessing"] = of_channels(new["preprocessing"], changes["channels"])
     for name in ("remat", "preprocessing", "name", "dtype", "channels"):
         new[name] = changes.pop(name, new[name])
     if new["channels"] != config["channels"]:

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import re
 from typing import Any
 
 METHODS = ("bilinear", "bicubic")
@@ -28,6 +29,13 @@ class UsualSteps:
         if self.shorter is None:
             return f"decode|resize({self.height}, {self.width}, method={self.method!r})"
         return f"decode|resize({self.shorter}, method={self.method!r})|central_crop({self.height}, {self.width})"
+
+
+def of_channels(text: str | None, channels: int) -> str | None:
+    """A preprocessing text that decodes grey or colour, as a model of 1 or 3 channels takes it; for other numbers it stays as it is."""
+    if text is None or channels not in (1, 3):
+        return text
+    return re.sub(r"^\s*decode\b(\([^)]*\))?", "decode" if channels == 3 else "decode(1)", text)
 
 
 def _call(part: str) -> tuple[str, dict[str, Any]]:
