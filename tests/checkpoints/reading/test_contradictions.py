@@ -222,3 +222,11 @@ def test_the_intact_folders_give_their_logits(tmp_path):
         (tmp_path / name).mkdir()
         model = keras_vit.load(folder_of(name, tmp_path / name), mean=golden(name)["mean"], std=golden(name)["std"])
         np.testing.assert_allclose(model(pixels(8, 8)), golden(name)["values"], atol=1e-4)
+
+
+def test_an_activation_that_no_head_has_is_refused(tiny):
+    written = json.loads(metadata.write(tiny().arguments(), {}, "sigmoid"))
+    assert metadata.read(written, {}, "m.npz")["activation"] == "sigmoid"
+    for wrong in ("tanh", 3, ["sigmoid"]):
+        with pytest.raises(ValueError, match='The metadata of "m.npz": activation should be softmax or sigmoid, got'):
+            metadata.read({**written, "activation": wrong}, {}, "m.npz")
