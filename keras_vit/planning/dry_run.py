@@ -30,8 +30,8 @@ from keras_vit.planning.text import rows, short, sparkline
 from keras_vit.runs.config import check_config, odd_sizes, resolve
 from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.evals import evaluators
+from keras_vit.runs.grid import OWN, parse_grid
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
-from keras_vit.runs.sweep import OWN, parse_grid
 from keras_vit.runs.training_run import check_images, open_data
 from keras_vit.tasks import Task, find_task
 
