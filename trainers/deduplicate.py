@@ -20,13 +20,13 @@ _SIDE = 128
 
 
 def collect(source, text):
-    """(names, thumbnails (n, 32, 32) uint8, labels) of the examples of a source that decode; warns of the others."""
+    """(names, thumbnails (n, 32, 32) uint8, labels, -1 for none) of the examples of a source that decode; warns of the others."""
     from keras_vit.data.duplicates import SIDE, thumbnail
     from keras_vit.data.scan import scan
     from keras_vit.io.progress import stage
 
     def work(example, pixels):
-        return thumbnail(pixels), example["label"]
+        return thumbnail(pixels), example.get("label", -1)
 
     names, thumbnails, labels = [], np.zeros((source.size, SIDE, SIDE), "uint8"), []
     with stage(f"Reading {source.name}", source.size, "images") as progress:
@@ -102,7 +102,7 @@ def deduplicate(train, test, output, threshold):
         duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
     pairs = [
         {"train": train_names[p.train], "test": test_names[p.test], "correlation": round(p.correlation, 4), "flipped": p.flipped}
-        | {"same_label": train_labels[p.train] == test_labels[p.test]}
+        | ({"same_label": train_labels[p.train] == test_labels[p.test]} if train.class_names and test.class_names else {})
         for p in duplicates
     ]
     names = [train_names[i] for i in sorted({p.train for p in duplicates})]

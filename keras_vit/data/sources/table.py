@@ -117,7 +117,9 @@ def _read(kind, path, chosen):
     rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, chosen))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
-    header = list(rows[0][1])
+    header = list(
+        dict.fromkeys(column for _, row in rows for column in row)
+    )  # a line of JSON need not have the columns of the first
     columns = _columns(chosen, header)
     _check_columns(path, chosen, header, columns)
     for line, row in rows:
