@@ -20,14 +20,15 @@ from small_models import dense_on_images
 
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.runs import Checkpoints
-from keras_vit.runs.loop.faults import Preempted, Preemption
+from keras_vit.runs.loop.faults import LostWorker, Preempted, Preemption
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.checkpointing import NotSaved
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.runs.saving.state import Diverged
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
-from trainers import flags
+from trainers import config_files, flags
+from trainers import train as train_program
 
 
 @pytest.fixture
@@ -283,3 +284,25 @@ def test_all_workers_end_when_the_chief_cannot_save(trained, tmp_path):
     last = len(rundir.strategy.votes)
     with pytest.raises(NotSaved, match="see the error of the first worker"):
         trained(RunDirectory(tmp_path, TwoWorkers(host=1, yes=(last,))))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "place"), [(None, "seed_0"), ("optimizer.learning_rate=1e-3,3e-3", "learning_rate=0.001/seed_0")]
+)
+def test_a_lost_worker_names_the_checkpoint_of_the_run_in_progress(tmp_path, monkeypatch, caplog, sweep, place):
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+
+    def run(config, workdir, *_):
+        (workdir / "checkpoints").mkdir(parents=True)
+        (workdir / "checkpoints" / "step_00000003.safetensors").touch()
+        raise tf.errors.InternalError(None, None, "Collective ops is aborted by: no heartbeat\nand more")
+
+    monkeypatch.setattr(train_program, "run", run)
+    config = config_files.load_config("digits_pretrain")
+    given = {"config": config, "workdir": str(tmp_path), "sweep": sweep, "runs": 2, "data_dir": None, "data_service": None}
+    with pytest.raises(LostWorker):
+        train_program.train(types.SimpleNamespace(**given), Strategy(hosts=2))
+    expected = (
+        f"lost (no heartbeat). The last good checkpoint is {tmp_path}/{place}/checkpoints/step_00000003.safetensors (step 3)."
+    )
+    assert expected in caplog.text
