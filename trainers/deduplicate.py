@@ -47,11 +47,11 @@ def _pictures(source, names):
     """{name: (128, 128, 3) uint8} of the examples with those names."""
     import tensorflow as tf
 
+    from keras_vit.data.ops.color import as_uint8
     from keras_vit.data.scan import scan
 
     def small(example, pixels):
-        resized = tf.image.resize(pixels, (_SIDE, _SIDE), antialias=True)
-        return (tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8),)
+        return (as_uint8(tf.image.resize(pixels, (_SIDE, _SIDE), antialias=True)),)
 
     return {name: values[0] for name, values, reason in scan(source, small, only=names) if not reason}
 

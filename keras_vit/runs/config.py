@@ -22,7 +22,7 @@ MAY_CHANGE = frozenset(
     "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture sweep_final expected "
     "data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
 )
-# What version 0.3 wrote for options that are off; it is null now.
+# What version 0.3, which had no task options, wrote for options that are off.
 _OFF = ("", 0, 0.0, False, [], ())
 
 
@@ -178,6 +178,7 @@ def _whole_evaluations(steps, evaluate):
 
 
 def _same(before, now):
+    """Whether two values of a key mean the same; an option that is off, as version 0.3 wrote it, is null now."""
     return before == now or (now is None and before in _OFF) or (before is None and now in _OFF)
 
 
@@ -194,7 +195,8 @@ def _changes(before, now):
     keys += [key for key in now if _SPEC.match(key) and key in before]
     unused = [unread(tree.get("optimizer.name"), tree.get("optimizer.lookahead")) for tree in (before, now)]
     keys = [key for key in keys if key not in {f"optimizer.{name}" for name in set.intersection(*unused)}]
-    return {_SPEC.sub("model.", key): (before[key], now[key]) for key in keys if not _same(before[key], now[key])}
+    same = {key: before[key] == now[key] if key.startswith("objective.") else _same(before[key], now[key]) for key in keys}
+    return {_SPEC.sub("model.", key): (before[key], now[key]) for key in keys if not same[key]}
 
 
 def check_same_run(rundir, resolved):

@@ -196,6 +196,9 @@ def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config
         check_same_run(rundir, {**resolved, "objective": {"mask_ratio": 0.5, "target": "mean_colour"}})
     rundir, resolved = started(objective={"mask_ratio": 0.25})
     check_same_run(rundir, {**resolved, "objective": written})
+    rundir, resolved = started(objective={"alpha": 0.0})  # where None stands for another number
+    with pytest.raises(ValueError, match="objective.alpha was 0.0, is None"):
+        check_same_run(rundir, {**resolved, "objective": {"alpha": None}})
 
 
 def test_an_option_that_no_optimizer_of_the_two_reads_may_change(started):

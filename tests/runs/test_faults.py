@@ -239,6 +239,20 @@ def test_an_error_in_the_writing_thread_is_not_lost(pixels, tmp_path, monkeypatc
         fit(dense_on_images(), pixels, checkpoints)
 
 
+def test_a_bucket_that_neither_takes_nor_lists_files_does_not_end_training(pixels, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+
+    def fail(*_):
+        raise OSError("no answer")
+
+    for name in ("_write", "checkpoints"):
+        monkeypatch.setattr(RunDirectory, name, fail)
+    with Checkpoints(RunDirectory(tmp_path), 2) as checkpoints:
+        fit(dense_on_images(), pixels, checkpoints)
+    assert "step_00000002.safetensors could not be written: no answer." in caplog.text
+    assert f"{tmp_path}/checkpoints cannot be read now (no answer). Training continues" in caplog.text
+
+
 @dataclasses.dataclass(frozen=True)
 class TwoWorkers(Strategy):
     """One of two workers; the other one votes yes in the calls of `any` with these numbers."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
+from keras_vit.data.ops.color import as_uint8
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
 
 
@@ -18,8 +19,7 @@ def _shrunk(image, side):
     """uint8 pixels, resized so that the shorter side is `side`."""
     size = tf.cast(tf.shape(image)[:2], tf.float64)
     target = tf.cast(tf.round(size * side / tf.reduce_min(size)), tf.int32)
-    small = tf.image.resize(image, target, method="bicubic", antialias=True)
-    return tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
+    return as_uint8(tf.image.resize(image, target, method="bicubic", antialias=True))
 
 
 def encoder(resize: int | None = None, quality: int = 95) -> Callable:

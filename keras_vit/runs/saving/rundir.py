@@ -109,7 +109,10 @@ class RunDirectory:
 
     def last_checkpoint(self) -> str:
         """A sentence that names the newest checkpoint that is not damaged."""
-        good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
+        try:
+            good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
+        except OSError as error:  # this is part of messages about other errors
+            return f"{self._checkpoints} cannot be read now ({error})."
         return "The last good checkpoint is {1} (step {0}).".format(*good[-1]) if good else "There is no checkpoint yet."
 
     @os_errors()
