@@ -146,6 +146,34 @@ def test_without_an_engine_the_error_names_the_extras(tmp_path):
 
 
 @pytest.mark.processes
+def test_on_jax_models_train_on_arrays_and_travel_without_tensorflow(tmp_path):
+    """A process that can see JAX and Keras, but not TensorFlow."""
+    script = f"""
+import importlib.machinery as machinery, sys
+find = machinery.PathFinder.find_spec
+hidden = ("tensorflow", "tensorflow_datasets")
+machinery.PathFinder.find_spec = lambda name, *a: None if name.split(".")[0] in hidden else find(name, *a)
+sys.path.insert(0, {str(ROOT)!r})
+import keras_vit, numpy as np
+model = keras_vit.ViT("Ti/4", image_size=8, classes=3, depth=1, width=16, heads=2, mlp_dim=32, dtype="mixed_bfloat16")
+model.compile(keras_vit.training.AdamW(1e-3), keras_vit.training.SoftmaxCrossEntropy())
+images = np.random.default_rng(0).integers(0, 256, (8, 8, 8, 3), dtype="uint8")
+model.fit(images, np.arange(8) % 3, batch_size=4, verbose=0)
+model.save("mine.keras")
+keras_vit.save(model, "mine.npz")
+for path in ("mine.keras", "mine.npz"):
+    loaded = keras_vit.load(path, dtype="mixed_bfloat16")
+    np.testing.assert_array_equal(loaded.predict(images, verbose=0), model.predict(images, verbose=0))
+assert not any(name.startswith("tensorflow") for name in sys.modules)
+"""
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.processes
 def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     """Built from a copy, so that the checkout stays clean; installed into an empty folder and run from another."""
     import shutil

@@ -83,7 +83,7 @@ def evaluate(values, name, strategy, output):
         print(f"{key}: {json.dumps(evaluation.measures)}" if key else f"{data} {split}: {task.summary(evaluation.measures)}")
         if output:
             with stage("Writing the report"):
-                write_evaluation(output, key, task, setting, evaluation, name, f"{data} {split}")
+                write_evaluation(output, key, task, setting, evaluation, name, data, split)
     return found
 
 

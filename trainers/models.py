@@ -6,7 +6,7 @@
     python -m trainers.models --layers=runs/digits_finetune --json
 
 Everything is of one image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add: half of it are GMACs), the activations that a
-forward pass holds at once and those that a training step keeps, in float32. Nothing is downloaded or built, but for --layers of a file. A
+forward pass holds at once and those that a training step keeps, in float32. Nothing is downloaded or built, except for --layers of a file. A
 published model's parameters are those with which keras_vit.load builds it.
 """
 

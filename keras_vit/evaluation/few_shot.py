@@ -46,14 +46,25 @@ def draw(labels, class_names, count, seed):
     return np.stack([rng.permutation(numbers)[:count] for numbers in by_class])
 
 
-def _runs(features, labels, draws, shots, l2, test):
-    """The accuracies on `test`, (features, labels), one per draw."""
-    accuracies = []
-    for positions in draws:
-        rows = positions[:, :shots].reshape(-1)  # (classes, shots) -> (classes * shots,)
-        head = ridge_head(features[rows], labels[rows], len(positions), l2)
-        accuracies.append(accuracy(*test, head))
-    return accuracies
+def _heads(features, labels, draws, shots, l2):
+    """A head for each draw, fitted on its first `shots` examples of each class."""
+    chosen = [positions[:, :shots].reshape(-1) for positions in draws]  # (classes, shots) -> (classes * shots,)
+    return [ridge_head(features[rows], labels[rows], len(draws[0]), l2) for rows in chosen]
+
+
+def _penalty(features, labels, draws, shots, penalties, validation):
+    """Of several l2 the one whose heads do best on `validation`, (features, labels)."""
+    if len(penalties) == 1:
+        return penalties[0]
+    heads = {l2: _heads(features, labels, draws, shots, l2) for l2 in penalties}
+    means = [np.mean([accuracy(*validation, head) for head in heads[l2]]) for l2 in penalties]
+    return penalties[int(np.argmax(means))]
+
+
+def _result(runs, l2, penalties):
+    """What is said of a number of shots, of the accuracies of its draws."""
+    chosen = {"l2": l2} if len(penalties) > 1 else {}
+    return {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
 
 
 def few_shot(
@@ -93,13 +104,9 @@ def few_shot(
         draws = [draw(train_labels, names, max(shots), seed) for seed in seeds]
     results = {}
     for count in shots:
-        best, chosen = penalties[0], {}
-        if len(penalties) > 1:
-            on_validation = [np.mean(_runs(train_features, train_labels, draws, count, p, validation)) for p in penalties]
-            best = penalties[int(np.argmax(on_validation))]
-            chosen = {"l2": best}
-        runs = _runs(train_features, train_labels, draws, count, best, (test_features, test_labels))
-        results[count] = {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
+        best = _penalty(train_features, train_labels, draws, count, penalties, validation)
+        heads = _heads(train_features, train_labels, draws, count, best)
+        results[count] = _result([accuracy(test_features, test_labels, head) for head in heads], best, penalties)
     return results
 
 
@@ -163,19 +170,6 @@ class FewShot(FeatureEvaluator):
             )
         self._draws(splits)
 
-    def _heads(self, features, labels, draws, shots, l2):
-        """A head for each draw, fitted on its first `shots` examples per class."""
-        chosen = [positions[:, :shots].reshape(-1) for positions in draws]  # (classes, shots) -> (classes * shots,)
-        return [ridge_head(features[rows], labels[rows], len(draws[0]), l2) for rows in chosen]
-
-    def _penalty(self, features, labels, draws, shots, validation):
-        """The l2 whose heads do best on the validation split's (features, labels)."""
-        if len(self.l2) == 1:
-            return self.l2[0]
-        heads = {l2: self._heads(features, labels, draws, shots, l2) for l2 in self.l2}
-        means = [np.mean([accuracy(*validation, head) for head in heads[l2]]) for l2 in self.l2]
-        return self.l2[int(np.argmax(means))]
-
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
         positions = self._draws(splits)
         needed = np.unique(positions)
@@ -187,19 +181,15 @@ class FewShot(FeatureEvaluator):
         penalties, heads = {}, {}
         with stage("Fitting few-shot classifiers", len(self.shots), "numbers of shots") as work:
             for shots in self.shots:
-                penalties[shots] = self._penalty(features, labels, draws, shots, validation)
-                heads[shots] = self._heads(features, labels, draws, shots, penalties[shots])
+                penalties[shots] = _penalty(features, labels, draws, shots, self.l2, validation)
+                heads[shots] = _heads(features, labels, draws, shots, penalties[shots])
                 work.advance()
         hits, n = {shots: np.zeros(len(draws)) for shots in self.shots}, 0
         for batch, truth in splits.test():
             n += len(truth)
             for shots, fitted in heads.items():
                 hits[shots] += [top_hits(scores(batch, head), truth, 1) for head in fitted]
-        results = {}
-        for shots in self.shots:
-            runs = [float(hit / n) for hit in hits[shots]]
-            chosen = {"l2": penalties[shots]} if np.size(self.l2) > 1 else {}
-            results[shots] = {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
+        results = {shots: _result([float(hit / n) for hit in hits[shots]], penalties[shots], self.l2) for shots in self.shots}
         return Evaluation(
             {str(shots): result["mean"] for shots, result in results.items()},
             {"features": features.shape[1], "train_images": len(features), "test_images": n, "few_shot": results},

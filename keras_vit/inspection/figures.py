@@ -193,7 +193,7 @@ def _label_each(axes, label, xs, may_be_logarithmic=True):
     xs = sorted(set(xs))
     positive = [x for x in xs if x > 0]
     if may_be_logarithmic and xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
-        axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, but for 0, which stands one decade to the left
+        axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, except 0, which stands one decade to the left
     axes.set_xlabel(label)
     axes.minorticks_off()
     axes.autoscale_view()  # now: what follows measures

@@ -16,7 +16,7 @@ _BYTES = 2**28  # of the features of a batch, about
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     """Linear CKA of two representations of the same examples: |Y'X|^2 / (|X'X| |Y'Y|) in Frobenius norms, of centred features.
 
-    It is 1 for representations that are equal but for a rotation and a factor. With more features than examples it is too high; see
+    It is 1 for representations that are equal up to a rotation and a factor. With more features than examples it is too high; see
     `minibatch_cka`.
 
     Args:

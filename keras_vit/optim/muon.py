@@ -30,7 +30,7 @@ def orthogonalized(matrix: Any) -> Any:
 
 
 def is_hidden(path: str, shape: tuple) -> bool:
-    """Whether Muon trains a variable: a kernel, but for those of heads, also of pre-training, and of a stem's first convolution."""
+    """Whether Muon trains a variable: a kernel, except those of heads, also of pre-training, and of a stem's first convolution."""
     layer, _, name = path.rpartition("/")
     return name in KERNELS and len(shape) >= 2 and not re.search(rf"(^|/)({_FIRST_OR_LAST})$", layer)
 

@@ -1,8 +1,11 @@
 """Evaluating a model outside its run: finding its task, and writing the results."""
 
+from typing import Any
+
 from etils import epath
 from ml_collections import ConfigDict
 
+from keras_vit.evaluation import Evaluation, Setting
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
@@ -40,15 +43,22 @@ def data_of(model: str) -> tuple[str, str] | None:
     return (data["source"], data["evaluation"]) if data else None
 
 
-def write_evaluation(folder, name, task, setting, evaluation, model_name, data_name):
+def evaluation_content(data: str, split: str, setting: Setting, evaluation: Evaluation) -> dict[str, Any]:
+    """What evaluation.json holds: what was measured on, then the measures, and the task's details."""
+    about = {"data": data, "split": split, "preprocess": setting.preprocess, "classes": setting.source.class_names}
+    return {**about, **evaluation.measures, **evaluation.details}
+
+
+def write_evaluation(folder, name, task, setting, evaluation, model_name, data, split):
     """Writes evaluation.json and report.html, or for a named evaluator NAME.json and its charts, to `folder`."""
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    content = json_text({**evaluation.measures, **evaluation.details}) + "\n"
+    measured = {**evaluation.measures, **evaluation.details}
+    content = json_text(measured if name else evaluation_content(data, split, setting, evaluation)) + "\n"
     write_bytes(folder / (f"{name}.json" if name else "evaluation.json"), content.encode())
     if name:
         write_charts(folder, name, evaluation.charts, setting.strategy)
         return write_pixels(folder, name, evaluation.pictures, setting.strategy)
     is_rundir = bool(_config_of(model_name))
     records = RunDirectory(model_name).metrics() if is_rundir else []
-    write_report(folder, f"{model_name} on {data_name}", task, setting.model, setting, evaluation, records)
+    write_report(folder, f"{model_name} on {data} {split}", task, setting.model, setting, evaluation, records)

@@ -24,6 +24,7 @@ from keras_vit.models import whiten
 from keras_vit.optim.wrapper import averaging
 from keras_vit.runs import broken_examples, evals
 from keras_vit.runs.config import check_config, check_same_run, odd_sizes, resolve
+from keras_vit.runs.evaluate import evaluation_content
 from keras_vit.runs.loop.determinism import fix_order_of_sums
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.optimizer import make_optimizer
@@ -201,8 +202,8 @@ def finish(config, task, model, held_out, rundir, errors):
     )
     evaluation = task.evaluator().prepare(setting)()
     if strategy.chief:
-        about = {"split": config.data.evaluation, "classes": held_out.class_names}
-        rundir.write_json("evaluation.json", {**about, **evaluation.measures, **evaluation.details})
+        content = evaluation_content(config.data.source, config.data.evaluation, setting, evaluation)
+        rundir.write_json("evaluation.json", content)
         # A copy on one device: the report looks inside the model, in this process only.
         model = delivered if strategy.engine is None else delivered.clone()
         title = f"{config.data.source} {config.data.evaluation}"

@@ -21,7 +21,7 @@ class Facts:
         model: what every export says of its model, see serving.description.describe.
         architecture: in words.
         family: "ViT", "BiT" or the model's class.
-        pretrains: whether it is there to train its encoder, which the sizes are of but for the number of parameters.
+        pretrains: whether it is there to train its encoder, to which all sizes but the number of parameters refer.
         headless: whether it gives features.
         flops: operations of one image's forward pass, 2 per multiply-add; None if they cannot be counted.
         run: the run's files, or None.

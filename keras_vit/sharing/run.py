@@ -152,8 +152,9 @@ def _evaluation(path, config):
     if not (path / "evaluation.json").exists():
         return None
     content, data = read_json(path / "evaluation.json", "Evaluate the model again: keras-vit evaluate."), config.get("data")
-    known = data and content.get("split")  # which only the run itself writes
-    return Measured("", data_of(data["source"], known) if known else None, _measures(content), content)
+    source = content.get("data") or (data and data["source"])  # older files have only the split
+    measured_on = data_of(source, content["split"]) if source and content.get("split") else None
+    return Measured("", measured_on, _measures(content), content)
 
 
 def read_run(path: str | os.PathLike) -> Run:

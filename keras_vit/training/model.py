@@ -5,6 +5,7 @@ tf.distribute (training/steps). Evaluation counts every example once although th
 scale are refused before training; unknown arguments are errors; batches can be mixed on the device.
 """
 
+import collections.abc
 import types
 import warnings
 from typing import Any
@@ -289,6 +290,10 @@ class Model(SteppingModel):
         if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
             raise ValueError(
                 f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
+            )
+        if isinstance(x, collections.abc.Iterator) and not isinstance(x, types.GeneratorType) and not hasattr(x, "element_spec"):
+            raise ValueError(
+                f"Of iterators Keras reads generators alone, got a {type(x).__name__}. Make it one: (batch for batch in data)."
             )
         is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
         arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one for each input

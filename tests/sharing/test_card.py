@@ -14,6 +14,7 @@ import keras_vit
 from keras_vit.planning.flops import forward_flops
 from keras_vit.sharing import write_folder
 from keras_vit.sharing.data_names import data_of, model_name, on_the_hub
+from keras_vit.sharing.run import read_run
 
 ADDRESS = "hf://anna/digits"
 
@@ -111,6 +112,9 @@ def test_names_of_files_on_this_machine_are_left_out(finished, tmp_path):
     config["data"]["exclude"] = "~/patients/who.txt"
     config["data"]["train_preprocess"] = "decode(1)|mask_by('/data/patients/mask.png')"
     (run / "config.json").write_text(json.dumps(config))
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    evaluation |= {"data": config["data"]["source"], "preprocess": config["data"]["train_preprocess"]}
+    (run / "evaluation.json").write_text(json.dumps(evaluation))
     folder = tmp_path / "shared"
     write_folder(keras_vit.load(run), folder, ADDRESS, "mit", run=run)
     front, body = front_matter_of((folder / "README.md").read_text())
@@ -209,3 +213,10 @@ def test_models_are_named_by_what_anybody_can_load():
     assert model_name("deit/tiny") == "deit/tiny (Apache-2.0)" and on_the_hub("deit/tiny") == "timm/deit_tiny_patch16_224.fb_in1k"
     assert model_name("runs/mine") == "a model of the author's own" and on_the_hub("runs/mine") is None
     assert on_the_hub("hf://anna/flowers@v2/model.safetensors") == "anna/flowers" and on_the_hub(None) is None
+
+
+def test_what_evaluate_wrote_says_what_was_measured_on(tmp_path):
+    for source, named in (("cifar10", "cifar10"), ("folder:/home/me/secret", "images of the author's own")):
+        (tmp_path / "evaluation.json").write_text(json.dumps({"data": source, "split": "test[:48]", "top1": 0.5}))
+        evaluation = read_run(tmp_path).evaluation
+        assert (evaluation.data.name, evaluation.data.split, evaluation.measures) == (named, "test[:48]", {"top1": 0.5})

@@ -90,6 +90,8 @@ def test_the_binary_trains_and_evaluates_it(tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
     evaluated, trained = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("out", "run"))
     assert evaluated["mae"] == pytest.approx(trained["mae"], abs=1e-6) and "mae" in done.stdout
+    about = ("data", "split", "preprocess", "classes")
+    assert [evaluated[key] for key in about] == [trained[key] for key in about] and trained["data"] == "digits"
 
 
 @pytest.mark.parametrize(

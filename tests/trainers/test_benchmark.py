@@ -11,7 +11,7 @@ import types
 import pytest
 
 import keras_vit
-from benchmarks import cheaper, input, ops, scaling, where
+from benchmarks import cheaper, gpu, input, ops, scaling, where
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -159,3 +159,23 @@ def test_a_trace_has_the_operations_of_a_step():
     product(x)
     names = where.traced(lambda: product(x))
     assert any(where.kind_of(name) == "products of dense layers and patches" for name in names) and min(names.values()) >= 0
+
+
+def test_the_cases_of_a_gpu_are_read_or_refused():
+    assert gpu.read_cases("B/16:256,L/16:128") == [("B/16", 256), ("L/16", 128)]
+    with pytest.raises(ValueError, match='such as B/16:256,L/16:128. Got "B/16"'):
+        gpu.read_cases("L/16:128,B/16")
+
+
+def test_a_card_is_held_to_what_its_maker_states():
+    assert gpu.stated("NVIDIA H100 PCIe") == 756e12
+    assert gpu.stated("NVIDIA H100 80GB HBM3") == 989e12
+    assert gpu.stated("cpu") is None
+
+
+def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():
+    found = {"variant": "B/16", "batch": 10, "flops": 100e12, "on the card": 0.2, "from the host": 0.25, "bytes": 3 * 2**30}
+    found |= {"attention": {"xla": 0.001, "cudnn": "does not run: no cuDNN"}, "timm": {"seconds": 0.3}}
+    cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
+    assert cells == ["B/16, batch 10", "50", "40", "0.500", "0.625", "3.00", "xla 1.00 ms, cudnn does not run: no cuDNN", "1.50"]
+    assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")

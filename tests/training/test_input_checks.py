@@ -1,5 +1,7 @@
 """What fit, evaluate and predict refuse to read: pixels on another scale, labels outside the classes, data without labels."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -219,6 +221,13 @@ def test_data_without_labels_is_refused(call, form):
     x = tf.data.Dataset.from_tensor_slices((X,)).batch(3) if x is None else x
     with pytest.raises(ValueError, match="no labels, which the loss needs.*use predict"):
         getattr(classifier(), call)(x, verbose=0)
+
+
+def test_an_iterator_that_is_no_generator_is_named(tiny, pixels):
+    model = tiny()
+    model.compile("sgd", keras_vit.training.SoftmaxCrossEntropy())
+    with pytest.raises(ValueError, match=r"generators alone, got a repeat. Make it one: \(batch for batch in data\)"):
+        model.fit(itertools.repeat((pixels, np.zeros(4, "int32"))), steps_per_epoch=1)
 
 
 def test_a_model_whose_loss_needs_no_labels_is_evaluated_without():

@@ -87,7 +87,7 @@ _NEVER_NONE = ("note", "fields")
 
 
 def _published(row):
-    """A row of the table, {column: text}, as a Published; empty cells become None, but for those of _NEVER_NONE."""
+    """A row of the table, {column: text}, as a Published; empty cells become None, except those of _NEVER_NONE."""
     return Published(**{key: _TYPES.get(key, str)(text) if text or key in _NEVER_NONE else None for key, text in row.items()})
 
 

@@ -37,7 +37,7 @@ _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)  # 1.0 is what a column of i
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # how other software writes that there is no value
 
-Row = collections.namedtuple("Row", "image label split line")  # text, but for the number of the line
+Row = collections.namedtuple("Row", "image label split line")  # text, except the number of the line
 
 
 def _columns(chosen, header):

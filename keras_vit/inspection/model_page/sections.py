@@ -134,7 +134,7 @@ def layers(subject: Subject) -> Section:
     texts = [
         f"Linear CKA between the outputs of each two {unit}s over {count:,} images, estimated without bias from small batches (Kornblith et al. "
         f"2019, arXiv 1905.00414; Nguyen et al. 2021, arXiv 2010.15327).{few}",
-        "How to read it: 1, bright, means the same but for a rotation and a factor. Bright squares along the diagonal are groups of layers that "
+        "How to read it: 1, bright, means the same up to a rotation and a factor. Bright squares along the diagonal are groups of layers that "
         "change little; ViTs are more alike throughout than ResNets, whose stages stand out (arXiv 2108.08810).",
     ]
     return Section(title, _paragraphs(*texts) + figure_row({"Linear CKA": picture}), {"cka.png": data}, {"cka": values})

@@ -191,7 +191,7 @@ class InputChecks:
 
 
 def _may_be_wrong(dtype):
-    """Whether pixels of a TensorFlow dtype can be on another scale: bytes cannot, but for images of 0 and 1, which nobody stores so."""
+    """Whether pixels of a TensorFlow dtype can be on another scale: bytes cannot, except images of 0 and 1, which nobody stores so."""
     return dtype.is_bool or dtype.size > 1 and (dtype.is_floating or dtype.is_integer)
 
 

@@ -1,0 +1,197 @@
+"""Training steps on one GPU, with Keras on JAX: how much of the card's arithmetic they use, and whether the input keeps up.
+
+    KERAS_BACKEND=jax python -m benchmarks.gpu --cases=B/16:256,L/16:128
+    KERAS_BACKEND=jax python -m benchmarks.gpu --torch_python=PYTHON        (timm beside it, by torch.compile)
+
+Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, after compilation; medians over rounds of --steps steps.
+Model FLOPs are those of a forward pass times three, per second over what the card's maker states, and over the best matrix product in bfloat16
+that was measured here. "On the card" has one batch there already, "from the host" brings every batch of uint8 pixels over, as training does. Attention
+alone, forward and backward, by XLA and by cuDNN's flash attention, says whether the latter would help. TensorFlow need not be installed.
+"""
+
+import itertools
+import json
+import pathlib
+import statistics
+import subprocess
+import time
+
+import numpy as np
+
+from trainers import flags
+
+# TFLOP/s of dense products in bfloat16, from the makers' data sheets; a card's name in JAX begins so.
+STATED = {
+    "NVIDIA A100": 312,
+    "NVIDIA H100 PCIe": 756,
+    "NVIDIA H100": 989,
+    "NVIDIA H200": 989,
+    "NVIDIA L4": 121,
+    "NVIDIA L40S": 362,
+}
+SIZES = (4096, 8192)
+
+
+def read_cases(text: str) -> list[tuple[str, int]]:
+    """[(variant, batch)] of "B/16:256,L/16:128".
+
+    Raises:
+        ValueError: for another form.
+    """
+    found = []
+    for part in text.split(","):
+        variant, colon, batch = part.partition(":")
+        if not colon or not batch.isdigit() or int(batch) < 1:
+            raise ValueError(f'--cases expects VARIANT:BATCH, joined by commas, such as B/16:256,L/16:128. Got "{part}".')
+        found.append((variant, int(batch)))
+    return found
+
+
+def stated(card: str) -> float | None:
+    """FLOP/s that the card's maker states; None for a card that STATED does not have. The longest name that fits counts."""
+    fitting = [name for name in STATED if card.startswith(name)]
+    return STATED[max(fitting, key=len)] * 1e12 if fitting else None
+
+
+def seconds_of(function, rounds: int) -> float:
+    """The median time of a function of JAX arrays, waited for; the first call compiles."""
+    import jax
+
+    jax.block_until_ready(function())
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        jax.block_until_ready(function())
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def product_rate(sizes: tuple[int, ...], rounds: int) -> float:
+    """FLOP/s of the best square matrix product in bfloat16."""
+    import jax
+    import jax.numpy as jnp
+
+    product = jax.jit(jnp.matmul)
+    squares = [jnp.ones((n, n), "bfloat16") for n in sizes]
+    return max(2 * len(a) ** 3 / seconds_of(lambda a=a: product(a, a), rounds) for a in squares)
+
+
+def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
+    """{implementation: seconds of one block's attention, forward and backward, or why it does not run} on q, k and v (b, n, k, c)."""
+    import jax
+    import jax.numpy as jnp
+
+    shape = (batch, n, spec.heads, spec.width // spec.heads)
+    found = {}
+    for name in ("xla", "cudnn"):
+
+        def loss(q, k, v, name=name):
+            return jnp.sum(jax.nn.dot_product_attention(q, k, v, implementation=name).astype("float32"))
+
+        step = jax.jit(jax.grad(loss, (0, 1, 2)))
+        x = jnp.ones(shape, "bfloat16")
+        try:
+            found[name] = seconds_of(lambda step=step, x=x: step(x, x, x), rounds)
+        except Exception as error:
+            found[name] = f"does not run: {error}".splitlines()[0]
+    return found
+
+
+def fit_seconds(model, batches, steps: int, rounds: int) -> float:
+    """The median time of a step of `model.fit`, over rounds of `steps` steps: epochs, whose ends wait for the device."""
+    import keras
+
+    seconds = []
+
+    class Timer(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.began = time.perf_counter()
+
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch:  # the first compiles
+                seconds.append((time.perf_counter() - self.began) / steps)
+
+    model.fit(batches, steps_per_epoch=steps, epochs=rounds + 1, verbose=0, callbacks=[Timer()])
+    return statistics.median(seconds)
+
+
+def training(variant: str, batch: int, steps: int, rounds: int, image_size: int = 224, **sizes) -> dict:
+    """A case's "on the card" and "from the host" seconds a step, the FLOPs of a step, and the most bytes that the card held, or None."""
+    import jax
+    import keras
+
+    import keras_vit
+    from keras_vit.planning.flops import forward_flops
+
+    keras.backend.clear_session()
+    model = keras_vit.ViT(variant, image_size=image_size, classes=1000, dtype="mixed_bfloat16", **sizes)
+    model.compile(keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy())
+    images = np.random.default_rng(0).integers(0, 256, (batch, image_size, image_size, 3), dtype="uint8")
+    labels = np.arange(batch, dtype="int32") % 1000
+    found = {"variant": variant, "batch": batch, "flops": 3 * batch * forward_flops(model.spec, image_size)}
+    for name, batch_of in (("on the card", jax.device_put((images, labels))), ("from the host", (images, labels))):
+        found[name] = fit_seconds(model, (pair for pair in itertools.repeat(batch_of)), steps, rounds)
+    memory = jax.local_devices()[0].memory_stats() or {}
+    found["bytes"] = memory.get("peak_bytes_in_use")
+    found["attention"] = attention_seconds(batch, model.spec, model.tokens.shape[1], rounds)
+    return found
+
+
+def timm_seconds(python: str, variant: str, batch: int, steps: int, rounds: int) -> dict:
+    """{"seconds": of timm's step} by gpu_torch.py in another environment, or {"error": why not}."""
+    program = pathlib.Path(__file__).with_name("gpu_torch.py")
+    done = subprocess.run(
+        [python, str(program), variant, str(batch), str(steps), str(rounds)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(found: dict, peak: float | None, rate: float) -> str:
+    """A case as a line of the table."""
+    used = found["flops"] / found["on the card"]
+    shares = f"{used / peak:.3f}" if peak else "-"
+    memory = f"{found['bytes'] / 2**30:.2f}" if found["bytes"] else "-"
+    timm = found.get("timm", {})
+    beside = f"{timm['seconds'] / found['on the card']:.2f}" if "seconds" in timm else timm.get("error", "-")
+    speeds = " | ".join(f"{found['batch'] / found[name]:.0f}" for name in ("on the card", "from the host"))
+    attention = ", ".join(f"{k} {v * 1e3:.2f} ms" if isinstance(v, float) else f"{k} {v}" for k, v in found["attention"].items())
+    return f"| {found['variant']}, batch {found['batch']} | {speeds} | {shares} | {used / rate:.3f} | {memory} | {attention} | {beside} |"
+
+
+def main():
+    import jax
+    import keras
+
+    if keras.backend.backend() != "jax":
+        raise ValueError(f'This measures Keras on JAX, and the backend is "{keras.backend.backend()}": set KERAS_BACKEND=jax.')
+    values = flags.FLAGS
+    cases = read_cases(values.cases)
+    card = jax.local_devices()[0].device_kind
+    peak, rate = stated(card), product_rate(SIZES, values.rounds)
+    said = f"the maker states {peak / 1e12:.0f}" if peak else "what its maker states is not known here"
+    print(
+        f"{card}: products in bfloat16 reach {rate / 1e12:.3g} TFLOP/s; {said}. JAX {jax.__version__}, Keras {keras.__version__}"
+    )
+    print(
+        "| | images/s on the card | from the host | of the stated rate | of products | GiB | a block's attention | timm's time over ours |"
+    )
+    print("|-|-|-|-|-|-|-|-|", flush=True)
+    for variant, batch in cases:
+        found = training(variant, batch, values.steps, values.rounds)
+        if values.torch_python:
+            found["timm"] = timm_seconds(values.torch_python, variant, batch, values.steps, values.rounds)
+        print(row(found, peak, rate), flush=True)
+
+
+def run():
+    flags.string("cases", "B/16:256,L/16:128", "VARIANT:BATCH, joined by commas.")
+    flags.integer("steps", 20, "Steps in a round.", lowest=1)
+    flags.integer("rounds", 5, "Rounds; medians are reported.", lowest=1)
+    flags.string("torch_python", "", "A Python with torch and timm, to compare with.")
+    flags.launch(main)
+
+
+if __name__ == "__main__":
+    run()
