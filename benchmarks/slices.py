@@ -23,7 +23,7 @@ def _options(values):
 
 def lower_keras_vit(where, depth, dropout, batch_size):
     """The step of `imagenet_pretrain:B/16`, as `keras-vit plan` compiles it."""
-    from keras_vit.planning.dry_run import planned_data
+    from keras_vit.planning.planned import planned_data
     from keras_vit.planning.slice.program import lowered_step
     from keras_vit.runs.config import resolve
     from trainers import config_files

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
-DEFINED = re.compile(r"(?:flags\.)?(?:strings?|integer|boolean|enum)\(\s*\"(\w+)\"")
+DEFINED = re.compile(r"(?:flags\.)?(?:strings?|path|integer|boolean|enum)\(\s*\"(\w+)\"")
 
 
 def functions_of(text):

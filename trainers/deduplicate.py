@@ -145,7 +145,7 @@ def main():
         threshold = 0.0
     if not 0.5 <= threshold < 1:
         raise ValueError(f"--threshold={values.threshold}: expected a number from 0.5 to below 1.")
-    output = os.path.expanduser(values.output)
+    output = values.output
     if os.path.isdir(output):
         raise ValueError(
             f"--output={values.output} is a folder. Name a file in it, such as {os.path.join(values.output, 'excluded.txt')}."
@@ -166,7 +166,7 @@ def run():
     flags.string("test", None, "The source whose images may not be duplicated, as for --config.data.source.", required=True)
     flags.string("train_split", "train", 'The split of --train; with slices: "train[:90%]".')
     flags.string("test_split", "test", "The split of --test; with slices.")
-    flags.string("output", "excluded.txt", "The file of names to write.")
+    flags.path("output", "excluded.txt", "The file of names to write.")
     flags.string(
         "threshold",
         "0.9",

@@ -79,7 +79,7 @@ def demonstrate():
 
 
 def run():
-    flags.string("workdir", "runs/demo", "The folder for all files; a demo that was interrupted resumes.")
+    flags.path("workdir", "runs/demo", "The folder for all files; a demo that was interrupted resumes.")
     flags.integer("seed", 0, "Seed of weights, order and augmentation.")
     flags.launch(main)
 

@@ -141,7 +141,7 @@ def run():
     )
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
     flags.string("evals", None, 'Evaluators with their options, joined by "|"; by default the task\'s own.')
-    flags.string(
+    flags.path(
         "output",
         None,
         "A folder for report.html and evaluation.json, or with --evals NAME.json; by default the measures are only printed.",

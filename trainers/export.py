@@ -66,13 +66,14 @@ def export(values):
             keras_vit.save(model, values.output, format=values.format)
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
-            keras_vit.export(model, values.output, format=values.format, top_k=values.top_k, activation=values.activation, **how)
+            top_k = values.top_k if values.format == "tf_saved_model" else None
+            keras_vit.export(model, values.output, format=values.format, top_k=top_k, activation=values.activation, **how)
     logging.info("Exported %s to %s.", values.model, values.output)
 
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string(
+    flags.path(
         "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")

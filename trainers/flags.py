@@ -182,6 +182,21 @@ def string(name, default, help_text, required=False):
     _OURS[name] = required
 
 
+class _Path(flags.ArgumentParser):
+    """A path with "~" expanded: bash leaves it in --output=~/out as it is."""
+
+    syntactic_help = "a path"
+
+    def parse(self, argument):
+        return os.path.expanduser(argument)
+
+
+def path(name, default, help_text, required=False):
+    """Defines a flag for the path of a file or folder, which may begin with "~"."""
+    flags.DEFINE(_Path(), name, default, help_text, serializer=flags.ArgumentSerializer(), required=required)
+    _OURS[name] = required
+
+
 def strings(name, help_text):
     """Defines a text flag that may be repeated: a list, empty by default."""
     flags.DEFINE_multi_string(name, [], help_text)
@@ -217,12 +232,12 @@ def only_with(name, other, holds, words):
 
 
 def define_data_dir():
-    string("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
+    path("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
 
 
 def define_run():
     """The flags of binaries that train."""
-    string("workdir", None, "The run's directory; a run that is already there resumes. Required, but not for --dry_run.")
+    path("workdir", None, "The run's directory; a run that is already there resumes. Required, but not for --dry_run.")
     define_data_dir()
     string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=None,0.2".')
     integer(

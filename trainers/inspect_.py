@@ -78,7 +78,7 @@ def inspect(values):
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string("images", None, "Files, folders and patterns, separated by commas.", required=True)
-    flags.string("output", None, "The folder to write; an earlier page there is replaced.", required=True)
+    flags.path("output", None, "The folder to write; an earlier page there is replaced.", required=True)
     flags.string("class", None, "The class of which maps are drawn, a name or a number; by default each image's predicted one.")
     flags.integer("max_images", 128, "Images to measure heads and layers on; of more, as many are spread evenly.", lowest=1)
     flags.integer("show", 12, "Images to show, of those that are measured.", lowest=1)

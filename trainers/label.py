@@ -155,7 +155,7 @@ def main():
     from keras_vit.io.progress import shown, stage
 
     values = flags.FLAGS
-    folder, lowest = os.path.expanduser(values.output), _fraction(values.confidence)
+    folder, lowest = values.output, _fraction(values.confidence)
     with shown():
         check_folder(folder)
         splits = {"train": values.train, "test": values.test} if values.labelled else {}
@@ -174,7 +174,7 @@ def run():
         "data", None, "The images: images:PATH, folder:PATH, csv:PATH or jsonl:PATH; labels are not read.", required=True
     )
     flags.string("split", "train", "The split of --data; with slices: train[:90%].")
-    flags.string("output", None, "The folder for table.jsonl, labels.txt and label.json.", required=True)
+    flags.path("output", None, "The folder for table.jsonl, labels.txt and label.json.", required=True)
     flags.string("confidence", "0.3", "The probability below which an image is left out.")
     flags.integer("per_class", None, "Rows per class; by default all images as they are.", lowest=1)
     flags.string("labelled", None, "A source of images with labels, which the table then has too; by default none.")

@@ -15,7 +15,6 @@ folder, such as a bucket, share the work. --strategy=mirrored runs on all device
     python -m trainers.predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
 """
 
-import os
 import shlex
 
 from . import flags
@@ -89,7 +88,7 @@ def _predict(values, kinds, splits, options):
 def _predict_by_beam(values, kinds, splits, options):
     """Runs an export as a pipeline of Beam; yields (split, report)."""
     predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
-    where = (values.model, values.data, os.path.expanduser(values.output), kinds)
+    where = (values.model, values.data, values.output, kinds)
     for split in splits:
         yield split, predict_by_beam(*where, split=split, data_dir=values.data_dir, options=shlex.split(values.beam), **options)
 
@@ -112,7 +111,7 @@ def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string("data", None, "images:PATH, folder:PATH, csv:PATH, tfrecord:PATH, a tensorflow-datasets name...", required=True)
     flags.string("split", "train", "The split of --data, or several joined by commas; with slices: train[:1000].")
-    flags.string("output", None, "The folder to write to; the splits of the same data can share one.", required=True)
+    flags.path("output", None, "The folder to write to; the splits of the same data can share one.", required=True)
     flags.string("answers", "classes", "classes, logits, features, or several joined by commas.")
     flags.integer("top_k", 5, "Classes per image, at most.", lowest=1)
     flags.enum("format", "parquet", ["parquet", "tfrecord"], "The kind of the files.")

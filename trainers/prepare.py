@@ -104,12 +104,12 @@ def _prepared(values, name, split, exclude):
         source = open_source(values.source, values.split, values.data_dir)
     source = without(source, exclude) if exclude else source
     options = (values.shards, values.resize or None, values.quality, values.shuffle_seed, values.overwrite)
-    return prepare(source, os.path.expanduser(values.output), name, split, *options)
+    return prepare(source, values.output, name, split, *options)
 
 
 def _prepared_by_beam(values, name, split, exclude):
     """The same as a pipeline of Beam."""
-    write_by_beam, folder = flags.beam("keras_vit.data.records.beam").write_by_beam, os.path.expanduser(values.output)
+    write_by_beam, folder = flags.beam("keras_vit.data.records.beam").write_by_beam, values.output
     settings = (values.resize or None, values.quality, values.shuffle_seed)
     where = (values.source, values.split, values.data_dir, folder, name, split, values.shards)
     told = write_by_beam(*where, *settings, values.overwrite, exclude, shlex.split(values.beam))
@@ -135,7 +135,7 @@ def write(values):
 
 def run():
     flags.string("source", None, 'What --config.data.source takes: "folder:PATH", "csv:PATH", "cifar10"...', required=True)
-    flags.string("output", None, "The folder to write to; several splits can share one.", required=True)
+    flags.path("output", None, "The folder to write to; several splits can share one.", required=True)
     flags.string("split", "train", 'With slices: "train[90%:]".')
     flags.string("as_split", None, "The split's name in the output; none for its own name.")
     flags.string("name", None, "What the files' names begin with; none for a name made from the source's.")

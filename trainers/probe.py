@@ -134,7 +134,7 @@ def run():
     flags.integer("image_size", None, "In pixels; positions are resampled. By default the model's own.", lowest=1)
     flags.string("preprocess", None, "Preprocessing text; by default the model's own, or a resize to 8/7 of its size and a crop.")
     flags.string("dtype", "float32", "Of the features in memory: float32 or float16.")
-    flags.string("output", None, "A folder for probe.json and few_shot.png; by default the table is only printed.")
+    flags.path("output", None, "A folder for probe.json and few_shot.png; by default the table is only printed.")
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     for name in ("shots", "l2", "validation"):
         flags.only_with(name, "methods", lambda methods: "few_shot" in methods, "--methods=few_shot")

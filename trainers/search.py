@@ -83,12 +83,12 @@ def main(images):
     values = flags.FLAGS
     if not images:
         raise ValueError("Give at least one image to search for.")
-    output = values.output and os.path.expanduser(values.output)
+    output = values.output
     if output:
         _check_output(output)
     paths = [path for image in images for path in find_images(image)]
     with shown():
-        model, index = _index(values, os.path.expanduser(values.index))
+        model, index = _index(values, values.index)
         with stage("Reading the images", len(paths), "images") as work:
             pixels, read, failed = read_images(model, paths, work.advance)
         for path, why in failed.items():
@@ -105,13 +105,13 @@ def main(images):
 
 
 def run():
-    flags.string("index", None, "The folder of the features, as predict --answers=features writes it.", required=True)
+    flags.path("index", None, "The folder of the features, as predict --answers=features writes it.", required=True)
     flags.string("model", None, "The model; by default the one that made the features.")
     flags.string(
         "data", None, "The images to search in, if the folder has no features yet: images:PATH, a tensorflow-datasets name..."
     )
     flags.string("split", "train", "The split of --data, or several joined by commas.")
-    flags.string("output", None, "The picture, a PNG file; by default none.")
+    flags.path("output", None, "The picture, a PNG file; by default none.")
     flags.integer("neighbours", 8, "How many similar images are found for each.", lowest=1)
     flags.integer("batch_size", 64, "Images at once.", lowest=1)
     flags.only_with("split", "data", bool, "--data")

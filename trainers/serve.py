@@ -95,7 +95,7 @@ def _served(paths, class_names, values):
         with stage(f"Loading {path}"):
             model = keras_vit.load(path, class_names=class_names.get(name))
         try:
-            models.append(Served(name, model, values.top_k, values.activation, values.megapixels))
+            models.append(Served(name, model, values.top_k, values.activation))
         except ValueError as error:
             raise ValueError(f"{path} cannot be served: {error}") from None
     return models
@@ -140,14 +140,14 @@ def run():
         'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by default those that '
         "the models know.",
     )
-    flags.string("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
+    flags.path("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
     flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
     flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)
     flags.integer("queue", 512, "Images that may wait for each model; more are answered with 503.", lowest=1)
     flags.integer("requests", 256, "Requests that are answered at a time; more are answered with 503.", lowest=1)
     flags.integer("megabytes", 32, "The size of a request at most.", lowest=1)
-    flags.integer("megapixels", 64, "The size of an image at most.", lowest=1)
-    flags.integer("images", 64, "The number of images in a request at most.", lowest=1)
+    flags.integer("megapixels", 64, "The size of an image at most.", lowest=1, highest=178)
+    flags.integer("images", 64, "The number of images in a request at most, and not more than --queue.", lowest=1)
     flags.integer("seconds", 30, "Time for a request to arrive, and then for its answer.", lowest=1)
     flags.integer("drain_seconds", 30, "After SIGTERM, time to finish what was begun.", lowest=1)
     flags.launch(main, takes="MODEL [MODEL ...]")

@@ -24,7 +24,7 @@ def _show(model, values):
     from keras_vit.sharing.share import find_place
 
     _, licence = find_place(values.to, values.license)
-    output = values.output and os.path.expanduser(values.output)
+    output = values.output
     if output:
         check_output(output)
     with stage(f"Loading {model}"):
@@ -67,7 +67,7 @@ def run():
     flags.boolean("images", False, "Share pictures that show images of the data, too: reconstructions, samples.")
     flags.boolean("untrained", False, "Share a model whose head is all zeros.")
     flags.boolean("dry_run", False, "Upload nothing: write the folder to --output, or print the card.")
-    flags.string("output", None, "For --dry_run: a new folder; by default the card is printed.")
+    flags.path("output", None, "For --dry_run: a new folder; by default the card is printed.")
     flags.only_with("output", "dry_run", bool, "--dry_run")
     flags.launch(main, takes="MODEL")
 

@@ -129,7 +129,7 @@ def run():
         "finetune", None, "A variant of the recipe vtab_finetune, such as B/16: only prints the commands that fine-tune."
     )
     flags.integer("image_size", None, "In pixels; positions are resampled. By default the model's own.", lowest=1)
-    flags.string(
+    flags.path(
         "output",
         None,
         "A folder for vtab.json and vtab.png, with --finetune of the run directories; by default the table is only printed.",

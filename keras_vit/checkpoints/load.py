@@ -14,10 +14,11 @@ from absl import logging
 from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_names, timm, vit_pytorch
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.usual_steps import of_channels
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
-from keras_vit.checkpoints.transfer import adapt, transfer
+from keras_vit.checkpoints.transfer import adapt, describe, transfer
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.patches import pair
 from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
@@ -53,8 +54,46 @@ def _published_like(text, catalogue):
     return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
 
 
-def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, Any]]:
-    """(local path, options of `load`) for a path, an address or a name in the catalogue; downloads into the cache if necessary.
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """A checkpoint on this machine, and what is known of a published one that its file does not state.
+
+    Attributes:
+        path: of the file or folder.
+        image_size: side of the images, in pixels, where the weights fit any; None where the file determines it.
+        preprocessing: text of the evaluation preprocessing for images of the checkpoint's own size; None for that of the file.
+        class_names: "imagenet" for a classifier of ImageNet-1k's classes, or None.
+        resample: how positions are resampled; None for the method of the file's format.
+        fields: of the spec: mean, std, patch_size.
+    """
+
+    path: pathlib.Path
+    image_size: int | None = None
+    preprocessing: str | None = None
+    class_names: str | None = None
+    resample: str | None = None
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _fetched(address, sha256):
+    """The local path of an address, which is downloaded if it is not in the cache; None if it is no address."""
+    if address.startswith("hf://"):
+        from keras_vit.checkpoints.fetch.hub import download_repository
+
+        return download_repository(address)
+    if address.startswith("kaggle://"):
+        from keras_vit.checkpoints.fetch.kaggle import download_variation
+
+        return download_variation(address)
+    if address.startswith(("https://", "http://", "gs://")):
+        from keras_vit.checkpoints.fetch.download import download
+
+        return download(address, sha256=sha256)
+    return None
+
+
+def locate_checkpoint(name: str | os.PathLike) -> Located:
+    """The checkpoint of a path, an address or a name in the catalogue; downloads into the cache if necessary.
 
     Raises:
         FileNotFoundError: if it is none of these; the message suggests the nearest name in the catalogue.
@@ -66,29 +105,17 @@ def locate_checkpoint(name: str | os.PathLike) -> tuple[pathlib.Path, dict[str, 
     if not isinstance(name, (str, bytes, os.PathLike)):
         kind = f"the class {name.__name__}" if isinstance(name, type) else f"a {type(name).__name__}"
         raise ValueError(f"load expected a path, an address or a name of keras_vit.list_models(), got {kind}.")
-    text, options, sha256 = os.fsdecode(name), {}, None
+    text = os.fsdecode(name)
     path = os.path.expanduser(text)
     if os.path.exists(path):
-        return pathlib.Path(path), options
+        return Located(pathlib.Path(path))
     if os.path.islink(path):
         raise ValueError(f'"{text}" is a link to "{os.readlink(path)}", which does not exist.')
-    if text in CATALOGUE:
-        entry = CATALOGUE[text]
-        text, options, sha256 = entry.url, dict(entry.options), entry.sha256
-    elif any(entry.url == text and entry.labels for entry in CATALOGUE.values()):
-        options = {"class_names": "imagenet"}
-    if text.startswith("hf://"):
-        from keras_vit.checkpoints.fetch.hub import download_repository
-
-        return download_repository(text), options
-    if text.startswith("kaggle://"):
-        from keras_vit.checkpoints.fetch.kaggle import download_variation
-
-        return download_variation(text), options
-    if text.startswith(("https://", "http://", "gs://")):
-        from keras_vit.checkpoints.fetch.download import download
-
-        return download(text, sha256=sha256), options
+    if (entry := CATALOGUE.get(text)) is not None:
+        place = _fetched(entry.url, entry.sha256)
+        return Located(place, entry.chosen_size, entry.preprocessing, entry.labels, entry.resample, dict(entry.fields_to_load))
+    if (place := _fetched(text, None)) is not None:
+        return Located(place, class_names=next((e.labels for e in CATALOGUE.values() if e.url == text), None))
     hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
     raise FileNotFoundError(
         f'"{text}" does not exist, and is not a name in the catalogue.{hint} keras_vit.list_models() lists all names.'
@@ -213,8 +240,27 @@ def _report(contents, parsed, dropped):
         logging.warning("%s: %s", contents.path, assumption)
 
 
-def _from_arrays(contents, image_size, classes, class_names, head, resample, names, changes):
+def _preprocessing(contents, parsed, located, size, image_size, head):
+    """The text of the evaluation preprocessing that comes with a checkpoint, for images of `image_size`; None for none.
+
+    Args:
+        size, image_size: of the images, pixels (height, width): the checkpoint's own, and those that it is loaded for.
+
+    Raises:
+        ValueError: for sizes without bounds in the config next to the file.
+    """
+    if located.preprocessing is not None and image_size == size:
+        return located.preprocessing
+    if parsed.preprocessing is None or head == "reset" or contents.metadata is not None:
+        return None
+    text = parsed.preprocessing(*image_size)
+    metadata.check_preprocessing(text, size, f'The config next to "{contents.path}"')
+    return text
+
+
+def _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, changes):
     """A model from a file of arrays: parse, build, assign."""
+    image_size = located.image_size if image_size is None else image_size
     weight_arrays = {name: a for name, a in contents.arrays.items() if a.dtype.kind == "f"}
     counters = sorted(contents.arrays.keys() - weight_arrays.keys())
     contents = dataclasses.replace(contents, arrays=weight_arrays)
@@ -226,10 +272,9 @@ def _from_arrays(contents, image_size, classes, class_names, head, resample, nam
     # With what the file itself was read by there is nothing to change.
     used = {name for name in ("mean", "std") if name in told and np.array_equal(getattr(config["variant"], name), told[name])}
     changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
-    if parsed.preprocessing is not None and head != "reset" and contents.metadata is None:
-        text = parsed.preprocessing(*pair(config["image_size"] if image_size is None else image_size, "image_size"))
-        metadata.check_preprocessing(text, config["image_size"], f'The config next to "{contents.path}"')
-        changes = {"preprocessing": text, **changes}
+    own, wanted = (pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size))
+    text = of_channels(_preprocessing(contents, parsed, located, own, wanted, head), changes.get("channels", config["channels"]))
+    changes = changes if text is None else {"preprocessing": text, **changes}
     if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
         _report(contents, parsed, [*parsed.dropped, *counters])
         sized = changes if image_size is None else {**changes, "image_size": image_size}
@@ -238,7 +283,9 @@ def _from_arrays(contents, image_size, classes, class_names, head, resample, nam
     shapes = {v.path.removeprefix(f"{model.name}/"): tuple(v.shape) for v in model.weights}
     weights = unpack(parsed.name_map, parsed.arrays, shapes, contents.path)
     _report(contents, parsed, [*parsed.dropped, *counters])
-    return adapt(config, weights, image_size, classes, class_names, head, resample or parsed.resample, model, **changes)
+    resample = resample or located.resample or parsed.resample
+    activation = (contents.metadata or {}).get("activation", parsed.activation)
+    return adapt(config, weights, image_size, classes, class_names, head, resample, model, activation, **changes)
 
 
 def _from_keras(path, image_size, classes, class_names, head, resample, names, changes):
@@ -246,7 +293,12 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
     if names is not None or "norm_first" in changes:
         raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and norm_first out.')
     model = keras_file.load(path)
-    if image_size is None and classes is None and class_names is None and head == "keep" and not changes:
+    same = image_size is None and classes in (None, model.classes) and head == "keep"
+    if same and class_names is None and not changes:
+        return model
+    named = class_names is None or model.classes is not None
+    if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
+        describe(model, class_names, **changes)  # in place: a quantised model, or one with a head of its own, is loaded so, too
         return model
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
@@ -314,19 +366,15 @@ def load(
         ValueError: if the file is damaged or not a supported model, or as in transfer.
     """
     _check_arguments(changes)
-    place, options = locate_checkpoint(path)
-    trained, published = options.pop("image_size", None), options.pop("class_names", None)
-    if image_size not in (None, trained):
-        options.pop("preprocessing", None)  # it is for the native size
-    image_size, resample = image_size or trained, resample or options.pop("resample", None)
-    options.pop("resample", None)
-    arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in {**options, **changes}.items()}
-    contents = read(place)
+    located = locate_checkpoint(path)
+    arguments = {**located.fields, **changes}
+    arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
+    contents = read(located.path)
     if contents.kind == "keras":
         model = _from_keras(contents.path, image_size, classes, class_names, head, resample, names, arguments)
     else:
-        model = _from_arrays(contents, image_size, classes, class_names, head, resample, names, arguments)
-    if published and class_names is None and head == "keep":
+        model = _from_arrays(contents, located, image_size, classes, class_names, head, resample, names, arguments)
+    if located.class_names and class_names is None and head == "keep":
         _name_imagenet_classes(model, contents.path)
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
         model.refuses_zero_head = True

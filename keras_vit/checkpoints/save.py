@@ -92,8 +92,10 @@ def _google(model, path):
     else:
         google.CAPABILITIES.check(model)
         arrays = google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
-    comment = metadata.write(model.arguments(), arrays).encode()
-    comment = comment if len(comment) <= _LONGEST_COMMENT else metadata.write(model.arguments(), arrays, labels=False).encode()
+    comment, without_names = (
+        metadata.write(model.arguments(), arrays, model.activation, labels).encode() for labels in (True, False)
+    )
+    comment = comment if len(comment) <= _LONGEST_COMMENT else without_names
     with replacing(path) as temporary:
         np.savez(temporary, **arrays)
         with zipfile.ZipFile(temporary, "a") as archive:
@@ -118,7 +120,7 @@ def _timm(model, path):
             weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
         arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
         config = config_json.timm_vit(model, bool(missing_rows))
-    _write_folder(path, arrays, model.arguments(), {"config.json": config})
+    _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), {"config.json": config})
 
 
 def _huggingface(model, path):
@@ -130,7 +132,7 @@ def _huggingface(model, path):
     if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
     configs = {"config.json": config_json.huggingface(model), "preprocessor_config.json": config_json.preprocessor(model)}
-    _write_folder(path, arrays, model.arguments(), configs)
+    _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), configs)
 
 
 def _masked_autoencoder(model, path):
@@ -147,11 +149,11 @@ def _masked_autoencoder(model, path):
     configs = {"config.json": config_json.masked_autoencoder(model), "preprocessor_config.json": config_json.preprocessor(model)}
     # The file holds a table of positions, whatever made it.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
-    _write_folder(path, arrays, arguments, configs)
+    _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
 
 
-def _write_folder(path: str, arrays: Mapping[str, np.ndarray], arguments: Mapping, configs: Mapping[str, dict]) -> None:
-    """Writes model.safetensors and the JSON files `configs`, {name: content}, all or nothing; `arguments` are for the metadata.
+def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, configs: Mapping[str, dict]) -> None:
+    """Writes model.safetensors, with the metadata `recorded`, and the JSON files `configs`, {name: content}, all or nothing.
 
     Raises:
         ValueError: if the folder holds other files, which would be lost.
@@ -166,7 +168,7 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], arguments: Mappin
         )
     with replacing(path) as temporary:
         os.makedirs(temporary)
-        header = {"format": "pt", "keras_vit": metadata.write(arguments, arrays)}
+        header = {"format": "pt", "keras_vit": recorded}
         # Written here, so that an error is an OSError, unlike safetensors' own.
         with open(os.path.join(temporary, "model.safetensors"), "wb") as file:
             file.write(safetensors.numpy.save(dict(arrays), header))

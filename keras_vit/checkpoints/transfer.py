@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
+from keras_vit.checkpoints.formats.usual_steps import of_channels
 from keras_vit.checkpoints.resample import check_method, resample_axis, resample_offsets, resample_patches, resample_positions
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.composed import dense_config
@@ -17,7 +18,8 @@ from keras_vit.layers.patches import grid_size, pair
 from keras_vit.layers.positions import FIXED, fixed_table
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec, taps
 from keras_vit.models.arguments import Changes
-from keras_vit.training.described import DescribedModel
+from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
+from keras_vit.training.described import DescribedModel, describe_input
 
 HEADS = ("keep", "reset", "drop")
 # The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other than "map", and
@@ -34,6 +36,7 @@ _CHANGEABLE = (
     *"patch_size pool dropout attention_dropout drop_path gelu epsilon token_merging patch_dropout patch_dropout_block".split(),
 )
 _PATCHES = "patch_encoder/kernel"
+_STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # which see the image before the patches do
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
@@ -232,6 +235,8 @@ def adapted_arguments(
         new.update(class_names=class_names)
     if tuple(new["image_size"]) != tuple(config["image_size"]):
         new["preprocessing"] = None  # it is for the old size
+    if "channels" in changes:
+        new["preprocessing"] = of_channels(new["preprocessing"], changes["channels"])
     for name in ("remat", "preprocessing", "name", "dtype", "channels"):
         new[name] = changes.pop(name, new[name])
     if new["channels"] != config["channels"]:
@@ -256,7 +261,7 @@ def _resized(weights, spec, new_spec, config, target, method):
         numbers = [f"_{i:02d}" for i in range(spec.depth)] if spec.positions_at == "every" else [""]
         weights.update({f"position_embedding{number}/embedding": table for number in numbers})
     channels = target["channels"]
-    first = "stem_conv/kernel" if "stem_conv/kernel" in weights else _PATCHES
+    first = next((name for name in _STEMS if name in weights), _PATCHES)
     if _PATCHES in weights and new_spec.patch_size != spec.patch_size:
         weights[_PATCHES] = resample_patches(weights[_PATCHES], new_spec.patch_size)
     if channels != config["channels"] and first in weights:
@@ -294,6 +299,27 @@ def _on_grid(weights, spec, old_grid, new_grid, method):
     return weights
 
 
+def describe(
+    model: DescribedModel, class_names: Sequence[str] | str | os.PathLike | None = None, **preprocessing: str | None
+) -> None:
+    """Gives a model the names of its classes, or an evaluation preprocessing, in place: neither is in its graph.
+
+    Args:
+        class_names: as in `transfer`; None leaves them as they are.
+        **preprocessing: the text, `preprocessing=...`, or None for none; left out, it stays.
+
+    Raises:
+        ValueError: for another number of names than classes, or a preprocessing that is not text.
+    """
+    if class_names is not None:
+        names = plain_names(_class_names(class_names))
+        check_count(names, model.classes)
+        model.class_names = names
+    if preprocessing:
+        model.preprocessing = preprocessing_or_none(**preprocessing)
+        describe_input(model.input, model.spec, model.preprocessing)  # for models built on it later
+
+
 def adapt(
     config: Mapping[str, Any],
     weights: Mapping[str, np.ndarray],
@@ -303,6 +329,7 @@ def adapt(
     head: str = "keep",
     resample: str = "google",
     model: Classifier | None = None,
+    activation: str | None = None,
     **changes: Any,
 ) -> Classifier:
     """A model from the constructor's arguments and the weights of another one; the other arguments are those of `transfer`.
@@ -311,12 +338,14 @@ def adapt(
         config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
         weights: {path: array}.
         model: a model of `config`, which is used if nothing is to change.
+        activation: from the logits of its head to probabilities, see training.Model; it goes where the head goes.
     """
     spec = config["variant"]
     target = adapted_arguments(config, image_size, classes, class_names, head, **changes)
     if model is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
         model = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
-    model.preprocessing = target["preprocessing"]
+    describe(model, preprocessing=target["preprocessing"])
+    model.activation = activation if head == "keep" else None
     weights = _resized(weights, spec, target["variant"], config, target, resample)
     removed = {"keep": (), "reset": ("head/", "head_dist/", "pre_logits/"), "drop": ("head/", "head_dist/")}[head]
     kept: tuple[str, ...] = ("head/", "head_dist/") if head == "reset" else ()
@@ -366,4 +395,5 @@ def transfer(
     named = ", ".join(name for name, value in given.items() if value is not None or name in changes)
     check_plain(model, f"Another {named}" if named else "A transfer")
     config = {**model.arguments(), "variant": model.spec}
-    return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, **changes)
+    activation = model.activation
+    return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, activation=activation, **changes)

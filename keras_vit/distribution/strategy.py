@@ -113,39 +113,39 @@ def check_divisible(batch_size: int, replicas: int) -> None:
         )
 
 
-def _one(**_):
+def _one():
     return Strategy()
 
 
-def _mirrored(**_):
+def _mirrored():
     import tensorflow as tf
 
     engine = tf.distribute.MirroredStrategy()
     return _TensorFlow("mirrored", engine.num_replicas_in_sync, engine=engine)
 
 
-def _multiworker(**_):
+def _multiworker():
     from keras_vit.distribution.clusters import multi_worker_strategy
 
     engine, workers, index = multi_worker_strategy()
     return _MultiWorker("multiworker", engine.num_replicas_in_sync, workers, index, engine)
 
 
-def _tpu(tpu=None, **_):
+def _tpu(tpu):
     from keras_vit.distribution.clusters import tpu_strategy
 
     engine = tpu_strategy(tpu)
     return _TensorFlow("tpu", engine.num_replicas_in_sync, engine=engine)
 
 
-def _data(**_):
+def _data():
     from keras_vit.distribution.jax_sharding import data_parallel
 
     engine, processes, index = data_parallel()
     return _Jax("data", engine.num_model_replicas, processes, index, engine)
 
 
-def _model(model_parallel=None, **_):
+def _model(model_parallel):
     from keras_vit.distribution.jax_sharding import model_parallel as parallel
 
     engine, processes, index = parallel(model_parallel)
@@ -156,15 +156,16 @@ def _model(model_parallel=None, **_):
 class _Row:
     backend: str | None  # None for either
     make: Callable
+    option: str | None = None  # the argument of `strategy` that is for it
 
 
 STRATEGIES = {
     "one": _Row(None, _one),
     "mirrored": _Row("tensorflow", _mirrored),
     "multiworker": _Row("tensorflow", _multiworker),
-    "tpu": _Row("tensorflow", _tpu),
+    "tpu": _Row("tensorflow", _tpu, "tpu"),
     "data": _Row("jax", _data),
-    "model": _Row("jax", _model),
+    "model": _Row("jax", _model, "model_parallel"),
 }
 
 
@@ -185,14 +186,21 @@ def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int |
         model_parallel: for "model": the number of devices that share a matrix; None for all devices of this machine.
 
     Raises:
-        ValueError: for an unknown name, a strategy of the other backend, or a cluster that is not described or does not answer.
+        ValueError: for an unknown name, an argument that is for another strategy, a strategy of the other backend, or a cluster that is not
+            described or does not answer.
     """
     check_name(name)
-    row, backend = STRATEGIES[name], keras.backend.backend()
+    row, backend, options = STRATEGIES[name], keras.backend.backend(), {"tpu": tpu, "model_parallel": model_parallel}
+    for option, value in options.items():
+        if value is not None and option != row.option:
+            owner = next(other for other, r in STRATEGIES.items() if r.option == option)
+            raise ValueError(
+                f'{option}={value!r} is for the strategy "{owner}", not for "{name}": leave it out, or write strategy("{owner}", {option}={value!r}).'
+            )
     if row.backend not in (None, backend):
         valid = ", ".join(other for other, r in STRATEGIES.items() if r.backend in (None, backend))
         raise ValueError(
             f'The strategy "{name}" is for the {row.backend} backend; this is {backend}. Here: {valid}. Or set '
             f"KERAS_BACKEND={row.backend} before Keras is imported."
         )
-    return row.make(tpu=tpu, model_parallel=model_parallel)
+    return row.make() if row.option is None else row.make(options[row.option])

@@ -28,6 +28,8 @@ def knn_scores(
 ) -> np.ndarray:
     """(n, classes) float32 scores of test features: each of the k nearest neighbours votes for its class with exp(cosine / temperature).
 
+    The votes of each row are divided by that of its nearest neighbour, which is 1: small temperatures would make them infinite.
+
     Args:
         train_features, train_labels: (m, d) and (m,).
         test_features: (n, d).
@@ -46,7 +48,8 @@ def knn_scores(
     for start in range(0, len(test_features), _ROWS):
         cosine = _unit(test_features[start : start + _ROWS]) @ train.T  # (rows, m)
         nearest = np.argpartition(-cosine, k - 1, axis=-1)[:, :k]  # (rows, k)
-        weights = np.exp(np.take_along_axis(cosine, nearest, axis=-1) / temperature)
+        near = np.take_along_axis(cosine, nearest, axis=-1)
+        weights = np.exp((near - near.max(axis=-1, keepdims=True)) / temperature)
         rows = np.arange(start, start + len(cosine))[:, None]
         np.add.at(votes, (rows, train_labels[nearest]), weights)
     return votes

@@ -6,23 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.data import evaluation_batches
-from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.pictured import sheet, spread_images
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.sources import source_of
-from keras_vit.inspection import tiles
 from keras_vit.models import MaskedModel, Reconstruction
-
-_SMALLEST = 64  # pixels that an image in a picture has at least
 
 
 def picture(made: Reconstruction) -> np.ndarray:
     """Three rows of images, as they are, with hidden patches in grey, and reconstructed: (height, width, 3) uint8; small ones are enlarged."""
-    images = np.concatenate([made.images, made.hidden, made.reconstructed])  # (3 * b, h, w, c)
-    colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
-    larger = -(-_SMALLEST // min(images.shape[1:3]))
-    sheet = tiles.sheet(tiles.enlarged(colours, larger), len(made.images))
-    return np.where(sheet[..., 3:] == 0, 255, sheet[..., :3]).astype("uint8")  # white between them
+    return sheet(np.concatenate([made.images, made.hidden, made.reconstructed]), len(made.images))
 
 
 def signal_to_noise(made: Reconstruction) -> float:
@@ -69,13 +61,7 @@ class Reconstructions(Evaluator):
         if self.images < 1:
             raise ValueError(f"images={self.images}: expected 1 or more.")
         setting, source, preprocess = source_of(self, setting)
-        places = np.unique(np.linspace(0, source.size - 1, min(self.images, source.size)).astype(int))
-        chosen = subset(source, places)
-        batches = evaluation_batches(chosen, preprocess, len(places), select=lambda example: (example["image"], 0))
-        [(images, _, weights)] = batches.as_numpy_iterator()
-        images = images[weights > 0]
-        if not len(images):
-            raise ValueError(f"None of the {len(places)} images of {source.name} can be read.")
+        images = spread_images(source, preprocess, self.images)
 
         def evaluate():
             # A copy on one device: a dozen images are not shared out among several.

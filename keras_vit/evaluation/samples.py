@@ -5,30 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.data import evaluation_batches
-from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.pictured import sheet, spread_images
 from keras_vit.evaluation.registry import Evaluation, Evaluator, register
 from keras_vit.evaluation.sources import source_of
-from keras_vit.inspection import tiles
 from keras_vit.models import ImageGPT
 
-_SMALLEST = 64  # pixels that an image in a picture has at least
 _COLUMNS = 8  # images in a row
-
-
-def _examples(source, preprocess, count):
-    """Images spread evenly over a source, as arrays (count, h, w, c) uint8."""
-    places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
-    batches = evaluation_batches(subset(source, places), preprocess, len(places), select=lambda example: (example["image"], 0))
-    [(images, _, weights)] = batches.as_numpy_iterator()
-    return images[weights > 0].astype("uint8")
-
-
-def _picture(images, columns):
-    """Images (m, h, w, c) uint8, so many in a row, as one picture (height, width, 3); small ones are enlarged."""
-    colors = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
-    larger = -(-_SMALLEST // min(images.shape[1:3]))
-    return tiles.sheet(tiles.enlarged(colors, larger), columns)[..., :3]
 
 
 @register("samples")
@@ -71,7 +53,7 @@ class Samples(Evaluator):
         if min(self.count, self.images, self.completions) < 1:
             raise ValueError(f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more.")
         setting, source, preprocess = source_of(self, setting)
-        originals = _examples(source, preprocess, self.images)
+        originals = spread_images(source, preprocess, self.images)
 
         def evaluate():
             # A copy on one device, since sampling is not shared out among several.
@@ -85,7 +67,7 @@ class Samples(Evaluator):
         return {"temperature": self.temperature, "top_k": self.top_k, "seed": self.seed}
 
     def _drawn(self, model):
-        return _picture(model.sample(self.count, **self._options()), _COLUMNS)
+        return sheet(model.sample(self.count, **self._options()), _COLUMNS)
 
     def _completions(self, model, originals):
         """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and its completions."""
@@ -94,4 +76,4 @@ class Samples(Evaluator):
         made = model.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **self._options())
         made = made.reshape(len(originals), self.completions, *made.shape[1:])
         rows = np.concatenate([originals[:, None], kept[:, None], made], axis=1)  # (m, 2 + completions, h, w, c)
-        return _picture(rows.reshape(-1, *rows.shape[2:]), rows.shape[1])
+        return sheet(rows.reshape(-1, *rows.shape[2:]), rows.shape[1])

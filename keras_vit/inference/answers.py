@@ -11,7 +11,7 @@ from keras_vit.inference.tables import Column
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import taps
 from keras_vit.training import Model
-from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
 KINDS = ("classes", "logits", "features")
 
@@ -95,7 +95,7 @@ class Answers:
 
     def __init__(self, model: keras.Model, kinds: Sequence[str] = ("classes",), top_k: int = 5):
         check_kinds(model, kinds)
-        self._kinds, self._top_k, outputs = tuple(kinds), min(top_k, model.classes or 0), {}
+        self._kinds, self._top_k, outputs = tuple(kinds), min(check_top_k(top_k), model.classes or 0), {}
         if set(kinds) != {"features"}:
             outputs["logits"] = model.output
             self._probabilities = probabilities_of(model)

@@ -21,8 +21,10 @@ from keras_vit.inference.predict import Report
 from keras_vit.inference.shards import take_folder
 from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.checksum import checksum
+from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.serving.description import METADATA
+from keras_vit.training.prediction.classify import check_top_k
 
 
 def read_export(folder: str) -> dict[str, Any]:
@@ -74,7 +76,7 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
         super().__init__(min_batch_size=1, max_batch_size=batch_size)
         metadata = read_export(folder)
         self._folder, self._kinds, self._signatures = folder, tuple(kinds), _signatures(metadata, kinds)
-        self._top_k = min(top_k, metadata["classes"] or 0)
+        self._top_k = min(check_top_k(top_k), metadata["classes"] or 0)
         self._names = metadata["class_names"] or [str(i) for i in range(metadata["classes"] or 0)]
         names = {kind: name for name, given in self._signatures.items() for kind in given if kind != "classes"}
         self.columns = columns_of(kinds, self._top_k, {kind: _length(metadata, name, kind) for kind, name in names.items()})
@@ -194,6 +196,7 @@ def predict_by_beam(
     Raises:
         ValueError: if the export cannot give the answers, an option is none of Beam's, or the folder holds rows of another job.
     """
+    export, folder = locate(export), locate(folder)
     metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)
     beam_options = pipeline_options(options)
     text = preprocess or metadata["preprocessing"]

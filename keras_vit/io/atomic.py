@@ -25,6 +25,17 @@ def _sync(path):
         os.close(descriptor)
 
 
+def _sync_all(path):
+    """Syncs a file, or a folder with all that is in it: synced alone, it would name files without content after a power failure."""
+    if not os.path.isdir(path):
+        return _sync(path)
+    for folder, _, names in os.walk(path, topdown=False):
+        for place in (os.path.join(folder, name) for name in names):
+            if not os.path.islink(place):
+                _sync(place)
+        _sync(folder)
+
+
 def _remove(path):
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
@@ -107,7 +118,7 @@ def _naming(path):
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a temporary path next to `path`, where a file or folder is to be written; at the end it replaces `path`.
+    """Yields a temporary path next to `path`, where a file or folder is to be written; at the end it replaces `path`. "~" is expanded.
 
     An error inside leaves `path` as it was. The temporary name begins with "." and ends as `path` does; what a killed process left under
     such a name is removed.
@@ -120,7 +131,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
         raise ValueError(
             f'"{path}" is in a bucket, and this can be written to local paths only. Write it here, then copy it there.'
         )
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     folder, name = os.path.split(path)
     temporary, old = (os.path.join(folder, f".{what}-{socket.gethostname()}-{os.getpid()}-{name}") for what in ("tmp", "old"))
     with _naming(path):
@@ -128,7 +139,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
         remove_leftovers(folder, name)
         try:
             yield temporary
-            _sync(temporary)
+            _sync_all(temporary)
             if os.path.isdir(temporary) and os.path.isdir(path):
                 _replace_folder(path, temporary, old)
             else:

@@ -8,7 +8,8 @@ from keras_vit.models.encoder import embed, encode
 from keras_vit.models.freezing import freeze, freeze_all_but_head
 from keras_vit.models.image_gpt import ImageGPT
 from keras_vit.models.lora import enable_lora, merge_lora
-from keras_vit.models.masked_autoencoder import MaskedAutoencoder, MaskedModel, Reconstruction, hidden_count
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.masked_model import MaskedModel, Reconstruction, hidden_count
 from keras_vit.models.masked_patches import MaskedPatchPredictor
 from keras_vit.models.self_distillation import DINO
 from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec

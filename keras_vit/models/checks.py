@@ -103,3 +103,25 @@ def plain_names(class_names) -> tuple[str, ...]:
     if twice:
         warnings.warn(f"Several classes have the same name: {', '.join(twice[:8])}.", stacklevel=2)
     return names
+
+
+def check_count(class_names: tuple[str, ...] | None, classes: int | None) -> None:
+    """Refuses names for another number of classes.
+
+    Raises:
+        ValueError: with both numbers.
+    """
+    if class_names is not None and len(class_names) != classes:
+        mend = "leave them out, or set classes" if classes is None else f"set classes={len(class_names)}, or give all names"
+        raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {mend}.")
+
+
+def preprocessing_or_none(preprocessing) -> str | None:
+    """The argument `preprocessing`, text or None.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if not isinstance(preprocessing, str | None):
+        raise ValueError(f'preprocessing must be text such as "decode|resize(224, 224)", got {preprocessing!r}.')
+    return None if preprocessing is None else str(preprocessing)

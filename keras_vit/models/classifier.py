@@ -7,16 +7,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.models import lora, taps
-from keras_vit.models.checks import plain_names
-from keras_vit.training import state
+from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
+from keras_vit.models.model_of_arguments import ModelOfArguments
 from keras_vit.training.described import describe_input
 from keras_vit.training.model import Model
 from keras_vit.training.prediction.classify import Prediction
 
 
-class Classifier(Model):
+class Classifier(ModelOfArguments):
     """A functional model from images to features and, with classes, logits: the base of ViT and BiT.
 
     Attributes:
@@ -28,7 +27,6 @@ class Classifier(Model):
 
     # Set by checkpoints.load: a new model may be run before it is trained, but a loaded one is expected to predict.
     refuses_zero_head = False
-    made_from_arguments = True
 
     def __init__(
         self,
@@ -44,18 +42,15 @@ class Classifier(Model):
         policy: keras.DTypePolicy,
     ):
         class_names = None if class_names is None else plain_names(class_names)
-        if class_names is not None and len(class_names) != classes:
-            mend = "leave them out, or set classes" if classes is None else f"set classes={len(class_names)}, or give all names"
-            raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {mend}.")
-        if not isinstance(preprocessing, str | None):
-            raise ValueError(f'preprocessing must be text such as "decode|resize(224, 224)", got {preprocessing!r}.')
+        check_count(class_names, classes)
+        preprocessing = preprocessing_or_none(preprocessing)
         super().__init__(image, outputs, name=name)
         describe_input(image, spec, preprocessing)
         self.dtype_policy = policy
         self.spec = spec
         self.classes = classes
         self.class_names = class_names
-        self.preprocessing = None if preprocessing is None else str(preprocessing)
+        self.preprocessing = preprocessing
         self.remat = remat
         self._features = features
 
@@ -178,17 +173,3 @@ class Classifier(Model):
             "name": self.name,
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
-
-    def get_config(self):
-        return {**self.arguments(), **dense_config(self), **state.to_config(self)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
-        quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
-        model = cls(**config)
-        apply_dense_config(model, quantization, adapted)
-        if adapted:
-            lora.freeze_all_but_lora(model)
-        state.restore(model, training)
-        return model

@@ -8,16 +8,14 @@ import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
-from keras_vit.layers.composed import apply_dense_config, dense_config
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions import KINDS
 from keras_vit.layers.registration import serializable
-from keras_vit.models import lora, sampling, taps
+from keras_vit.models import sampling, taps
 from keras_vit.models.checks import model_name
+from keras_vit.models.model_of_arguments import ModelOfArguments
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
-from keras_vit.training import state
-from keras_vit.training.model import Model
 
 # Section 3.3 of the paper; all with 512 colours.
 VARIANTS = {
@@ -68,7 +66,7 @@ def _colors(variant, palette):
 
 
 @serializable
-class ImageGPT(Model):
+class ImageGPT(ModelOfArguments):
     """Pixels in, for each of them the logits of its colour, computed from the pixels before it.
 
     Args:
@@ -93,7 +91,6 @@ class ImageGPT(Model):
         ValueError: for an unknown variant or argument, or a palette that does not fit the image's channels.
     """
 
-    made_from_arguments = True
     labels_are_classes = False
 
     def __init__(
@@ -185,21 +182,10 @@ class ImageGPT(Model):
         """
         return sampling.sample(self, count, prompt, rows, temperature, top_k, seed, batch_size)
 
-    def get_config(self):
-        config = self._vit.arguments()
+    def arguments(self) -> dict:
         kept = ("variant", "image_size", "channels", "preprocessing", "remat", "dtype")
-        return {**{name: config[name] for name in kept}, "name": self.name, **dense_config(self), **state.to_config(self)}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
-        quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
-        model = cls(**config)
-        apply_dense_config(model, quantization, adapted)
-        if adapted:
-            lora.freeze_all_but_lora(model)
-        state.restore(model, training)
-        return model
+        config = self._vit.arguments()
+        return {**{name: config[name] for name in kept}, "name": self.name}
 
 
 def _logits(vit):

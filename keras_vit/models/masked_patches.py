@@ -15,7 +15,7 @@ from keras_vit.layers.hidden_patches import PatchPixels, ReplacedPatches
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import float_policy, model_name, plain_remat
-from keras_vit.models.masked_autoencoder import (
+from keras_vit.models.masked_model import (
     GREY,
     MaskedModel,
     Reconstruction,

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.io.paths import locate
 from keras_vit.training.model import Model
 
 
@@ -18,7 +19,7 @@ def _described(value):
 
 
 def check_model_and_path(function: str, model: Any, path: Any) -> str:
-    """`path` as text, after checking what `function`, "save" or "export", was given.
+    """`path` as text, with "~" expanded, after checking what `function`, "save" or "export", was given.
 
     Raises:
         ValueError: if `model` is not one of this package, or `path` not a path; the message says how to mend it.
@@ -36,4 +37,4 @@ def check_model_and_path(function: str, model: Any, path: Any) -> str:
         raise ValueError(f"{function} expected a model of keras_vit, got {_described(model)}. {mend}")
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ValueError(f"{function} expected a path, got {path!r}: {function}(model, path).")
-    return os.fsdecode(path)
+    return locate(os.fsdecode(path))

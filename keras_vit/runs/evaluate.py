@@ -9,6 +9,7 @@ from keras_vit.evaluation import Evaluation, Setting
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
+from keras_vit.io.paths import locate
 from keras_vit.runs.pictures import write_charts, write_pixels
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -17,7 +18,7 @@ from keras_vit.tasks import Classification, find_task
 
 def _config_of(model):
     """The config, a dict, of the run in the directory `model`; {} if `model` is not a run directory."""
-    path = epath.Path(model) / "config.json" if "://" not in str(model) or str(model).startswith("gs://") else None
+    path = epath.Path(locate(str(model))) / "config.json" if "://" not in str(model) or str(model).startswith("gs://") else None
     if path is None or not path.exists():
         return {}
     config = read_json(path, "Restore it from a backup, or evaluate model.keras itself.")
@@ -51,7 +52,7 @@ def evaluation_content(data: str, split: str, setting: Setting, evaluation: Eval
 
 def write_evaluation(folder, name, task, setting, evaluation, model_name, data, split):
     """Writes evaluation.json and report.html, or for a named evaluator NAME.json and its charts, to `folder`."""
-    folder = epath.Path(folder)
+    folder = epath.Path(locate(str(folder)))
     folder.mkdir(parents=True, exist_ok=True)
     measured = {**evaluation.measures, **evaluation.details}
     content = json_text(measured if name else evaluation_content(data, split, setting, evaluation)) + "\n"

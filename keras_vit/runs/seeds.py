@@ -21,6 +21,7 @@ from keras_vit.inspection import figures
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
+from keras_vit.io.paths import locate
 from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Score
@@ -113,6 +114,7 @@ def run_seeds(
     """
     if count < 1:
         raise ValueError(f"--runs must be 1 or more, got {count}.")
+    workdir = locate(os.fspath(workdir))
     check_folder(workdir)
     if count == 1:
         return run_once(config, workdir, run, strategy)

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from keras_vit.distribution import Strategy
 from keras_vit.io.atomic import check_folder, write_bytes
+from keras_vit.io.paths import locate
 from keras_vit.runs.grid import OWN, at, parse_grid
 from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.seeds import run_seeds, write_json
@@ -129,7 +130,7 @@ def run_sweep(
         OSError: if workdir cannot be written to.
     """
     grid, with_final, shown = _own_sweep(config) if text == OWN else (parse_grid(text, config), False, {})
-    folder, configs = epath.Path(workdir), [_held_out(config, point) for point in grid.points()]
+    folder, configs = epath.Path(locate(os.fspath(workdir))), [_held_out(config, point) for point in grid.points()]
     check_picture(grid, shown.get("x"), shown.get("lines"))
     check_folder(folder)
     _warn_of_no_held_out(configs)

@@ -10,6 +10,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.model_and_path import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.serving import single_file, tensorflow_process
+from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
@@ -32,7 +33,25 @@ def _check_place(path):
     check_folder(os.path.dirname(os.path.abspath(path)))
 
 
+def _check_options(model, format, top_k, verbose, activation):
+    """Refuses options that nothing would come of, and those that would be found out only after long work."""
+    if top_k is not None:
+        check_top_k(top_k)
+    for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
+        if given and format != "tf_saved_model":
+            raise ValueError(
+                f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all classes.'
+            )
+    if model.classes is not None:
+        probabilities_of(model, activation)
+    elif activation is not None:
+        raise ValueError(
+            f'activation="{activation}" makes probabilities of logits, and "{model.name}" has no classes: leave it out.'
+        )
+
+
 def _check(model, path, format):
+    """The path of the export, with "~" expanded, after checking that it can be made there."""
     path = check_model_and_path("export", model, path)
     if format not in FORMATS:
         raise ValueError(
@@ -55,13 +74,14 @@ def _check(model, path, format):
             f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid, and an export would '
             "apply one twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
         )
+    return path
 
 
 def export(
     model: keras.Model,
     path: str | os.PathLike,
     format: str = "tf_saved_model",
-    top_k: int = 5,
+    top_k: int | None = None,
     verbose: bool = False,
     activation: str | None = None,
     quantization: str | None = None,
@@ -93,39 +113,40 @@ def export(
         model: a ViT or BiT, or a keras_vit.Model built on one.
         path: a local folder; a local file that ends in ".onnx" or ".tflite" for these formats.
         format: "tf_saved_model", "onnx" or "litert".
-        top_k: how many classes serving_default returns.
-        verbose: print the signatures.
-        activation: from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the model's
-            own.
+        top_k: how many classes serving_default returns, None for 5; files return all.
+        verbose: print the signatures of a SavedModel.
+        activation: of a model with classes, from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the
+            model's own.
         quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values as well, with scales
             found at each call; "int8_static": with scales found in `calibration`.
         calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h, w, c), a list of
             what `model.preprocess` takes, or a finite tf.data dataset of pixels.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, a model whose input is not one image,
-            one with classes that returns probabilities, a path that is a file, in a bucket, or a folder of other files, or a file of ONNX or
+        ValueError: for something other than a model of this package and a path, an unknown format, options that do nothing there, a model whose input is
+            not one image, one with classes that returns probabilities, a path that is a file, in a bucket, or a folder of other files, or a file of ONNX or
             LiteRT that does not compute what the model does.
         ImportError: if the format needs a library that is not installed.
         OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
-    _check(model, path, format)
+    place = _check(model, path, format)
+    _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
     if format in single_file.FILES:
-        single_file.check(model, os.fspath(path), format)
+        single_file.check(model, place, format)
     if keras.backend.backend() != "tensorflow":
         options = {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation}
-        tensorflow_process.export(model, os.fspath(path), {**options, "quantization": quantization, "calibration": calibration})
+        tensorflow_process.export(model, place, {**options, "quantization": quantization, "calibration": calibration})
         return
     if format in single_file.FILES:
-        single_file.write(model, os.fspath(path), format, activation, quantization, calibration)
+        single_file.write(model, place, format, activation, quantization, calibration)
         return
     import tensorflow as tf
 
     from keras_vit.serving import saved_model
 
     try:
-        with replacing(path) as temporary:
-            saved_model.write(model, temporary, top_k, activation, verbose)
+        with replacing(place) as temporary:
+            saved_model.write(model, temporary, top_k or 5, activation, verbose)
     except tf.errors.OpError as error:
-        raise OSError(f'The export "{path}" cannot be written: {error.message}. What was there is as it was.') from error
+        raise OSError(f'The export "{place}" cannot be written: {error.message}. What was there is as it was.') from error

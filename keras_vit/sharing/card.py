@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checkpoints.formats.usual_steps import nearest_steps
 from keras_vit.inspection.report import number
 from keras_vit.sharing.facts import Facts, counted
 from keras_vit.sharing.front_matter import front_matter, metric
@@ -87,7 +88,9 @@ def _other_library(facts):
     if facts.other_format == "huggingface":
         name, code = "transformers", [f"from transformers import {facts.other_class}"]
         code += ["", f'model = {facts.other_class}.from_pretrained("{place}")']
-        note = "`preprocessor_config.json` only resizes to the image size; measures are of images that were prepared as below."
+        steps, exact = nearest_steps(facts.model["preprocessing"], tuple(facts.model["image_size"]))
+        note = "`preprocessor_config.json` has images prepared "
+        note += "as below." if exact else f"by {_code(steps.text)}; measures are of images that were prepared as below."
     else:
         name, code = "timm", ["import timm", ""]
         code += [f'model = timm.create_model("{"hf-hub" if on_hub else "local-dir"}:{place}", pretrained=True)']

@@ -14,7 +14,7 @@ from keras_vit.training.presets import load_preset
 # {Input layer: (spec, preprocessing)} for every ViT, BiT and model built on one: a further model on the same Input looks here.
 _DESCRIPTIONS = weakref.WeakKeyDictionary()
 
-# {layer that gives the logits: (classes, class names)} of models that keras.models.clone_model made.
+# {layer that gives the logits: (classes, class names, activation)} of models that keras.models.clone_model made.
 _HEADS = weakref.WeakKeyDictionary()
 
 
@@ -69,7 +69,8 @@ class DescribedModel(keras.Model):
     def _describe(self):
         """Takes spec, preprocessing and classes from the one ViT or BiT that the model starts with or calls, if there is one."""
         if isinstance(self.output, keras.KerasTensor):
-            self.classes, self.class_names = _HEADS.get(self.output._keras_history.operation, (None, None))
+            head = _HEADS.get(self.output._keras_history.operation, (None, None, None))
+            self.classes, self.class_names, self.activation = head
         known = {layer: _DESCRIPTIONS[layer] for layer in self.layers if layer in _DESCRIPTIONS}
         nested = [layer for layer in self.layers if isinstance(layer, DescribedModel) and layer.spec is not None]
         if len(known) + len(nested) != 1:
@@ -78,7 +79,7 @@ class DescribedModel(keras.Model):
             self.spec = nested[0].spec
             self.preprocessing = nested[0].preprocessing if nested[0].image_size == self.image_size else None
             if isinstance(self.output, keras.KerasTensor) and self.output._keras_history.operation is nested[0]:
-                self.classes, self.class_names = nested[0].classes, nested[0].class_names
+                self.classes, self.class_names, self.activation = nested[0].classes, nested[0].class_names, nested[0].activation
         else:
             [(self.spec, self.preprocessing)] = known.values()
 
@@ -154,7 +155,7 @@ class DescribedModel(keras.Model):
         outputs = super()._run_through_graph(*args, **options)
         known = getattr(self, "spec", None)  # not there while the graph is made, with `call_fn` too
         if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):
-            _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names)
+            _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names, self.activation)
             if isinstance(args[0], keras.KerasTensor) and not any(isinstance(layer, DescribedModel) for layer in self.layers):
                 describe_input(args[0], self.spec, self.preprocessing)
         return outputs

@@ -225,6 +225,8 @@ def test_names_of_the_catalogue_are_downloaded_with_their_options(tmp_path, monk
         and model.preprocessing == "decode|resize(8, 8)"
         and model.spec.mean == (1.0,) * 3
     )
+    for size in (8, (8, 8)):  # its own
+        assert keras_vit.load("deit/tiny", heads=2, image_size=size).preprocessing == "decode|resize(8, 8)"
     larger = keras_vit.load("deit/tiny", heads=2, image_size=16, mean=(2.0,) * 3)
     assert larger.preprocessing.endswith("central_crop(16, 16)") and larger.spec.mean == (2.0,) * 3
     with pytest.raises(FileNotFoundError, match='not a name in the catalogue. Did you mean "deit/tiny"'):
@@ -326,6 +328,28 @@ def test_what_the_weights_determine_cannot_change_on_loading(tmp_path):
         ValueError, match="depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, head,"
     ):
         keras_vit.load(path, **arguments, depth=3)
+
+
+def test_a_keras_file_may_have_another_name(tiny, pixels, tmp_path):
+    model = tiny()
+    model.save(tmp_path / "m.keras")
+    (tmp_path / "m.keras").rename(tmp_path / "m.keras.bak")
+    np.testing.assert_array_equal(keras_vit.load(tmp_path / "m.keras.bak")(pixels), model(pixels))
+
+
+def test_names_and_preprocessing_are_set_in_place(tiny, tmp_path):
+    """They are not in the graph: a quantised model may be given them, and one with a head of its own."""
+    quantised, own = tiny(), tiny().with_head(keras.layers.Dense(2, name="mine"), class_names=["a", "b"])
+    quantised.quantize("int8")
+    for model, names in ((quantised, list("vwxyz")), (own, ["c", "d"])):
+        model.save(tmp_path / "m.keras")
+        loaded = keras_vit.load(tmp_path / "m.keras", class_names=names, preprocessing="decode|resize(8, 12)")
+        assert type(loaded) is type(model) and loaded.class_names == tuple(names)
+        assert keras_vit.Model(loaded.input, loaded.layers[-2].output).preprocessing == "decode|resize(8, 12)"
+        with pytest.raises(ValueError, match="class_names has 3 names for"):
+            keras_vit.load(tmp_path / "m.keras", class_names=["a", "b", "c"])
+        with pytest.raises(ValueError, match="preprocessing must be text"):
+            keras_vit.load(tmp_path / "m.keras", preprocessing=5)
 
 
 def test_from_preset_loads_what_load_takes(tiny, pixels, tmp_path):

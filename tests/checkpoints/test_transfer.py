@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import keras_vit
 from keras_vit.checkpoints import resample_positions, transfer
@@ -117,6 +118,32 @@ def test_another_pooling_keeps_the_tokens(tiny, pixels):
     new = transfer(model, pool="gap", classes=3, head="reset")
     assert new.spec.pool == "gap" and new.spec.class_token
     np.testing.assert_array_equal(new.get_layer("class_token").tokens, model.get_layer("class_token").tokens)
+
+
+def test_channels_are_those_of_the_first_convolution(tiny):
+    """Of a convolutional stem, too: a grey image gives what it gives as RGB."""
+    rgb = tiny("Ti/1", conv_stem=(4, 8))
+    grey = transfer(rgb, channels=1)
+    image = np.random.default_rng(0).integers(0, 256, (2, 8, 12, 1)).astype("float32")
+    assert grey.get_layer("stem_conv1").kernel.shape == (3, 3, 1, 4)
+    np.testing.assert_allclose(grey(image), rgb(np.repeat(image, 3, axis=-1)), atol=1e-4)
+    assert transfer(rgb, channels=4).get_layer("stem_conv1").kernel.shape == (3, 3, 4, 4)
+
+
+def test_images_are_decoded_in_the_models_channels(tiny, tmp_path):
+    """Of what it takes them for: a grey model that is given colours would refuse its own preprocessing's images."""
+    text = "decode|resize(8, 12, method='bilinear')"
+    model = tiny(preprocessing=text)
+    grey = transfer(model, channels=1)
+    assert grey.preprocessing == "decode(1)|resize(8, 12, method='bilinear')"
+    assert grey.preprocess(np.zeros((20, 30, 3), "uint8")).shape == (8, 12, 1)
+    assert transfer(grey, channels=3).preprocessing == transfer(model, dropout=0.1).preprocessing == text
+    assert transfer(model, channels=1, preprocessing="resize(8, 12)").preprocessing == "resize(8, 12)"
+    keras_vit.save(grey, tmp_path / "timm", "timm")
+    arrays = safetensors.numpy.load_file(tmp_path / "timm" / "model.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "timm" / "model.safetensors")  # without this package's metadata
+    assert keras_vit.load(tmp_path / "timm", heads=2).preprocessing == grey.preprocessing
+    assert keras_vit.load(tmp_path / "timm", heads=2, channels=3).preprocessing == text
 
 
 def test_a_path_is_for_load():

@@ -23,6 +23,8 @@ def test_set_distribution_on_tensorflow_is_refused(tiny, monkeypatch):
         ("tpu", {}, "no TPU on this machine.*docs/tpu.md"),
         ("tpu", {"tpu": "grpc://127.0.0.1:9"}, 'The TPU "grpc://127.0.0.1:9" does not answer.*Check the name'),
         ("multiworker", {}, "needs TF_CONFIG"),
+        ("one", {"tpu": "x"}, """tpu='x' is for the strategy "tpu", not for "one": leave it out"""),
+        ("data", {"model_parallel": 4}, 'model_parallel=4 is for the strategy "model", not for "data"'),
     ],
 )
 def test_strategies_that_cannot_be_made_say_why(monkeypatch, name, options, message):

@@ -108,6 +108,13 @@ def test_nearest_neighbours_vote_as_scikit_learns(k=7):
     assert (found.argmax(-1) == expected.argmax(-1)).mean() > 0.995  # float32 orders near neighbours by their last bits
 
 
+def test_at_a_small_temperature_the_nearest_neighbour_decides():
+    train, labels, test = np.array([[1, 0], [1, 0.5], [1, 0.5]]), np.array([0, 1, 1]), np.array([[1, 0.1]])
+    for temperature, winner in ((1.0, 1), (0.001, 0)):  # exp(1 / 0.001) is infinite
+        found = knn_scores(train, labels, test, 2, k=3, temperature=temperature)
+        assert np.isfinite(found).all() and found.argmax() == winner
+
+
 def test_wrong_arguments_say_what_is_expected():
     x, labels = clouds()
     with pytest.raises(ValueError, match="l2=0: expected a number above 0"):

@@ -76,6 +76,34 @@ def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
         pass
 
 
+def test_all_that_is_in_a_folder_is_on_the_disk_before_it_is_in_place(tmp_path, monkeypatch):
+    synced, sync = [], atomic._sync
+
+    def seen(path):
+        synced.append((pathlib.Path(path).name, (tmp_path / "new").exists()))
+        sync(path)
+
+    monkeypatch.setattr(atomic, "_sync", seen)
+    with replacing(tmp_path / "new") as temporary:
+        os.makedirs(os.path.join(temporary, "variables"))
+        for place in ("saved_model.pb", "variables/data"):
+            pathlib.Path(temporary, place).write_bytes(b"1")
+        os.symlink("gone", os.path.join(temporary, "link"))
+        name = os.path.basename(temporary)
+    assert synced == [(part, False) for part in ("data", "variables", "saved_model.pb", name)] + [(tmp_path.name, True)]
+
+
+def test_the_home_folder_is_the_users(tmp_path, monkeypatch):
+    """bash leaves "~" in --output=~/out as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_bytes("~/out/file", b"1")
+    with replacing("~/folder") as temporary:
+        write_folder(temporary, "new")
+    assert (tmp_path / "out" / "file").read_bytes() == b"1"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "out"]
+
+
 def test_a_folder_that_could_not_be_written_to_is_found_out_before(tmp_path, monkeypatch):
     check_folder(tmp_path / "not" / "there")
     check_folder("gs://bucket/x")

@@ -16,7 +16,7 @@ from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.models import make_bit_spec, make_spec
 from keras_vit.models.image_gpt import image_gpt_spec
-from keras_vit.planning import dry_run
+from keras_vit.planning import planned
 from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve
 from keras_vit.runs.optimizer import make_optimizer
@@ -184,7 +184,7 @@ def test_every_row_of_every_config_resolves_and_fits_its_model(name):
     for row in rows(name):
         config = config_files.load_config(f"{name}:{row}" if row else name)
         known = {} if config.data.source in DATASETS else {"examples": 1000, "classes": 7}
-        train, _ = dry_run.planned_data(config.data, DATASETS, **known)
+        train, _ = planned.planned_data(config.data, DATASETS, **known)
         resolved = resolve(config, train.size)
         assert 0 <= resolved["schedule"]["warmup"] <= resolved["total"], row
         assert make_optimizer(resolved) is not None
@@ -237,7 +237,7 @@ def test_table_4_holds_out_what_the_paper_holds_out():
     ):
         data = config_files.load_config(f"paper_finetune:{task}").data
         counts = DATASETS[data.source][1]
-        sizes = [dry_run.split_size(data.source, split, counts) for split in (data.dev_train, data.dev_evaluation)]
+        sizes = [planned.split_size(data.source, split, counts) for split in (data.dev_train, data.dev_evaluation)]
         assert sizes == [train, held_out], task
 
 
@@ -282,11 +282,11 @@ def test_vtab_has_800_examples_to_train_on_and_200_to_choose_by():
     for task in vtab.TASKS:
         data = config_files.load_config(f"vtab_finetune:{task}").data
         sizes = [
-            dry_run.split_size(task, split, datasets[data.source][1])
+            planned.split_size(task, split, datasets[data.source][1])
             for split in (data.dev_train, data.dev_evaluation, data.train)
         ]
         assert sizes == [800, 200, 1000], task
-        assert dry_run.split_size(task, data.evaluation, datasets[data.source][1]) >= 711
+        assert planned.split_size(task, data.evaluation, datasets[data.source][1]) >= 711
 
 
 def test_the_docstrings_name_every_row():

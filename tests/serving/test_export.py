@@ -154,6 +154,24 @@ def test_an_unknown_activation_is_refused(tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_k": 0}, "top_k must be a positive integer, got 0"),
+        ({"top_k": 3, "format": "onnx"}, 'top_k is for format="tf_saved_model"'),
+        ({"verbose": True, "format": "litert"}, 'verbose is for format="tf_saved_model"'),
+        (
+            {"classes": None, "activation": "sigmoid"},
+            'activation="sigmoid" makes probabilities of logits, and "vit" has no classes',
+        ),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options, message, tmp_path):
+    model = digits_model(classes=options.pop("classes", 10))
+    with pytest.raises(ValueError, match=message):
+        keras_vit.export(model, tmp_path / "m.onnx", **options)
+
+
 def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
     keras_vit.export(digits_model(classes=None), tmp_path / "m")
 

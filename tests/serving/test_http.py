@@ -16,8 +16,9 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.inspection import attention_maps, head_maps
+from keras_vit.serving.http import served as served_module
 from keras_vit.serving.http.app import application
-from keras_vit.serving.http.bodies import Limits
+from keras_vit.serving.http.bodies import MOST_MEGAPIXELS, Limits
 from keras_vit.serving.http.middleware import OnlyHosts
 from keras_vit.serving.http.run import bind
 from keras_vit.serving.http.served import Served
@@ -58,7 +59,7 @@ def vit():
 
 @pytest.fixture(scope="module")
 def client(vit):
-    served = [Served("forest", vit, top_k=2, megapixels=1), Served("plain", small_vit(None))]
+    served = [Served("forest", vit, top_k=2), Served("plain", small_vit(None))]
     with TestClient(application(served, Limits(megabytes=0.2, images=4, megapixels=1, seconds=20))) as client:
         yield client
 
@@ -104,6 +105,8 @@ def test_features_attention_and_heads_are_those_of_the_package(client, vit):
     [same] = predictions(client.post("/v1/models/forest:predict", json=instances(image, signature_name="encoded_features")))
     assert np.shape(row["features"]) == (16,)
     np.testing.assert_allclose(row["features"], same["features"], atol=1e-6)
+    form = {"image": ("a.png", image), "signature_name": (None, "encoded_features")}
+    assert predictions(client.post("/v1/models/forest:predict", files=form))[0].keys() == row.keys()
     answer = client.post("/v1/models/forest:heads?block=0", content=image).json()
     np.testing.assert_allclose(answer["heads"], head_maps(vit, IMAGES[:1], [0])[0][0], atol=1e-5)
     seen = Image.open(io.BytesIO(base64.b64decode(answer["image"].partition(",")[2])))
@@ -154,6 +157,30 @@ def refused_requests():
             {"json": instances(*[png(IMAGES[0])] * 2)},
             400,
             "one image at a time; the request has 2",
+        ),
+        "heads of a signature": (
+            "/v1/models/forest:heads",
+            {"json": instances(png(IMAGES[0]), signature_name="encoded_features")},
+            400,
+            'leave "signature_name" out',
+        ),
+        "heads in columns": (
+            "/v1/models/forest:heads",
+            {"json": {"inputs": instances(png(IMAGES[0]))["instances"]}},
+            400,
+            'send "instances", not "inputs"',
+        ),
+        "a form's text": (
+            post,
+            {"files": {"image": ("a.png", png(IMAGES[0])), "signature": (None, "encoded_features")}},
+            400,
+            'the text field "signature", which nothing reads. Did you mean "signature_name"?',
+        ),
+        "a form's signature": (
+            post,
+            {"files": {"image": ("a.png", png(IMAGES[0])), "signature_name": (None, "feature")}},
+            400,
+            '"forest" has no signature "feature"',
         ),
         "heads of junk": ("/v1/models/forest:heads", {"content": b"junk"}, 400, "It cannot be decoded as an image"),
         "a model like one": ("/v1/models/florest:predict", {"content": b"x"}, 404, 'Did you mean "forest"?'),
@@ -293,9 +320,31 @@ def test_overload_is_said_with_when_to_come_back(vit):
     with TestClient(app) as client:
         answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "Try again" in answer.json()["error"]
-    with TestClient(application([Served("forest", vit)], max_queue=1)) as client:
+    app = application([Served("forest", vit)], max_queue=2)
+    with TestClient(app) as client:
         answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))
+        assert answer.status_code == 413 and "3 images, of 2 at most" in answer.json()["error"]  # it would never fit
+        app.state.service.batchers["forest", "serving_default"].max_queue = 0
+        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+
+
+def test_on_jax_all_sizes_of_batches_are_compiled_before_it_is_ready(vit, monkeypatch):
+    served, seen = Served("forest", vit), []
+    served.signatures = {"serving_default": lambda images: seen.append(len(images))}
+    for backend, sizes in (("tensorflow", [1]), ("jax", [1, 2, 4, 8])):
+        monkeypatch.setattr(served_module.keras.backend, "backend", lambda backend=backend: backend)
+        seen.clear()
+        served.warm_up(6)
+        assert seen == sizes
+
+
+def test_the_largest_image_is_no_larger_than_pillow_looks_at():
+    assert MOST_MEGAPIXELS * 1e6 <= 2 * Image.MAX_IMAGE_PIXELS
+    with pytest.raises(ValueError, match="megapixels=250: images of 178 million pixels are the largest"):
+        Limits(megapixels=250)
+    with pytest.raises(ValueError, match="top_k must be a positive integer, got 0"):
+        Served("m", small_vit(), top_k=0)
 
 
 def test_what_takes_too_long_is_overload(vit):

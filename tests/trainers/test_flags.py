@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from keras_vit.data import from_arrays
 from keras_vit.models.bit import BIT_FIELDS
 from keras_vit.models.spec import FIELDS
 from keras_vit.tasks import find_task
-from trainers import config_files
+from trainers import config_files, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARIES = sorted(
@@ -205,3 +206,11 @@ def test_every_config_says_its_command():
     for name in config_files.config_names():
         text = (ROOT / "configs" / f"{name}.py").read_text()
         assert f"--config={name}" in text.split('"""')[1]
+
+
+def test_a_path_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/anna")
+    assert [flags._Path().parse(text) for text in ("~/out", "a/~b", "gs://b/~")] == ["/home/anna/out", "a/~b", "gs://b/~"]
+    for program in BINARIES:
+        text = (ROOT / "trainers" / f"{program}.py").read_text()
+        assert not re.search(r'flags\.string\(\s*"(output|workdir|data_dir)"', text), program

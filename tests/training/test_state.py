@@ -1,8 +1,11 @@
 """What a .keras file, a clone and a model around keep of how a model is trained."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 from small_models import data
 
 import keras_vit
@@ -38,6 +41,41 @@ def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_pat
         assert copy.activation == activation, way
     keras_vit.save(model, tmp_path / "weights.keras")
     assert keras_vit.load(tmp_path / "weights.keras").activation == activation
+
+
+@pytest.mark.parametrize("place", ["m.keras", "m.npz", "timm", "huggingface"])
+def test_a_sigmoid_stays_with_its_head(tiny, tmp_path, place):
+    """Another size, other names or another dtype are another model, with the same logits, whose probabilities are the same, too."""
+    model = tiny(pool="gap") if place == "m.npz" else tiny()
+    model.compile("sgd", SigmoidCrossEntropy())
+    keras_vit.save(model, tmp_path / place, format=place if "." not in place else None)
+    for change in ({}, {"class_names": list("abcde")}, {"dropout": 0.1}, {"image_size": (16, 12)}, {"dtype": "mixed_bfloat16"}):
+        assert keras_vit.load(tmp_path / place, **change).activation == "sigmoid", change
+    for change in ({"head": "drop"}, {"head": "reset", "classes": 5}):
+        assert keras_vit.load(tmp_path / place, **change).activation is None, change
+
+
+def test_so_does_it_in_models_around_and_in_clones_by_keras(tiny):
+    model = tiny()
+    model.activation = "sigmoid"
+    image = keras.Input((8, 12, 3))
+    assert keras_vit.Model(image, model(image)).activation == "sigmoid"
+    headed = tiny().with_head(keras.layers.Dense(2, name="mine"), class_names=["a", "b"])
+    headed.activation = "sigmoid"
+    assert keras.models.clone_model(headed).activation == "sigmoid"
+
+
+def test_transformers_are_told_of_several_labels(tiny, tmp_path):
+    """Their pipeline takes the sigmoid then; without our metadata it is read from there."""
+    model = tiny()
+    for activation, stated in (("sigmoid", "multi_label_classification"), ("softmax", None), (None, None)):
+        model.activation = activation
+        keras_vit.save(model, tmp_path / "hf", format="huggingface")
+        assert json.loads((tmp_path / "hf" / "config.json").read_text()).get("problem_type") == stated
+        if stated:
+            arrays = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
+            safetensors.numpy.save_file(arrays, tmp_path / "hf" / "model.safetensors")
+            assert keras_vit.load(tmp_path / "hf").activation == "sigmoid"
 
 
 def test_files_leave_the_optimizer_out_and_the_model_keeps_it(tiny, tmp_path):

@@ -59,17 +59,24 @@ class Published:
     note: str
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments that keras_vit.load needs because the file does not state them."""
-        options = {name: value for name in ("preprocessing", "mean", "std") if (value := getattr(self, name)) is not None}
-        if self.labels is not None:
-            options["class_names"] = self.labels
-        family = self.name.split("/")[0]
-        if family in ("bit", "flexivit"):  # the weights fit any image size, and the file does not state one
-            options["image_size"] = self.image_size
-        if family == "flexivit":
-            options.update(patch_size=16, resample="flexivit")
-        return options
+    def family(self) -> str:
+        return self.name.split("/")[0]
+
+    @property
+    def chosen_size(self) -> int | None:
+        """`image_size` where the weights fit any, and the file states none; None where the file determines it."""
+        return self.image_size if self.family in ("bit", "flexivit") else None
+
+    @property
+    def fields_to_load(self) -> dict[str, Any]:
+        """The fields of the spec that keras_vit.load must be told, since the file does not state them."""
+        stated = {name: value for name in ("mean", "std") if (value := getattr(self, name)) is not None}
+        return {**stated, "patch_size": 16} if self.family == "flexivit" else stated
+
+    @property
+    def resample(self) -> str | None:
+        """How its positions are resampled, a row of resample.METHODS; None for the method of its format."""
+        return "flexivit" if self.family == "flexivit" else None
 
 
 def _numbers(text):

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, conv, pointwise, same, torch_norm
 from keras_vit.checkpoints.formats.parsed import (
-    IMAGENET_MEAN,
     ParsedCheckpoint,
     check_agreement,
     constants,
     need,
+    normalisation,
     renamed,
     setting,
 )
-from keras_vit.checkpoints.formats.timm import label_names
+from keras_vit.checkpoints.formats.timm import evaluation_config, label_names, preprocessing
 from keras_vit.layers.patches import pair
 from keras_vit.models.bit import DEPTHS
 
@@ -117,6 +117,11 @@ def _timm(units, classes):
     return entries
 
 
+def _plain(values):
+    """One number in place of the same for each channel."""
+    return values[0] if isinstance(values, tuple) and len(set(values)) == 1 else values
+
+
 def parse(contents, options: dict) -> ParsedCheckpoint:
     """The parsed checkpoint of a BiT; see google.parse for arguments and errors."""
     arrays = renamed(contents.arrays, lambda name: re.sub(r"standardized_conv2d_\d+/", "standardized_conv2d/", name))
@@ -125,16 +130,24 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     width, channels = (kernel.shape[3], kernel.shape[2]) if style == "google" else kernel.shape[:2]
     units = _units(arrays, style)
     classes = need(arrays, _HEAD_BIAS[style], 1).shape[0] if _HEAD_BIAS[style] in arrays else None
-    cfg = (setting(contents.config, "pretrained_cfg", dict) or {}) if style == "timm" else {}
     config = contents.config if style == "timm" else {}
+    cfg = evaluation_config(config)
     if classes is not None:
         check_agreement([("num_classes", setting(config, "num_classes", int), classes)])
     input_size = setting(cfg, "input_size", list) or (channels, 224, 224)
     # The weights are convolutions, which fit any image size.
     size = pair(options.get("recorded_size") or options.get("image_size") or input_size[1:], "image_size")
-    fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64, "mean": 127.5, "std": 127.5}
-    normalisation = constants(cfg, ("mean", "std"))
-    if normalisation is not None and abs(normalisation[0][0] - IMAGENET_MEAN[0]) < 1:
-        fields.update(mean=normalisation[0], std=normalisation[1])
-    names = label_names(config, classes)
-    return ParsedCheckpoint("bit", fields, size, name_map(units, classes, style), arrays, classes, channels, names)
+    fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64}
+    stated = constants(cfg, ("mean", "std")) or ((127.5,) * channels, (127.5,) * channels)
+    fields.update({name: _plain(values) for name, values in normalisation(stated, (), channels, options, "", []).items()})
+    return ParsedCheckpoint(
+        "bit",
+        fields,
+        size,
+        name_map(units, classes, style),
+        arrays,
+        classes,
+        channels,
+        label_names(config, classes),
+        preprocessing=preprocessing(config) if config else None,
+    )

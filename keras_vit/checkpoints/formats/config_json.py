@@ -4,16 +4,31 @@ Each function takes a model that the format can express, see CAPABILITIES in the
 """
 
 import numpy as np
+from absl import logging
 
 from keras_vit.checkpoints.formats.bit import timm_size
 from keras_vit.checkpoints.formats.huggingface import model_type
-from keras_vit.checkpoints.formats.huggingface_config import GELUS, dinov2_mlp_ratio
-from keras_vit.checkpoints.formats.timm import HYBRIDS
+from keras_vit.checkpoints.formats.huggingface_config import GELUS, SEVERAL_LABELS, dinov2_mlp_ratio, preprocessor_of
+from keras_vit.checkpoints.formats.timm import HYBRIDS, evaluation_of
+from keras_vit.checkpoints.formats.usual_steps import nearest_steps
 
 
 def _constants(spec, channels):
     """mean and std, each a list with one number per channel, on the 0..1 scale."""
     return {name: (np.broadcast_to(getattr(spec, name), (channels,)) / 255).tolist() for name in ("mean", "std")}
+
+
+def _steps(model, format):
+    """The model's evaluation preprocessing in words of the format, which are few: a warning says what they are not."""
+    steps, exact = nearest_steps(model.preprocessing, model.image_size)
+    if not exact:
+        logging.warning(
+            'Readers of the format "%s" other than keras_vit will prepare images otherwise than this model: its preprocessing is "%s", they read "%s".',
+            format,
+            model.preprocessing,
+            steps.text,
+        )
+    return steps
 
 
 def _labels(model):
@@ -23,7 +38,7 @@ def _labels(model):
 def _pretrained(model):
     """timm's description of how a model is evaluated."""
     size = [model.channels, *model.image_size]
-    evaluation = {"input_size": size, "interpolation": "bicubic", "crop_pct": 0.9, "num_classes": model.classes or 0}
+    evaluation = {"input_size": size, **evaluation_of(_steps(model, "timm")), "num_classes": model.classes or 0}
     return {**evaluation, **_constants(model.spec, model.channels), **_labels(model)}
 
 
@@ -142,11 +157,12 @@ def masked_autoencoder(model) -> dict:
 
 
 def _id_labels(model):
-    """Hugging Face's two maps between class numbers and names; {} without a head."""
+    """What Hugging Face's config.json says of a head: two maps between class numbers and names, and whether an image has several labels."""
     if model.classes is None:
         return {}
     names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
-    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+    labels = {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+    return {**labels, "problem_type": SEVERAL_LABELS} if model.activation == "sigmoid" else labels
 
 
 def _dinov2(spec):
@@ -162,13 +178,10 @@ def _dinov2(spec):
 
 
 def preprocessor(model) -> dict:
-    """Hugging Face's preprocessor_config.json: a resize to the model's input size."""
+    """Hugging Face's preprocessor_config.json."""
     constants = _constants(model.spec, model.channels)
     return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": model.image_size[0], "width": model.image_size[1]},
-        "resample": 2,
+        **preprocessor_of(_steps(model, "huggingface")),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.huggingface_config import (
+    activation,
     check_config,
     dinov2_mlp_ratio,
     epsilon,
@@ -291,6 +292,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         assumptions,
         "timm" if kind == "dinov2_with_registers" else "bicubic",
         preprocessing(contents.preprocessor),
+        activation=None if classes is None else activation(outer),
     )
 
 

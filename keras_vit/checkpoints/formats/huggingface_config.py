@@ -2,8 +2,11 @@
 
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
+from keras_vit.checkpoints.formats.usual_steps import UsualSteps
 
 GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
+RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers of the methods
+SEVERAL_LABELS = "multi_label_classification"  # the problem_type of a model trained with a sigmoid for each class
 # What "model_type" in config.json may be, by the type that the arrays have.
 _MODEL_TYPES = {
     "vit": ("vit", "vit_mae", "vit_msn"),
@@ -122,18 +125,35 @@ def normalisation(kind: str, preprocessor, usual, channels: int, options, assump
 def preprocessing(preprocessor):
     """The steps of preprocessor_config.json as a function (h, w) -> text; None where they are of another form."""
     size, crop = (setting(preprocessor, name, dict, int, list) for name in ("size", "crop_size"))
-    method = {2: "bilinear", 3: "bicubic"}.get(setting(preprocessor, "resample", int))
+    method = {number: name for name, number in RESAMPLE.items()}.get(setting(preprocessor, "resample", int))
     if not isinstance(size, dict) or method is None:
         return None
-    edge, height = setting(size, "shortest_edge", int), setting(crop, "height", int) if isinstance(crop, dict) else None
-    if edge and height and preprocessor.get("do_center_crop"):
-        if not (0 < height < 2**16 and 0 < edge < 2**16):
+    sides = [setting(crop, name, int) for name in ("height", "width")] if isinstance(crop, dict) else []
+    edge, side = setting(size, "shortest_edge", int), min(filter(None, sides), default=None)
+    if edge and side and preprocessor.get("do_center_crop"):
+        if not (0 < side < 2**16 and 0 < edge < 2**16):
             raise ValueError(
-                f"The images' shortest_edge of {edge} and crop_size of {height} in the config are not sizes in pixels."
+                f"The images' shortest_edge of {edge} and crop_size of {side} in the config are not sizes in pixels."
             )
-        ratio = edge / height
-        return lambda h, w: f"decode|resize({round(min(h, w) * ratio)}, method='{method}')|central_crop({h}, {w})"
-    return lambda h, w: f"decode|resize({h}, {w}, method='{method}')"
+        ratio = edge / side
+        return lambda h, w: UsualSteps(h, w, method, round(min(h, w) * ratio)).text
+    return lambda h, w: UsualSteps(h, w, method).text
+
+
+def preprocessor_of(steps: UsualSteps) -> dict:
+    """The settings that `preprocessing` reads as these steps, and an image processor that follows them."""
+    shape = {"height": steps.height, "width": steps.width}
+    resize = {"do_resize": True, "resample": RESAMPLE[steps.method]}
+    if steps.shorter is None:
+        return {"image_processor_type": "ViTImageProcessor", **resize, "size": shape}
+    cropped = {"do_center_crop": True, "crop_size": shape}
+    return {"image_processor_type": "BitImageProcessor", **resize, "size": {"shortest_edge": steps.shorter}, **cropped}
+
+
+def activation(config) -> str | None:
+    """From logits to probabilities, by problem_type; None where it is not stated, or none for classes."""
+    stated = setting(config, "problem_type", str)
+    return {SEVERAL_LABELS: "sigmoid", "single_label_classification": "softmax"}.get(stated)
 
 
 def labels(config, classes):

@@ -56,6 +56,7 @@ class ParsedCheckpoint:
         resample: how the code that the checkpoint comes from resamples positions, a row of resample.METHODS.
         preprocessing: a function (height, width) -> text of the evaluation preprocessing; None for a resize to the image size.
         decoder: of a masked autoencoder, of whose encoder the rest is; or None.
+        activation: from logits to probabilities, "softmax" or "sigmoid"; None if the checkpoint does not state it.
     """
 
     family: str
@@ -71,6 +72,7 @@ class ParsedCheckpoint:
     resample: str = "google"
     preprocessing: Callable[[int, int], str] | None = None
     decoder: Decoder | None = None
+    activation: str | None = None
 
 
 def need(arrays: Mapping[str, np.ndarray], name: str, rank: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """State dicts under timm's names: timm itself, and the original repositories that share them (DeiT I and III, DINO, DINOv2)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.name_map import (
@@ -33,6 +33,7 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
+from keras_vit.checkpoints.formats.usual_steps import METHODS, UsualSteps
 from keras_vit.models.spec import token_stride
 
 # Names of the original repositories, and timm's in their place.
@@ -262,9 +263,18 @@ def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
     return tuple(map(str, names))
 
 
+def evaluation_config(config: Mapping) -> Mapping:
+    """The part of timm's config.json that says how a model is evaluated: all of it in older files.
+
+    Raises:
+        ValueError: if it is not an object.
+    """
+    return _section(config, "pretrained_cfg") or config
+
+
 def _normalisation(config, channels, options, assumptions):
     """mean and std on the 0..255 scale, from config.json; ImageNet's without it."""
-    cfg = _section(config, "pretrained_cfg") or config
+    cfg = evaluation_config(config)
     assumption = (
         "The file does not say how images are normalised: assuming ImageNet's mean and std, as for DeiT and DINO. "
         "For timm's AugReg and SigLIP models pass mean=127.5, std=127.5."
@@ -273,18 +283,34 @@ def _normalisation(config, channels, options, assumptions):
     return normalisation(constants(cfg, ("mean", "std")), usual, channels, options, assumption, assumptions)
 
 
-def _preprocessing(config):
-    """timm's evaluation: resize the shorter side to size / crop_pct, then crop the centre. A function (h, w) -> text."""
-    cfg = _section(config, "pretrained_cfg") or config
+def preprocessing(config: Mapping) -> Callable[[int, int], str]:
+    """timm's evaluation: resize the shorter side to size / crop_pct, then crop the centre. A function (h, w) -> text.
+
+    With crop_mode "squash" and crop_pct 1 the whole picture is resized.
+
+    Raises:
+        ValueError: for settings of another type.
+    """
+    cfg = evaluation_config(config)
     part, method = setting(cfg, "crop_pct", float, int) or 0.875, setting(cfg, "interpolation", str) or "bicubic"
-    if not 0.1 <= part <= 1 or method not in ("bicubic", "bilinear"):
+    if not 0.1 <= part <= 1 or method not in METHODS:
         part, method = 0.875, "bicubic"
+    squashes = setting(cfg, "crop_mode", str) == "squash" and part == 1
 
     def text(height, width):
-        size = int(min(height, width) / part)
-        return f"decode|resize({size}, method={method!r})|central_crop({height}, {width})"
+        return UsualSteps(height, width, method, None if squashes else int(min(height, width) / part)).text
 
     return text
+
+
+def evaluation_of(steps: UsualSteps) -> dict:
+    """The settings that `preprocessing` reads as these steps."""
+    if steps.shorter is None:
+        return {"interpolation": steps.method, "crop_pct": 1.0, "crop_mode": "squash"}
+    side = min(steps.height, steps.width)
+    # timm rounds side / crop_pct down; the half keeps rounding errors from losing a pixel.
+    part = side / steps.shorter if int(side / (side / steps.shorter)) == steps.shorter else side / (steps.shorter + 0.5)
+    return {"interpolation": steps.method, "crop_pct": part, "crop_mode": "center"}
 
 
 def _fields(arrays, config, options):
@@ -354,7 +380,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         dropped,
         assumptions,
         "timm",
-        _preprocessing(config),
+        preprocessing(config),
     )
 
 

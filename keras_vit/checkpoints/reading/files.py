@@ -48,7 +48,7 @@ class FileContents:
         kind: "keras", "npz", "safetensors" or "torch".
         arrays: {name: float array}; empty for "keras".
         config, preprocessor: config.json and preprocessor_config.json next to the weights, or {}.
-        metadata: the constructor's arguments of the model if this package wrote the file, or None; see metadata.read.
+        metadata: the constructor's arguments of the model, and its activation, if this package wrote the file, or None; see metadata.read.
     """
 
     path: pathlib.Path

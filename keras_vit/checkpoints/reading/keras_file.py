@@ -5,9 +5,12 @@ after every class in the config is seen to be one of Keras' own layers (no Lambd
 in this process.
 """
 
+import contextlib
 import io
 import math
+import os
 import sys
+import tempfile
 import zipfile
 
 import h5py
@@ -255,6 +258,18 @@ def _composed(config, shapes, path):
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from error
 
 
+@contextlib.contextmanager
+def _named(path):
+    """A context with a path of the file that ends in .keras, by which Keras knows what it is."""
+    if path.suffix == ".keras":
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = os.path.join(folder, "model.keras")
+        os.symlink(os.path.abspath(path), link)
+        yield link
+
+
 def _fill(model, path, values):
     """Loads the weights of a .keras file, `values` numbers in all, into its model.
 
@@ -262,7 +277,8 @@ def _fill(model, path, values):
         ValueError: if they belong to another model, or are not finite.
     """
     try:
-        model.load_weights(path)
+        with _named(path) as named:
+            model.load_weights(named)
     except Exception as error:  # h5py and Keras have a dozen kinds
         raise ValueError(f'The weights in "{path}" are not those of the model in its config: {error}') from error
     # Counted and checked one by one: the paths of two nested models may be the same.

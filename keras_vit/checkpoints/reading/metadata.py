@@ -20,6 +20,7 @@ from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.patches import grid_size
 from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.training.losses import ACTIVATIONS
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 ARGUMENTS = (*_ALWAYS, "quantization", "lora")  # these two are checked in dense_config.py
@@ -37,18 +38,22 @@ def _crc32(config, arrays):
     return checksum({**arrays, "": np.frombuffer(json.dumps(config, sort_keys=True).encode(), "uint8")})
 
 
-def write(arguments: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], labels: bool = True) -> str:
+def write(
+    arguments: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], activation: str | None = None, labels: bool = True
+) -> str:
     """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
     Args:
         arguments: of a ViT or BiT, `model.arguments()`.
         arrays: {name: array} of the file, for the checksum.
+        activation: from its logits to probabilities, `model.activation`.
         labels: whether to include the class names.
     """
     config = {key: value for key, value in arguments.items() if key not in ("name", "dtype", "remat")}
     if not labels:
         config["class_names"] = None
-    return json.dumps({"config": config, "crc32": _crc32(config, arrays)})
+    written = {"config": config, "crc32": _crc32(config, arrays)}
+    return json.dumps(written if activation is None else {**written, "activation": activation})
 
 
 def _check(valid, name, expected, value, where):
@@ -188,7 +193,7 @@ def _dtype(value, where):
 
 
 def read(metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], where: typing.Any) -> dict[str, typing.Any]:
-    """The constructor's arguments of the model that the metadata describe.
+    """The constructor's arguments of the model that the metadata describe, and its "activation", or None.
 
     Args:
         metadata: what `write` wrote, parsed from JSON.
@@ -203,7 +208,9 @@ def read(metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], w
         raise ValueError(
             f'"{where}" is damaged: its arrays and metadata no longer have the checksum with which they were written.'
         )
-    return recorded
+    activation = metadata.get("activation")
+    _check(activation in (None, *ACTIVATIONS), "activation", " or ".join(ACTIVATIONS), activation, f'The metadata of "{where}"')
+    return {**recorded, "activation": activation}
 
 
 def _least_values(spec, tokens, classes, channels):

@@ -22,6 +22,7 @@ from keras_vit.data.sources.base import Records, Source
 from keras_vit.data.sources.selection import subset, without
 from keras_vit.io.beam_options import pipeline_options
 from keras_vit.io.lock import owned
+from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 
 _PIECE = 1000  # examples with random access that a worker reads at a time
@@ -129,6 +130,7 @@ def write_by_beam(
     Raises:
         ValueError: if an option is none of Beam's, the folder already has the split, or too few examples decode to fill the files.
     """
+    folder = locate(folder)
     beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))
     source = _source(*where)
     if not 1 <= count <= source.size:

@@ -14,6 +14,7 @@ from keras_vit.inspection.model_page import images, sections
 from keras_vit.inspection.model_page.subject import Section, Subject, class_number
 from keras_vit.inspection.photographs import evenly
 from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.paths import locate
 from keras_vit.models import taps
 
 PAGE = "index.html"
@@ -82,7 +83,8 @@ def check_place(folder: str | os.PathLike) -> None:
         OSError: if it cannot be written.
         ValueError: if it is a file or in a bucket, or holds other files.
     """
-    if "://" in str(folder):
+    folder = locate(os.fspath(folder))
+    if "://" in folder:
         raise ValueError(f'"{folder}" is in a bucket. Write the page to a local folder, then copy it there.')
     if os.path.isfile(folder):
         raise ValueError(f'"{folder}" is a file; the page and its pictures are a folder. Give a new folder.')

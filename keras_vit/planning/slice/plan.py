@@ -18,7 +18,7 @@ from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.cache import cache_folder
 from keras_vit.io.progress import stage
-from keras_vit.planning.dry_run import planned_data
+from keras_vit.planning.planned import planned_data
 from keras_vit.planning.slice.chips import Slice, parse_slice
 from keras_vit.planning.slice.groups import RANDOM, Group, grouped
 from keras_vit.planning.slice.hlo import Program
@@ -253,7 +253,7 @@ def make_plan(
 
     Args:
         config: a ConfigDict.
-        datasets, examples, classes, data_dir: as for planning.dry_run.planned_data.
+        datasets, examples, classes, data_dir: as for planning.planned.planned_data.
         where: the slice.
         model_parallel: over how many chips a matrix is split.
 

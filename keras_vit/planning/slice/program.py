@@ -18,7 +18,7 @@ from keras_vit.data.batches import example_spec
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.logs import quiet
-from keras_vit.planning.dry_run import planned_task
+from keras_vit.planning.planned import planned_task
 from keras_vit.planning.slice import kernels
 from keras_vit.planning.slice.chips import Slice
 from keras_vit.runs.optimizer import make_optimizer

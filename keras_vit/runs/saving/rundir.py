@@ -16,7 +16,7 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.io.atomic import remove_leftovers, write_bytes
 from keras_vit.io.json_text import json_text
 from keras_vit.io.lock import owned
-from keras_vit.io.paths import os_errors
+from keras_vit.io.paths import locate, os_errors
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
@@ -34,7 +34,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: os.PathLike | str, strategy: Strategy = _ONE_DEVICE):
-        self.path, self.strategy = epath.Path(path), strategy
+        self.path, self.strategy = epath.Path(locate(os.fspath(path))), strategy
         self.running: state.RunningMetrics | None = None
         self._lock = None
         self._unwritten = []  # records of metrics that could not be written yet

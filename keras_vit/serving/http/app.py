@@ -36,7 +36,13 @@ _IMAGES = {
                 }
             },
             "multipart/form-data": {
-                "schema": {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}}},
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "image": {"type": "string", "format": "binary"},
+                        "signature_name": {"type": "string", "example": DEFAULT},
+                    },
+                }
             },
             "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
         },
@@ -156,6 +162,8 @@ def _predictions(app: FastAPI, service: Service) -> None:
         served = service.model(name)
         request.state.model, request.state.signature = name, "heads"
         asked = await bodies.asked(request, service.limits)
+        if asked.signature is not None or asked.columns:
+            raise Refused(400, 'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".')
         if len(asked.images) > 1:
             raise Refused(400, f"Heads are shown of one image at a time; the request has {len(asked.images)}.")
         return await service.heads(served, asked.images[0], block)
@@ -184,7 +192,7 @@ def application(
     @contextlib.asynccontextmanager
     async def lifespan(app):
         for served in models:
-            await run_in_threadpool(served.warm_up)
+            await run_in_threadpool(served.warm_up, max_rows)
         service.ready = True
         yield
         await service.close()

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import dataclasses
+import io
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -23,6 +24,10 @@ class Refused(Exception):
         self.status, self.reason = status, reason
 
 
+# Of an image: above twice its MAX_IMAGE_PIXELS Pillow does not tell an image's size.
+MOST_MEGAPIXELS = 178
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What one request may cost.
@@ -30,8 +35,11 @@ class Limits:
     Attributes:
         megabytes: of a body.
         images: in a request.
-        megapixels: of an image, by its header.
+        megapixels: of an image, by its header; MOST_MEGAPIXELS at most.
         seconds: for a body to arrive, and then again for its answer.
+
+    Raises:
+        ValueError: for more megapixels.
     """
 
     megabytes: float = 32.0
@@ -39,9 +47,34 @@ class Limits:
     megapixels: float = 64.0
     seconds: float = 30.0
 
+    def __post_init__(self):
+        if self.megapixels > MOST_MEGAPIXELS:
+            raise ValueError(
+                f"megapixels={self.megapixels:g}: images of {MOST_MEGAPIXELS} million pixels are the largest that are taken."
+            )
+
     @property
     def bytes(self) -> int:
         return int(self.megabytes * 1e6)
+
+
+def check_size(encoded: bytes, megapixels: float) -> None:
+    """Looks at an image's header before its pixels; where Pillow does not know the format, decoding says what is wrong with it.
+
+    Raises:
+        Refused: 413 for too many pixels.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            width, height = image.size
+    except Image.DecompressionBombError:
+        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
+    except Exception:  # Pillow's readers raise all kinds of errors for damaged files
+        return
+    if width * height > megapixels * 1e6:
+        raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +153,10 @@ def from_json(body: bytes) -> Asked:
 
 
 async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
-    """The files of a multipart form, in order, whatever their fields are called.
+    """The files of a multipart form, in order, whatever their fields are called, and its text field "signature_name".
 
     Raises:
-        Refused: 400 for a body that is no such form.
+        Refused: 400 for a body that is no such form, or a text field that nothing reads.
     """
 
     async def stream() -> AsyncGenerator[bytes, None]:
@@ -136,7 +169,17 @@ async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
     files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
     if not files:
         raise Refused(400, "The form has no file. With curl: -F image=@cat.jpg")
-    return Asked([await file.read() for file in files])
+    texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    for name, _ in texts:
+        if name != "signature_name":
+            hint = did_you_mean(name, ["signature_name"])
+            raise Refused(
+                400,
+                f'The form has the text field "{name}", which nothing reads.{hint} Valid: signature_name, and files: -F {name}=@cat.jpg',
+            )
+    if len(texts) > 1:
+        raise Refused(400, 'The form has several fields "signature_name". One answer has one signature.')
+    return Asked([await file.read() for file in files], dict(texts).get("signature_name"))
 
 
 def check_query(request: Request, *valid: str) -> None:

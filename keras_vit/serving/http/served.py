@@ -1,6 +1,5 @@
 """A model behind the service: encoded images to pixels, and pixels to what each signature returns, row by row."""
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -12,34 +11,20 @@ from keras_vit.models import Classifier, features
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
 from keras_vit.serving.signatures import named_outputs
-from keras_vit.training.prediction.classify import probabilities_of
+from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 from keras_vit.training.prediction.images import Preprocessor
 
 DEFAULT = "serving_default"
 
 
-def _check_size(encoded: bytes, megapixels: float) -> None:
-    """Looks at an image's header before its pixels; where Pillow does not know the format, decoding says what is wrong with it.
-
-    Raises:
-        Refused: 413 for too many pixels.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            width, height = image.size
-    except Image.DecompressionBombError:
-        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
-    except Exception:  # Pillow's readers raise all kinds of errors for damaged files
-        return
-    if width * height > megapixels * 1e6:
-        raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
+def _size(rows: int) -> int:
+    """The power of two to which batches are padded on JAX: a compiler meets few sizes."""
+    return 1 << (rows - 1).bit_length()
 
 
 def _padded(rows):
-    """Rows with copies of the last one up to a power of two: a compiler meets few sizes."""
-    size = 1 << (len(rows) - 1).bit_length()
+    """Rows with copies of the last one, `_size` of them."""
+    size = _size(len(rows))
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
@@ -73,19 +58,18 @@ class Served:
         model: a keras_vit.Model with one input of images.
         top_k: how many classes are returned.
         activation: as in `keras_vit.export`.
-        megapixels: of an encoded image at most.
 
     Attributes:
         signatures: {name: from images (b, h, w, c) uint8 to a list of b results, JSON}.
 
     Raises:
-        ValueError: for a model whose input is not one image, or that predicts nothing.
+        ValueError: for a model whose input is not one image, or that predicts nothing, or a top_k below 1.
     """
 
-    def __init__(self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None, megapixels: float = 64.0):
+    def __init__(self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None):
         if isinstance(model, Classifier):
             model.check_head()
-        self.name, self.model, self.top_k, self.megapixels = name, model, top_k, megapixels
+        self.name, self.model, self.top_k = name, model, check_top_k(top_k)
         self.description = describe(model, activation)
         self._prepare = Preprocessor(model)
         self.signatures = self._signatures(activation)
@@ -134,11 +118,10 @@ class Served:
         """The pixels (h, w, c) uint8 of an encoded image.
 
         Raises:
-            Refused: 413 for one with too many pixels, 400 for anything that is no image; why in words.
+            Refused: 400 for anything that is no image; why in words.
         """
         if not encoded:
             raise Refused(400, "It is empty: there are no bytes.")
-        _check_size(encoded, self.megapixels)
         try:
             return self._prepare(encoded, "It")
         except ValueError as error:
@@ -164,11 +147,13 @@ class Served:
         maps = head_map_function(self.model, block)
         return _array_function(_compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels)))
 
-    def warm_up(self) -> None:
-        """Compiles all signatures."""
-        image = np.full((1, *self.model.image_size, self.model.channels), 128, "uint8")
-        for function in self.signatures.values():
-            function(image)
+    def warm_up(self, max_rows: int = 1) -> None:
+        """Compiles all signatures: on JAX, which compiles for each size of a batch, for all that batches of up to `max_rows` have."""
+        sizes = [1 << i for i in range(_size(max_rows).bit_length())] if keras.backend.backend() == "jax" else [1]
+        for size in sizes:
+            images = np.full((size, *self.model.image_size, self.model.channels), 128, "uint8")
+            for function in self.signatures.values():
+                function(images)
 
 
 def _rows(function: Callable) -> Callable:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import concurrent.futures
 import contextlib
+import dataclasses
 import hmac
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -15,13 +16,14 @@ from starlette.concurrency import run_in_threadpool
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.decoding import OK
 from keras_vit.serving.http.batching import Batcher, Overloaded
-from keras_vit.serving.http.bodies import Limits, Refused
+from keras_vit.serving.http.bodies import Limits, Refused, check_size
 from keras_vit.serving.http.metrics import Metrics
 from keras_vit.serving.http.served import Served
 
 
-def _decoded(served, image) -> np.ndarray | Refused:
+def _decoded(served, image, megapixels) -> np.ndarray | Refused:
     try:
+        check_size(image, megapixels)
         return served.decode(image)
     except Refused as refusal:
         return refusal
@@ -39,7 +41,7 @@ class Service:
 
     Args:
         models: what is served.
-        limits: of requests.
+        limits: of requests, which have no more images than may wait.
         max_rows, max_wait, max_queue: of each signature's Batcher.
         max_requests: that are answered at the same time; more are told to come back.
         api_key: what requests must carry, or None.
@@ -56,7 +58,9 @@ class Service:
         api_key: str | None,
     ):
         self.models = {served.name: served for served in models}
-        self.limits, self.max_requests, self.api_key = limits, max_requests, api_key
+        # More would be told to come back, each time.
+        self.limits = dataclasses.replace(limits, images=min(limits.images, max_queue))
+        self.max_requests, self.api_key = max_requests, api_key
         self.metrics, self.ready, self.open = Metrics(), False, 0
         self.one_by_one = asyncio.Lock()  # for what is seldom asked, and dear
         self.cores = os.cpu_count() or 1
@@ -121,7 +125,7 @@ class Service:
 
         async def one(image):
             async with turn:
-                return await loop.run_in_executor(self.decoding, _decoded, served, image)
+                return await loop.run_in_executor(self.decoding, _decoded, served, image, self.limits.megapixels)
 
         found = await asyncio.gather(*map(one, images))
         refused = sum(isinstance(pixels, Refused) for pixels in found)

@@ -20,6 +20,15 @@ class Prediction(NamedTuple):
     index: int
 
 
+def check_top_k(top_k: int) -> int:
+    """How many classes are wanted, as an int.
+
+    Raises:
+        ValueError: unless it is a positive integer.
+    """
+    return integer(top_k, "top_k")
+
+
 def probabilities_of(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
     """The function from the model's outputs to probabilities, by name; the default is the model's own.
 
@@ -46,7 +55,7 @@ def _best(probabilities, names, top_k):
 
 def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
     """The classes of an image or of a list of images; see Model.classify."""
-    top_k, batch_size = integer(top_k, "top_k"), integer(batch_size, "batch_size")
+    top_k, batch_size = check_top_k(top_k), integer(batch_size, "batch_size")
     if model.classes is None:
         raise ValueError(
             f'"{model.name}" has no classes: it returns features, or the outputs of a head of your own. Use '

@@ -80,14 +80,12 @@ def test_names_and_figures_are_well_formed():
         assert size is None or int(size[1]) == model.image_size, model
 
 
-def test_options():
+def test_what_load_is_told():
     for model in CATALOGUE.values():
-        flexible = {"bit": {"image_size"}, "flexivit": {"image_size", "patch_size", "resample"}}.get(
-            model.name.split("/")[0], set()
-        )
-        assert set(model.options) - {"preprocessing", "mean", "std", "class_names"} == flexible
+        flexible, any_size = model.family == "flexivit", model.family in ("bit", "flexivit")
+        assert model.chosen_size == (model.image_size if any_size else None)
+        assert model.resample == ("flexivit" if flexible else None) and ("patch_size" in model.fields_to_load) == flexible
         if model.preprocessing is not None:
-            assert model.options["preprocessing"] == model.preprocessing
             assert not parse(model.preprocessing).random
             last = re.findall(r"\d+", model.preprocessing)[-1]
             # 14-pixel patches see 27 x 14 = 378 of 384 pixels.
@@ -96,10 +94,10 @@ def test_options():
         assert model.mean is None or all(1 < value < 255 for value in model.mean + model.std)
 
 
-def test_callers_may_change_the_options_of_a_model():
-    find("deit/tiny").options["preprocessing"] = "decode"
-    text = 'decode|resize(256, method="bicubic")|central_crop(224)'
-    assert find("deit/tiny").options == {"preprocessing": text, "class_names": "imagenet"}
+def test_callers_may_change_the_fields_of_a_model():
+    find("dinov2/l14-reg").fields_to_load["mean"] = 0
+    found = find("dinov2/l14-reg")
+    assert found.fields_to_load == {"mean": found.mean, "std": found.std}
 
 
 def test_checksums_are_those_in_the_file_names():

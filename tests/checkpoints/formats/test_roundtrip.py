@@ -320,6 +320,17 @@ def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
         keras_vit.save(model, path)
 
 
+@pytest.mark.parametrize("form", ["google", "timm"])
+def test_the_home_folder_is_the_users(form, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keras_vit.save(make("gap"), f"~/{ENDINGS[form]}", form)
+    assert (tmp_path / ENDINGS[form]).exists()
+    (tmp_path / "m").mkdir(exist_ok=True)
+    (tmp_path / "m" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="holds other files, which would be lost: thesis.tex"):  # the checks see the same folder
+        keras_vit.save(make("gap"), "~/m", "timm")
+
+
 def test_a_folder_with_other_files_is_not_replaced(tmp_path):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "thesis.tex").write_text("years of work")

@@ -200,7 +200,7 @@ def lowered(config_name, shards):
     """What the step of a small config says of itself, on four CPU devices."""
     import jax
 
-    from keras_vit.planning.dry_run import planned_data
+    from keras_vit.planning.planned import planned_data
     from keras_vit.planning.slice import program
     from keras_vit.runs.config import resolve
 
