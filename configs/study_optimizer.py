@@ -13,7 +13,7 @@ from .lib.choices import choose
 
 CHOICES = {"data": study.DATA}
 OPTIMIZERS = (
-    "optimizer.name=adamw;optimizer.learning_rate=3e-4,1e-3,3e-3",
+    "optimizer.name=adamw;optimizer.beta_2=0.98;optimizer.learning_rate=3e-4,1e-3,3e-3",
     # SGD's usual 1e-4 is decoupled here, as Adam's is.
     "optimizer.name=momentum;optimizer.weight_decay=1e-4;optimizer.learning_rate=0.01,0.03,0.1",
 )
@@ -25,5 +25,6 @@ def get_config(argument=""):
     size, channels = config.model.image_size, config.model.channels
     config.model = common.base().model
     config.model.update(variant="R50x1", units=(2, 2), width_factor=0.5, image_size=size, channels=channels)
+    config.optimizer.beta_2 = common.base().optimizer.beta_2  # SGD has none
     config.sweep = "|".join(OPTIMIZERS)
     return config

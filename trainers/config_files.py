@@ -173,8 +173,15 @@ def _check_evaluator(name, config):
         )
 
 
+def _sets(arg, key):
+    """Whether an argument for absl sets a key, one of its elements, or a key below it."""
+    return re.match(rf"--?config\.{re.escape(key)}(?!\w)", arg) is not None
+
+
 def apply_overrides(argv, config):
     """Checks the --config.KEY=VALUE arguments, and applies those that absl's flags cannot: None, and new keys of open sections.
+
+    Of several values of a key the last one counts.
 
     None for an evaluator of the config, such as --config.evals.knn=None, leaves it out.
 
@@ -196,7 +203,7 @@ def apply_overrides(argv, config):
         if text == "None" and keys.is_evaluator(key):
             _check_evaluator(parts[1], config)
             keys.remove_key(config, parts)
-            rest = [given for given in rest if not given.startswith(f"--config.{key}.")]
+            rest = [given for given in rest if not _sets(given, key)]
             continue
         new = parts[0] in keys.OPEN and len(parts) > 1 and not _has(config, parts)
         _check_new_key(parts, config) if new else _check_key(key, config)
@@ -213,6 +220,7 @@ def apply_overrides(argv, config):
             raise ValueError(f"--config.{key}=None: this cannot be off. It is {values_of(config)[key]!r}.")
         if new or text == "None":
             keys.set_key(config, parts, keys.literal(text))
+            rest = [given for given in rest if not _sets(given, key)]  # the last one counts, and absl comes after this
         else:
             rest.append(f"--config.{key}={text}")
     return rest

@@ -20,13 +20,13 @@ _SIDE = 128
 
 
 def collect(source, text):
-    """(names, thumbnails (n, 32, 32) uint8, labels) of the examples of a source that decode; warns of the others."""
+    """(names, thumbnails (n, 32, 32) uint8, labels, -1 for none) of the examples of a source that decode; warns of the others."""
     from keras_vit.data.duplicates import SIDE, thumbnail
     from keras_vit.data.scan import scan
     from keras_vit.io.progress import stage
 
     def work(example, pixels):
-        return thumbnail(pixels), example["label"]
+        return thumbnail(pixels), example.get("label", -1)
 
     names, thumbnails, labels = [], np.zeros((source.size, SIDE, SIDE), "uint8"), []
     with stage(f"Reading {source.name}", source.size, "images") as progress:
@@ -47,11 +47,11 @@ def _pictures(source, names):
     """{name: (128, 128, 3) uint8} of the examples with those names."""
     import tensorflow as tf
 
+    from keras_vit.data.ops.color import as_uint8
     from keras_vit.data.scan import scan
 
     def small(example, pixels):
-        resized = tf.image.resize(pixels, (_SIDE, _SIDE), antialias=True)
-        return (tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8),)
+        return (as_uint8(tf.image.resize(pixels, (_SIDE, _SIDE), antialias=True)),)
 
     return {name: values[0] for name, values, reason in scan(source, small, only=names) if not reason}
 
@@ -102,7 +102,7 @@ def deduplicate(train, test, output, threshold):
         duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
     pairs = [
         {"train": train_names[p.train], "test": test_names[p.test], "correlation": round(p.correlation, 4), "flipped": p.flipped}
-        | {"same_label": train_labels[p.train] == test_labels[p.test]}
+        | ({"same_label": train_labels[p.train] == test_labels[p.test]} if train.class_names and test.class_names else {})
         for p in duplicates
     ]
     names = [train_names[i] for i in sorted({p.train for p in duplicates})]

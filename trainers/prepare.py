@@ -20,11 +20,15 @@ import shlex
 from . import flags
 
 
-def default_name(source: str) -> str:
-    """A name for the files, from the source's text: the last part of its path without extension."""
+def default_name(source: str, data_dir: str | None = None) -> str:
+    """A name for the files, from the source's text: the last part of its path, without extension and without dots that would hide them."""
+    from keras_vit.io.paths import locate
+
     kind, _, rest = source.partition("?")[0].partition(":")
-    path = rest if kind in ("folder", "images", "csv", "jsonl", "tfrecord") else kind
-    return re.sub(r"[^\w.\-]+", "_", os.path.splitext(os.path.basename(path.rstrip("/*")))[0]) or "data"
+    if kind in ("folder", "images", "csv", "jsonl", "tfrecord"):
+        path = rest.rstrip("/*")
+        kind = os.path.basename(os.path.abspath(locate(path, data_dir))) if path else ""
+    return re.sub(r"[^\w.\-]+", "_", os.path.splitext(kind.lstrip("."))[0]) or "data"
 
 
 def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0, overwrite=False):
@@ -117,7 +121,7 @@ def write(values):
     from keras_vit.data.sources.selection import read_names
     from keras_vit.data.splits import split_name
 
-    name, split = values.name or default_name(values.source), values.as_split or split_name(values.split)
+    name, split = values.name or default_name(values.source, values.data_dir), values.as_split or split_name(values.split)
     exclude = read_names(values.exclude) if values.exclude else ()
     report = (_prepared if values.beam is None else _prepared_by_beam)(values, name, split, exclude)
     for example, reason in list(report["skipped"].items())[:10]:

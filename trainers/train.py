@@ -18,17 +18,36 @@ from . import config_files
 
 
 def train(values, strategy):
-    """One run, several seeds or a sweep, one after another in the same processes."""
-    score = find_task(values.config.task).score
+    """One run, several seeds or a sweep, one after another in the same processes.
+
+    Raises:
+        LostWorker: if another worker is lost, after a line that names the last checkpoint of the run in progress.
+    """
+    score, place = find_task(values.config.task).score, values.workdir
 
     def run_one(config, workdir):
+        nonlocal place
+        place = workdir
         model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
         return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
 
-    if values.sweep:
-        run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
-    else:
-        run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
+    try:
+        if values.sweep:
+            run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
+        else:
+            run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
+    except Exception as error:
+        if strategy.hosts == 1 or not is_lost_worker(error):
+            raise
+        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
+        reader = dataclasses.replace(strategy, host=1)  # which writes nothing
+        logging.error(
+            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there. Exit code %d.",
+            reason,
+            RunDirectory(place, reader).last_checkpoint(),
+            RESTART,
+        )
+        raise LostWorker from None
 
 
 def plan(values):
@@ -50,18 +69,5 @@ def main(values):
         strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
     if not strategy.chief:
         logging.set_verbosity(logging.WARNING)
-    try:
-        with shown(strategy.chief):
-            train(values, strategy)
-    except Exception as error:
-        if strategy.hosts == 1 or not is_lost_worker(error):
-            raise
-        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
-        reader = dataclasses.replace(strategy, host=1)  # which writes nothing
-        logging.error(
-            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there. Exit code %d.",
-            reason,
-            RunDirectory(values.workdir, reader).last_checkpoint(),
-            RESTART,
-        )
-        raise LostWorker from None
+    with shown(strategy.chief):
+        train(values, strategy)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -12,12 +13,11 @@ from typing import TypedDict, TypeVar, Unpack
 import keras
 import numpy as np
 import safetensors.numpy
-from etils import epath
 
 from keras_vit.checkpoints.formats import bit, config_json, google, huggingface, mae, name_map, timm
 from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, model_weights
-from keras_vit.io.atomic import replacing
+from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier, MaskedAutoencoder
 from keras_vit.models.model_and_path import check_model_and_path
@@ -66,7 +66,7 @@ def save_model(model, path: str | os.PathLike) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 local = os.path.join(folder, os.path.basename(str(path)))
                 model.save(local)
-                epath.Path(path).write_bytes(epath.Path(local).read_bytes())
+                write_bytes(path, pathlib.Path(local).read_bytes())
             return
         with replacing(path) as temporary:
             model.save(temporary)

@@ -12,6 +12,8 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.ops.color import as_uint8
+
 SIDE = 32
 THRESHOLD = 0.9
 
@@ -47,8 +49,7 @@ class Pair:
 def thumbnail(pixels: tf.Tensor) -> tf.Tensor:
     """uint8 (h, w, 3) -> a grey thumbnail (32, 32) uint8, whatever the aspect. Runs in a graph."""
     grey = tf.image.rgb_to_grayscale(tf.cast(pixels, tf.float32))
-    small = tf.image.resize(grey, (SIDE, SIDE), antialias=True)[..., 0]
-    return tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
+    return as_uint8(tf.image.resize(grey, (SIDE, SIDE), antialias=True)[..., 0])
 
 
 def _cosines():

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -95,10 +96,10 @@ def reason(error: Exception) -> str:
     return message or type(error).__name__
 
 
-def _why(function, source, number, example_id):
-    """Why `function` of (number, key) fails for an example."""
+def why(function: Callable[[], Any]) -> str:
+    """Why `function`, which reads an example that has failed, fails."""
     try:
-        function(tf.constant(number), source.key_of(*example_id))
+        function()
     except (tf.errors.OpError, ValueError) as error:
         return reason(error)
     return "it could not be read at first, and could a moment later"
@@ -117,8 +118,11 @@ def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, func
     def add(failed, ids):
         rows = tf.io.parse_tensor(ids, tf.int64).numpy()
         for number, *example_id in rows[failed[: len(rows)]]:
-            why = functools.partial(_why, function, source, number, example_id)
-            errors.add(source.example_name(*example_id), why)
+
+            def again(number=number, example_id=tuple(example_id)):
+                function(tf.constant(number), source.key_of(*example_id))
+
+            errors.add(source.example_name(*example_id), functools.partial(why, again))
         return True
 
     return tf.cond(tf.reduce_any(failed), lambda: tf.numpy_function(add, [failed, ids], tf.bool), lambda: True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import tensorflow as tf
 
-from keras_vit.data.errors import reason
+from keras_vit.data.errors import why
 from keras_vit.data.ops.decode import decode_image
 from keras_vit.data.parallelism import EXAMPLES, untuned
 from keras_vit.data.sources.base import Source
@@ -22,6 +22,10 @@ def _decoder():
 
 def _pixels(image):
     return _decoder()(image) if image.dtype == tf.string else decode_image(image)
+
+
+def _decoded(source, example_id):
+    return _pixels(source.read(source.key_of(*example_id))["image"])
 
 
 def _keys(source, seed, only):
@@ -42,15 +46,6 @@ def _id(source, key):
     """The id of a key (a tuple), (m,) int64."""
     batch = tuple(part[None] for part in key)
     return source.ids(batch if len(batch) > 1 else batch[0])[0]
-
-
-def _reason(source, example_id):
-    """Why an example does not decode."""
-    try:
-        _pixels(source.read(source.key_of(*example_id))["image"])
-    except (tf.errors.OpError, ValueError) as error:
-        return reason(error)
-    return "it could not be read at first, and could a moment later"
 
 
 def scan(
@@ -86,4 +81,5 @@ def scan(
     ids = keys.map(lambda *key: _id(source, key)).batch(_BATCH)
     for example_id in (tuple(row) for batch in ids.as_numpy_iterator() for row in batch.tolist()):
         if example_id not in seen:
-            yield source.example_name(*example_id), None, _reason(source, example_id)
+            again = functools.partial(_decoded, source, example_id)
+            yield source.example_name(*example_id), None, why(again)

@@ -9,12 +9,16 @@ _SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%
 
 
 def _bound(text, size, default):
-    """One bound of a slice as an index; percents are rounded to whole examples."""
+    """One bound of a slice as an index; percents are rounded to whole examples.
+
+    They count from the front before they are rounded, so that train[:90%] and train[-10%:] share no example and leave none out.
+    """
     if text is None:
         return default
-    value = round(int(text[:-1]) / 100 * size) if text.endswith("%") else int(text)
-    value = value + size if value < 0 else value
-    return min(max(value, 0), size)
+    number, percent = int(text.rstrip("%")), text.endswith("%")
+    if number < 0:
+        number += 100 if percent else size
+    return min(max(round(number * size / 100) if percent else number, 0), size)
 
 
 def canonical(name: str) -> str:

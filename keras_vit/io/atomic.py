@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from etils import epath
 
+from keras_vit.io.paths import os_errors
+
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux' renameat2
 
 
@@ -150,10 +152,15 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Writes `data` to `path`, local or in a bucket (gs://), all or nothing."""
+    """Writes `data` to `path`, local or in a bucket (gs://), all or nothing.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
     path = epath.Path(path)
     if "://" in str(path):
-        path.write_bytes(data)  # object stores show an object once it is complete
+        with os_errors():
+            path.write_bytes(data)  # object stores show an object once it is complete
         return
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(data)

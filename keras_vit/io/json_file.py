@@ -6,6 +6,8 @@ from typing import Any
 
 from etils import epath
 
+from keras_vit.io.paths import os_errors
+
 
 def read_json(path: str | os.PathLike, mend: str = "") -> dict[str, Any]:
     """The object in a JSON file, local or in a bucket.
@@ -19,7 +21,8 @@ def read_json(path: str | os.PathLike, mend: str = "") -> dict[str, Any]:
         OSError: if it cannot be read.
     """
     try:
-        content = json.loads(epath.Path(path).read_bytes())
+        with os_errors():
+            content = json.loads(epath.Path(path).read_bytes())
     except ValueError as error:  # JSON or UTF-8
         raise ValueError(f"{path} is not valid JSON: {error}. {mend}".rstrip()) from None
     if not isinstance(content, dict):

@@ -21,6 +21,7 @@ from absl import logging
 from etils import epath
 
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import os_errors
 
 try:
     import fcntl
@@ -75,10 +76,15 @@ class _Lock:
         self._thread = threading.Thread(target=self._renew_until_released, name="lock", daemon=True)
 
     def _read(self):
-        """The content of the file; None if there is none, or none that can be read."""
+        """The content of the file; None if there is none, or nothing that a lock could be.
+
+        Raises:
+            OSError: if it cannot be read: somebody may have written it.
+        """
         try:
-            content = json.loads(self._path.read_text())
-        except (OSError, ValueError):
+            with os_errors():
+                content = json.loads(self._path.read_text())
+        except (FileNotFoundError, ValueError):
             return None
         return content if isinstance(content, dict) and "token" in content else None
 
@@ -150,11 +156,11 @@ class _Lock:
 
     def _renew_until_released(self):
         while not self._released.wait(RENEWAL):
-            content = self._read()
-            if content is not None and not self._is_own(content):
-                self._taken_over_by = content
-                return
-            with contextlib.suppress(OSError):  # a full disk: the next time, perhaps
+            with contextlib.suppress(OSError):  # a full disk, or a bucket that does not answer: the next time, perhaps
+                content = self._read()
+                if content is not None and not self._is_own(content):
+                    self._taken_over_by = content
+                    return
                 self._write()
 
     def check(self) -> None:
@@ -165,7 +171,7 @@ class _Lock:
     def release(self):
         self._released.set()
         self._thread.join()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), os_errors():
             if self._is_own(self._read()):
                 self._path.unlink()
 
@@ -180,8 +186,9 @@ def owned(folder: str | os.PathLike) -> Iterator[_Lock]:
     """
     folder = epath.Path(folder)
     try:
-        created = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
+        with os_errors():
+            created = not folder.exists()
+            folder.mkdir(parents=True, exist_ok=True)
         lock = _Lock(folder)
         lock.acquire()
     except OSError as error:

@@ -1,14 +1,33 @@
 """Paths on this machine or in a bucket (gs://, by TensorFlow), and the options that may follow a path."""
 
 import concurrent.futures
+import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _OPTIONS = re.compile(r"\?(?P<options>\w+=[^?]*)$")  # a "?" that no key=value follows is a wildcard
 THREADS = 32  # at once: a bucket answers slowly, but answers many requests
+
+
+@contextlib.contextmanager
+def os_errors() -> Iterator[None]:
+    """A context in which a failed read or write of a bucket, an error of TensorFlow's, is the OSError that it would be on a disk.
+
+    Raises:
+        OSError: FileNotFoundError or PermissionError where it is one of these.
+    """
+    try:
+        yield
+    except Exception as error:
+        tensorflow = sys.modules.get("tensorflow")  # without it no error is one of its own
+        if tensorflow is None or not isinstance(error, tensorflow.errors.OpError):
+            raise
+        kinds = {tensorflow.errors.NotFoundError: FileNotFoundError, tensorflow.errors.PermissionDeniedError: PermissionError}
+        raise kinds.get(type(error), OSError)(error.message or type(error).__name__) from None
 
 
 def split_options(text: str, /, **defaults: str) -> tuple[str, dict[str, str]]:

@@ -18,8 +18,8 @@ from keras_vit.planning.model_counts import count
 from keras_vit.planning.planned import planned_run
 from keras_vit.planning.text import rows, short, sparkline
 from keras_vit.runs.config import odd_sizes
+from keras_vit.runs.grid import OWN, parse_grid
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
-from keras_vit.runs.sweep import OWN, parse_grid
 from keras_vit.runs.training_run import check_images
 
 

@@ -1,6 +1,11 @@
-"""broken_examples.txt of a run directory: the examples that a run left out, also those before it was killed and resumed."""
+"""broken_examples.txt of a run directory: the examples that a run left out, also those before it was killed and resumed.
+
+Each worker meets the broken examples among its own rows, and adds them to a file of its own: broken_examples.txt is the first worker's, and has
+those of all when the run ends; broken_examples_1.txt and so on are the others'.
+"""
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from absl import logging
@@ -8,16 +13,41 @@ from etils import epath
 
 from keras_vit.data import ExampleErrors
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import os_errors
 from keras_vit.runs.saving.rundir import RunDirectory
 
+_FILE = re.compile(r"broken_examples(?:_(\d+))?\.txt")
 
-def _listed(path):
-    """{name: reason} of the file at `path`; {} if there is none."""
+
+def _files(rundir):
+    """{worker: path} of the files that there are."""
+    matches = ((_FILE.fullmatch(path.name), path) for path in epath.Path(rundir.path).glob("broken_examples*.txt"))
+    return {int(match[1] or 0): path for match, path in sorted(matches, key=lambda found: found[1].name) if match}
+
+
+def _own_file(rundir):
+    host = rundir.strategy.host
+    return epath.Path(rundir.path) / (f"broken_examples_{host}.txt" if host else "broken_examples.txt")
+
+
+def _listed(rundir):
+    """{name: reason} of all workers' files; a warning if they cannot be read."""
     try:
-        lines = path.read_text().splitlines()
-    except OSError:
+        with os_errors():
+            lines = [line for path in _files(rundir).values() for line in path.read_text().splitlines()]
+    except OSError as error:
+        logging.warning("The examples that the run could not use before are not counted: %s", error)
         return {}
     return dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+
+def _forget(rundir):
+    """Removes the lists of an older run: a worker its own, the first one also those of workers that are not there any more."""
+    strategy = rundir.strategy
+    with os_errors():
+        for worker, path in _files(rundir).items():
+            if worker == strategy.host or strategy.chief and worker >= strategy.hosts:
+                path.unlink()
 
 
 def _append(path, line):
@@ -27,29 +57,36 @@ def _append(path, line):
             file.write(line)
 
 
+def add_others(rundir: RunDirectory, errors: ExampleErrors) -> None:
+    """Adds to the first worker's failed examples those that the other workers have listed; they do not count for its limit."""
+    if rundir.strategy.chief and rundir.strategy.hosts > 1:
+        errors.names.update({name: reason for name, reason in _listed(rundir).items() if name not in errors.names})
+
+
 @contextlib.contextmanager
 def counted(limit: int, rundir: RunDirectory, start: int) -> Iterator[ExampleErrors]:
     """A context that collects failed examples and lists them in the run directory; at the end, a warning counts them.
 
     Args:
-        limit: how many may fail, over the whole run.
+        limit: how many may fail, over the whole run. Of several workers each counts its own since it was started, and all before that.
         rundir: the run's directory.
         start: the step that the run resumes from; from 0, an older list is left out.
 
     Raises:
         TooManyErrors: above the limit.
     """
-    path, chief = epath.Path(rundir.path) / "broken_examples.txt", rundir.strategy.chief
-    errors = ExampleErrors(limit, (lambda line: _append(path, line)) if chief else None)
+    path = _own_file(rundir)
+    errors = ExampleErrors(limit, lambda line: _append(path, line))
     if start:
-        errors.names.update(_listed(path))
-    elif chief:
-        path.unlink(missing_ok=True)
+        errors.names.update(_listed(rundir))
+    else:
+        _forget(rundir)
     try:
         with errors.raised():
             yield errors
     finally:
-        if errors.names and chief:
+        add_others(rundir, errors)
+        if errors.names:
             try:
                 write_bytes(path, errors.report().encode())
             except OSError as error:

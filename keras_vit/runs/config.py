@@ -5,6 +5,7 @@ import math
 import numbers
 import re
 
+import keras
 from absl import logging
 
 from keras_vit.io.durations import is_nothing, resolve_steps
@@ -12,6 +13,8 @@ from keras_vit.io.json_file import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
+from keras_vit.runs.optimizer import check_options, unread
+from keras_vit.training.mixing import check_pairs
 from keras_vit.version import __version__
 
 # Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.
@@ -19,13 +22,14 @@ MAY_CHANGE = frozenset(
     "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture sweep_final expected "
     "data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
 )
-# What version 0.3 wrote for options that are off; it is null now.
+# What version 0.3, which had no task options, wrote for options that are off.
 _OFF = ("", 0, 0.0, False, [], ())
 
 
 # Keys of config.model beside the fields of a spec.
 _MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
-_SPEC = "model_spec.variant."
+# The spec of the model in what a run writes, or of the part that learns, where a model is made of others.
+_SPEC = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?variant\.")
 # What a run adds to the config that it writes.
 _ADDED = frozenset(("model_spec", "versions", "strategy", "layout"))
 
@@ -46,6 +50,14 @@ def _check_model_keys(config):
             raise ValueError(f'--config.model.{name}: a model has no "{name}". Write --config.{elsewhere[0]}.')
 
 
+def _named(key, function, *arguments):
+    """function(*arguments), whose ValueError is about a key of the config."""
+    try:
+        return function(*arguments)
+    except ValueError as error:
+        raise ValueError(f"--config.{key}: {error}") from None
+
+
 def check_config(config, replicas=1):
     """Refuses what makes no sense whatever the data are, before they are opened.
 
@@ -64,6 +76,7 @@ def check_config(config, replicas=1):
         raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
     if clip_norm is not None and not clip_norm >= 0:
         raise ValueError(f"--config.optimizer.clip_norm={clip_norm}: expected a number above 0, or None for no clipping.")
+    check_options(config.optimizer)
     if config.get("whiten") is not None and (config.whiten < 1 or config.init):
         raise ValueError(
             f"--config.whiten={config.whiten}: expected a number of training images for a model with random weights, or None"
@@ -75,6 +88,10 @@ def check_config(config, replicas=1):
             f"--config.micro_batches={config.micro_batches}: a device's {share} images per batch cannot be split into so many equal parts. "
             f"Choose a divisor of {share}."
         )
+    mixed = (config.batch_size, 1) if keras.backend.backend() == "jax" else (share, replicas)  # JAX mixes the whole batch
+    for key in ("mixup", "cutmix"):
+        if config[key]:
+            _named(key, check_pairs, *mixed)
     for key in ("total", "evaluate", "checkpoint"):
         if _named(key, is_nothing, config[key]):
             what = "The run has no steps: " if key == "total" else ""
@@ -106,14 +123,6 @@ def check_keys(config, base):
             else did_you_mean(f"config.{key}", [f"config.{name}" for name in valid])
         )
         raise ValueError(f"The config sets config.{key}, and nothing reads that.{hint}")
-
-
-def _named(key, function, *arguments):
-    """function(*arguments), whose ValueError is about a key of the config."""
-    try:
-        return function(*arguments)
-    except ValueError as error:
-        raise ValueError(f"--config.{key}: {error}") from None
 
 
 def resolve(config, examples):
@@ -169,6 +178,7 @@ def _whole_evaluations(steps, evaluate):
 
 
 def _same(before, now):
+    """Whether two values of a key mean the same; an option that is off, as version 0.3 wrote it, is null now."""
     return before == now or (now is None and before in _OFF) or (before is None and now in _OFF)
 
 
@@ -179,11 +189,14 @@ def _version(text):
 
 def _changes(before, now):
     """{key: (before, now)} of what a resumed run may not change, both configs flat."""
-    # Keys that only one of them has come from another version of the package, not from another run.
+    # Keys that only one of them has come from another version of the package: a run writes all keys and all options of its task.
     keys = [key for key in now if key in before and not {key, key.split(".")[0]} & (MAY_CHANGE | _ADDED)]
     # A field of the model may be in only one of them, with another default: the whole spec tells.
-    keys += [key for key in now if key.startswith(_SPEC) and key in before]
-    return {key.replace(_SPEC, "model."): (before[key], now[key]) for key in keys if not _same(before[key], now[key])}
+    keys += [key for key in now if _SPEC.match(key) and key in before]
+    unused = [unread(tree.get("optimizer.name"), tree.get("optimizer.lookahead")) for tree in (before, now)]
+    keys = [key for key in keys if key not in {f"optimizer.{name}" for name in set.intersection(*unused)}]
+    same = {key: before[key] == now[key] if key.startswith("objective.") else _same(before[key], now[key]) for key in keys}
+    return {_SPEC.sub("model.", key): (before[key], now[key]) for key in keys if not same[key]}
 
 
 def check_same_run(rundir, resolved):

@@ -10,6 +10,28 @@ OPTIMIZERS = {
     "momentum": (Momentum, ("momentum",)),
     "muon": (Muon, ("momentum", "beta_2")),
 }
+# Keys that only some optimizers read, with the defaults of configs/lib/common.py.
+_OPTIONS = {"beta_2": 0.999, "momentum": 0.9, "lookahead_rate": 0.5}
+
+
+def unread(name, lookahead):
+    """The keys of a config's optimizer section that the optimizer `name` does not read; `lookahead` is that of the section."""
+    _, keys = OPTIMIZERS.get(name, (None, tuple(_OPTIONS)))  # of a name that nobody knows nothing can be said
+    read = {*keys, "lookahead_rate"} if lookahead else {*keys}
+    return set(_OPTIONS) - read
+
+
+def check_options(options):
+    """Refuses options of config.optimizer that have a value and no effect.
+
+    Raises:
+        ValueError: naming them and their defaults.
+    """
+    ignored = [key for key in sorted(unread(options.name, options.lookahead)) if options.get(key, _OPTIONS[key]) != _OPTIONS[key]]
+    if ignored:
+        what = f"{options.name} without lookahead" if "lookahead_rate" in ignored else options.name
+        mend = ", ".join(f"--config.optimizer.{key}={_OPTIONS[key]} (it is {options[key]!r})" for key in ignored)
+        raise ValueError(f"The optimizer {what} does not use some options of the config. Set {mend}.")
 
 
 def make_schedule(resolved):

@@ -12,6 +12,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Chart
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import os_errors
 
 
 def write_picture(path: os.PathLike, draw: Callable[[], bytes], strategy: Strategy) -> None:
@@ -43,7 +44,8 @@ def drawn(chart: Chart) -> bytes:
 def write_pixels(folder: os.PathLike, name: str, pictures: dict[str, np.ndarray], strategy: Strategy, ending: str = "") -> None:
     """Writes each picture of the evaluator `name`, pixels (h, w, 3), to NAME_PICTURE.png in a folder; with an ending, NAME_PICTURE_ENDING.png."""
     if pictures and strategy.chief:
-        epath.Path(folder).mkdir(parents=True, exist_ok=True)
+        with os_errors():
+            epath.Path(folder).mkdir(parents=True, exist_ok=True)
     for title, pixels in pictures.items():
         parts = [name, title, ending] if ending else [name, title]
         write_picture(epath.Path(folder) / f"{'_'.join(parts)}.png", functools.partial(figures.png, pixels), strategy)

@@ -1,14 +1,6 @@
-"""--sweep: a grid of config values. Each point is a run in a directory of its own; a table at the end compares them.
+"""--sweep: runs the points of a grid, each in a directory of its own; a table at the end compares them."""
 
-A grid is text: "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1". Commas inside brackets belong to a value. Parts with a bar between
-them are grids of their own, one after the other: "model.depth=2,8|model.width=32,128" changes one of the two at a time.
-"""
-
-import ast
-import dataclasses
-import itertools
 import os
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,187 +11,32 @@ from ml_collections import ConfigDict
 from keras_vit.distribution import Strategy
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.paths import locate
-from keras_vit.io.suggest import did_you_mean_key
-from keras_vit.models import BiTSpec, ViTSpec
-from keras_vit.runs.config import check_config
-from keras_vit.runs.config_keys import OPEN, check_not_off, is_evaluator, is_packaged_task, literal, remove_key, set_key
-from keras_vit.runs.evals import evaluators
+from keras_vit.runs.grid import OWN, at, parse_grid
 from keras_vit.runs.pictures import write_picture
 from keras_vit.runs.seeds import run_seeds, write_json
 from keras_vit.runs.sweep_picture import COST, check_picture, costs_differ, picture
-from keras_vit.tasks import Score, find_task
-
-OWN = "own"  # --sweep without a grid: the config's own grid
+from keras_vit.tasks import Score
 
 
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """The points of a sweep.
-
-    Attributes:
-        parts: {config key: values} of each part.
-    """
-
-    parts: tuple
-
-    @property
-    def keys(self):
-        """The config keys of all parts."""
-        return list(dict.fromkeys(key for part in self.parts for key in part))
-
-    def points(self):
-        """Each point as {key: value}, the last key of a part varying fastest."""
-        return [dict(zip(part, point)) for part in self.parts for point in itertools.product(*part.values())]
-
-    def short(self, key):
-        """The last word of a key, where no other key has the same."""
-        last = key.split(".")[-1]
-        return last if [other.split(".")[-1] for other in self.keys].count(last) == 1 else key
-
-    def name(self, point):
-        """A directory's name: "learning_rate=0.001,dropout=0.1"."""
-        return re.sub(r"[^\w.,=+-]+", "-", ",".join(f"{self.short(key)}={value}" for key, value in point.items()))
-
-
-def _parts(text):
-    """A grid's parts. The bars of a preprocessing text, which no "key=" follows, belong to its value."""
-    return [part.strip() for part in re.split(r"\|(?=\s*[A-Za-z_]\w*(?:\.\w+)*\s*=)", text) if part.strip()]
-
-
-def _split(text, separator):
-    """`text` split at the separators outside brackets."""
-    depth, parts = 0, [""]
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == separator and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
-
-
-# The fields of a model's spec: keys of config.model, whether the config sets them or not.
-_SPEC_TYPES = {field.name: field.type for spec in (BiTSpec, ViTSpec) for field in dataclasses.fields(spec)}
-
-
-def _place(config, key):
-    """(the ConfigDict that has the last part of `key`, that part, the type of its values); None if the ConfigDict is to be created.
-
-    Raises:
-        ValueError: if the config has no such key, naming the nearest one.
-    """
-    *folders, last = key.split(".")
-    # The fields of a spec are known here; evaluators, options of tasks and models of a user's own check their keys when they are made.
-    section = key.partition(".")[0]
-    parts, any_key = [], section in OPEN and (section != "model" or not is_packaged_task(config.task))
-    for part in (*folders, last):
-        parts.append(part)
-        valid = list(config.keys()) if hasattr(config, "keys") else []
-        if parts[:-1] == ["model"]:
-            valid = [*valid, *(name for name in _SPEC_TYPES if name not in valid)]
-        if part not in valid and any_key and len(parts) > 1:
-            return None, last, object
-        if part not in valid:
-            hint = did_you_mean_key(part, valid, config)
-            raise ValueError(f'The sweep\'s {key}: the config has no "{part}" there.{hint} Valid: {", ".join(valid)}.')
-        if parts != [*folders, last]:
-            config = config[part]
-    value_type = (
-        config.get_type(last) if last in config and config.get_type(last) is not object else _SPEC_TYPES.get(last, object)
-    )
-    return config, last, value_type
-
-
-def _value(text, key, value_type):
-    """`text` as a value of the type; None for "None".
-
-    Raises:
-        ValueError: naming the type.
-    """
-    check_not_off(key, text, value_type)
-    if text == "None":
-        return None
-    try:
-        if value_type is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if value_type in (int, float, str):
-            return value_type(text)
-        return literal(text) if value_type is object else ast.literal_eval(text)
-    except (KeyError, ValueError, SyntaxError):
-        name = getattr(value_type, "__name__", str(value_type))
-        raise ValueError(f'The sweep\'s {key}="{text}": expected a value of type {name}.') from None
-
-
-def _line(text, config):
-    """(key, values) of "optimizer.learning_rate=1e-3,3e-3"."""
-    key, equals, tail = text.partition("=")
-    key = key.strip()
-    if not equals or not _split(tail, ","):
-        raise ValueError(
-            f'"{text}" is not a line of a sweep. Write for example "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
-        )
-    *_, value_type = _place(config, key)
-    return key, [_value(value, key, value_type) for value in _split(tail, ",")]
-
-
-def _check_points(grid, config):
-    """Refuses a point that its run would refuse before it opens any data, so that no point runs in vain before it.
-
-    Raises:
-        ValueError: naming the point.
-    """
-    for point in grid.points():
-        try:
-            point_config = at(config, point)
-            check_config(point_config)
-            find_task(point_config.task)(point_config).check_config()
-            evaluators(point_config.evals)
-        except ValueError as error:
-            raise ValueError(f"The sweep's point {grid.name(point)}: {error}") from None
-
-
-def at(config, point):
-    """A copy of the config with the point's values; None for an evaluator leaves it out."""
-    config = config.copy_and_resolve_references()
-    for key, value in point.items():
-        place, last, _ = _place(config, key)  # refuses a key that the config does not have
-        if value is None and is_evaluator(key) and place is not None and last in place:
-            remove_key(config, key.split("."))
-        else:
-            set_key(config, key.split("."), value)
+def _held_out(config, point):
+    """The config of a point, on its development splits if it has both; a split that the point itself names stays."""
+    config = at(config, point)
+    data = config.data
+    if data.dev_train and data.dev_evaluation:
+        splits = {"train": data.dev_train, "evaluation": data.dev_evaluation}
+        data.update({name: split for name, split in splits.items() if f"data.{name}" not in point})
     return config
 
 
-def parse_grid(text, config):
-    """The Grid that `text` describes, with values of the types that the config has.
-
-    Raises:
-        ValueError: for text that is not a grid, a key that the config does not have, a value of another type, points with the same name, or
-            a point that no run would take.
-    """
-    parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
-    grid = Grid(tuple(dict(lines) for lines in parts if lines))
-    names = [grid.name(point) for point in grid.points()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if not grid.parts or twice:
-        raise ValueError(f'The sweep "{text}" ' + (f"has {', '.join(twice)} twice." if twice else "is empty."))
-    _check_points(grid, config)
-    return grid
-
-
-def _on_held_out(config):
-    """A copy of the config that trains and evaluates on its development splits, if it has them."""
-    config = config.copy_and_resolve_references()
-    data = config.data
-    if data.dev_train and data.dev_evaluation:
-        data.train, data.evaluation = data.dev_train, data.dev_evaluation
-    else:
+def _warn_of_no_held_out(configs):
+    """Warns once if points are compared on the split that they are meant for."""
+    flattering = [data.evaluation for data in (config.data for config in configs) if not (data.dev_train and data.dev_evaluation)]
+    if flattering:
         logging.warning(
             "The sweep compares on %s itself, so the score of the best point is optimistic: set data.dev_train and "
             "data.dev_evaluation, such as train[:98%%] and train[98%%:].",
-            data.evaluation,
+            flattering[0],
         )
-    return config
 
 
 def table(grid, rows, best, split, score):
@@ -221,14 +58,13 @@ def table(grid, rows, best, split, score):
     return "\n".join(lines)
 
 
-def _run_points(config, grid, folder, run_point, score):
+def _run_points(configs, grid, folder, run_point, score):
     """(a row for each point with its values and measures, or a note that it diverged; the index of the best row)."""
     rows: list = []
-    configs: dict = {}  # the row of each config: parts that meet in a point have it only once
-    for i, point in enumerate(grid.points()):
-        logging.info("Sweep, point %d of %d: %s", i + 1, len(grid.points()), grid.name(point))
-        point_config = at(config, point)
-        same = configs.setdefault(point_config.to_json_best_effort(), i)
+    seen: dict = {}  # the row of each config: parts that meet in a point have it only once
+    for i, (point, point_config) in enumerate(zip(grid.points(), configs)):
+        logging.info("Sweep, point %d of %d: %s", i + 1, len(configs), grid.name(point))
+        same = seen.setdefault(point_config.to_json_best_effort(), i)
         try:
             if same < i:
                 rows.append({**rows[same], "point": point})
@@ -278,7 +114,7 @@ def run_sweep(
     point with `seeds` seeds, without a final run.
 
     Args:
-        config: a ConfigDict; the points are trained on its data.dev_train and compared on its data.dev_evaluation.
+        config: a ConfigDict; each point is trained on its data.dev_train and compared on its data.dev_evaluation, where it has both.
         text: a grid, or "own" for the config's.
         workdir: gets a directory for each point, sweep.json, sweep.md and sweep.png.
         run: (config, workdir) -> measures.
@@ -294,16 +130,18 @@ def run_sweep(
         OSError: if workdir cannot be written to.
     """
     grid, with_final, shown = _own_sweep(config) if text == OWN else (parse_grid(text, config), False, {})
-    folder, held_out = epath.Path(locate(os.fspath(workdir))), _on_held_out(config)
+    folder, configs = epath.Path(locate(os.fspath(workdir))), [_held_out(config, point) for point in grid.points()]
     check_picture(grid, shown.get("x"), shown.get("lines"))
     check_folder(folder)
+    _warn_of_no_held_out(configs)
+    split = " or ".join(dict.fromkeys(point_config.data.evaluation for point_config in configs))
 
     def run_point(config, place):
         return run_seeds(config, place, run, strategy, score, 1 if with_final else seeds)
 
-    rows, best = _run_points(held_out, grid, folder, run_point, score)
-    result = {"evaluation": held_out.data.evaluation, "best": rows[best], "points": rows}
-    _write_table(table(grid, rows, best, held_out.data.evaluation, score), folder, strategy)
+    rows, best = _run_points(configs, grid, folder, run_point, score)
+    result = {"evaluation": split, "best": rows[best], "points": rows}
+    _write_table(table(grid, rows, best, split, score), folder, strategy)
     write_picture(folder / "sweep.png", lambda: picture(grid, rows, score, **shown), strategy)
     write_json(folder / "sweep.json", result, strategy)
     if not with_final:

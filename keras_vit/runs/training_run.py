@@ -1,5 +1,6 @@
 """A training run from a config, from its first step or from where it was stopped."""
 
+import dataclasses
 import functools
 import math
 import os
@@ -206,6 +207,7 @@ def finish(config, task, model, held_out, rundir, errors):
         # A copy on one device: the report looks inside the model, in this process only.
         model = delivered if strategy.engine is None else delivered.clone()
         title = f"{config.data.source} {config.data.evaluation}"
+        broken_examples.add_others(rundir, errors)  # for the report
         with stage("Writing the report and the model"):
             write_report(rundir.path, title, task, model, setting, evaluation, rundir.metrics())
             save_model(model, rundir.model)
@@ -221,9 +223,10 @@ def _check_room(rundir, model, config, resolved, examples):
     rundir.check_space(model, config.keep)
 
 
-def _describe(rundir, resolved, model):
-    """What config.json holds: the resolved config, the model's spec, versions, and the strategy."""
+def _describe(rundir, resolved, task, model):
+    """What config.json holds: the resolved config with all of the task's options, the model's spec, versions, and the strategy."""
     strategy = rundir.strategy
+    objective = dataclasses.asdict(task.options)
     versions = {
         "keras_vit": __version__,
         "keras": keras.__version__,
@@ -232,7 +235,7 @@ def _describe(rundir, resolved, model):
     }
     used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
     spec = {name: value for name, value in model.get_config().items() if name != TRAINING}
-    return {**resolved, "model_spec": spec, "versions": versions, "strategy": used}
+    return {**resolved, "objective": objective, "model_spec": spec, "versions": versions, "strategy": used}
 
 
 def run(
@@ -275,12 +278,12 @@ def _run(config, task, rundir, data_dir, data_service):
     resolved = resolve(config, source.size)
     with stage(f"Loading {config.init}" if config.init else "Building the model"):
         model = make_model(config, task, source, resolved, strategy)
-    check_images(config, model, source, held_out, task.select)
-    content = _describe(rundir, resolved, model)
+    content = _describe(rundir, resolved, task, model)
     check_same_run(rundir, content)
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
+    check_images(config, model, source, held_out, task.select)  # from now on `select` may read the model, which is the run's own
     if config.whiten and not start:
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, source, strategy)

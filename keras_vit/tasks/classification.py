@@ -24,6 +24,28 @@ def spec_overrides(config):
     return {name: value for name, value in config.model.items() if name not in arguments and value is not None}
 
 
+def model_arguments(config):
+    """What the config says of a model, for `build` and for the one that it starts from: all but the variant, the classes and the head."""
+    model = config.model
+    arguments = {name: model[name] for name in ("image_size", "channels", "remat")}
+    return {**arguments, "preprocessing": config.data.eval_preprocess, "dtype": config.dtype, **spec_overrides(config)}
+
+
+def check_resample(config):
+    """Refuses a method of resampling positions that does not exist.
+
+    Raises:
+        ValueError: naming those that do.
+    """
+    if config.resample:
+        check_method(config.resample)
+
+
+def loaded(config, **changes):
+    """The model that `config.init` names, made what the config says: its positions resampled by `config.resample`, and with these `changes`."""
+    return load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
+
+
 def class_weights(text, source):
     """One weight per class, from "balanced" or text such as "1,2.5,1"; None without text.
 
@@ -57,11 +79,10 @@ class Classification(Task):
 
     def check_config(self):
         super().check_config()
-        head, resample = self.config.head, self.config.resample
+        head = self.config.head
         if head not in HEADS:
             raise ValueError(f'Unknown config.head="{head}".{did_you_mean(head, HEADS)} Valid: {", ".join(HEADS)}.')
-        if resample:
-            check_method(resample)
+        check_resample(self.config)
 
     def check_data(self, train, held_out):
         data = self.config.data
@@ -81,44 +102,27 @@ class Classification(Task):
         return image_and_label(example)
 
     def build(self, source):
-        config = self.config
-        model = build(
-            config.model.variant,
-            image_size=config.model.image_size,
-            channels=config.model.channels,
-            classes=len(source.class_names),
-            class_names=source.class_names,
-            preprocessing=config.data.eval_preprocess,
-            remat=config.model.remat,
-            dtype=config.dtype,
-            **spec_overrides(config),
-        )
+        names = source.class_names
+        model = build(self.config.model.variant, classes=len(names), class_names=names, **model_arguments(self.config))
         return self._frozen(model)
 
-    def _changes(self, source):
-        """What the config changes of the model that it starts from: arguments of `load`."""
-        config = self.config
-        reset = config.head == "reset"
+    def _head(self, source):
+        """What becomes of the head of the model that it starts from: arguments of `load`."""
+        reset = self.config.head == "reset"
         return {
-            "image_size": config.model.image_size,
+            "head": self.config.head,
             "classes": len(source.class_names) if reset else None,
             "class_names": source.class_names if reset else None,
-            "head": config.head,
-            "channels": config.model.channels,
-            "preprocessing": config.data.eval_preprocess,
-            "remat": config.model.remat,
-            "dtype": config.dtype,
-            **spec_overrides(config),
         }
 
     def load(self, source):
-        model = load(self.config.init, resample=self.config.resample or None, **self._changes(source))
+        model = loaded(self.config, **self._head(source))
         _check_same_count(model.classes, source)
         self._check_order(model, source)
         return self._frozen(model)
 
     def adapted(self, described, source):
-        arguments = adapted_arguments(described, **self._changes(source))
+        arguments = adapted_arguments(described, **model_arguments(self.config), **self._head(source))
         _check_same_count(arguments["classes"], source)
         return arguments
 

@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 from ml_collections import ConfigDict
 
-from keras_vit.checkpoints import load
 from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
@@ -16,7 +15,7 @@ from keras_vit.io.durations import resolve_steps
 from keras_vit.models import DINO, build
 from keras_vit.models.self_distillation import GLOBAL
 from keras_vit.tasks.base import Task
-from keras_vit.tasks.classification import spec_overrides
+from keras_vit.tasks.classification import check_resample, loaded, model_arguments
 from keras_vit.training import DINOLoss, TeacherEntropy
 
 _COLOUR = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
@@ -85,6 +84,7 @@ class OfTraining(LossAndMetrics):
 class SelfDistillation(Task):
     """keras_vit.DINO: the run saves, measures and exports the teacher's encoder, a ViT or BiT without a head."""
 
+    reads = ("resample",)
     Options = Options
 
     def __init__(self, config: ConfigDict):
@@ -93,6 +93,7 @@ class SelfDistillation(Task):
 
     def check_config(self):
         super().check_config()
+        check_resample(self.config)
         self._crops()
 
     def _sizes(self):
@@ -129,25 +130,15 @@ class SelfDistillation(Task):
         return crops, tf.constant(0, tf.int32)
 
     def build(self, source: Any) -> keras.Model:
-        config = self.config
-        encoder = build(config.model.variant, **self._common(), classes=None, **spec_overrides(config))
+        encoder = build(self.config.model.variant, classes=None, **model_arguments(self.config))
         return self._around(encoder, source)
 
     def load(self, source: Any) -> keras.Model:
         """DINO goes on from the weights of a trained model, without its head."""
-        return self._around(load(self.config.init, **self._changes()), source)
+        return self._around(loaded(self.config, head="drop"), source)
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
-        return adapted_arguments(described, **self._changes())
-
-    def _changes(self):
-        """What the config changes of the model that it starts from: arguments of `load`."""
-        return {"head": "drop", **self._common(), **spec_overrides(self.config)}
-
-    def _common(self):
-        model, text = self.config.model, self.config.data.eval_preprocess
-        names = ("image_size", "channels", "remat")
-        return {**{name: model[name] for name in names}, "preprocessing": text, "dtype": self.config.dtype}
+        return adapted_arguments(described, head="drop", **model_arguments(self.config))
 
     def _around(self, encoder, source):
         """The DINO that trains an encoder."""

@@ -68,9 +68,13 @@ class FromLogits(keras.losses.Loss):
         if self.class_weights is not None and len(self.class_weights) != classes:
             raise ValueError(f"class_weights has {len(self.class_weights)} values for {classes} classes.")
         loss = self.per_example(label_rows(y_true, classes, self.label_smoothing), logits)
-        if self.class_weights is not None:
-            loss = loss * ops.matmul(label_rows(y_true, classes), ops.convert_to_tensor(self.class_weights, "float32"))
-        return loss
+        return loss if self.class_weights is None else loss * self._weights_of(label_rows(y_true, classes))
+
+    def _weights_of(self, rows):
+        """The mean class weight of each example's labels, 1 for an example without any: rows (b, classes) -> (b,)."""
+        labels = ops.sum(rows, axis=-1)
+        summed = ops.matmul(rows, ops.convert_to_tensor(self.class_weights, "float32"))
+        return ops.where(labels > 0, summed / ops.where(labels > 0, labels, 1.0), 1.0)
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -86,7 +90,8 @@ class SoftmaxCrossEntropy(FromLogits):
 
     Args:
         label_smoothing: the share of the label that is spread evenly over all classes.
-        class_weights: one factor per class, applied to the loss of its examples; None for 1.
+        class_weights: one factor per class, applied to the loss of its examples; None for 1. An example with several labels has their mean
+            factor, one without any 1.
     """
 
     shares = True

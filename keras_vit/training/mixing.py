@@ -1,8 +1,8 @@
 """Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of a batch on the device: pure functions of (images, labels, step).
 
 Both mix pairs of neighbours, rows 0 and 1, 2 and 3..., the same way in the whole batch; they differ in the share that each pixel
-keeps. Pairs stay together when replicas share a batch. The last image of an odd batch is not changed. Shapes are static, and XLA
-can compile everything.
+keeps. Pairs stay together when replicas share a batch: each has an even number of rows. On one device an odd batch is allowed, and its last
+image is not changed. Shapes are static, and XLA can compile everything.
 """
 
 import dataclasses
@@ -14,6 +14,23 @@ from keras import ops
 
 from keras_vit.layers.seeds import FixedSeed, fold_in
 from keras_vit.training.checks.labels import label_rows
+
+
+def check_pairs(rows: int, devices: int = 1) -> None:
+    """Refuses a number of rows that has no pairs, or that leaves a row without one on every device.
+
+    Args:
+        rows: of a batch, on each device.
+        devices: how many mix their own rows; 1 on JAX, whose program mixes the whole batch.
+
+    Raises:
+        ValueError: saying which batch to choose.
+    """
+    if rows == 1 or devices > 1 and rows % 2:
+        whose = f"each of {devices} devices has {rows}" if devices > 1 else "a batch has 1"
+        raise ValueError(
+            f"Mixup and CutMix mix pairs of images, and {whose}: choose a batch size that is a multiple of {2 * devices}."
+        )
 
 
 def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
@@ -72,7 +89,7 @@ def cutmix_share(alpha: float, seed, h: int, w: int):
     return 1.0 - ops.cast(box, "float32")[..., None]
 
 
-class _Pairs:
+class Pairs:
     """What the mixings share.
 
     A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep of their own values: () or (h, w, 1).
@@ -92,7 +109,7 @@ class _Pairs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mixup(_Pairs):
+class Mixup(Pairs):
     """Mixes the images and label rows of each pair of neighbours, in one proportion per batch, sampled from Beta(alpha, alpha).
 
     Attributes:
@@ -113,7 +130,7 @@ class Mixup(_Pairs):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cutmix(_Pairs):
+class Cutmix(Pairs):
     """Exchanges a box between the images of each pair, one box per batch; labels are mixed by the resulting shares of pixels.
 
     The share of the area that the box covers is sampled from Beta(alpha, alpha). The box has the aspect ratio of the image and its
@@ -136,7 +153,7 @@ class Cutmix(_Pairs):
 
 
 @dataclasses.dataclass(frozen=True)
-class MixupOrCutmix(_Pairs):
+class MixupOrCutmix(Pairs):
     """Mixup or CutMix with equal probability, the same one for the whole batch (DeiT, arXiv 2012.12877).
 
     Attributes:

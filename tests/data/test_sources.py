@@ -51,6 +51,15 @@ def test_split_slices(split, expected):
     assert split_range(split, 50) == expected
 
 
+@pytest.mark.parametrize("size", [25, 35, 50, 64, 150])
+def test_slices_in_percent_are_complements_counted_from_either_end(size):
+    for percent in range(10, 91):
+        first, second = split_range(f"train[:{percent}%]", size), split_range(f"train[-{100 - percent}%:]", size)
+        assert (first[0], first[1], second[1]) == (0, second[0], size)
+    assert split_range("train[:29%]", 150) == (0, 44)  # 43.5, as tensorflow-datasets counts: 29 * 150 / 100
+    assert split_range("train[-150%:]", size) == (0, size)
+
+
 @pytest.mark.parametrize(("split", "message"), [("train[5]", "is not a split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")])
 def test_bad_splits(split, message):
     with pytest.raises(ValueError, match=message):

@@ -96,6 +96,11 @@ def test_the_imagenet_sample_has_its_hundred_classes(shared_data):
         ("t.csv", "image,label\nz.png,0\n", 'line 2: there is no file ".*z.png"; paths are relative to'),
         ("t.jsonl", '{"image": "a.png", "label": 0}\n{"image": \n', "line 2: not JSON"),
         ("t.jsonl", "[1, 2]\n", "line 1: expected an object"),
+        (
+            "t.jsonl",
+            '{"image": "a.png", "label": 0}\n{"image": "b.png", "label": 1, "split": "test"}\n',
+            'line 1: column "split" should hold the split, got None',
+        ),
         ("t.jsonl", '{"image": "a.png", "label": [1, 2]}\n', r'line 1: column "label" should hold the label, got \[1, 2\]'),
     ],
 )

@@ -7,6 +7,7 @@ import pathlib
 import socket
 
 import pytest
+import tensorflow as tf
 
 from keras_vit.io import atomic
 from keras_vit.io.atomic import check_folder, replacing, write_bytes
@@ -125,3 +126,19 @@ def test_broken_json_is_named(tmp_path, content, message):
         read_json(tmp_path / "config.json", "Mend it.")
     (tmp_path / "config.json").write_text(json.dumps({"a": 1}))
     assert read_json(tmp_path / "config.json") == {"a": 1}
+
+
+def test_a_bucket_that_cannot_be_written_to_is_an_os_error(monkeypatch):
+    class Full:
+        def __init__(self, path):
+            self.path = path
+
+        def __str__(self):
+            return self.path
+
+        def write_bytes(self, data):
+            raise tf.errors.ResourceExhaustedError(None, None, "no quota")
+
+    monkeypatch.setattr(atomic.epath, "Path", Full)
+    with pytest.raises(OSError, match="no quota"):
+        write_bytes("gs://bucket/a", b"")

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import logging
 
 from keras_vit.io.atomic import replacing, write_bytes
@@ -12,7 +13,7 @@ from keras_vit.io.cache import cache_folder, cached_answer
 from keras_vit.io.checksum import checksum
 from keras_vit.io.json_text import json_text
 from keras_vit.io.logs import quiet
-from keras_vit.io.paths import in_threads, locate, read_text, split_options
+from keras_vit.io.paths import in_threads, locate, os_errors, read_text, split_options
 from keras_vit.io.suggest import did_you_mean, nearest
 
 
@@ -111,3 +112,18 @@ def test_what_other_libraries_call_it_comes_before_what_is_spelled_alike():
     assert nearest("include_top", valid) == ["head"] and nearest("include_top", ("classes", "width")) == ["classes"]
     assert nearest("weights", ("classes", "width")) == []
     assert nearest("num_classes", valid, 3)[0] == "classes"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (tf.errors.NotFoundError(None, None, "no a"), FileNotFoundError),
+        (tf.errors.PermissionDeniedError(None, None, "no a"), PermissionError),
+        (tf.errors.UnavailableError(None, None, "no a"), OSError),
+        (KeyError("no a"), KeyError),
+    ],
+)
+def test_errors_of_buckets_are_those_of_disks(error, expected):
+    with pytest.raises(expected, match="no a") as raised, os_errors():
+        raise error
+    assert type(raised.value) is expected

@@ -66,6 +66,13 @@ def test_a_broken_lock_is_replaced(tmp_path, text):
         assert owner(tmp_path)
 
 
+def test_a_lock_that_cannot_be_read_is_not_replaced(tmp_path):
+    (tmp_path / lock.FILE).mkdir()
+    with pytest.raises(OSError, match=f'Cannot write to the folder "{tmp_path}": Is a directory'), owned(tmp_path):
+        pass
+    assert (tmp_path / lock.FILE).is_dir()
+
+
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE", 0.3)
@@ -107,6 +114,24 @@ def test_an_owner_that_slept_too_long_notices_that_another_took_over(tmp_path, m
         with pytest.raises(InUse, match="lost .* to another.* on b "):
             own.check()
     assert owner(tmp_path) == "t"
+
+
+def test_a_lock_that_cannot_be_read_for_a_while_is_renewed_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "RENEWAL", 0.01)
+    with owned(tmp_path) as own:
+        read, failures = own._read, iter([OSError("no answer")] * 3)
+
+        def unreliable():
+            for error in failures:
+                raise error
+            return read()
+
+        own._read = unreliable
+        put(tmp_path, host="b")
+        own._thread.join(60)
+        with pytest.raises(InUse, match="lost .* to another"):
+            own.check()
+        assert next(failures, None) is None
 
 
 class Bucket:

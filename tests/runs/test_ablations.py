@@ -4,7 +4,7 @@ import pytest
 
 from keras_vit.data.open import open_source
 from keras_vit.runs import training_run
-from keras_vit.runs.sweep import at, parse_grid
+from keras_vit.runs.grid import at, parse_grid
 from keras_vit.tasks import find_task
 from trainers import config_files
 

@@ -1,9 +1,11 @@
 """broken_examples.txt: complete at any moment, and over the processes of one run."""
 
+import logging
+
 import pytest
 
 from keras_vit.data.errors import TooManyErrors
-from keras_vit.distribution import strategy
+from keras_vit.distribution import Strategy, strategy
 from keras_vit.runs.broken_examples import counted
 from keras_vit.runs.saving.rundir import RunDirectory
 
@@ -42,3 +44,25 @@ def test_a_run_from_the_start_has_no_list_of_an_older_one(rundir):
         errors.add("a.jpg", lambda: "empty")
     with counted(1, rundir, 0):
         assert listed(rundir) is None
+
+
+def test_every_worker_has_a_list_and_a_resumed_run_counts_them_all(tmp_path):
+    workers = [RunDirectory(tmp_path, Strategy(hosts=2, host=host)) for host in range(2)]
+    (tmp_path / "broken_examples_7.txt").write_text("of.jpg\tan older run\n")
+    with counted(2, workers[0], 0) as first, counted(2, workers[1], 0) as second:
+        first.add("a.jpg", lambda: "empty")
+        second.add("b.jpg", lambda: "truncated")
+        assert (tmp_path / "broken_examples_1.txt").read_text() == "b.jpg\ttruncated\n"  # at once
+    assert listed(workers[0]) == ["a.jpg\tempty", "b.jpg\ttruncated"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken_examples.txt", "broken_examples_1.txt"]
+    with pytest.raises(TooManyErrors), counted(2, workers[1], 10) as errors:
+        assert errors.names.keys() == {"a.jpg", "b.jpg"}
+        errors.add("c.jpg", lambda: "empty")
+
+
+def test_a_list_that_cannot_be_read_is_a_warning(rundir, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+    (rundir.path / "broken_examples.txt").mkdir()
+    with counted(1, rundir, 10) as errors:
+        assert errors.names == {}
+    assert "could not use before are not counted" in caplog.text

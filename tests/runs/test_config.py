@@ -8,9 +8,10 @@ import pytest
 
 import keras_vit
 from keras_vit.data import from_arrays
+from keras_vit.distribution import Strategy
 from keras_vit.runs import RunDirectory, run, training_run
 from keras_vit.runs.config import check_config, check_keys, check_same_run, odd_sizes, resolve
-from keras_vit.tasks import Classification
+from keras_vit.tasks import Classification, find_task
 from trainers import config_files
 
 BASE = config_files.packaged("lib.common").base
@@ -52,6 +53,15 @@ def test_what_makes_no_sense_is_refused_before_the_data_are_opened(config, tmp_p
     with pytest.raises(ValueError, match=message):
         run(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_mixing_needs_pairs_on_every_device(config):
+    config.update(batch_size=6, mixup=0.2)
+    check_config(config)
+    with pytest.raises(ValueError, match="--config.mixup: Mixup and CutMix mix pairs of images, and each of 2 devices has 3"):
+        check_config(config, replicas=2)
+    config.update(mixup=None)
+    check_config(config, replicas=2)
 
 
 def test_durations_that_depend_on_the_data_name_their_key(config):
@@ -160,6 +170,45 @@ def test_a_field_of_the_model_that_only_one_config_has_is_compared_too(started):
     rundir, resolved = started(model_spec={"variant": {"depth": 4, "dropout": 0.1}})
     with pytest.raises(ValueError, match=r"another config: model.dropout was 0.1, is 0.0. Use a new"):
         check_same_run(rundir, resolved)
+
+
+@pytest.mark.parametrize("part", ["student", "encoder"])
+def test_the_spec_of_the_part_that_learns_is_compared_as_a_models(started, part):
+    def spec(drop_path):
+        return {
+            part: {"config": {"variant": {"drop_path": drop_path}}},
+            "teacher": {"config": {"variant": {"depth": 1 + drop_path}}},
+        }
+
+    rundir, resolved = started(model_spec=spec(0.2))
+    with pytest.raises(ValueError, match=r"another config: model.drop_path was 0.2, is 0.0. Use a new"):
+        check_same_run(rundir, {**resolved, "model_spec": spec(0.0)})
+
+
+def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config):
+    """config.json has all options of the task; that of an older version has only those that were set, and resumes."""
+    config.task, config.objective = "masked_patches", {"mask_ratio": 0.25}
+    task, model = find_task(config.task)(config), types.SimpleNamespace(get_config=dict)
+    written = training_run._describe(types.SimpleNamespace(strategy=Strategy()), {}, task, model)["objective"]
+    assert written == {"mask_ratio": 0.25, "target": "mean_colour"}
+    rundir, resolved = started(objective=written)
+    with pytest.raises(ValueError, match=r"another config: objective.mask_ratio was 0.25, is 0.5. Use a new"):
+        check_same_run(rundir, {**resolved, "objective": {"mask_ratio": 0.5, "target": "mean_colour"}})
+    rundir, resolved = started(objective={"mask_ratio": 0.25})
+    check_same_run(rundir, {**resolved, "objective": written})
+    rundir, resolved = started(objective={"alpha": 0.0})  # where None stands for another number
+    with pytest.raises(ValueError, match="objective.alpha was 0.0, is None"):
+        check_same_run(rundir, {**resolved, "objective": {"alpha": None}})
+
+
+def test_an_option_that_no_optimizer_of_the_two_reads_may_change(started):
+    """A run that was begun with one resumes, though a new one is refused."""
+    rundir, resolved = started()
+    before = {**resolved, "optimizer": {**resolved["optimizer"], "momentum": 0.5}}
+    (rundir.path / "config.json").write_text(json.dumps(before))
+    check_same_run(rundir, resolved)
+    with pytest.raises(ValueError, match="optimizer.momentum was 0.5, is 0.9"):
+        check_same_run(rundir, {**resolved, "optimizer": {**resolved["optimizer"], "name": "momentum"}})
 
 
 def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, caplog):

@@ -20,14 +20,15 @@ from small_models import dense_on_images
 
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.runs import Checkpoints
-from keras_vit.runs.loop.faults import Preempted, Preemption
+from keras_vit.runs.loop.faults import LostWorker, Preempted, Preemption
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.checkpointing import NotSaved
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.runs.saving.state import Diverged
 from keras_vit.training import AdamW, SoftmaxCrossEntropy
-from trainers import flags
+from trainers import config_files, flags
+from trainers import train as train_program
 
 
 @pytest.fixture
@@ -238,6 +239,20 @@ def test_an_error_in_the_writing_thread_is_not_lost(pixels, tmp_path, monkeypatc
         fit(dense_on_images(), pixels, checkpoints)
 
 
+def test_a_bucket_that_neither_takes_nor_lists_files_does_not_end_training(pixels, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+
+    def fail(*_):
+        raise OSError("no answer")
+
+    for name in ("_write", "checkpoints"):
+        monkeypatch.setattr(RunDirectory, name, fail)
+    with Checkpoints(RunDirectory(tmp_path), 2) as checkpoints:
+        fit(dense_on_images(), pixels, checkpoints)
+    assert "step_00000002.safetensors could not be written: no answer." in caplog.text
+    assert f"{tmp_path}/checkpoints cannot be read now (no answer). Training continues" in caplog.text
+
+
 @dataclasses.dataclass(frozen=True)
 class TwoWorkers(Strategy):
     """One of two workers; the other one votes yes in the calls of `any` with these numbers."""
@@ -283,3 +298,25 @@ def test_all_workers_end_when_the_chief_cannot_save(trained, tmp_path):
     last = len(rundir.strategy.votes)
     with pytest.raises(NotSaved, match="see the error of the first worker"):
         trained(RunDirectory(tmp_path, TwoWorkers(host=1, yes=(last,))))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "place"), [(None, "seed_0"), ("optimizer.learning_rate=1e-3,3e-3", "learning_rate=0.001/seed_0")]
+)
+def test_a_lost_worker_names_the_checkpoint_of_the_run_in_progress(tmp_path, monkeypatch, caplog, sweep, place):
+    monkeypatch.setattr(logging.getLogger("absl"), "propagate", True)
+
+    def run(config, workdir, *_):
+        (workdir / "checkpoints").mkdir(parents=True)
+        (workdir / "checkpoints" / "step_00000003.safetensors").touch()
+        raise tf.errors.InternalError(None, None, "Collective ops is aborted by: no heartbeat\nand more")
+
+    monkeypatch.setattr(train_program, "run", run)
+    config = config_files.load_config("digits_pretrain")
+    given = {"config": config, "workdir": str(tmp_path), "sweep": sweep, "runs": 2, "data_dir": None, "data_service": None}
+    with pytest.raises(LostWorker):
+        train_program.train(types.SimpleNamespace(**given), Strategy(hosts=2))
+    expected = (
+        f"lost (no heartbeat). The last good checkpoint is {tmp_path}/{place}/checkpoints/step_00000003.safetensors (step 3)."
+    )
+    assert expected in caplog.text

@@ -1,9 +1,12 @@
 """The optimizer of a resolved config."""
 
+import contextlib
+
 import pytest
 
-from keras_vit.runs.optimizer import make_optimizer
+from keras_vit.runs.optimizer import check_options, make_optimizer
 from keras_vit.training import AdamW, Lookahead, Momentum, Muon, RectifiedAdam, StochasticWeightAveraging
+from trainers import config_files
 
 RESOLVED = {
     "total": 100,
@@ -45,3 +48,24 @@ def test_configs_name_their_optimizers():
         configured(swa=75, ema=0.9)
     with pytest.raises(ValueError, match="swa begins at step 100 of 100"):
         configured(swa=100)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"name": "momentum", "beta_2": 0.95},
+            r"momentum does not use some .* Set --config.optimizer.beta_2=0.999 \(it is 0.95\).",
+        ),
+        ({"name": "adamw", "momentum": 0.95}, r"adamw does not use some .* Set --config.optimizer.momentum=0.9 \(it is 0.95\)."),
+        ({"lookahead_rate": 0.8}, "adamw without lookahead does not use"),
+        ({"name": "muon", "momentum": 0.95, "beta_2": 0.95, "lookahead": 5, "lookahead_rate": 0.8}, None),
+        ({"name": "mine", "momentum": 0.95}, None),  # which make_optimizer refuses
+    ],
+)
+def test_options_that_the_optimizer_does_not_read_are_refused(options, message):
+    section = config_files.packaged("lib.common").base().optimizer
+    check_options(section)  # the defaults are the config's own
+    section.update(options)
+    with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
+        check_options(section)

@@ -1,6 +1,5 @@
 """Run directories: damaged checkpoints, metrics, atomic files. What ends a run is in test_faults.py."""
 
-import importlib
 import os
 import pathlib
 import shutil
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints.save import save_model
+from keras_vit.io import atomic
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.runs.loop.train import fit_calls
 from keras_vit.runs.saving import state
@@ -127,8 +127,7 @@ def test_calls_of_fit_cover_the_run_in_whole_epochs(start, total, every, expecte
 
 def test_a_model_goes_to_a_bucket_whole(tiny, tmp_path, monkeypatch):
     """gs:// is a folder here."""
-    save = importlib.import_module("keras_vit.checkpoints.save")  # the module; the package has a function of its name
-    monkeypatch.setattr(save.epath, "Path", lambda p: pathlib.Path(str(p).replace("gs://", f"{tmp_path}/")))
+    monkeypatch.setattr(atomic.epath, "Path", lambda p: pathlib.Path(str(p).replace("gs://", f"{tmp_path}/")))
     (tmp_path / "bucket").mkdir()
     model = tiny()
     save_model(model, "gs://bucket/model.keras")

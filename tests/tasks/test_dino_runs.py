@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit.data import open_source, training_batches
 from keras_vit.planning import dry_run
 from keras_vit.runs import RunDirectory, run
-from keras_vit.tasks import find_task
+from keras_vit.tasks import SelfDistillation, classification, find_task
 from trainers import config_files
 
 SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
@@ -126,3 +126,20 @@ def test_options_that_make_no_sense_are_clear_errors(config, options, message):
 def test_the_encoder_of_a_run_has_no_loss_to_evaluate(config):
     with pytest.raises(ValueError, match="leaves an encoder.*--evals"):
         task_of(config).evaluator().prepare(None)
+
+
+def test_positions_are_resampled_as_the_config_says(config, monkeypatch):
+    given = {}
+    monkeypatch.setattr(classification, "load", lambda path, **arguments: given.update(arguments) or path)
+    monkeypatch.setattr(SelfDistillation, "_around", lambda self, encoder, source: encoder)
+    config.update(init="m.keras", resample="timm")
+    task = task_of(config)
+    task.check_config()
+    assert task.load(None) == "m.keras" and given["resample"] == "timm" and given["head"] == "drop" and given["depth"] == 1
+    config.resample = "nearest"
+    with pytest.raises(ValueError, match="nearest"):
+        task_of(config).check_config()
+    config.update(task="masked_patches", resample="timm")
+    config.objective = {}
+    with pytest.raises(ValueError, match="MaskedPatches does not use some options of the config. Set --config.resample=None"):
+        find_task("masked_patches")(config).check_config()

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from keras_vit.runs.sweep import at, parse_grid
+from keras_vit.runs.grid import at, parse_grid
 from keras_vit.version import __version__
 from trainers import command, completion, config_files
 

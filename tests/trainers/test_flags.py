@@ -185,6 +185,23 @@ def test_none_turns_an_option_off():
     assert rest == ["--config.seed=3"] and config.mixup is None and config.optimizer.clip_norm is None
 
 
+@pytest.mark.parametrize(
+    ("given", "rest", "value"),
+    [
+        (["mixup=0.2", "mixup=None"], [], None),
+        (["mixup", "0.2", "seed=3", "mixup=0.3", "mixup=None"], ["--config.seed=3"], None),
+        (["mixup=None", "mixup=0.2"], ["--config.mixup=0.2"], None),  # which absl sets afterwards
+        (["freeze[0]=a", "freeze=None"], [], None),
+    ],
+)
+def test_of_several_values_of_a_key_the_last_one_counts(given, rest, value):
+    config = config_files.load_config("digits_finetune")
+    config.freeze = ("b",)
+    argv = [text if text == "0.2" else f"--config.{text}" for text in given]
+    assert config_files.apply_overrides(argv, config) == rest
+    assert config[given[0].partition("=")[0].partition("[")[0]] == value
+
+
 def test_every_config_says_its_command():
     for name in config_files.config_names():
         text = (ROOT / "configs" / f"{name}.py").read_text()

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.ops.decode import decode_image
 from keras_vit.data.sources.selection import example_names, read_names, without
+from trainers import deduplicate as deduplicate_program
 from trainers.deduplicate import deduplicate
 from trainers.prepare import default_name, prepare
 
@@ -65,6 +66,24 @@ def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
         prepare(source, str(tmp_path / "other"), "x", "train", 11)
     prepare(source, str(tmp_path), "x", "train", 5, overwrite=True)
     assert open_source(f"tfrecord:{tmp_path}", "train").counts == [2] * 5 and len(list(tmp_path.glob("x-train-*"))) == 5
+
+
+@pytest.mark.parametrize(("written", "asked"), [("validation", "validation"), ("valid", "val"), ("Train", "train[:2]")])
+def test_a_split_is_read_by_any_of_its_names_and_written_once(tmp_path, written, asked):
+    prepare(noisy(4), str(tmp_path), "x", written, 1)
+    assert open_source(f"tfrecord:{tmp_path}", asked).size == (2 if "[" in asked else 4)
+    other = {"validation": "val", "valid": "validation", "Train": "train"}[written]
+    with pytest.raises(ValueError, match=f'already has the split "{written}", 4 examples'):
+        prepare(noisy(4), str(tmp_path), "x", other, 1)
+    prepare(noisy(6), str(tmp_path), "x", other, 1, overwrite=True)
+    assert open_source(f"tfrecord:{tmp_path}", written).size == 6 and len(list(tmp_path.glob("x-*"))) == 1
+
+
+def test_records_of_another_form_are_not_added_to(tmp_path):
+    about = {"name": "x", "class_names": ["0", "1"], "features": {"image": "jpg", "label": "image/class/label"}, "first_label": 1}
+    (tmp_path / "dataset.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match="records of another form: its dataset.json says {'image': 'jpg', 'first_label': 1}"):
+        prepare(noisy(4), str(tmp_path), "x", "train", 1)
 
 
 def order(folder):
@@ -160,10 +179,30 @@ def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
         ("csv:/data/labels.csv?label=breed", "labels"),
         ("tfrecord:shards/*", "shards"),
         ("cifar10:3.0.2", "cifar10"),
+        ("folder:.", "photos"),
+        ("folder:../cats", "cats"),
+        ("folder:~/.pets", "pets"),
+        ("tfrecord:*", "data"),
     ],
 )
 def test_names_of_files(source, name):
-    assert default_name(source) == name
+    assert default_name(source, "/data/photos") == name
+
+
+def test_hidden_files_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match='The name ".x" would make hidden files'):
+        prepare(noisy(2), str(tmp_path), ".x", "train", 1)
+
+
+def test_images_without_labels_have_duplicates_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(deduplicate_program, "write_pictures", lambda *arguments: None)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype="uint8").repeat(16, 1).repeat(16, 2)
+    for i, image in enumerate(pixels):
+        (tmp_path / f"{i}.png").write_bytes(tf.io.encode_png(image).numpy())
+    source = open_source(f"images:{tmp_path}", "train")
+    for other in (source, from_arrays(pixels, [0, 1])):
+        report = deduplicate(source, other, str(tmp_path / "excluded.txt"), 0.9)
+        assert len(report["pairs"]) == 2 and all("same_label" not in pair for pair in report["pairs"])
 
 
 def test_duplicates_of_the_test_set_are_left_out(sample, tmp_path):

@@ -39,6 +39,18 @@ def test_class_weights_scale_each_example():
         balanced_class_weights([3, 0])
 
 
+def test_class_weights_of_several_labels_are_their_mean_and_of_none_1():
+    rows = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 1]], "float32")
+    logits, weights = LOGITS[:4], np.array([1, 2, 3, 5], "float32")
+    each = np.array([float(SigmoidCrossEntropy()(rows[i : i + 1], logits[i : i + 1])) for i in range(4)])
+    weighted = float(SigmoidCrossEntropy(class_weights=weights)(rows, logits))
+    assert weighted == pytest.approx((each * [1.5, 1, 10 / 3, 5]).mean(), rel=1e-5)
+    assert float(SigmoidCrossEntropy(class_weights=(1,) * 4)(rows, logits)) == pytest.approx(each.mean(), rel=1e-6)
+    one = SigmoidCrossEntropy(class_weights=(3,))(np.array([0, 1]), logits[:2, :1])
+    expected = np.log1p(np.exp(logits[:2, 0] * [1, -1])) * [1, 3]
+    assert float(one) == pytest.approx(expected.mean(), rel=1e-5)
+
+
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(label_smoothing=0.1, class_weights=(1, 2)), SigmoidCrossEntropy()])
 def test_losses_round_trip(loss):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))

@@ -8,6 +8,7 @@ from small_models import dense_on_images
 
 from keras_vit.optim.wrapper import step_of
 from keras_vit.training import Accuracy, Cutmix, Lookahead, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
+from keras_vit.training.mixing import check_pairs
 
 H, W = 12, 20
 
@@ -150,6 +151,19 @@ def test_mistakes_are_clear_errors():
         Cutmix(0.0, 4)
     with pytest.raises(ValueError, match="MixupOrCutmix: cutmix must be positive, got -1"):
         MixupOrCutmix(0.2, -1, 4)
+
+
+def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
+    model = dense_on_images()
+    model.mixing = Mixup(0.2, 5)
+    model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(), jit_compile=False)
+    with pytest.raises(ValueError, match="mix pairs of images, and a batch has 1: choose a batch size that is a multiple of 2"):
+        model.train_on_batch(pixels[:1], np.zeros(1))
+    for rows, devices in ((1, 2), (3, 2)):
+        with pytest.raises(ValueError, match=f"each of 2 devices has {rows}: choose a batch size that is a multiple of 4"):
+            check_pairs(rows, devices)
+    check_pairs(3)  # on one device only the last row has no neighbour
+    check_pairs(4, 8)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

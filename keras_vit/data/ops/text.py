@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.ops.color import as_uint8
 from keras_vit.data.ops.decode_and_crop import decode_and_crop
 from keras_vit.data.ops.registry import OPS, Op
 from keras_vit.io.suggest import did_you_mean
@@ -21,12 +22,6 @@ _NOT_NEEDED = {
     "keep": "A batch holds what `select` takes of each example, by default (image, label): leave it out.",
     "value_range": "Pixels stay within 0..255, and the model normalises them: leave it out.",
 }
-
-
-def _uint8(image):
-    if image.dtype == tf.uint8:
-        return image
-    return tf.cast(tf.clip_by_value(tf.round(tf.cast(image, tf.float32)), 0.0, 255.0), tf.uint8)
 
 
 def _check_shapes(example):
@@ -84,7 +79,7 @@ class Preprocess:
             if keys is None or keys & set(op.keys):
                 child = [tf.random.experimental.stateless_fold_in(seed, number)] if op.random else []
                 example = op.apply(function, example, *child)
-        return {**example, "image": _uint8(example["image"])}
+        return {**example, "image": as_uint8(example["image"])}
 
     def __call__(self, example: dict[str, Any], seed=None) -> dict[str, Any]:
         """An example with its image, mask, boxes and label preprocessed, and everything else as it was.

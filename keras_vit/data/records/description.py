@@ -14,6 +14,7 @@ import os
 
 import tensorflow as tf
 
+from keras_vit.data.splits import canonical
 from keras_vit.io.paths import read_text
 
 NAME = "dataset.json"
@@ -30,6 +31,12 @@ class Description:
     first_label: int = 0
     splits: dict = dataclasses.field(default_factory=dict)
     bytes: dict = dataclasses.field(default_factory=dict)
+
+    def own_split(self, split: str) -> str | None:
+        """The name that a split has here: itself, or another spelling of it, as "validation" is one of "val"; None if it is not here."""
+        if split in self.splits:
+            return split
+        return next((name for name in self.splits if canonical(name) == canonical(split)), None)
 
 
 def read_description(folder: str) -> Description | None:

@@ -145,10 +145,11 @@ def _described(description, pattern, files, split):
         FileNotFoundError: if one of them is missing.
         ValueError: if there is no such split, or a file is not as long as it was.
     """
-    if split not in description.splits:
+    own = description.own_split(split)
+    if own is None:
         raise ValueError(f'"{pattern}" has no split "{split}"; it has: {", ".join(description.splits)}.')
     folder = os.path.dirname(pattern)
-    named = {os.path.join(folder, name): n for name, n in description.splits[split].items()}
+    named = {os.path.join(folder, name): n for name, n in description.splits[own].items()}
     wanted = {path: n for path, n in named.items() if fnmatch.fnmatch(path, pattern)}
     there = set(files)
     missing = [path for path in wanted if path not in there]
@@ -223,7 +224,7 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
             raise ValueError(
                 f'"{text}" has options ({", ".join(given)}), but {NAME} in "{folder}" already says this: leave them out.'
             )
-        counts = _described(description, pattern, files, name)
+        counts = _described(description, pattern, files, split_name(split))
     parts = _cut(counts, *split_range(split, sum(counts.values())))
     parse = _parser(description.features, description.first_label, len(description.class_names))
     return Records(f"tfrecord:{path}", description.class_names, parts, parse, buffer)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_vit.data.records.description import FEATURES, Description, read_description, write_description
+from keras_vit.data.ops.color import as_uint8
+from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
 
 
 def _shrunk(image, side):
     """uint8 pixels, resized so that the shorter side is `side`."""
     size = tf.cast(tf.shape(image)[:2], tf.float64)
     target = tf.cast(tf.round(size * side / tf.reduce_min(size)), tf.int32)
-    small = tf.image.resize(image, target, method="bicubic", antialias=True)
-    return tf.cast(tf.clip_by_value(tf.round(small), 0, 255), tf.uint8)
+    return as_uint8(tf.image.resize(image, target, method="bicubic", antialias=True))
 
 
 def encoder(resize: int | None = None, quality: int = 95) -> Callable:
@@ -102,6 +102,22 @@ def clear_errors(folder: str) -> Iterator[None]:
         raise OSError(f'Cannot write to "{folder}": {error.message}. {fix}') from None
 
 
+def _check_same_form(folder, description):
+    """Refuses a folder whose dataset.json is about records that are not as those written here: they could not be read as one.
+
+    Raises:
+        ValueError: saying what differs.
+    """
+    differs = {key: description.features[key] for key in FEATURES if description.features[key] != FEATURES[key]}
+    if description.first_label:
+        differs["first_label"] = description.first_label
+    if differs:
+        raise ValueError(
+            f'"{folder}" has records of another form: its {NAME} says {differs}, and those written here have {FEATURES}, with labels from '
+            "0. Use another folder."
+        )
+
+
 class Files:
     """The files of one split, written next to where they belong and moved there together.
 
@@ -118,19 +134,25 @@ class Files:
         partial: the folder in which they are written.
 
     Raises:
-        ValueError: if the folder already has the split, or splits of other classes.
+        ValueError: if the folder already has the split, splits of other classes, or records of another form; or for a name of hidden files.
     """
 
     def __init__(self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False):
+        if name.startswith("."):
+            raise ValueError(
+                f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its beginning.'
+            )
         self.folder, self.split = folder, split
         description = read_description(folder) or Description(name, tuple(class_names))
+        _check_same_form(folder, description)
         if description.class_names != tuple(class_names):
             both = f"{description.class_names[:5]}..., now {tuple(class_names)[:5]}..."
             raise ValueError(f'"{folder}" has other classes: {both} Use another folder.')
-        if split in description.splits and not overwrite:
-            n = sum(description.splits[split].values())
+        self._old = description.own_split(split)
+        if self._old and not overwrite:
+            n = sum(description.splits[self._old].values())
             raise ValueError(
-                f'"{folder}" already has the split "{split}", {n} examples. Give another folder, or replace it with --overwrite.'
+                f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with --overwrite.'
             )
         self._description = dataclasses.replace(description, features=dict(FEATURES))
         self.names = [f"{name}-{split}-{i:05d}-of-{count:05d}.tfrecord" for i in range(count)]
@@ -156,7 +178,7 @@ class Files:
     def put_in_place(self, counts: Sequence[int]) -> None:
         """Replaces the split's old files by the new ones, of so many records. dataset.json comes last, and does not list the split in between."""
         splits = dict(self._description.splits)
-        old = splits.pop(self.split, {})
+        old = splits.pop(self._old, {})
         if old:
             write_description(self.folder, dataclasses.replace(self._description, splits=splits))
         for name in set(old) - set(self.names):

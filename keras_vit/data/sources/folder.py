@@ -18,7 +18,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.examine import warnings_of
 from keras_vit.data.sources.ignored import counted, listed, told
-from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.tree import top, walk
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
@@ -228,12 +228,4 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     random.Random(0).shuffle(examples)
     start, stop = split_range(split, len(examples))
     images, labels = zip(*examples[start:stop])
-    paths = tf.constant([os.fsencode(image) for image in images])
-
-    def lookup(i):
-        return {"image": read_image(paths[i])}
-
-    def name_of(i):
-        return paths[i]
-
-    return RandomAccess(title, tuple(class_names), np.array(labels), lookup, name_of)
+    return source_of_files(title, class_names, np.array(labels), images)

@@ -8,11 +8,13 @@ import os
 import re
 import threading
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.ops.decode import MAX_PIXELS
+from keras_vit.data.sources.base import RandomAccess
 
 HEAD = 16  # bytes that tell a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a kind of file, unlike those of "scan.2019" and "photo.jpg_2"
@@ -153,3 +155,16 @@ def read_image(path: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(known, ())
 
     return tf.cond(is_known, lambda: encoded, converted)
+
+
+def source_of_files(title: str, class_names: Sequence[str], labels: np.ndarray | None, files: Sequence[str]) -> RandomAccess:
+    """The source of image files, in this order, named `title` in messages; `labels` (n,) are their classes, None for none."""
+    paths = tf.constant([os.fsencode(file) for file in files])
+
+    def lookup(i):
+        return {"image": read_image(paths[i])}
+
+    def name_of(i):
+        return paths[i]
+
+    return RandomAccess(title, tuple(class_names), labels, lookup, name_of, count=len(files))

@@ -9,7 +9,7 @@ from absl import logging
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.examine import warnings_of
 from keras_vit.data.sources.ignored import counted, told
-from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.sources.tree import walk
 from keras_vit.data.splits import canonical, split_name, split_range
 from keras_vit.io.logs import log_once
@@ -44,12 +44,4 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         log_once(logging.WARNING, warning)
     random.Random(0).shuffle(files)
     start, stop = split_range(split, len(files))
-    paths = tf.constant([os.fsencode(file) for file in files[start:stop]])
-
-    def lookup(i):
-        return {"image": read_image(paths[i])}
-
-    def name_of(i):
-        return paths[i]
-
-    return RandomAccess(title, (), None, lookup, name_of, count=stop - start)
+    return source_of_files(title, (), None, files[start:stop])

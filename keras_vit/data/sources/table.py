@@ -23,7 +23,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import class_names, doubts
 from keras_vit.data.sources.examine import warnings_of
 from keras_vit.data.sources.ignored import counted
-from keras_vit.data.sources.image_files import read_image
+from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.splits import canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
@@ -117,7 +117,9 @@ def _read(kind, path, chosen):
     rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, chosen))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
-    header = list(rows[0][1])
+    header = list(
+        dict.fromkeys(column for _, row in rows for column in row)
+    )  # a line of JSON need not have the columns of the first
     columns = _columns(chosen, header)
     _check_columns(path, chosen, header, columns)
     for line, row in rows:
@@ -322,12 +324,4 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         log_once(logging.WARNING, warning)
     random.Random(0).shuffle(order)
     order = order[slice(*split_range(split, len(order)))]
-    files = tf.constant([os.fsencode(paths[i]) for i in order])
-
-    def lookup(i):
-        return {"image": read_image(files[i])}
-
-    def name_of(i):
-        return files[i]
-
-    return RandomAccess(title, names, labels[order], lookup, name_of)
+    return source_of_files(title, names, labels[order], [paths[i] for i in order])

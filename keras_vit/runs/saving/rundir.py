@@ -16,7 +16,7 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.io.atomic import remove_leftovers, write_bytes
 from keras_vit.io.json_text import json_text
 from keras_vit.io.lock import owned
-from keras_vit.io.paths import locate
+from keras_vit.io.paths import locate, os_errors
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
@@ -96,6 +96,7 @@ class RunDirectory:
         """Writes a JSON file into the directory."""
         self._write(self.path / name, (json_text(content) + "\n").encode())
 
+    @os_errors()
     def checkpoints(self) -> dict[int, epath.Path]:
         """{step: path} of all checkpoints, in ascending order."""
         paths = self._checkpoints.iterdir() if self._checkpoints.exists() else ()
@@ -108,9 +109,13 @@ class RunDirectory:
 
     def last_checkpoint(self) -> str:
         """A sentence that names the newest checkpoint that is not damaged."""
-        good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
+        try:
+            good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
+        except OSError as error:  # this is part of messages about other errors
+            return f"{self._checkpoints} cannot be read now ({error})."
         return "The last good checkpoint is {1} (step {0}).".format(*good[-1]) if good else "There is no checkpoint yet."
 
+    @os_errors()
     def save(self, step: int, arrays: state.Arrays, keep: int, running: state.RunningMetrics | None = None) -> None:
         """Writes the state at `step`, as returned by state.collect; then deletes all but the `keep` newest checkpoints.
 
@@ -140,10 +145,12 @@ class RunDirectory:
 
         Raises:
             ValueError: if the checkpoint belongs to a different configuration, or if none of several is intact.
+            OSError: if it cannot be read, or metrics.jsonl cannot be written.
         """
         checkpoints = self.checkpoints()
         for step, path in reversed(checkpoints.items()):
-            data = path.read_bytes()
+            with os_errors():
+                data = path.read_bytes()
             try:
                 arrays = state.from_bytes(data, path)
             except ValueError as error:
@@ -176,6 +183,7 @@ class RunDirectory:
                 *(self.path, free / 1e6, needed / 1e6, keep, size / 1e6),
             )
 
+    @os_errors()
     def metrics(self) -> list[dict[str, Any]]:
         """The records of metrics.jsonl, oldest first."""
         path = self.path / "metrics.jsonl"
@@ -212,4 +220,7 @@ class RunDirectory:
 
     def _forget_after(self, step):
         """Drops the metrics of steps that will be repeated."""
-        self._write_metrics([record for record in self.metrics() if record["step"] <= step])
+        records = self.metrics()
+        kept = [record for record in records if record["step"] <= step]
+        if len(kept) < len(records):  # a directory in which nothing has run stays empty
+            self._write_metrics(kept)

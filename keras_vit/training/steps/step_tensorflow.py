@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit.distribution.reduction import all_reduce, replicas
 from keras_vit.optim.wrapper import innermost
+from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.steps.weights import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
 
 
@@ -95,6 +96,8 @@ def train_step(model, batch) -> dict:
     share_of = _share(model, _rows(x), weights)
     if model.mixing is not None:
         check_unweighted(weights)
+        if isinstance(model.mixing, Pairs) and isinstance(_rows(x), int):
+            check_pairs(_rows(x), replicas())
 
     def gradients():
         mixed = (x, y) if model.mixing is None else model.mixing(x, y, model.optimizer.iterations)
