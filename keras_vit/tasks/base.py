@@ -89,6 +89,7 @@ OPTIONS = {
     "loss.name": ("softmax",),
     "loss.label_smoothing": (0,),
     "loss.class_weights": (None, ""),
+    "head": ("reset",),
     "resample": (None, ""),
     "freeze": (None, ()),
     "linear_probe": (False,),

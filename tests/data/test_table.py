@@ -71,6 +71,27 @@ def test_jsonl_tsv_and_a_file_of_class_names(photos):
     assert {name: label for name, (_, label) in examples(source).items()} == {"a.png": 2, "b.png": 0}
 
 
+@pytest.mark.parametrize(
+    "rows", ["image,split\na.png,train\nb.png,train\nc.png,test\n", "image;split\na.png;train\nb.png;train\nc.png;test\n"]
+)
+def test_images_without_classes(photos, rows):
+    source = open_source(write(photos / "list.csv", rows) + "?labels=none", "train")
+    assert source.labels is None and source.class_names == () and source.size == 2
+    assert sorted(name.rpartition("/")[2] for name in example_names(source)) == ["a.png", "b.png"]
+    assert all(example.keys() == {"image"} for example in source.ordered())
+
+
+def test_without_classes_nothing_says_what_they_are(photos):
+    text = write(photos / "list.csv", "image\na.png\n")
+    assert open_source(text + "?labels=none", "train").size == 1
+    with pytest.raises(ValueError, match=r'none is the label\'s, label or class.*Images without classes are "\?labels=none"'):
+        open_source(text, "train")
+    with pytest.raises(ValueError, match="labels=none says that there are no classes, and classes=3"):
+        open_source(text + "?labels=none&classes=3", "train")
+    with pytest.raises(ValueError, match="labels=no: expected none"):
+        open_source(text + "?labels=no", "train")
+
+
 def test_a_table_in_another_file_system(photos):
     tf.io.gfile.makedirs("ram://table/images")
     tf.io.write_file("ram://table/images/a.png", (photos / "a.png").read_bytes())

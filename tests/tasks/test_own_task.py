@@ -110,11 +110,10 @@ def test_unknown_tasks_are_clear_errors(name, message):
 
 
 def test_options_that_a_task_would_ignore_are_refused(config, tmp_path):
-    config.update(mixup=0.2, linear_probe=True)
+    config.update(mixup=0.2, linear_probe=True, head="keep")
     config.loss.label_smoothing = 0.1
-    with pytest.raises(
-        ValueError, match="Ink does not use some options.*mixup=None .it is 0.2.*label_smoothing=0 .it is 0.1.*linear_probe=False"
-    ):
+    options = "mixup=None .it is 0.2.*label_smoothing=0 .it is 0.1.*head=reset .it is 'keep'.*linear_probe=False"
+    with pytest.raises(ValueError, match=f"Ink does not use some options.*{options}"):
         run(config, tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -1,7 +1,7 @@
 """A table of images and their classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
 
 Columns: the image's path (image, path, file or filename), its class (label or class), and, if there are splits, the row's split (split).
-"csv:PATH?image=photo&label=breed&split=fold" names others. A relative image path is relative to the table's folder. Cells are separated by
+"csv:PATH?image=photo&label=breed&split=fold" names others; with "csv:PATH?labels=none" the images have no class. A relative image path is relative to the table's folder. Cells are separated by
 commas, semicolons, tabs or "|", whichever makes columns of the header line.
 """
 
@@ -37,45 +37,63 @@ _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)  # 1.0 is what a column of i
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # how other software writes that there is no value
 
-Row = collections.namedtuple("Row", "image label split line")  # text, except the number of the line
+Row = collections.namedtuple("Row", "image label split line")  # text, except the number of the line; "" for no label
 
 
-def _columns(chosen, header):
+def _wanted(text, chosen):
+    """{"image", "label", "split": names of the column that holds it}, those of the options; without "label" for labels=none.
+
+    Raises:
+        ValueError: for options of labels beside labels=none, or another value.
+    """
+    if chosen["labels"] not in ("", "none"):
+        raise ValueError(
+            f'"{text}": labels={chosen["labels"]}: expected none, for images without classes. A column is named by label=.'
+        )
+    clash = [name for name in ("label", "classes", "first_label") if chosen["labels"] and chosen[name]]
+    if clash:
+        raise ValueError(
+            f'"{text}": labels=none says that there are no classes, and {clash[0]}={chosen[clash[0]]} what they are: leave out one.'
+        )
+    kinds = [kind for kind in _COLUMNS if kind != "label" or not chosen["labels"]]
+    return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
+
+
+def _columns(wanted, header):
     """{"image", "label", "split": the column of the header that holds it}; without those that are not there."""
     found = {}
-    for kind, usual in _COLUMNS.items():
-        valid = (chosen[kind],) if chosen[kind] else usual
+    for kind, valid in wanted.items():
         spellings = [*((name, name) for name in header), *((name.strip().lower(), name) for name in header)]
         matches = [name for word in valid for spelling, name in spellings if spelling == word]
         found |= {kind: matches[0]} if matches else {}
     return found
 
 
-def _check_columns(path, chosen, header, found):
+def _check_columns(path, wanted, header, found):
     """Refuses a header in which a column is missing.
 
     Raises:
         ValueError: naming the columns that there are.
     """
-    for kind, usual in _COLUMNS.items():
-        if kind not in found and (kind != "split" or chosen[kind]):
-            valid = chosen[kind] or " or ".join(usual)
+    for kind, valid in wanted.items():
+        if kind not in found and (kind != "split" or valid != _COLUMNS["split"]):
+            without = ' Images without classes are "?labels=none".' if kind == "label" else ""
             raise ValueError(
-                f'"{path}" has the columns {header}; none is the {kind}\'s, {valid}. The first line names the columns; name '
-                f'another one: "{path}?{kind}=COLUMN".'
+                f'"{path}" has the columns {header}; none is the {kind}\'s, {" or ".join(valid)}. The first line names the columns; name '
+                f'another one: "{path}?{kind}=COLUMN".{without}'
             )
 
 
-def _csv_rows(path, chosen):
+def _csv_rows(path, wanted):
     """(line number, {column: text}) of each row."""
     text = read_text(path)
     split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
     usual = "\t" if path.lower().endswith(".tsv") else ","
-    fits = [d for d in (usual, *_DELIMITERS) if {"image", "label"} <= _columns(chosen, next(split(d), [])).keys()]
+    fits = [d for d in (usual, *_DELIMITERS) if wanted.keys() - {"split"} <= _columns(wanted, next(split(d), [])).keys()]
     reader = split(fits[0] if fits else usual)
     try:
         header = next(reader, [])
-        twice = next((name for name in _columns(chosen, header).values() if header.count(name) > 1), None)
+        twice = next((name for name in _columns(wanted, header).values() if header.count(name) > 1), None)
         if twice:
             raise ValueError(f'"{path}" has more than one column "{twice}".')
         for cells in reader:
@@ -90,7 +108,7 @@ def _csv_rows(path, chosen):
         raise ValueError(f'"{path}", line {reader.line_num}: {error}.') from None
 
 
-def _jsonl_rows(path, chosen):
+def _jsonl_rows(path, wanted):
     """(line number, {column: value}) of each line that is not empty."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
@@ -112,23 +130,22 @@ def _text(value):
     return None if isinstance(value, bool) or not isinstance(value, str | int | float) else str(value).strip()
 
 
-def _read(kind, path, chosen):
+def _read(kind, path, wanted):
     """The Rows of a table."""
-    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, chosen))
+    rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, wanted))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
-    header = list(
-        dict.fromkeys(column for _, row in rows for column in row)
-    )  # a line of JSON need not have the columns of the first
-    columns = _columns(chosen, header)
-    _check_columns(path, chosen, header, columns)
+    # A line of JSON need not have the columns of the first.
+    header = list(dict.fromkeys(column for _, row in rows for column in row))
+    columns = _columns(wanted, header)
+    _check_columns(path, wanted, header, columns)
     for line, row in rows:
         values = {which: _text(row.get(column)) for which, column in columns.items()}
         for which, text in values.items():
             if not text or "\0" in text:
                 expected = f'column "{columns[which]}" should hold the {which}, got {row.get(columns[which])!r}'
                 raise ValueError(f'"{path}", line {line}: {expected}.')
-        label = unicodedata.normalize("NFC", values["label"])
+        label = unicodedata.normalize("NFC", values.get("label", ""))
         yield Row(values["image"], label, canonical(values.get("split", "train")), line)
 
 
@@ -285,7 +302,7 @@ def _check_repeated(table, paths, rows):
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of the rows of `split`; without a split column all rows are "train".
+    """The source of the rows of `split`; without a split column all rows are "train". With labels=none its examples have no label.
 
     The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0, or from the option
     first_label=; the classes are the same for every split. A file labels.txt next to the table, or the option classes= (a number of classes,
@@ -300,13 +317,14 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         ValueError: naming the line, for rows without an image or a label, and labels that are no classes; for splits and columns that do
             not exist.
     """
-    path, chosen = split_options(text, image="", label="", split="", classes="", first_label="")
+    path, chosen = split_options(text, image="", label="", split="", classes="", first_label="", labels="")
     if chosen["first_label"] and not chosen["first_label"].isdecimal():
         raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
     path, name = locate(path, data_dir), canonical(split_name(split))
     folder, title = os.path.dirname(path), f"{kind}:{path}"
-    rows = list(_read(kind, path, chosen))
-    labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
+    rows, labels, names = list(_read(kind, path, _wanted(text, chosen))), None, ()
+    if not chosen["labels"]:
+        labels, names = _numbered(path, rows, class_names(folder, chosen["classes"]), chosen["first_label"])
     paths = _paths(folder, rows)
     _check_repeated(path, paths, rows)
     valid = list(dict.fromkeys(row.split for row in rows))
@@ -319,9 +337,10 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
         order = [order[i] for i in there]
         warnings = warnings_of(title, [paths[i] for i in order])
-    log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')} of {counted(len(names), 'class')}.")
-    for warning in [*doubts(title, names), *warnings]:
+    of_classes = f" of {counted(len(names), 'class')}" if names else ""
+    log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')}{of_classes}.")
+    for warning in [*(doubts(title, names) if names else ()), *warnings]:
         log_once(logging.WARNING, warning)
     random.Random(0).shuffle(order)
     order = order[slice(*split_range(split, len(order)))]
-    return source_of_files(title, names, labels[order], [paths[i] for i in order])
+    return source_of_files(title, names, None if labels is None else labels[order], [paths[i] for i in order])
