@@ -7,7 +7,7 @@ After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloa
 cifar10 --data_dir=DIR`). `cifar10_stem` learns more in the same time.
 
 Steps take 67 ms, and are so few that time is left for evaluations and slower machines. Six minutes: 76.6% of the test split, 77.1% with test-time
-flips (means of 3 seeds); twenty: 82.1% and 82.2% (means of 2). How it was chosen, without the test split, and what else was tried:
+flips; twenty: 82.1% and 82.2% (means of 3 seeds). How it was chosen, without the test split, and what else was tried:
 docs/recipes.md. A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) needs --config.dtype=float32.
 """
 
