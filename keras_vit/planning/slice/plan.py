@@ -28,7 +28,9 @@ from keras_vit.planning.slice.program import check_backend, lowered_step
 from keras_vit.runs.config import check_config, resolve
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
-_NO_ROOM = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_SIZE = r"([\d.]+)([KMGT]?)"
+# What the compiler says of too much memory: of the whole program, or of its temporaries alone, where these do not fit already.
+_NO_ROOM = (re.compile(rf"Used {_SIZE} of {_SIZE} hbm"), re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"))
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -141,7 +143,7 @@ class Plan:
 def _failure(error, where):
     """A compilation's error as one that says what to do."""
     text = str(error)
-    found = _NO_ROOM.search(text)
+    found = next(filter(None, (pattern.search(text) for pattern in _NO_ROOM)), None)
     if found:
         used, limit = (float(found[i]) * _UNITS[found[i + 1]] for i in (1, 3))
         return DoesNotFit(used, limit)

@@ -159,6 +159,9 @@ def test_the_compilers_errors_say_what_to_do():
     text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.21G of 15.75G hbm. Exceeded hbm capacity by 1.46G."
     error = plans._failure(RuntimeError(text), where)
     assert isinstance(error, DoesNotFit) and (error.used, error.limit) == (17.21 * GIB, 15.75 * GIB)
+    text = "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries (19.46G) exceeds available HBM (15.75G)."
+    error = plans._failure(RuntimeError(text), where)
+    assert isinstance(error, DoesNotFit) and (error.used, error.limit) == (19.46 * GIB, 15.75 * GIB)
     other = plans._failure(RuntimeError("UNIMPLEMENTED: Op foo is not supported\n  at somewhere"), where)
     assert "does not compile for v5e:4x4: UNIMPLEMENTED: Op foo" in str(other)
 
