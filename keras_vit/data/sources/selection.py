@@ -138,7 +138,7 @@ def subset(source: Source, numbers) -> Source:
     numbers = np.asarray(numbers, "int64")
     if isinstance(source, RandomAccess):
         return _picked(source, numbers)
-    if source.memory is None and len(numbers):
+    if isinstance(source, Records) and source.memory is None and len(numbers):
         source, numbers = _around(source, numbers)
     fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(Records)}
     return _RecordSubset(**fields, numbers=numbers)
