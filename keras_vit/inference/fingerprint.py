@@ -40,10 +40,10 @@ def _plain(config):
 
 
 def _architecture(model):
-    """A checksum of the model's config; of the classes of its layers where one of the user's own has no config."""
+    """A checksum of the model's config; of the classes of its layers where one of the user's own has none that can be written down."""
     try:
         config = _plain(keras.saving.serialize_keras_object(model))
-    except NotImplementedError:
+    except (NotImplementedError, TypeError, ValueError):
         config = [type(layer).__qualname__ for layer in model._flatten_layers()]
     return f"{zlib.crc32(json.dumps(config, sort_keys=True).encode()):08x}"
 

@@ -193,11 +193,11 @@ def own_words(text: str, where: str) -> str | None:
     """
     start, end = "<!-- Your own words", "<!-- The end of your own words"
     section = re.search(rf"{start}\b[^\n]*?-->(.*?){end}\b", text, re.DOTALL)
-    if not section and (start in text or end in text):
+    if section is None and (start in text or end in text):
         raise ValueError(
             f"{where} has only one of the two lines around your own words. Write the other one, too: {OWN_WORDS} {OWN_WORDS_END}"
         )
-    return section and section[1].replace("\r\n", "\n").strip()
+    return None if section is None else section[1].replace("\r\n", "\n").strip()
 
 
 def card(facts: Facts, words: str | None = None) -> str:
