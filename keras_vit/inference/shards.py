@@ -128,7 +128,10 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     if path.exists():
         before = _read_description(path)
         unknown = [key for key in _LATER if key in given and key not in before]
-        compared = sorted({*before, *given} - {*free, *unknown})
+        in_one = {
+            key for key in _LATER if (key in given) != (key in before)
+        }  # or other answers are asked for: the columns differ
+        compared = sorted({*before, *given} - {*free, *in_one})
         differs = [key for key in compared if before.get(key) != given.get(key)]
         if differs:
             words = "; ".join(_difference(key, before, given) for key in differs)
