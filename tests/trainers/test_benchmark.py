@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import os
 import pathlib
 import re
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import keras_vit
 from benchmarks import cheaper, gpu, input, ops, scaling, startup, where
+from benchmarks.own_process import in_own_process
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -87,7 +89,7 @@ def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys, eag
     small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32}
     points = [(size, "Ti/16", size, small) for size in (32, 64)]
     monkeypatch.setattr(scaling, "SWEEPS", {"image size, px": {"tiny": points}, "width": {"tiny": points[:1]}})
-    monkeypatch.setattr(scaling, "_in_a_process", scaling.measured)
+    monkeypatch.setattr(scaling, "in_own_process", lambda function, *arguments: function(*arguments))
     output = tmp_path / "scaling.png"
     monkeypatch.setattr(scaling.flags, "FLAGS", types.SimpleNamespace(output=str(output), repeats=1))
     scaling.main()
@@ -171,6 +173,31 @@ def test_a_card_is_held_to_what_its_maker_states():
     assert gpu.stated("NVIDIA H100 PCIe") == 756e12
     assert gpu.stated("NVIDIA H100 80GB HBM3") == 989e12
     assert gpu.stated("cpu") is None
+
+
+def test_each_case_of_a_gpu_is_measured_in_a_process_of_its_own(monkeypatch, capsys):
+    """JAX tells the most memory that a process has held, and a process that has touched the card keeps most of it."""
+    case = {"flops": 1e12, "on the card": 0.2, "from the host": 0.2, "attention": {}}
+    card = gpu.Card("NVIDIA L4", "0.8", "3.11", 100e12)
+    answers = {
+        gpu.measured_card: lambda rounds: card,
+        gpu.training: lambda variant, batch, steps, rounds: case | {"variant": variant, "batch": batch, "bytes": batch * 2**30},
+    }
+    monkeypatch.setattr(gpu, "in_own_process", lambda function, *arguments: answers[function](*arguments))
+    values = {"cases": "B/16:2,Ti/16:1", "steps": 1, "rounds": 1, "torch_python": ""}
+    monkeypatch.setattr(gpu.flags, "FLAGS", types.SimpleNamespace(**values))
+    monkeypatch.setitem(sys.modules, "jax", None)  # importing it here would fail
+    gpu.main()
+    first, *_, large, small = capsys.readouterr().out.splitlines()
+    assert "NVIDIA L4: products in bfloat16 reach 100 TFLOP/s; the maker states 121" in first
+    assert large.split("|")[6].strip() == "2.00" and small.split("|")[6].strip() == "1.00"
+
+
+@pytest.mark.processes
+def test_a_measurement_runs_in_a_process_of_its_own():
+    assert in_own_process(os.getpid) != os.getpid()
+    with pytest.raises(ZeroDivisionError):
+        in_own_process(divmod, 1, 0)
 
 
 def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():

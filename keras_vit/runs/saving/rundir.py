@@ -16,7 +16,7 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.io.atomic import remove_leftovers, write_bytes
 from keras_vit.io.json_text import json_text
 from keras_vit.io.lock import owned
-from keras_vit.io.paths import locate, os_errors
+from keras_vit.io.paths import locate, os_errors, paths_in
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
@@ -68,7 +68,7 @@ class RunDirectory:
         if "://" in str(self.path):  # where nothing is ever half written
             return
         remove_leftovers(self.path)
-        for leftover in self._checkpoints.glob(".tmp-*"):
+        for leftover in paths_in(self._checkpoints, ".tmp-"):
             leftover.unlink()
 
     @property
