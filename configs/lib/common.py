@@ -66,7 +66,7 @@ def base():
     config.seed = 0
     config.model = _model()
     config.dtype = "float32"  # or mixed_bfloat16, mixed_float16
-    config.jit_compile = False  # XLA: small float32 models gain, large ones on CPU do not
+    config.jit_compile = False  # XLA, always on JAX: small float32 models gain, large ones on CPU do not
     config.data = _data()
 
     config.batch_size = 512  # of all devices together

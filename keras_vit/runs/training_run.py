@@ -78,7 +78,8 @@ def compile_model(model, task, source, resolved, optimizer):
         optimizer,
         task.loss(source),
         weighted_metrics=task.metrics(model),
-        jit_compile=resolved["jit_compile"],
+        jit_compile=resolved["jit_compile"]
+        or keras.backend.backend() == "jax",  # where a step that is not compiled runs op by op
         steps_per_execution=resolved["steps_per_execution"],
     )
     model.optimizer.build(model.trainable_variables)
