@@ -58,6 +58,21 @@ def _named(key, function, *arguments):
         raise ValueError(f"--config.{key}: {error}") from None
 
 
+def _check_durations(config):
+    """Refuses durations that are none, and those of nothing where something is to happen."""
+    repeated = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
+    for name, options in config.evals.items():
+        repeated[f"evals.{name}.every"] = options.get("every") if hasattr(options, "items") else None
+    for key, duration in repeated.items():
+        if duration is not None and _named(key, is_nothing, duration):
+            what = "The run has no steps: " if key == "total" else ""
+            raise ValueError(f'{what}--config.{key}="{duration}". Give at least one step.')
+    schedule, swa = config.schedule, config.optimizer.swa
+    others = {"schedule.warmup": schedule.warmup, "schedule.cooldown": schedule.cooldown, "optimizer.swa": swa or 0}
+    for key, duration in others.items():
+        _named(key, is_nothing, duration)
+
+
 def check_config(config, replicas=1):
     """Refuses what makes no sense whatever the data are, before they are opened.
 
@@ -92,10 +107,7 @@ def check_config(config, replicas=1):
     for key in ("mixup", "cutmix"):
         if config[key]:
             _named(key, check_pairs, *mixed)
-    for key in ("total", "evaluate", "checkpoint"):
-        if _named(key, is_nothing, config[key]):
-            what = "The run has no steps: " if key == "total" else ""
-            raise ValueError(f'{what}--config.{key}="{config[key]}". Give at least one step.')
+    _check_durations(config)
     if is_packaged_task(config.task):
         _check_model_keys(config)
 

@@ -111,6 +111,11 @@ def test_its_plan_counts_what_trains(config):
         ),
         ({"first_crop": "random_resized_crop(12)"}, r"gives crops of \(12, 12\) pixels, expected \(16, 16\): write {size} in it"),
         ({"local_size": 7}, "local_size|divisible"),
+        (
+            {"frozen": "100%"},
+            'config.objective.frozen="100%" is 6 steps, and the run has 6: the last layer of the head would never learn',
+        ),
+        ({"frozen": "0.5 steps"}, '--config.objective.frozen: "0.5 steps" is not a whole number of steps.*write "50%"'),
         ({"momentun": 0.9}, 'no option "momentun".*Did you mean "momentum"'),
     ],
 )
