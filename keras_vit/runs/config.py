@@ -182,6 +182,12 @@ def odd_sizes(config, resolved, examples):
         yield f'--config.evaluate="{config.evaluate}" is longer than the run of {total:,} steps: it is evaluated at its end only.'
     if batch_size > examples:
         yield f"--config.batch_size={batch_size} is more than the {examples:,} training examples: every batch repeats some of them."
+    ema = config.optimizer.ema
+    if ema and ema**total > 0.5:
+        yield (
+            f"--config.optimizer.ema={ema} is slow for {total:,} steps: the averaged weights, which are evaluated and saved, are still {ema**total:.0%} "
+            f"those of the first step. Choose a smaller one, such as {max(0.5, 1 - 5 / total):.4g}."
+        )
 
 
 def _whole_evaluations(steps, evaluate):

@@ -93,6 +93,11 @@ def test_what_is_allowed_and_odd_is_said_in_a_line(config):
     ]
     config.update(evaluate="6 steps", batch_size=50)
     assert list(odd_sizes(config, resolve(config, 50), 50)) == []
+    config.optimizer.ema = 0.999
+    (said,) = odd_sizes(config, resolve(config, 50), 50)
+    assert "ema=0.999 is slow for 6 steps" in said and "99% those of the first step" in said
+    config.total = "6000 steps"
+    assert list(odd_sizes(config, resolve(config, 50), 50)) == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Runs of DINO: crops are an example's own, runs resume bit for bit and leave the teacher's encoder, which fine-tuning starts from."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -94,6 +95,14 @@ def test_its_durations_become_steps_and_it_starts_from_a_trained_model(config, t
     model = task_of(config).model(source)
     for ours, theirs in zip(model.student.get_weights(), trained.get_weights()):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_temperature_that_rises_for_longer_than_the_run_is_told(config, caplog):
+    config.objective.temperature_warmup = "3 epochs"
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        task_of(config).model(open_source("digits", "train[:64]"))
+    assert 'temperature_warmup="3 epochs" is longer than the run of 6 steps' in caplog.text
 
 
 def test_its_plan_counts_what_trains(config):
