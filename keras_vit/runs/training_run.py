@@ -297,6 +297,7 @@ def _run(config, task, rundir, data_dir, data_service):
         with strategy.scope():
             measured = task.deliver(model)  # which has the weights of `model`
         own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select}
+        periodics = evals.periodics(resolved, measured, rundir, data_dir, start, **own_data)
         train(
             model,
             training,
@@ -308,8 +309,10 @@ def _run(config, task, rundir, data_dir, data_service):
             checkpoint_every=resolved["checkpoint"],
             keep=config.keep,
             start=start,
-            callbacks=evals.callbacks(resolved, measured, rundir, data_dir, start, **own_data),
+            callbacks=list(periodics.values()),
         )
+        if start == resolved["total"]:
+            evals.measure_added(periodics, model, rundir, start)
         if averaging(model.optimizer):
             swap_averages(model)
         model, measures = finish(config, task, model, held_out, rundir, errors)

@@ -203,6 +203,17 @@ class RunDirectory:
         self._unwritten.append(record)
         self.flush_metrics()
 
+    def add_measures(self, step: int, measures: dict[str, float]) -> None:
+        """Adds measures to the last record of metrics.jsonl, if it is of that step; to one of their own if not."""
+        records = self.metrics()
+        last = records.pop() if records and records[-1]["step"] == step else {"step": step}
+        try:
+            self._write_metrics([*records, {**last, **measures}])
+        except OSError as error:
+            logging.warning("metrics.jsonl could not be written: %s. Not in it: %s.", error, measures)
+        else:
+            self._unwritten = []
+
     def flush_metrics(self) -> None:
         """Tries again to write the records that are still in memory."""
         if not self._unwritten:
