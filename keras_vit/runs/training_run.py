@@ -289,7 +289,7 @@ def _run(config, task, rundir, data_dir, data_service):
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, source, strategy)
     _check_room(rundir, model, config, resolved, source.size)
-    rundir.write_json("config.json", content)
+    rundir.begin(content)
     _announce(model, resolved, source, held_out, start)
 
     with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:

@@ -20,6 +20,7 @@ from keras_vit.io.paths import locate, os_errors
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
+FINISHED = "finished.json"  # of a run that is complete; runs/seeds.py writes it
 _CHECKPOINT = re.compile(r"step_(\d+)\.safetensors")
 _ONE_DEVICE = Strategy()
 
@@ -95,6 +96,19 @@ class RunDirectory:
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file into the directory."""
         self._write(self.path / name, (json_text(content) + "\n").encode())
+
+    @os_errors()
+    def begin(self, config: dict[str, Any]) -> None:
+        """Writes config.json, and removes finished.json: what an earlier, shorter run measured is not what the directory will hold.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self.strategy.chief:
+            if self._lock is not None:
+                self._lock.check()
+            (self.path / FINISHED).unlink(missing_ok=True)
+        self.write_json("config.json", config)
 
     @os_errors()
     def checkpoints(self) -> dict[int, epath.Path]:
