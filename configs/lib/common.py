@@ -70,7 +70,7 @@ def base():
     config.data = _data()
 
     config.batch_size = 512  # of all devices together
-    config.micro_batches = 1  # parts of a device's batch, one after the other: less memory, the same step
+    config.micro_batches = 1  # parts of a device's batch, one after the other: less memory, the same step except in a conv_stem
     config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
     config.total = _duration("100 epochs")
     config.evaluate = _duration("1 epochs")  # how often

@@ -224,8 +224,13 @@ def _check_room(rundir, model, config, resolved, examples):
     rundir.check_space(model, config.keep)
 
 
-def _describe(rundir, resolved, task, model):
-    """What config.json holds: the resolved config with all of the task's options, the model's spec, versions, and the strategy."""
+def _has_batch_statistics(model):
+    """Whether a layer that trains normalises by the batch: then the parts of a batch are not the whole."""
+    return any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers())
+
+
+def _describe(rundir, resolved, task, model, source):
+    """What config.json holds: the resolved config with all of the task's options, the model's spec, the size of the data, versions, and the strategy."""
     strategy = rundir.strategy
     objective = dataclasses.asdict(task.options)
     versions = {
@@ -236,7 +241,8 @@ def _describe(rundir, resolved, task, model):
     }
     used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
     spec = {name: value for name, value in model.get_config().items() if name != TRAINING}
-    return {**resolved, "objective": objective, "model_spec": spec, "versions": versions, "strategy": used}
+    about = {"objective": objective, "model_spec": spec, "training_examples": source.size, "versions": versions, "strategy": used}
+    return {**resolved, **about}
 
 
 def run(
@@ -279,8 +285,8 @@ def _run(config, task, rundir, data_dir, data_service):
     resolved = resolve(config, source.size)
     with stage(f"Loading {config.init}" if config.init else "Building the model"):
         model = make_model(config, task, source, resolved, strategy)
-    content = _describe(rundir, resolved, task, model)
-    check_same_run(rundir, content)
+    content = _describe(rundir, resolved, task, model, source)
+    check_same_run(rundir, content, _has_batch_statistics(model))
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])

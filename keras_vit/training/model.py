@@ -70,7 +70,7 @@ class Model(SteppingModel):
         mixing: a training.Mixup, Cutmix or MixupOrCutmix that is applied to each training batch on the device, or None.
         micro_batches: the number of parts that a step splits its batch into and processes one after the other (each replica splits
             its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
-            whole batch.
+            whole batch. Batch normalisation sees one part at a time.
         weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that weights of examples
             stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         objectives: the losses that the outputs are for, of a model of pre-training; () for any.
