@@ -29,7 +29,7 @@ def check_options(options):
     """
     if options.ema is not None and not 0 <= options.ema < 1:
         raise ValueError(
-            f"--config.optimizer.ema={options.ema}: expected a number below 1, such as 0.9999, the share that the averaged weights keep in a step; "
+            f"--config.optimizer.ema={options.ema}: expected a number from 0 to below 1, such as 0.9999, the share that the averaged weights keep in a step; "
             "or None for no averages."
         )
     ignored = [key for key in sorted(unread(options.name, options.lookahead)) if options.get(key, _OPTIONS[key]) != _OPTIONS[key]]
