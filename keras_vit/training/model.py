@@ -27,9 +27,15 @@ from keras_vit.training.steps.model_steps import SteppingModel
 
 
 class _Remaining(keras.callbacks.Callback):
-    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one."""
+    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one.
+
+    On JAX an epoch may end with its data, whose number of batches need not be known.
+    """
 
     def _set(self, steps, batch):
+        if steps is None and keras.backend.backend() == "jax":
+            self.model._remaining = None
+            return
         if steps is None:
             raise ValueError(
                 "With steps_per_execution > 1 the number of batches must be known: pass steps_per_epoch (steps, validation_steps), or "
@@ -64,7 +70,7 @@ class Model(SteppingModel):
         mixing: a training.Mixup, Cutmix or MixupOrCutmix that is applied to each training batch on the device, or None.
         micro_batches: the number of parts that a step splits its batch into and processes one after the other (each replica splits
             its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
-            whole batch.
+            whole batch. Batch normalisation sees one part at a time.
         weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that weights of examples
             stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         objectives: the losses that the outputs are for, of a model of pre-training; () for any.
@@ -136,7 +142,6 @@ class Model(SteppingModel):
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
-            self._check_steps(kwargs["steps_per_epoch"])
             return super().fit(
                 ready.x,
                 ready.y,
@@ -340,17 +345,9 @@ class Model(SteppingModel):
         InputChecks.of(self).arrays(x, y, sample_weight)
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
-    def _check_steps(self, steps):
-        """On JAX, Keras runs only whole executions: the steps of an epoch must be a multiple of steps_per_execution."""
-        if keras.backend.backend() == "jax" and steps and steps % self.steps_per_execution:
-            raise ValueError(
-                f"steps_per_epoch={steps} is not a multiple of steps_per_execution={self.steps_per_execution}: Keras would run more "
-                "steps."
-            )
-
     def _counted(self, callbacks):
         """The callbacks, plus one that counts the remaining steps if an execution has several."""
-        if keras.backend.backend() != "tensorflow" or self.steps_per_execution == 1:
+        if self.steps_per_execution == 1:
             return callbacks
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks.append(_Remaining())

@@ -1,6 +1,7 @@
 """The steps of training, evaluation and prediction on every backend: what a batch, its weights and its replicas make of loss and metrics."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,15 @@ class SteppingModel(DescribedModel):
                 self.optimizer.build(self.trainable_variables)  # as in _build_metrics
             self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
         return self.train_function
+
+    def _make_function(self, step_function, concatenate_outputs=False):
+        """Keras' loop over the steps of an execution, which on JAX is one of the host; the last one of an epoch ends with the epoch."""
+        if keras.backend.backend() == "tensorflow":
+            return super()._make_function(step_function)
+        execution = super()._make_function(step_function, concatenate_outputs)
+        if self.steps_per_execution == 1 or concatenate_outputs:  # these are of predict, which ends with its data
+            return execution
+        return lambda state, batches: execution(state, itertools.islice(batches, self._remaining))
 
     def make_test_function(self, force=False):
         self._count_examples()
