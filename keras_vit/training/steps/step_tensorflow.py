@@ -134,9 +134,24 @@ def _reduces_first(optimizer):
     return getattr(optimizer, "clips_global_gradient", False)
 
 
+def _overflowing_alike(gradients):
+    """The gradients of this replica, one of them NaN if those of any replica are not finite.
+
+    A LossScaleOptimizer looks at the gradients of one replica, which are not summed yet, to see whether to skip the step.
+    """
+    present = [i for i, g in enumerate(gradients) if g is not None]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradients[i])) for i in present])
+    [overflows] = all_reduce([tf.cast(~finite, "float32")])
+    for i in present[:1]:
+        gradients[i] += tf.cast(tf.where(overflows > 0, float("nan"), 0.0), gradients[i].dtype)
+    return gradients
+
+
 def _apply(optimizer, gradients, variables):
     """One update with the sum of `gradients` over the replicas."""
     inner = innermost(optimizer)
+    if replicas() > 1 and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        gradients = _overflowing_alike(gradients)
     if replicas() > 1 and _clips(inner) and not _reduces_first(inner):
         # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change; the
         # optimizer's own sum over the replicas adds the N parts up again.
