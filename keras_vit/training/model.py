@@ -27,7 +27,15 @@ from keras_vit.training.steps.model_steps import SteppingModel
 
 
 class _Remaining(keras.callbacks.Callback):
-    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one."""
+    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one.
+
+    Args:
+        validates: whether the evaluations are those of fit on its validation data, whose number of steps is not among the parameters.
+    """
+
+    def __init__(self, validates: bool):
+        super().__init__()
+        self._validates = validates
 
     def _set(self, steps, batch):
         if steps is None:
@@ -38,11 +46,10 @@ class _Remaining(keras.callbacks.Callback):
         self.model._remaining = steps - batch
 
     def on_train_batch_begin(self, batch, logs=None):
-        self._set(self.params["steps"], batch)
+        self._set(self.params.get("steps"), batch)
 
     def on_test_batch_begin(self, batch, logs=None):
-        within_fit = getattr(self.model, "_eval_epoch_iterator", None)
-        self._set(within_fit.num_batches if within_fit is not None else self.params["steps"], batch)
+        self._set(self.model._eval_epoch_iterator.num_batches if self._validates else self.params.get("steps"), batch)
 
 
 @serializable
@@ -143,7 +150,7 @@ class Model(SteppingModel):
                 ready.batch_size,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=self._counted(callbacks),
+                callbacks=self._counted(callbacks, validates=True),
                 sample_weight=ready.weights,
                 **self._validation(kwargs, batch_size),
             )
@@ -156,7 +163,7 @@ class Model(SteppingModel):
         x = self._checked(x, y, sample_weight)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
-            steps, callbacks = steps or ready.steps, self._counted(callbacks)
+            steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
             return super().evaluate(ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
@@ -348,14 +355,17 @@ class Model(SteppingModel):
                 "steps."
             )
 
-    def _counted(self, callbacks):
+    def _counted(self, callbacks, validates):
         """The callbacks, plus one that counts the remaining steps if an execution has several."""
         if keras.backend.backend() != "tensorflow" or self.steps_per_execution == 1:
             return callbacks
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.append(_Remaining())
+        remaining = _Remaining(validates)
+        if isinstance(callbacks, keras.callbacks.CallbackList):  # which knows its model and steps already
+            remaining.set_model(self)
+            remaining.set_params(callbacks.params)
+            callbacks.callbacks = [*(c for c in callbacks.callbacks if not isinstance(c, _Remaining)), remaining]
             return callbacks
-        return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), _Remaining()]
+        return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), remaining]
 
     def has_own(self, *methods: str) -> bool:
         """Whether the user's class overrides one of these methods of Model."""
