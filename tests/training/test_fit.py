@@ -114,10 +114,11 @@ def test_a_users_model_on_ours_is_right_too_and_reloads(tiny, tmp_path):
         keras_vit.Model(vit.input, vit.output, dropuot=1)
 
 
-def test_mixing_happens_in_training_only():
+@pytest.mark.parametrize("accumulated", [None, 2])
+def test_mixing_happens_in_training_only(accumulated):
     model = dense_on_images()
     model.mixing = Mixup(1.0, classes=5)
-    model.compile(keras.optimizers.SGD(0.0), SoftmaxCrossEntropy(), jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=accumulated), SoftmaxCrossEntropy(), jit_compile=False)
     x, y = images(8), np.arange(8) % 5
     unmixed = model.evaluate(x, y, batch_size=8, verbose=0)
     losses = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"]

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from small_models import dense_on_images
 
-from keras_vit.optim.wrapper import step_of
+from keras_vit.optim.wrapper import batches_taken
 from keras_vit.training import Accuracy, Cutmix, Lookahead, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
 from keras_vit.training.mixing import check_pairs
 
@@ -167,13 +167,15 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_the_step_that_seeds_mixing_advances_in_every_optimizer(wrapped, scaled):
+@pytest.mark.parametrize(
+    "make", [keras.optimizers.Adam, lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), lambda: Lookahead("adam")]
+)
+def test_the_step_that_seeds_mixing_advances_in_every_optimizer(make, scaled):
     """The counter of a LossScaleOptimizer, its first variable, never moves: all batches would be mixed alike."""
     weight = keras.Variable(np.ones(2, "float32"))
-    optimizer = Lookahead("adam") if wrapped else keras.optimizers.Adam()
+    optimizer = make()
     optimizer = keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
     optimizer.build([weight])
     for _ in range(3):
         optimizer.apply([np.ones(2, "float32")])
-    assert int(step_of(optimizer, [np.asarray(variable) for variable in optimizer.variables])) == 3
+    assert int(batches_taken(optimizer, [np.asarray(variable) for variable in optimizer.variables])) == 3

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.distribution.reduction import all_reduce, replicas
-from keras_vit.optim.wrapper import innermost
+from keras_vit.optim.wrapper import batch_counter, innermost
 from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.steps.weights import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
 
@@ -100,7 +100,7 @@ def train_step(model, batch) -> dict:
             check_pairs(_rows(x), replicas())
 
     def gradients():
-        mixed = (x, y) if model.mixing is None else model.mixing(x, y, model.optimizer.iterations)
+        mixed = (x, y) if model.mixing is None else model.mixing(x, y, batch_counter(model.optimizer))
         if model.micro_batches > 1:
             return _accumulated(model, (*mixed, weights), share_of)
         return _gradients(model, *mixed, weights, share_of(_rows(x), weights))
