@@ -20,6 +20,7 @@ from keras_vit.optim.wrapper import innermost
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
 from keras_vit.training.losses import activation_by
+from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.quantization import Filters, layers_to_quantize
 from keras_vit.training.steps.inputs import feed, scope_of, topology_of
@@ -139,6 +140,7 @@ class Model(SteppingModel):
         self._check_trainable()
         self._check_known()
         self._check_class_weight(kwargs.get("class_weight"))
+        self._check_pairs(x, batch_size or 32)
         x = self._checked(x, y, weights)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
@@ -276,6 +278,16 @@ class Model(SteppingModel):
                 f"class_weight means nothing to a {type(self).__name__}, whose y are no classes of images: use sample_weight."
             )
 
+    def _check_pairs(self, x, batch_size=None):
+        """Refuses batches of one image where pairs are to be mixed, if their size can be seen. A last batch of one is left as it is."""
+        if not isinstance(self.mixing, Pairs):
+            return
+        spec = getattr(x, "element_spec", None)
+        for first in keras.tree.flatten(x if spec is None else spec)[:1]:
+            rows = (getattr(first, "shape", None) or (None,))[0]
+            if rows is not None:
+                check_pairs(rows if spec is not None or batch_size is None else min(rows, batch_size))
+
     def _check_known(self):
         """Refuses to train weights that the optimizer was not built for: Keras says so too, but not what to do."""
         if not getattr(self, "compiled", False) or self.optimizer is None:
@@ -339,6 +351,7 @@ class Model(SteppingModel):
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """Keras' train_on_batch."""
         self._check_class_weight(class_weight)
+        self._check_pairs(x)
         InputChecks.of(self).arrays(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 

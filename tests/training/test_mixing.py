@@ -159,6 +159,11 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
     model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(), jit_compile=False)
     with pytest.raises(ValueError, match="mix pairs of images, and a batch has 1: choose a batch size that is a multiple of 2"):
         model.train_on_batch(pixels[:1], np.zeros(1))
+    ones = tf.data.Dataset.from_tensor_slices((pixels, np.zeros(4))).batch(1, drop_remainder=True)
+    for data, options in ((ones, {}), (pixels, {"y": np.zeros(4), "batch_size": 1}), (pixels[:1], {"y": np.zeros(1)})):
+        with pytest.raises(ValueError, match="and a batch has 1"):
+            model.fit(data, **options)
+    model.fit(pixels[:3], np.zeros(3), batch_size=2, verbose=0)  # the last batch of one image is left as it is
     for rows, devices in ((1, 2), (3, 2)):
         with pytest.raises(ValueError, match=f"each of 2 devices has {rows}: choose a batch size that is a multiple of 4"):
             check_pairs(rows, devices)
