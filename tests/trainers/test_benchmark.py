@@ -11,7 +11,7 @@ import types
 import pytest
 
 import keras_vit
-from benchmarks import cheaper, gpu, input, ops, scaling, where
+from benchmarks import cheaper, gpu, input, ops, scaling, startup, where
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -179,3 +179,18 @@ def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():
     cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
     assert cells == ["B/16, batch 10", "50", "40", "0.500", "0.625", "3.00", "xla 1.00 ms, cudnn does not run: no cuDNN", "1.50"]
     assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")
+
+
+def test_the_start_is_a_table_of_phases_with_a_column_for_each_process():
+    """The sum leaves out what comes after the first of its kind; a process without the folder of programs does not get it."""
+    environments = startup.columns(["tensorflow", "jax"], "programs")
+    assert [startup.CACHE in environment for environment in environments.values()] == [False, False, True, True]
+    phases = {"import jax": [2.0, 1.0], "build": [9.0, 4.0], "second prediction": [7.0, 5.0]}
+    rows = startup.table({"one": phases, "other": phases}, wall=False).splitlines()
+    assert rows[2:] == [
+        "| import the engine | 1.00 | 1.00 |",
+        "| build | 4.00 | 4.00 |",
+        "| second prediction | 5.00 | 5.00 |",
+        "| until the first training step is done | 5.0 | 5.0 |",
+    ]
+    assert "| build | 9.00 | 9.00 |" in startup.table({"one": phases, "other": phases}, wall=True)
