@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.optim.wrapper import step_of
+from keras_vit.optim.wrapper import batches_taken
 from keras_vit.training.described import DescribedModel
 from keras_vit.training.quantization import check_trainable
 from keras_vit.training.steps.inputs import topology_of
@@ -124,7 +124,7 @@ class SteppingModel(DescribedModel):
         if self.mixing is not None:
             images, labels, *rest = batch
             check_unweighted(rest[0] if rest else None)
-            batch = (*self.mixing(images, labels, step_of(self.optimizer, state[2])), *rest)
+            batch = (*self.mixing(images, labels, batches_taken(self.optimizer, state[2])), *rest)
         if self.micro_batches > 1:
             from keras_vit.training.steps.step_jax import accumulated_step
 
