@@ -23,7 +23,7 @@ from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.quantization import Filters, layers_to_quantize
-from keras_vit.training.steps.inputs import feed, scope_of, topology_of
+from keras_vit.training.steps.inputs import feed, prediction_feed, rows_of, scope_of, topology_of
 from keras_vit.training.steps.model_steps import SteppingModel
 
 
@@ -177,9 +177,8 @@ class Model(SteppingModel):
         self._check_data(x)
         x = InputChecks.of(self).any(x)
         with scope_of(self), plain_errors():
-            ready = feed(self, x, batch_size=batch_size)
-            outputs = super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks)
-            return keras.tree.map_structure(lambda t: t[: len(x)], outputs) if hasattr(x, "shape") else outputs
+            ready = prediction_feed(self, x, batch_size)
+            return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
     def preprocess(self, x: Any) -> Any:
         """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its size.
@@ -225,7 +224,7 @@ class Model(SteppingModel):
         """Keras' predict_on_batch; the replicas share the batch."""
         replicas = topology_of(self).replicas
         if replicas > 1:  # Keras would have each of them predict all of x
-            return self.predict(x, batch_size=-(-len(x) // replicas) * replicas, verbose=0)
+            return self.predict(x, batch_size=-(-rows_of(x) // replicas) * replicas, verbose=0)
         self._check_data(x)
         InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)

@@ -272,6 +272,30 @@ def inputs():
         model.fit(x[:40], y[:40], batch_size=8, validation_split=0.2)
 
 
+def predictions():
+    """Of data in batches that four devices cannot share evenly, with labels and without."""
+    import tensorflow as tf
+
+    x, y = rows(13)
+    with strategy("data").scope():
+        model = dense_on_rows("sgd", metrics=["accuracy"])  # which evaluate refuses to pad
+        a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+        two = keras_vit.Model([a, b], {"sum": keras.layers.add([a, b])})
+    expected = np.asarray(dense_on_rows("sgd")(x))
+    labelled, alone = (tf.data.Dataset.from_tensor_slices(parts).batch(3) for parts in ((x, y), x))
+    for given in (x, alone, labelled, ((batch,) for batch in alone)):
+        np.testing.assert_allclose(model.predict(given, 8 if given is x else None, verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(model.predict(alone.unbatch().batch(3, drop_remainder=True), verbose=0), expected[:12], atol=1e-5)
+    assert len(model.predict(labelled.repeat(), steps=6, verbose=0)) == 16  # the fifth has one row
+    inputs = {"a": x[:5], "b": x[:5]}
+    for found in (two.predict_on_batch(inputs), two.predict(inputs, verbose=0)):
+        np.testing.assert_allclose(found["sum"], 2 * x[:5])
+
+
+def test_predictions_have_a_row_for_each_example(jax):
+    jax.run(predictions)
+
+
 def refusals():
     import tensorflow as tf
 
