@@ -5,8 +5,8 @@
 After the colon: cifar10, a small ViT on CPUs; B/16, L/16 or H/14, the paper's recipe for ImageNet (`--strategy=tpu
 --config.dtype=mixed_bfloat16 --config.steps_per_execution=100`). DIR holds tensorflow-datasets' data. `mae_finetune` fine-tunes what comes out.
 
-cifar10 on 2 quiet cores of an AMD EPYC: 129 ms a step, twenty minutes. What comes of it: docs/experiments/few_labels.md. The paper's recipes:
-not run here.
+cifar10 trains by Muon: 144 ms a step on 2 quiet cores of an AMD EPYC, 22 minutes. What comes of it, and of AdamW: docs/experiments/few_labels.md. The
+paper's recipes: not run here.
 """
 
 from .lib import cifar10, common
@@ -30,6 +30,7 @@ def _cifar10():
     config.objective.update(mask_ratio=0.75, decoder_depth=2, decoder_width=64, decoder_heads=4)
     config.total = "9000 steps"
     config.evaluate = config.checkpoint = "1000 steps"
+    config.optimizer.update(name="muon", learning_rate=3e-3, momentum=0.95)
     config.schedule.warmup = "5%"
     cifar10.nearest_neighbours(config, "3000 steps")
     return config
