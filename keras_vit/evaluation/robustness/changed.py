@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
 from keras_vit.evaluation.sources import source_of
@@ -69,7 +69,7 @@ class Changed(Evaluator):
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
         changes = self.changes(setting.model)
-        check_class_count(setting.model.output_shape[-1], source)
+        check_classes(setting.model, source)
         first = {row: text for (row, _), text in reversed(changes.items())}  # the columns of a row differ in strength only
         for text in ("", *first.values()):
             check_preprocessing(preprocess + text, source, setting.model, setting.select, seed=self.seed)

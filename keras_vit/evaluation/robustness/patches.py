@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
@@ -96,7 +96,7 @@ class Occlusion(Changed):
         if self.order == "random":
             return super().prepare(setting)
         setting, source, preprocess = source_of(self, setting)
-        check_class_count(setting.model.output_shape[-1], source)
+        check_classes(setting.model, source)
         check_preprocessing(preprocess, source, setting.model)
         if not hasattr(getattr(setting.model, "spec", None), "heads"):
             raise ValueError(
