@@ -12,6 +12,11 @@ from absl import logging
 from keras_vit.io.logs import printable
 
 _NAMED = 20
+DESCRIBED_WRONGLY = "The source is described wrongly:"  # begins the reason of a failure that is no fault of the example
+
+
+class WrongDescription(ValueError):
+    """An example does not fit what was said of the source: it is not left out, since others would fail, or be taken for something else."""
 
 
 class TooManyErrors(ValueError):
@@ -38,18 +43,24 @@ class ExampleErrors:
         if limit < 0:
             raise ValueError(f"Expected a limit of 0 or more failed examples, got {limit}.")
         self.limit, self.names, self.added = limit, {}, added
-        self._error, self._lock = None, threading.Lock()
+        self._error: ValueError | None = None
+        self._lock = threading.Lock()
 
     def add(self, name: str, reason: Callable[[], str]) -> None:
         """Counts a failed example, once, and warns of it; `reason` is called once.
 
         Raises:
             TooManyErrors: above the limit.
+            WrongDescription: for a reason that begins with DESCRIBED_WRONGLY.
         """
         with self._lock:
             if name in self.names:
                 return
-            self.names[name] = reason()
+            found = reason()
+            if found.startswith(DESCRIBED_WRONGLY):
+                self._error = WrongDescription(f"{name}. {found}")
+                raise self._error
+            self.names[name] = found
             if self.added is not None:
                 self.added(_line(name, self.names[name]))
             if len(self.names) <= _NAMED:
@@ -63,7 +74,7 @@ class ExampleErrors:
         """Raises the TooManyErrors that `raised` passes on to the user."""
         self._error = TooManyErrors(
             f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit: --config.data.broken_limit "
-            "of training, --broken_limit of predict, ExampleErrors(limit=...) in a script."
+            "of training, --broken_limit of evaluate, probe, vtab and predict, ExampleErrors(limit=...) in a script."
         )
         raise self._error
 
@@ -72,7 +83,7 @@ class ExampleErrors:
         """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises the original one.
 
         Raises:
-            TooManyErrors: as `add` raised it.
+            TooManyErrors, WrongDescription: as `add` raised it.
         """
         try:
             yield
