@@ -102,6 +102,10 @@ class Occlusion(Changed):
             raise ValueError(
                 f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take order="random".'
             )
+        n = setting.model.grid[0] * setting.model.grid[1]
+        none = [share for share in self.shares if not round(share * n)]
+        if none:
+            raise ValueError(f"occlusion: a share of {none[0]} of {n} patches is none. Take larger shares.")
 
         def evaluate():
             check_head(setting.model)
