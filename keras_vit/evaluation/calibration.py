@@ -73,8 +73,8 @@ class Calibration(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split that is measured.
-        fit: the split that the temperature is fitted on; None for every other image of `split`, and then the others are measured.
+        split: the split of that source that is measured, "test" by default.
+        fit: the split that the temperature is fitted on; None for every other image of the one that is measured, and then the others are.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         bins: intervals of confidence.
     """
@@ -82,7 +82,7 @@ class Calibration(Evaluator):
     score: ClassVar[str] = "ece"
     higher_is_better: ClassVar[bool] = False
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     fit: str | None = None
     preprocess: str | None = None
     bins: int = BINS
@@ -113,7 +113,9 @@ class Calibration(Evaluator):
         check_classes(model, fitted)
         with setting.strategy.scope():
             verbose = setting.verbose and setting.strategy.chief
-            logits_of = Embedder(model, preprocess, setting.batch_size, verbose=verbose, output=model.output)
+            logits_of = Embedder(
+                model, preprocess, setting.batch_size, verbose=verbose, output=model.output, errors=setting.errors
+            )
         logits_of.check(source)
 
         def evaluate():

@@ -107,13 +107,13 @@ class Classification(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source.
+        split: the split of that source, "test" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         flips: whether to average the logits of each image and its mirror image. Say so beside the accuracy: it is that of two passes.
     """
 
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     preprocess: str | None = None
     flips: bool = False
 

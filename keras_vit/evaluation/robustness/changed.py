@@ -39,14 +39,14 @@ class Changed(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source.
+        split: the split of that source, "test" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own. The changes come after it.
         seed: of the changes that are random; each image has its own, and every model sees the same.
     """
 
     score: ClassVar[str] = "mean"
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     preprocess: str | None = None
     seed: int = 0
 
