@@ -1,5 +1,6 @@
 """Examples that cannot be read or decoded: a run leaves them out, names them, and stops when there are too many."""
 
+import ast
 import contextlib
 import functools
 import threading
@@ -17,6 +18,11 @@ DESCRIBED_WRONGLY = "The source is described wrongly:"  # begins the reason of a
 
 class WrongDescription(ValueError):
     """An example does not fit what was said of the source: it is not left out, since others would fail, or be taken for something else."""
+
+
+def wrong_description(name: str, found: str) -> WrongDescription | None:
+    """The error where `found`, why the example of that name fails, is no fault of the example; else None."""
+    return WrongDescription(f"{name}. {found}") if found.startswith(DESCRIBED_WRONGLY) else None
 
 
 class TooManyErrors(ValueError):
@@ -57,9 +63,10 @@ class ExampleErrors:
             if name in self.names:
                 return
             found = reason()
-            if found.startswith(DESCRIBED_WRONGLY):
-                self._error = WrongDescription(f"{name}. {found}")
-                raise self._error
+            wrong = wrong_description(name, found)
+            if wrong is not None:
+                self._error = wrong
+                raise wrong
             self.names[name] = found
             if self.added is not None:
                 self.added(_line(name, self.names[name]))
@@ -97,12 +104,20 @@ class ExampleErrors:
         return "".join(_line(name, reason) for name, reason in self.names.items())
 
 
+def _plain(line):
+    return ast.literal_eval(line).decode(errors="replace") if line[:2] in ("b'", 'b"') else line
+
+
 def reason(error: Exception) -> str:
     """The message of a TensorFlow error alone, without its place in the program and in the graph."""
+    _, failed, lines = str(error).partition(" to be true. Summarized data: ")  # tf.debugging.Assert outside a graph
+    if failed:
+        return " ".join(map(_plain, lines.split("\n")))
     message = str(error).split("\n\t [[")[0].split("\nTraceback (most recent call last)")[0].rstrip().split("\n")[-1]
     message = message.rsplit("}} ", 1)[-1].split(" [Op:")[0]
-    if message.startswith("assertion failed: "):  # [what] [number]...
-        message = message.removeprefix("assertion failed: ").strip("[]").replace("] [", " ")
+    _, failed, what = message.rpartition("assertion failed: ")  # [what] [number]..., in a dataset after where it failed
+    if failed:
+        message = what.strip("[]").replace("] [", " ")
     message = message.removeprefix("ValueError: ")  # of Python inside a graph
     return message or type(error).__name__
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 from keras_vit.data import ExampleErrors, evaluation_batches, open_source
 from keras_vit.data.errors import WrongDescription
 from keras_vit.data.records import index
-from keras_vit.data.sources.selection import example_names, without
+from keras_vit.data.scan import scan
+from keras_vit.data.sources.selection import example_names, labels_of, without
 
 
 @pytest.fixture(autouse=True)
@@ -117,8 +118,12 @@ def test_a_label_outside_the_classes_ends_a_run(tmp_path):
         for label in (1, 2, 3):
             file.write(example(image, label))
     (tmp_path / "labels.txt").write_text("tench\ngoldfish\nshark\n")
-    errors = ExampleErrors()
-    batches = evaluation_batches(open_source(f"tfrecord:{tmp_path}/train", "train"), "decode|resize(4, 4)", 6, errors=errors)
+    source, errors = open_source(f"tfrecord:{tmp_path}/train", "train"), ExampleErrors()
+    with pytest.raises(ValueError, match="train: The source .* the label 3 here"):
+        labels_of(source)
+    with pytest.raises(WrongDescription, match="record 2. The source"):
+        list(scan(source, lambda example, image: (example["label"],)))  # as `prepare` reads it
+    batches = evaluation_batches(source, "decode|resize(4, 4)", 6, errors=errors)
     with pytest.raises(WrongDescription, match="record 2. The source .* the label 3 here. .*first_label=1"), errors.raised():
         list(batches)
 
