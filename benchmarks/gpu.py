@@ -7,8 +7,10 @@ Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px
 Model FLOPs are those of a forward pass times three, per second over what the card's maker states, and over the best matrix product in bfloat16
 that was measured here. "On the card" has one batch there already, "from the host" brings every batch of uint8 pixels over, as training does. Attention
 alone, forward and backward, by XLA and by cuDNN's flash attention, says whether the latter would help. TensorFlow need not be installed.
+Each case has a process of its own: JAX tells only the most memory that a process has ever held.
 """
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -18,6 +20,7 @@ import time
 
 import numpy as np
 
+from benchmarks.own_process import in_own_process
 from trainers import flags
 
 # TFLOP/s of dense products in bfloat16, from the makers' data sheets; a card's name in JAX begins so.
@@ -76,6 +79,30 @@ def product_rate(sizes: tuple[int, ...], rounds: int) -> float:
     return max(2 * len(a) ** 3 / seconds_of(lambda a=a: product(a, a), rounds) for a in squares)
 
 
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """A GPU: its name in JAX, the versions of JAX and Keras, and the FLOP/s of its best matrix product."""
+
+    name: str
+    jax: str
+    keras: str
+    rate: float
+
+
+def measured_card(rounds: int) -> Card:
+    """The first GPU.
+
+    Raises:
+        ValueError: if Keras runs on another engine than JAX.
+    """
+    import jax
+    import keras
+
+    if keras.backend.backend() != "jax":
+        raise ValueError(f'This measures Keras on JAX, and the backend is "{keras.backend.backend()}": set KERAS_BACKEND=jax.')
+    return Card(jax.local_devices()[0].device_kind, jax.__version__, keras.__version__, product_rate(SIZES, rounds))
+
+
 def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
     """{implementation: seconds of one block's attention, forward and backward, or why it does not run} on q, k and v (b, n, k, c)."""
     import jax
@@ -118,12 +145,10 @@ def fit_seconds(model, batches, steps: int, rounds: int) -> float:
 def training(variant: str, batch: int, steps: int, rounds: int, image_size: int = 224, **sizes) -> dict:
     """A case's "on the card" and "from the host" seconds a step, the FLOPs of a step, and the most bytes that the card held, or None."""
     import jax
-    import keras
 
     import keras_vit
     from keras_vit.planning.flops import forward_flops
 
-    keras.backend.clear_session()
     model = keras_vit.ViT(variant, image_size=image_size, classes=1000, dtype="mixed_bfloat16", **sizes)
     model.compile(keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy())
     images = np.random.default_rng(0).integers(0, 256, (batch, image_size, image_size, 3), dtype="uint8")
@@ -161,28 +186,21 @@ def row(found: dict, peak: float | None, rate: float) -> str:
 
 
 def main():
-    import jax
-    import keras
-
-    if keras.backend.backend() != "jax":
-        raise ValueError(f'This measures Keras on JAX, and the backend is "{keras.backend.backend()}": set KERAS_BACKEND=jax.')
     values = flags.FLAGS
     cases = read_cases(values.cases)
-    card = jax.local_devices()[0].device_kind
-    peak, rate = stated(card), product_rate(SIZES, values.rounds)
+    card = in_own_process(measured_card, values.rounds)
+    peak = stated(card.name)
     said = f"the maker states {peak / 1e12:.0f}" if peak else "what its maker states is not known here"
-    print(
-        f"{card}: products in bfloat16 reach {rate / 1e12:.3g} TFLOP/s; {said}. JAX {jax.__version__}, Keras {keras.__version__}"
-    )
+    print(f"{card.name}: products in bfloat16 reach {card.rate / 1e12:.3g} TFLOP/s; {said}. JAX {card.jax}, Keras {card.keras}")
     print(
         "| | images/s on the card | from the host | of the stated rate | of products | GiB | a block's attention | timm's time over ours |"
     )
     print("|-|-|-|-|-|-|-|-|", flush=True)
     for variant, batch in cases:
-        found = training(variant, batch, values.steps, values.rounds)
+        found = in_own_process(training, variant, batch, values.steps, values.rounds)
         if values.torch_python:
             found["timm"] = timm_seconds(values.torch_python, variant, batch, values.steps, values.rounds)
-        print(row(found, peak, rate), flush=True)
+        print(row(found, peak, card.rate), flush=True)
 
 
 def run():

@@ -8,12 +8,11 @@ between the highest memory with two batches over the difference of their sizes. 
 (keras_vit.planning.counting); a forward pass may take less where an engine writes in place.
 """
 
-import concurrent.futures
-import multiprocessing
 import pathlib
 import re
 import time
 
+from benchmarks.own_process import in_own_process
 from trainers import flags
 
 SIZES = (64, 128, 224, 320)
@@ -65,13 +64,6 @@ def measured(variant, image_size, overrides, repeats):
     return found
 
 
-def _in_a_process(*point):
-    """`measured`, in a process that does nothing else before or after."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(measured, *point).result()
-
-
 def draw(results):
     """Two rows of pictures, speed and memory, with a column for each axis; training is dashed: PNG. `results` is {axis: {line: {place: point}}}."""
     import io
@@ -111,7 +103,7 @@ def main():
         print(f"{axis:32}" + "".join(f"{word:>11}" for word in head), flush=True)
         for line, points in lines.items():
             for place, *point in points:
-                found = _in_a_process(*point, values.repeats)
+                found = in_own_process(measured, *point, values.repeats)
                 results.setdefault(axis, {}).setdefault(line, {})[place] = found
                 numbers = [found[name][0] for name in PASSES]
                 numbers += [found[name][i] / 1e6 for name in PASSES for i in (1, 2)]

@@ -6,7 +6,7 @@
 After the colon: 6min or 20min, of training on 2 cores of an AMD EPYC with bfloat16 instructions. DIR holds the prepared dataset (`tfds build
 cifar10 --data_dir=DIR`). For other small images: --config.data.source=folder:PATH, with `resize(32, 32)` in both preprocessings.
 
-At 80 ms a step, six minutes: 87.5% of the test split, 88.9% with test-time flips (means of 3 seeds); twenty: 90.4% and 91.7% (means of 2). How it was chosen,
+At 80 ms a step, six minutes: 87.5% of the test split, 88.9% with test-time flips; twenty: 90.3% and 91.6% (means of 3 seeds). How it was chosen,
 without the test split, and what else was tried: docs/recipes.md. A CPU without bfloat16 instructions (avx512_bf16, amx_bf16) needs
 --config.dtype=float32.
 """

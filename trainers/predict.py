@@ -119,7 +119,7 @@ def run():
     flags.integer("batch_size", 64, "Images at once, over all devices.", lowest=1)
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
-    flags.integer("broken_limit", None, "How many images may be unreadable; by default any number.", lowest=0)
+    flags.integer("broken_limit", None, "How many images of this part may be unreadable; by default any number.", lowest=0)
     flags.only_with("top_k", "answers", lambda answers: "classes" in answers, "--answers=classes")
     flags.define_data_dir()
     flags.define_strategy()

@@ -115,7 +115,7 @@ def serve(arguments, values):
             'or in a checkout pip install -e ".[serve]".'
         ) from None
     with bind(values.host, values.port) as bound:  # before the models, which take their time
-        limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds)
+        limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds, values.megabytes_together)
         models = _served(paths, class_names, values)
         app = application(models, limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, key)
         logging.info("http://%s:%d/ serves %s.", in_address(values.host), values.port, ", ".join(paths))
@@ -146,6 +146,12 @@ def run():
     flags.integer("queue", 512, "Images that may wait for each model; more are answered with 503.", lowest=1)
     flags.integer("requests", 256, "Requests that are answered at a time; more are answered with 503.", lowest=1)
     flags.integer("megabytes", 32, "The size of a request at most.", lowest=1)
+    flags.integer(
+        "megabytes_together",
+        512,
+        "The size of all requests at a time, and never less than --megabytes; more are answered with 503.",
+        lowest=1,
+    )
     flags.integer("megapixels", 64, "The size of an image at most.", lowest=1, highest=178)
     flags.integer("images", 64, "The number of images in a request at most, and not more than --queue.", lowest=1)
     flags.integer("seconds", 30, "Time for a request to arrive, and then for its answer.", lowest=1)

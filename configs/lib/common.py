@@ -1,7 +1,7 @@
 """What every config starts from. All keys are here with their defaults: an override of a key that is not here is refused, except fields of `model`,
 options of evaluators in `evals`, and the task's own in `objective`.
 
-Durations are steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run). What is off is None; on the command line
+Durations are whole numbers of steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run). What is off is None; on the command line
 `--config.mixup=None` turns an option off.
 """
 
@@ -66,11 +66,11 @@ def base():
     config.seed = 0
     config.model = _model()
     config.dtype = "float32"  # or mixed_bfloat16, mixed_float16
-    config.jit_compile = False  # XLA: small float32 models gain, large ones on CPU do not
+    config.jit_compile = False  # XLA, always on JAX: small float32 models gain, large ones on CPU do not
     config.data = _data()
 
     config.batch_size = 512  # of all devices together
-    config.micro_batches = 1  # parts of a device's batch, one after the other: less memory, the same step
+    config.micro_batches = 1  # parts of a device's batch, one after the other: less memory, the same step except in a conv_stem
     config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
     config.total = _duration("100 epochs")
     config.evaluate = _duration("1 epochs")  # how often

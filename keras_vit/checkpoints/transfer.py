@@ -317,7 +317,7 @@ def describe(
         model.class_names = names
     if preprocessing:
         model.preprocessing = preprocessing_or_none(**preprocessing)
-        describe_input(model.input, model.spec, model.preprocessing)  # for models built on it later
+        describe_input(model.input, model.spec, model.preprocessing, model.dtype_policy)  # for models built on it later
 
 
 def adapt(

@@ -16,11 +16,11 @@ from etils import epath
 
 from keras_vit.data import ExampleErrors, open_source
 from keras_vit.inference.answers import best, check_finite, columns_of
-from keras_vit.inference.job import EXPORT, Job, owned_part
+from keras_vit.inference.fingerprint import fingerprint_of_export
+from keras_vit.inference.job import Job, owned_part
 from keras_vit.inference.predict import Report
 from keras_vit.inference.shards import take_folder
 from keras_vit.io.beam_options import pipeline_options
-from keras_vit.io.checksum import checksum
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 from keras_vit.serving.description import METADATA
@@ -163,12 +163,6 @@ def _empty(column, n):
     return np.full((n, column.length), "", object) if column.kind == "texts" else np.zeros((n, column.length), "float32")
 
 
-def _export_checksum(folder):
-    """A checksum of the weights in a SavedModel, marked as one: it is not that of the model."""
-    files = sorted(epath.Path(folder, "variables").glob("variables.data-*"))
-    return EXPORT + checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
-
-
 def predict_by_beam(
     export: str,
     data: str,
@@ -214,7 +208,7 @@ def predict_by_beam(
         job = plan(open_source(data, split, data_dir))
     job.check_images((*metadata["image_size"], metadata["channels"]))
     about = {"model": export, "data": data, "data_dir": data_dir}
-    description = job.description(_export_checksum(export), about)
+    description = job.description(fingerprint_of_export(export, metadata, kinds), about)
     with owned_part(job.shards, (0, 1)):
         take_folder(job.shards, description, free=tuple(about))
         missing = job.shards.missing()
@@ -233,13 +227,4 @@ def predict_by_beam(
                 | "write" >> beam.ParDo(_WriteFile(plan, where, json.dumps(description, ensure_ascii=False)))
             )
     rows = sum(len(job.shards.range(i)) for i in missing)
-    return Report(rows, (len(missing), job.shards.count - len(missing), job.shards.count), _broken(job, missing))
-
-
-def _broken(job, numbers):
-    """{name: why} of the rows of files that could not be read, from the files."""
-    found = {}
-    for number in numbers:
-        table, present = job.form.read(job.shards.path(number), ("name", "error"))
-        found |= dict(zip(table["name"][present["error"]], table["error"]))
-    return found
+    return Report(rows, (len(missing), job.shards.count - len(missing), job.shards.count), job.broken(missing))

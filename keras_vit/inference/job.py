@@ -19,7 +19,6 @@ from keras_vit.io.lock import owned
 from keras_vit.io.suggest import did_you_mean
 
 NO_LABEL = -1
-EXPORT = "export "  # before the checksum of an export's weights
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
@@ -109,8 +108,8 @@ class Job:
         if given != shape:
             raise ValueError(f'The preprocessing "{self.preprocess}" gives images of {given}, the model takes {shape}.')
 
-    def description(self, weights: str, about: dict[str, Any]) -> dict[str, Any]:
-        """What tells this job from any other: JSON. `weights` is a checksum of the model's, `about` is further information."""
+    def description(self, fingerprint: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+        """What tells this job from any other: JSON. `fingerprint` is the model's, `about` is further information."""
         return {
             "split": self.split,
             "rows": self.source.size,
@@ -119,7 +118,7 @@ class Job:
             "batch_size": self.batch_size,
             "preprocess": self.preprocess,
             "columns": [str(column) for column in self.columns],
-            "weights": weights,
+            **fingerprint,
             "class_names": list(self.source.class_names),
             "names": digest(self.source),
             **about,
@@ -160,6 +159,14 @@ class Job:
             ("split", "row", "name"), np.ones(len(rows), bool)
         )
         self.form.write(self.shards.path(number), self.columns, table, {**present, "error": ~good}, about)
+
+    def broken(self, numbers: Sequence[int]) -> dict[str, str]:
+        """{name: why} of the rows of files that could not be read, from the files."""
+        found = {}
+        for number in numbers:
+            table, present = self.form.read(self.shards.path(number), ("name", "error"))
+            found |= dict(zip(table["name"][present["error"]], table["error"]))
+        return found
 
 
 @contextlib.contextmanager

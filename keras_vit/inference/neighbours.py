@@ -18,8 +18,8 @@ import tensorflow as tf
 from keras_vit.data import evaluation_batches, open_source
 from keras_vit.data.sources.selection import digest, subset
 from keras_vit.inference.answers import Answers
-from keras_vit.inference.job import EXPORT, image_and_label
-from keras_vit.inference.predict import weights_checksum
+from keras_vit.inference.fingerprint import EXPORT, fingerprint_of_model
+from keras_vit.inference.job import image_and_label
 from keras_vit.inference.shards import Shards, read_descriptions
 from keras_vit.inference.tables import FORMATS
 from keras_vit.io.progress import stage
@@ -86,8 +86,11 @@ class Index:
             ValueError: naming the one that they are of.
         """
         self.check_written_by_model()
+        own = fingerprint_of_model(model, ("features",))
         for split, description in self.descriptions.items():
-            if description["weights"] != weights_checksum(model):
+            if any(
+                description.get(key, value) != value for key, value in own.items()
+            ):  # earlier versions wrote the weights alone
                 raise ValueError(
                     f'The features of "{split}" are of another model, {description.get("model", "unknown")}, or of other weights of it: search '
                     "with that one, or write them again into another folder."
@@ -155,7 +158,7 @@ def read_index(folder: str | os.PathLike) -> Index:
         raise FileNotFoundError(
             f'"{folder}" holds no features: write them with keras-vit predict --answers=features --output={folder}.'
         )
-    if len({description["weights"] for description in descriptions}) > 1:
+    if any(len({d[key] for d in descriptions if key in d}) > 1 for key in ("weights", "architecture")):
         raise ValueError(f'"{folder}" holds features of different models. Write those of each into a folder of its own.')
     texts = sorted({description["preprocess"] for description in descriptions})
     if len(texts) > 1:

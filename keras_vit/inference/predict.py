@@ -15,9 +15,9 @@ import numpy as np
 from keras_vit.data import ExampleErrors
 from keras_vit.data.sources.base import Source
 from keras_vit.inference.answers import Answers
+from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import Job, owned_part
 from keras_vit.inference.shards import take_folder
-from keras_vit.io.checksum import checksum
 from keras_vit.io.progress import stage
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 
@@ -37,16 +37,22 @@ class Report:
     broken: dict[str, str]
 
 
-def weights_checksum(model: Any) -> str:
-    """A checksum of a model's weights, by which a job knows its model."""
-    return checksum({f"{i:06d}": np.asarray(variable) for i, variable in enumerate(model.weights)})
-
-
 def _check_part(part):
     """Refuses a part that is not (index, count)."""
     index, count = part
     if not 0 <= index < count:
         raise ValueError(f"part=({index}, {count}): expected an index from 0 to {count - 1}.")
+
+
+def _errors(job, there, limit):
+    """(ExampleErrors that goes on from the files that are there, {name: why} of these). Without a limit they are not read."""
+    if limit is None:
+        return ExampleErrors(job.source.size), {}
+    errors, before = ExampleErrors(limit), job.broken(there)
+    errors.names.update(before)
+    if len(before) > limit:
+        errors.stop(f"{len(before)} images of the files that are there could not be read, more than {limit}.")
+    return errors, before
 
 
 def _answered(answers, job, rows, errors, work) -> Iterator[tuple]:
@@ -98,7 +104,7 @@ def predict(
         rows_per_file: rounded up to whole batches.
         format: "parquet" or "tfrecord".
         part: (index, count): of several processes or machines that share the work, this one writes the files index, index + count, ...
-        broken_limit: how many images may be unreadable; None for any number.
+        broken_limit: how many images of this part may be unreadable, those of the files that are there included; None for any number.
         about: what else should be written down, for JSON.
 
     Raises:
@@ -112,11 +118,11 @@ def predict(
     folder = os.path.expanduser(os.fspath(folder))
     job = Job.plan(source, folder, split, text, batch_size, rows_per_file, format, answers.columns)
     job.check_images(tuple(answers.model.input.shape[1:]))
-    description, shards = job.description(weights_checksum(model), about), job.shards
-    errors = ExampleErrors(source.size if broken_limit is None else broken_limit)
+    description, shards = job.description(fingerprint_of_model(model, kinds), about), job.shards
     with owned_part(shards, part):
         take_folder(shards, description, free=tuple(about))
-        missing, own = shards.missing(part), len(range(part[0], shards.count, part[1]))
+        missing, own = shards.missing(part), range(part[0], shards.count, part[1])
+        errors, before = _errors(job, sorted({*own} - {*missing}), broken_limit)
         rows = np.concatenate([np.arange(0), *(np.array(shards.range(i)) for i in missing)])
         written = json.dumps(description, ensure_ascii=False)
         with errors.raised(), stage(f"Predicting {source.name}", len(rows), "images") as work:
@@ -125,4 +131,5 @@ def predict(
                 batches = [next(stream) for _ in range(-(-len(shards.range(i)) // batch_size))]
                 labels, good, given = _joined(batches)
                 job.write(i, labels, good, given, errors.names, written)
-    return Report(len(rows), (len(missing), own - len(missing), shards.count), dict(errors.names))
+    broken = {name: why for name, why in errors.names.items() if name not in before}
+    return Report(len(rows), (len(missing), len(own) - len(missing), shards.count), broken)

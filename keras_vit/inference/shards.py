@@ -14,8 +14,10 @@ from typing import Any
 from etils import epath
 
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import paths_in
 
 _KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "weights", "names")  # that every description has
+_LATER = ("architecture", "model_class_names", "activation")  # that descriptions of earlier versions lack
 
 
 def file_stem(split: str) -> str:
@@ -57,7 +59,7 @@ class Shards:
     def missing(self, part: tuple[int, int] = (0, 1)) -> list[int]:
         """The numbers of the files that are not there, of those that belong to part (index, count): index, index + count, ..."""
         index, count = part
-        there = {path.name for path in epath.Path(self.folder).glob(f"*{self.ending}")}
+        there = {path.name for path in paths_in(self.folder, end=self.ending)}
         return [i for i in range(index, self.count, count) if os.path.basename(self.path(i)) not in there]
 
 
@@ -85,13 +87,20 @@ def read_descriptions(folder: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: for a file that is none.
     """
-    return [_read_description(path) for path in sorted(epath.Path(folder).glob("_*.json"))]
+    return [_read_description(path) for path in paths_in(folder, "_", ".json")]
 
 
 _CHECKSUMS = {
     "weights": ("other weights", "model"),
+    "architecture": ("another architecture", "model"),
     "names": ("other images", "data"),
 }  # {key: (what differs, the key that names it)}
+
+
+def _short(value):
+    """A value as text, of which a long list of names shows its beginning."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _difference(key, before, given):
@@ -99,7 +108,7 @@ def _difference(key, before, given):
     if key in _CHECKSUMS:
         what, name = _CHECKSUMS[key]
         return f"{what}, of {before.get(name, 'unknown')}, now of {given.get(name, 'unknown')}"
-    return f"{key} {before.get(key)!r}, now {given.get(key)!r}"
+    return f"{key} {_short(before.get(key))}, now {_short(given.get(key))}"
 
 
 def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str, ...] = ()) -> None:
@@ -118,12 +127,19 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     given = json.loads(json.dumps(description))
     if path.exists():
         before = _read_description(path)
-        differs = [key for key in sorted({*before, *given} - set(free)) if before.get(key) != given.get(key)]
+        unknown = [key for key in _LATER if key in given and key not in before]
+        compared = sorted({*before, *given} - {*free, *unknown})
+        differs = [key for key in compared if before.get(key) != given.get(key)]
         if differs:
             words = "; ".join(_difference(key, before, given) for key in differs)
             raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {mend}')
+        if unknown and shards.missing():
+            raise ValueError(
+                f'"{shards.folder}" was begun by an earlier version of keras_vit, which did not write down the {", ".join(unknown)} of its model: '
+                f"rows of another model may be added to it by mistake. {mend}"
+            )
         return
-    stray = [file.name for file in epath.Path(shards.folder).glob(f"{file_stem(shards.split)}-*{shards.ending}")]
+    stray = [file.name for file in paths_in(shards.folder, f"{file_stem(shards.split)}-", shards.ending)]
     if stray:
         raise ValueError(f'"{shards.folder}" has {min(stray)}, and no {path.name} that says what it is. {mend}')
     write_bytes(path, json.dumps(given, indent=1, ensure_ascii=False).encode())

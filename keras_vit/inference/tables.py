@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import tensorflow as tf
 
-from keras_vit.io.atomic import write_bytes
+from keras_vit.io.atomic import replacing, write_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +84,20 @@ def _feature(column, value):
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode(errors="replace") for text in values]))
 
 
-def _write_tfrecord(path, columns, table, present, about):
-    partial = f"{path}.partial"
-    with tf.io.TFRecordWriter(partial) as writer:
+def _write_examples(path, columns, table, present):
+    with tf.io.TFRecordWriter(path) as writer:
         for i in range(len(present[columns[0].name])):
             named = {c.name: _feature(c, table[c.name][i]) for c in columns if present[c.name][i]}
             writer.write(tf.train.Example(features=tf.train.Features(feature=named)).SerializeToString())
-    tf.io.gfile.rename(partial, path, overwrite=True)
+
+
+def _write_tfrecord(path, columns, table, present, about):
+    if "://" in path:
+        _write_examples(f"{path}.partial", columns, table, present)
+        tf.io.gfile.rename(f"{path}.partial", path, overwrite=True)
+    else:
+        with replacing(path) as temporary:
+            _write_examples(temporary, columns, table, present)
 
 
 def _read_tfrecord(path, names):

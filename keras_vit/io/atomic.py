@@ -52,15 +52,11 @@ def _exchange(first, second):
 
 
 def _replace_folder(path, new, old):
-    """Puts the folder `new` at `path`; what was there is moved to `old` or `new`."""
+    """Puts the folder `new` at `path`; what was there is moved to `old` or `new`. Stopped between, it leaves `old` alone."""
     if _exchange(new, path):
         return
     os.rename(path, old)  # a folder cannot be renamed over another
-    try:
-        os.rename(new, path)
-    except OSError:
-        os.rename(old, path)
-        raise
+    os.rename(new, path)
 
 
 def _lives(pid):
@@ -146,6 +142,8 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
                 os.replace(temporary, path)
             _sync(folder)
         finally:
+            if os.path.lexists(old) and not os.path.lexists(path):  # an error or Ctrl-C came between the two
+                os.rename(old, path)
             for leftover in (temporary, old):
                 if os.path.lexists(leftover):
                     _remove(leftover)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from etils import epath
+
 _OPTIONS = re.compile(r"\?(?P<options>\w+=[^?]*)$")  # a "?" that no key=value follows is a wildcard
 THREADS = 32  # at once: a bucket answers slowly, but answers many requests
 
@@ -54,6 +56,17 @@ def locate(path: str, data_dir: str | os.PathLike | None = None) -> str:
         return path
     path = os.path.expanduser(path)
     return path if data_dir is None else os.path.join(os.path.expanduser(str(data_dir)), path)
+
+
+def paths_in(folder: str | os.PathLike, start: str = "", end: str = "") -> list[epath.Path]:
+    """What a folder holds whose names begin and end so, sorted; [] if there is no such folder.
+
+    epath's own `glob` takes the folder's name as a pattern, too, and finds nothing in "train[:90%]".
+    """
+    folder = epath.Path(folder)
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.startswith(start) and path.name.endswith(end))
 
 
 def read_text(path: str | os.PathLike) -> str:

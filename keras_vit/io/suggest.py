@@ -56,15 +56,18 @@ def _plain(name):
     return str(name).lower().replace("_", "").replace("-", "")
 
 
+_LONGEST = 1000  # characters
 _INSTEAD = {_plain(theirs): sentence for theirs, sentence in _SENTENCES.items()}
 _OURS = {_plain(theirs): ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
-    """The valid names nearest to a mistyped one, best first; [] if none is near.
+    """The valid names nearest to a mistyped one, best first; [] if none is near, or it is far longer than a name.
 
     What other libraries call an argument of ours comes before what is spelled alike: "num_classes" is "classes".
     """
+    if len(str(name)) > _LONGEST:  # comparing would take seconds for megabytes, which a service may be sent
+        return []
     valid = list(valid)
     meant = [ours for ours in _OURS.get(_plain(name), ()) if ours in valid]
     meant += [ours for ours in valid if _plain(ours) == _plain(name)]

@@ -42,7 +42,8 @@ class StdConv2D(keras.layers.Layer):
 
     def build(self, input_shape):
         shape = (self.kernel_size, self.kernel_size, input_shape[-1], self.filters)
-        self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", name="kernel")
+        # Not rounded to 16 bits: mean and variance are those of the variable.
+        self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", autocast=False, name="kernel")
 
     def standardized(self) -> Any:
         """The standardised kernel, (kernel_size, kernel_size, c, filters), in the variable dtype."""

@@ -45,7 +45,7 @@ class Classifier(ModelOfArguments):
         check_count(class_names, classes)
         preprocessing = preprocessing_or_none(preprocessing)
         super().__init__(image, outputs, name=name)
-        describe_input(image, spec, preprocessing)
+        describe_input(image, spec, preprocessing, policy)
         self.dtype_policy = policy
         self.spec = spec
         self.classes = classes

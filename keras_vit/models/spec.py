@@ -49,7 +49,6 @@ ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing"
 _SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width", "palette")
 _FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
 _NUMBERS = ("layer_scale", "head_bias")
-_NOT_NEGATIVE = ("position_std", "epsilon")
 _CHOICES = ("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form", "conv_form")
 _RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 _OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale", "palette")
@@ -172,8 +171,10 @@ class ViTSpec:
                 value = getattr(self, name)
                 if value is not None or name not in _OPTIONAL:
                     self._replace(name, kind(value, name))
-        for name in _NOT_NEGATIVE:
-            self._replace(name, number(getattr(self, name), name, least=0))
+        self._replace("position_std", number(self.position_std, "position_std", least=0))
+        self._replace("epsilon", number(self.epsilon, "epsilon"))
+        if not 0 < self.epsilon < 1:
+            raise ValueError(f"epsilon must be above 0 and below 1, got {self.epsilon!r}.")
         self._replace("registers", integer(self.registers, "registers", least=0))
         self._replace("mean", per_channel(self.mean, "mean"))
         self._replace("std", per_channel(self.std, "std"))

@@ -16,8 +16,8 @@ class StochasticWeightAveraging(OptimizerWrapper):
     The inner optimizer trains as it would alone. The averages are stored where `use_ema` stores its own:
     training.EvaluateAverage evaluates with them in fit, and training.swap_averages puts them into the model. Before `start`, they
     equal the weights. How many weights have been averaged follows from the step count, so a resumed run continues exactly. The
-    paper averages under a high learning rate, constant or cyclical. Its extra pass over the data for batch normalisation is not
-    needed: these models have none.
+    paper averages under a high learning rate, constant or cyclical. Its extra pass over the data for batch normalisation is left out:
+    a model with `conv_stem`, which alone has any, keeps the running statistics of the trained weights.
 
     Args:
         inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.

@@ -113,8 +113,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         self.assign_sub(variable, lr * step)
 
     def decay_now(self, dtype: str) -> Any:
-        """The weight decay of the present step."""
-        decay = self.decay(self.iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
+        """The weight decay of the present step: while gradients are accumulated, every batch is one, as for the learning rate."""
+        decay = self.decay(self._iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
         return ops.cast(decay, dtype)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):

@@ -27,12 +27,19 @@ def averaging(optimizer: keras.optimizers.Optimizer | None) -> keras.optimizers.
     return optimizer
 
 
-def step_of(optimizer: keras.optimizers.Optimizer, values):
-    """The number of steps taken, from an optimizer's state: `values` of its variables.
+def batch_counter(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """The variable that counts the batches that an optimizer has taken.
 
-    It is not simply the first one: a LossScaleOptimizer has a counter of its own that never moves.
+    It is not simply the first one: a LossScaleOptimizer has a counter of its own that never moves. Nor is it `iterations`, which under
+    gradient_accumulation_steps counts updates, and is no variable.
     """
-    return next(value for variable, value in zip(optimizer.variables, values) if variable is optimizer.iterations)
+    return innermost(optimizer)._iterations
+
+
+def batches_taken(optimizer: keras.optimizers.Optimizer, values):
+    """The value of `batch_counter` in an optimizer's state: `values` of its variables."""
+    counter = batch_counter(optimizer)
+    return next(value for variable, value in zip(optimizer.variables, values) if variable is counter)
 
 
 def _checked(inner, name):

@@ -13,7 +13,7 @@ from etils import epath
 
 from keras_vit.data import ExampleErrors
 from keras_vit.io.atomic import write_bytes
-from keras_vit.io.paths import os_errors
+from keras_vit.io.paths import os_errors, paths_in
 from keras_vit.runs.saving.rundir import RunDirectory
 
 _FILE = re.compile(r"broken_examples(?:_(\d+))?\.txt")
@@ -21,7 +21,7 @@ _FILE = re.compile(r"broken_examples(?:_(\d+))?\.txt")
 
 def _files(rundir):
     """{worker: path} of the files that there are."""
-    matches = ((_FILE.fullmatch(path.name), path) for path in epath.Path(rundir.path).glob("broken_examples*.txt"))
+    matches = ((_FILE.fullmatch(path.name), path) for path in paths_in(rundir.path, "broken_examples", ".txt"))
     return {int(match[1] or 0): path for match, path in sorted(matches, key=lambda found: found[1].name) if match}
 
 

@@ -1,5 +1,6 @@
 """Checking a config, resolving it to durations in steps, and checking that a run resumes with the config that it was started with."""
 
+import itertools
 import json
 import math
 import numbers
@@ -17,7 +18,8 @@ from keras_vit.runs.optimizer import check_options, unread
 from keras_vit.training.mixing import check_pairs
 from keras_vit.version import __version__
 
-# Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights.
+# Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights, as micro_batches
+# without batch normalisation.
 MAY_CHANGE = frozenset(
     "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture sweep_final expected "
     "data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
@@ -31,7 +33,9 @@ _MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
 # The spec of the model in what a run writes, or of the part that learns, where a model is made of others.
 _SPEC = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?variant\.")
 # What a run adds to the config that it writes.
-_ADDED = frozenset(("model_spec", "versions", "strategy", "layout"))
+_ADDED = frozenset(("model_spec", "versions", "strategy", "layout", "training_examples"))
+# The names of a model's classes, or of those of the part that learns.
+_CLASS_NAMES = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?class_names")
 
 
 def flat(tree, path=""):
@@ -56,6 +60,21 @@ def _named(key, function, *arguments):
         return function(*arguments)
     except ValueError as error:
         raise ValueError(f"--config.{key}: {error}") from None
+
+
+def _check_durations(config):
+    """Refuses durations that are none, and those of nothing where something is to happen."""
+    repeated = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
+    for name, options in config.evals.items():
+        repeated[f"evals.{name}.every"] = options.get("every") if hasattr(options, "items") else None
+    for key, duration in repeated.items():
+        if duration is not None and _named(key, is_nothing, duration):
+            what = "The run has no steps: " if key == "total" else ""
+            raise ValueError(f'{what}--config.{key}="{duration}". Give at least one step.')
+    schedule, swa = config.schedule, config.optimizer.swa
+    others = {"schedule.warmup": schedule.warmup, "schedule.cooldown": schedule.cooldown, "optimizer.swa": swa or 0}
+    for key, duration in others.items():
+        _named(key, is_nothing, duration)
 
 
 def check_config(config, replicas=1):
@@ -92,10 +111,7 @@ def check_config(config, replicas=1):
     for key in ("mixup", "cutmix"):
         if config[key]:
             _named(key, check_pairs, *mixed)
-    for key in ("total", "evaluate", "checkpoint"):
-        if _named(key, is_nothing, config[key]):
-            what = "The run has no steps: " if key == "total" else ""
-            raise ValueError(f'{what}--config.{key}="{config[key]}". Give at least one step.')
+    _check_durations(config)
     if is_packaged_task(config.task):
         _check_model_keys(config)
 
@@ -170,6 +186,12 @@ def odd_sizes(config, resolved, examples):
         yield f'--config.evaluate="{config.evaluate}" is longer than the run of {total:,} steps: it is evaluated at its end only.'
     if batch_size > examples:
         yield f"--config.batch_size={batch_size} is more than the {examples:,} training examples: every batch repeats some of them."
+    ema = config.optimizer.ema
+    if ema and ema**total > 0.5:
+        yield (
+            f"--config.optimizer.ema={ema} is slow for {total:,} steps: the averaged weights, which are evaluated and saved, are still {ema**total:.0%} "
+            f"those of the first step. Choose a smaller one, such as {max(0.5, 1 - 5 / total):.4g}."
+        )
 
 
 def _whole_evaluations(steps, evaluate):
@@ -199,12 +221,25 @@ def _changes(before, now):
     return {_SPEC.sub("model.", key): (before[key], now[key]) for key in keys if not same[key]}
 
 
-def check_same_run(rundir, resolved):
-    """Refuses to resume a run that was started with another config; its length and schedule may change.
+def _data_changes(before, now):
+    """Sentences about data that are others than those that a run began with, both configs flat. Version 0.3 did not write the examples."""
+    for key in filter(_CLASS_NAMES.fullmatch, now):
+        names = itertools.zip_longest(before.get(key) or (), now[key] or ())
+        other = next(((i, a, b) for i, (a, b) in enumerate(names) if a != b), None)
+        if before.get(key) and now[key] and other:
+            yield "class {} was {!r}, is {!r}".format(*other)
+    examples = [content.get("training_examples") for content in (before, now)]
+    if None not in examples and examples[0] != examples[1]:
+        yield "there were {:,} training examples, and are {:,}".format(*examples)
+
+
+def check_same_run(rundir, resolved, batch_statistics=False):
+    """Refuses to resume a run that was started with another config or on other data; its length and schedule may change.
 
     Args:
         rundir: the RunDirectory.
         resolved: the config as the run would write it.
+        batch_statistics: whether the model has batch normalisation that learns, whose statistics are those of each of the micro_batches.
 
     Raises:
         ValueError: naming what changed, or for a config.json that is broken or has options that this version does not know.
@@ -215,8 +250,18 @@ def check_same_run(rundir, resolved):
     content = read_json(path, "Restore it from a backup, or remove it to resume without comparing the configs.")
     before, now = flat(content), flat(json.loads(json.dumps(resolved, default=str)))
     changed = [f"{key} was {b!r}, is {n!r}" for key, (b, n) in _changes(before, now).items()]
+    parts = [content.get("micro_batches") for content in (before, now)]
+    if batch_statistics and None not in parts and parts[0] != parts[1]:
+        changed.append(
+            "micro_batches was {!r}, is {!r}, and the model's batch normalisation sees one of them at a time".format(*parts)
+        )
     if changed:
         raise ValueError(f"{rundir.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
+    other = list(_data_changes(before, now))
+    if other:
+        raise ValueError(
+            f"{rundir.path} holds a run on other data: {'; '.join(other)}. Give it the data that it began with, or use a new --workdir."
+        )
     theirs = content.get("versions", {}).get("keras_vit", "0")
     covered = MAY_CHANGE | _ADDED | {"model"}
     unknown = [k for k in before if k not in now and not {k, k.split(".")[0]} & covered and not _same(before[k], None)]

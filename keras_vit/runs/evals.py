@@ -9,6 +9,7 @@ import functools
 from absl import logging
 
 from keras_vit.evaluation import Setting, make_evaluator
+from keras_vit.io.json_file import read_json
 from keras_vit.io.progress import stage
 from keras_vit.runs.loop.periodic import Periodic
 from keras_vit.runs.pictures import write_charts, write_pixels
@@ -44,8 +45,8 @@ def evaluators(evals):
     return result
 
 
-def callbacks(resolved, model, rundir, data_dir, start, **setting):
-    """A Periodic for each evaluator of a resolved config. Their data is opened here, so that mistakes are reported before training.
+def periodics(resolved, model, rundir, data_dir, start, **setting):
+    """{name: a Periodic} of each evaluator of a resolved config. Their data is opened here, so that mistakes are reported before training.
 
     Args:
         resolved: the config.
@@ -59,12 +60,36 @@ def callbacks(resolved, model, rundir, data_dir, start, **setting):
         ValueError: if an evaluator refuses its options or data.
     """
     setting = Setting(model=model, strategy=rundir.strategy, batch_size=resolved["batch_size"], data_dir=data_dir, **setting)
-    result = []
+    result = {}
     for name, evaluator in evaluators(resolved["evals"]).items():
         try:
             prepared = evaluator.prepare(setting)
         except ValueError as error:
             raise ValueError(f"config.evals.{name}: {error} (Without this evaluator: --config.evals.{name}=None.)") from error
         measure = functools.partial(_evaluate, prepared, name, rundir)
-        result.append(Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start))
+        result[name] = Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start)
     return result
+
+
+def _measured_at(rundir, name, step):
+    """Whether an evaluator has left its measures of that step."""
+    try:
+        return read_json(rundir.path / f"{name}.json").get("step") == step
+    except (OSError, ValueError):  # there is none, or it is broken
+        return False
+
+
+def measure_added(periodics, model, rundir, step):
+    """At the end of a run that had nothing left to train: the evaluators that have not measured there, having been added since.
+
+    Args:
+        periodics: what `periodics` returned.
+        model: the trained model.
+        rundir: the RunDirectory.
+        step: the run's last one.
+    """
+    for name, periodic in periodics.items():
+        if rundir.strategy.any(not _measured_at(rundir, name, step)):
+            periodic.set_model(model)
+            periodic.step = step
+            rundir.add_measures(step, periodic.measures())

@@ -161,10 +161,16 @@ def parse_grid(text, config):
     """The Grid that `text` describes, with values of the types that the config has.
 
     Raises:
-        ValueError: for text that is not a grid, a key that the config does not have, a value of another type, points with the same name, or
-            a point that no run would take.
+        ValueError: for text that is not a grid, a key that the config does not have or that a part names twice, a value of another type, points
+            with the same name, or a point that no run would take.
     """
     parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
+    for keys in ([key for key, _ in lines] for lines in parts):
+        again = [key for i, key in enumerate(keys) if key in keys[:i]]
+        if again:
+            raise ValueError(
+                f'The sweep "{text}" has {again[0]} twice in a part. Give all of its values at once, "{again[0]}=A,B", or put a bar between two parts.'
+            )
     grid = Grid(tuple(dict(lines) for lines in parts if lines))
     names = [grid.name(point) for point in grid.points()]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -22,11 +22,16 @@ def unread(name, lookahead):
 
 
 def check_options(options):
-    """Refuses options of config.optimizer that have a value and no effect.
+    """Refuses options of config.optimizer that have a value and no effect, and averages of nothing that was trained.
 
     Raises:
         ValueError: naming them and their defaults.
     """
+    if options.ema is not None and not 0 <= options.ema < 1:
+        raise ValueError(
+            f"--config.optimizer.ema={options.ema}: expected a number from 0 to below 1, such as 0.9999, the share that the averaged weights keep in a step; "
+            "or None for no averages."
+        )
     ignored = [key for key in sorted(unread(options.name, options.lookahead)) if options.get(key, _OPTIONS[key]) != _OPTIONS[key]]
     if ignored:
         what = f"{options.name} without lookahead" if "lookahead_rate" in ignored else options.name

@@ -16,6 +16,7 @@ from keras_vit.data import evaluation_batches
 from keras_vit.evaluation import EVALUATORS, Evaluator
 from keras_vit.inspection import report
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.paths import paths_in
 from keras_vit.runs.config import flat
 from keras_vit.version import __version__
 
@@ -90,7 +91,7 @@ def _configuration(task):
 def _pictures_of(folder, name):
     """{picture: {step: PNG bytes}} of what the evaluator `name` has left in the folder of pictures."""
     found: dict[str, dict[int, bytes]] = {}
-    for path in sorted((folder / "pictures").glob(f"{name}_*.png")):
+    for path in paths_in(folder / "pictures", f"{name}_", ".png"):
         title, _, step = path.name.removesuffix(".png").removeprefix(f"{name}_").rpartition("_")
         if step.isdigit():
             found.setdefault(title, {})[int(step)] = path.read_bytes()

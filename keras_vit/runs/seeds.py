@@ -1,7 +1,7 @@
 """Several runs in one process: a run that has finished is not repeated, and a config is run with several seeds.
 
 `run` is always a function (config, workdir) -> measures. A finished run leaves finished.json with its config and measures, and is not
-repeated as long as the config is the same. Keras' state is cleared between runs, so that memory does not grow.
+repeated as long as the config is the same. A run that goes on from there removes it as it begins. Keras' state is cleared between runs, so that memory does not grow.
 """
 
 import json
@@ -23,7 +23,7 @@ from keras_vit.io.json_file import read_json
 from keras_vit.io.json_text import json_text
 from keras_vit.io.paths import locate
 from keras_vit.runs.pictures import write_picture
-from keras_vit.runs.saving.rundir import RunDirectory
+from keras_vit.runs.saving.rundir import FINISHED, RunDirectory
 from keras_vit.tasks import Score
 
 _EXACT = ("examples", "training_examples", "steps", "forward_flops", "training_flops")  # what seeds do not change
@@ -52,7 +52,7 @@ def _finished(path):
 
 def run_once(config, workdir, run, strategy):
     """The measures of `run`; if the same config has already finished in `workdir`, those that it left there."""
-    path = epath.Path(workdir) / "finished.json"
+    path = epath.Path(workdir) / FINISHED
     now = json.loads(config.to_json_best_effort())
     before = _finished(path)
     # All processes take the same branch, even if they see different files.

@@ -41,7 +41,7 @@ def _warn_of_no_held_out(configs):
 
 def table(grid, rows, best, split, score):
     """The sweep as a Markdown table; the best point is marked."""
-    keys, cost = grid.keys, costs_differ([row for row in rows if score.name in row])
+    keys, cost = grid.keys, costs_differ([row for row in rows if score.is_in(row)])
     unit = f", {score.unit}" if score.unit else ""
     extra = [] if score.name == "loss" else ["loss"]
     head = [*keys, *(["forward MFLOP"] if cost else []), f"{score.title} on {split}{unit}", *extra, ""]
@@ -53,7 +53,7 @@ def table(grid, rows, best, split, score):
         cells.append(score.text(row))
         if extra:
             cells.append(f"{row['loss']:.4f}" if row.get("loss") is not None else "-")
-        note = "best" if i == best else row.get("diverged", "")
+        note = "best" if i == best else row.get("diverged", "" if score.is_in(row) else "no finite score")
         lines.append(f"| {' | '.join(cells)} | {note} |")
     return "\n".join(lines)
 
@@ -73,9 +73,11 @@ def _run_points(configs, grid, folder, run_point, score):
         except FloatingPointError as error:
             logging.warning("%s diverged: %s", grid.name(point), error)
             rows.append({"point": point, "diverged": "diverged"})
-    good = [i for i, row in enumerate(rows) if score.name in row]
+    good = [i for i, row in enumerate(rows) if score.is_in(row)]
     if not good:
-        raise ValueError(f"All {len(rows)} points of the sweep diverged. Sweep over lower learning rates.")
+        raise ValueError(
+            f"All {len(rows)} points of the sweep diverged, or have no finite {score.title}. Sweep over lower learning rates."
+        )
     return rows, max(good, key=lambda i: score.rank(rows[i]))
 
 

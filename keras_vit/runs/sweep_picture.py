@@ -61,7 +61,7 @@ def _over(grid, rows, score, x, lines):
     series: dict = {}
     for part, row in zip(_parts_of_points(grid), rows):
         value = row.get(x, row["point"].get(x))
-        if score.name in row and value is not None:
+        if score.is_in(row) and value is not None:
             name = lines[part] if lines else ", ".join(map(grid.short, row["point"]))
             series.setdefault(name, []).append((value / unit, score.scaled(row[score.name])))
     drawn = {name: tuple(zip(*sorted(points))) for name, points in series.items()}
@@ -79,7 +79,7 @@ def picture(grid: Any, rows: Sequence[dict], score: Any, x: str | None = None, l
             alone, and for bars otherwise.
         lines: the names of the grid's parts; None for the keys that they change.
     """
-    good = [row for row in rows if score.name in row]
+    good = [row for row in rows if score.is_in(row)]
     numeric = all(_is_number(value) for part in grid.parts for given in part.values() for value in given)
     if x is not None:
         return _over(grid, rows, score, x, lines)

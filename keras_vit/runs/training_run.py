@@ -78,7 +78,8 @@ def compile_model(model, task, source, resolved, optimizer):
         optimizer,
         task.loss(source),
         weighted_metrics=task.metrics(model),
-        jit_compile=resolved["jit_compile"],
+        jit_compile=resolved["jit_compile"]
+        or keras.backend.backend() == "jax",  # where a step that is not compiled runs op by op
         steps_per_execution=resolved["steps_per_execution"],
     )
     model.optimizer.build(model.trainable_variables)
@@ -223,8 +224,13 @@ def _check_room(rundir, model, config, resolved, examples):
     rundir.check_space(model, config.keep)
 
 
-def _describe(rundir, resolved, task, model):
-    """What config.json holds: the resolved config with all of the task's options, the model's spec, versions, and the strategy."""
+def _has_batch_statistics(model):
+    """Whether a layer that trains normalises by the batch: then the parts of a batch are not the whole."""
+    return any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers())
+
+
+def _describe(rundir, resolved, task, model, source):
+    """What config.json holds: the resolved config with all of the task's options, the model's spec, the size of the data, versions, and the strategy."""
     strategy = rundir.strategy
     objective = dataclasses.asdict(task.options)
     versions = {
@@ -235,7 +241,8 @@ def _describe(rundir, resolved, task, model):
     }
     used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
     spec = {name: value for name, value in model.get_config().items() if name != TRAINING}
-    return {**resolved, "objective": objective, "model_spec": spec, "versions": versions, "strategy": used}
+    about = {"objective": objective, "model_spec": spec, "training_examples": source.size, "versions": versions, "strategy": used}
+    return {**resolved, **about}
 
 
 def run(
@@ -278,8 +285,8 @@ def _run(config, task, rundir, data_dir, data_service):
     resolved = resolve(config, source.size)
     with stage(f"Loading {config.init}" if config.init else "Building the model"):
         model = make_model(config, task, source, resolved, strategy)
-    content = _describe(rundir, resolved, task, model)
-    check_same_run(rundir, content)
+    content = _describe(rundir, resolved, task, model, source)
+    check_same_run(rundir, content, _has_batch_statistics(model))
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
@@ -288,7 +295,7 @@ def _run(config, task, rundir, data_dir, data_service):
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, source, strategy)
     _check_room(rundir, model, config, resolved, source.size)
-    rundir.write_json("config.json", content)
+    rundir.begin(content)
     _announce(model, resolved, source, held_out, start)
 
     with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
@@ -296,6 +303,7 @@ def _run(config, task, rundir, data_dir, data_service):
         with strategy.scope():
             measured = task.deliver(model)  # which has the weights of `model`
         own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select, "errors": errors}
+        periodics = evals.periodics(resolved, measured, rundir, data_dir, start, **own_data)
         train(
             model,
             training,
@@ -307,8 +315,10 @@ def _run(config, task, rundir, data_dir, data_service):
             checkpoint_every=resolved["checkpoint"],
             keep=config.keep,
             start=start,
-            callbacks=evals.callbacks(resolved, measured, rundir, data_dir, start, **own_data),
+            callbacks=list(periodics.values()),
         )
+        if start == resolved["total"]:
+            evals.measure_added(periodics, model, rundir, start)
         if averaging(model.optimizer):
             swap_averages(model)
         model, measures = finish(config, task, model, held_out, rundir, errors)

@@ -1,6 +1,7 @@
 """Export for serving and for transfer learning elsewhere: what loads it needs TensorFlow, ONNX Runtime or LiteRT, not this package."""
 
 import os
+import pathlib
 from typing import Any
 
 import keras
@@ -17,6 +18,15 @@ _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", 
 _OURS = {"README.md", "metadata.json"}  # beside those
 
 
+def _is_export(path):
+    """Whether a folder holds nothing else than an export: metadata.json says so, or in version 0.3, which had none, the name of a signature."""
+    there = set(os.listdir(path))
+    if "saved_model.pb" not in there or there - _PARTS - _OURS:
+        return False
+    file, mark = ("metadata.json", b'"keras_vit"') if "metadata.json" in there else ("saved_model.pb", b"features_training")
+    return mark in pathlib.Path(path, file).read_bytes()
+
+
 def _check_place(path):
     """Refuses a path where an export would replace something else than an export, or where none can be written."""
     if "://" in str(path):
@@ -24,10 +34,10 @@ def _check_place(path):
     if os.path.isfile(path):
         raise ValueError(f'"{path}" is a file; an export is a folder. Give a new folder.')
     there = set(os.listdir(path)) if os.path.isdir(path) else set()
-    others = sorted(there - _PARTS - (_OURS if "saved_model.pb" in there else set()))
-    if others:
+    if there and not _is_export(path):
+        others = sorted(there - _PARTS - _OURS) or sorted(there)
         raise ValueError(
-            f'"{path}" holds other files than an export, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
+            f'"{path}" holds other files than an export of keras_vit, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
             "Give a new or an empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(path)))

@@ -16,6 +16,9 @@ from keras_vit.version import __version__
 
 _SHARES = ("top1", "top5", "mean_recall", "ece")  # measures that are shown as percentages
 _BAR = r"\|"  # within a table
+# Around the section of the card that people write themselves; a browser does not show them.
+OWN_WORDS = "<!-- Your own words: what stands between this line and the next one like it is kept when the model is shared again; all else is written anew. -->"
+OWN_WORDS_END = "<!-- The end of your own words. -->"
 _MOST_CLASSES = 1000  # that the card lists; the files hold all of them
 
 
@@ -178,9 +181,29 @@ def _training(facts):
     return ["## Training", "", *_table(("training", "value"), texts)] if texts else []
 
 
-def card(facts: Facts) -> str:
-    """The text of README.md, with its front matter."""
+def own_words(text: str, where: str) -> str | None:
+    """What people have written into a card's section for it; None for a text without such a section.
+
+    Args:
+        text: of README.md.
+        where: what it is called in messages.
+
+    Raises:
+        ValueError: if only one of the two lines around the section is left.
+    """
+    start, end = "<!-- Your own words", "<!-- The end of your own words"
+    section = re.search(rf"{start}\b[^\n]*?-->(.*?){end}\b", text, re.DOTALL)
+    if section is None and (start in text or end in text):
+        raise ValueError(
+            f"{where} has only one of the two lines around your own words. Write the other one, too: {OWN_WORDS} {OWN_WORDS_END}"
+        )
+    return None if section is None else section[1].replace("\r\n", "\n").strip()
+
+
+def card(facts: Facts, words: str | None = None) -> str:
+    """The text of README.md, with its front matter and `words`, Markdown of people's own."""
     lines = [f"# {_plain(facts.name)}", "", *_summary(facts), *_sizes(facts), *_results(facts), *_use(facts)]
     lines += [*_images(facts), *_classes(facts), *_training(facts)]
+    lines += [OWN_WORDS, "", *([words, ""] if words else []), OWN_WORDS_END, ""]
     lines += [f"Made by keras\\_vit {__version__}.", ""]
     return "\n".join([front_matter(facts), *lines])

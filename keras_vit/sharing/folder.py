@@ -13,7 +13,7 @@ from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.json_file import read_json
 from keras_vit.models import Classifier
 from keras_vit.models.model_and_path import check_model_and_path
-from keras_vit.sharing.card import card
+from keras_vit.sharing.card import card, own_words
 from keras_vit.sharing.facts import gather
 from keras_vit.sharing.licences import checked
 from keras_vit.sharing.pictures import pictures
@@ -48,6 +48,12 @@ def check_model(model: keras.Model, run: Run | None = None, untrained: bool = Fa
         )
 
 
+def _words_in(folder):
+    """What people have written into the card of a folder; None without a card of ours."""
+    path = pathlib.Path(folder, CARD)
+    return own_words(path.read_text("utf-8", "replace"), f'"{path}"') if path.exists() else None
+
+
 def check_output(folder: str | os.PathLike) -> None:
     """Refuses a folder with other files than those of an earlier call, which would be lost.
 
@@ -56,7 +62,10 @@ def check_output(folder: str | os.PathLike) -> None:
     """
     if os.path.isfile(folder):
         raise ValueError(f'"{folder}" is a file; what is shared is a folder. Give a new folder.')
-    others = sorted(set(os.listdir(folder)) - set(OURS)) if os.path.isdir(folder) else []
+    there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+    others = sorted(there - set(OURS))
+    if there and not others and (MODEL not in there or _words_in(folder) is None):
+        others = sorted(there)  # a model of another library has files of these names, too
     if others:
         raise ValueError(
             f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Give a new or an empty folder.'
@@ -108,7 +117,7 @@ def _check_private(folder, run):
             )
 
 
-def _write(model, folder, address, licence, run, images):
+def _write(model, folder, address, licence, run, images, words):
     """Writes all files into a new folder."""
     other = _write_for_others(model, folder)
     save_model(model, os.path.join(folder, MODEL))
@@ -122,7 +131,7 @@ def _write(model, folder, address, licence, run, images):
     for name, (_, data) in drawn.items():
         pathlib.Path(folder, PICTURES, name).write_bytes(data)
     shown = {f"{PICTURES}/{name}": what for name, (what, _) in drawn.items()}
-    text = card(gather(model, address, licence, run, other, shown))
+    text = card(gather(model, address, licence, run, other, shown), words)
     pathlib.Path(folder, CARD).write_text(text, "utf-8")
     _check_private(folder, run)
 
@@ -135,6 +144,7 @@ def write_folder(
     run: str | os.PathLike | None = None,
     images: bool = False,
     untrained: bool = False,
+    words: str | None = None,
 ) -> None:
     """Writes what `share` uploads into a folder, all or nothing, and uploads nothing: to look at the card first.
 
@@ -142,6 +152,7 @@ def write_folder(
         model: a model of this package that takes images.
         folder: a new or empty local folder, or that of an earlier call.
         address, license, run, images, untrained: as in `share`.
+        words: Markdown for the card's section of your own words; None for what stands there in the folder's card.
 
     Raises:
         ValueError, OSError: as `share` does before it uploads, or if the folder holds other files.
@@ -150,5 +161,6 @@ def write_folder(
     licence, found = checked(license), None if run is None else read_run(run)
     check_model(model, found, untrained)
     check_output(folder)
+    words = _words_in(folder) if words is None else words
     with replacing(folder) as temporary:
-        _write(model, temporary, address, licence, found, images)
+        _write(model, temporary, address, licence, found, images, words)

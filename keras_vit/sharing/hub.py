@@ -8,7 +8,7 @@ from typing import Any
 from absl import logging
 
 from keras_vit.checkpoints.fetch.hub import split
-from keras_vit.sharing.folder import OURS
+from keras_vit.sharing.folder import CARD, OURS
 from keras_vit.version import __version__
 
 _TOKENS = "https://huggingface.co/settings/tokens"
@@ -129,6 +129,19 @@ class HubRepository:
             raise PermissionError(
                 f'"{self.address}": the token on this machine only reads. Make one that may write at {_TOKENS}.'
             )
+
+    def card(self) -> str | None:
+        """The text of the repository's README.md, at the commit that `check` saw; None without one.
+
+        Raises:
+            ConnectionError: if it cannot be downloaded.
+        """
+        if CARD not in self._files:
+            return None
+        api = self._api()
+        with _explained(self.address):
+            path = api.hf_hub_download(self.name, CARD, revision=self._parent)
+            return pathlib.Path(path).read_text("utf-8", "replace")
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
         """Uploads a folder as one commit, which is there whole or not at all; returns the address of its page.

@@ -4,6 +4,7 @@ import re
 
 from keras_vit.inspection import figures
 from keras_vit.inspection.report import curve_points
+from keras_vit.io.paths import paths_in
 from keras_vit.sharing.run import Run
 
 _CURVES = {"loss": ("loss", 1), "accuracy": ("accuracy, %", 100)}  # key of metrics.jsonl -> (label, scale)
@@ -23,7 +24,7 @@ def _drawn(run):
     """The charts that evaluators left beside their JSON files. Those that show images are not among them."""
     found = {}
     for name in run.config.get("evals") or {}:
-        for path in sorted(run.path.glob(f"{name}_*.png")) if not run.caption(name) else ():
+        for path in paths_in(run.path, f"{name}_", ".png") if not run.caption(name) else ():
             title = path.name.removesuffix(".png").removeprefix(f"{name}_").replace("_", " ")
             found[path.name] = f"{name.replace('_', ' ')}: {title}", path.read_bytes()
     return found
@@ -34,7 +35,7 @@ def _of_images(run):
     found = {}
     for name in run.config.get("evals") or {}:
         last = {}
-        for path in sorted((run.path / "pictures").glob(f"{name}_*.png")):
+        for path in paths_in(run.path / "pictures", f"{name}_", ".png"):
             match = re.fullmatch(rf"{re.escape(name)}_(.+)_(\d+)\.png", path.name)
             last |= {match[1]: path} if match else {}
         caption = run.caption(name) or name.replace("_", " ")

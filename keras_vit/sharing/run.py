@@ -10,6 +10,7 @@ from etils import epath
 
 from keras_vit.evaluation import EVALUATORS
 from keras_vit.io.json_file import read_json
+from keras_vit.io.lock import FILE as LOCK
 from keras_vit.runs.config import flat
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.sharing.data_names import OWN, Data, data_of, is_public, model_name, names_a_file
@@ -157,11 +158,32 @@ def _evaluation(path, config):
     return Measured("", measured_on, _measures(content), content)
 
 
+def _check_ended(run):
+    """Refuses a run that trains or was stopped: config.json is that of what it will be, model.keras and the measures of what it was.
+
+    Raises:
+        ValueError: saying how far it is, and what to do.
+    """
+    if (run.path / LOCK).exists():
+        raise ValueError(
+            f'"{run.path}" is in use by a training, and its files do not yet belong together: share it once that has ended. If there is none, '
+            f"delete {run.path / LOCK}."
+        )
+    checkpoints = list(RunDirectory(run.path).checkpoints())
+    step, total = max([*checkpoints, *(record["step"] for record in run.records)], default=None), run.config["total"]
+    if step is not None and step < total:
+        last = f", or to its last checkpoint, --config.total={checkpoints[-1]}" if checkpoints else ""
+        raise ValueError(
+            f'"{run.path}" is at step {step:,} of {total:,}: the model and the measures there are not those of its config. Run the same command '
+            f"again, to the end{last}, then share it."
+        )
+
+
 def read_run(path: str | os.PathLike) -> Run:
     """Reads a run directory, or the folder that `keras-vit evaluate --output` wrote.
 
     Raises:
-        ValueError: if it is neither, or a file in it is broken.
+        ValueError: if it is neither, the run has not ended, or a file in it is broken.
     """
     path = epath.Path(os.path.expanduser(path))
     has_config = (path / "config.json").exists()
@@ -172,7 +194,10 @@ def read_run(path: str | os.PathLike) -> Run:
         raise ValueError(
             f'"{path}" is no run: it has neither the config.json of a training nor the evaluation.json that keras-vit evaluate --output writes.'
         )
-    return Run(path, config, RunDirectory(path).metrics(), evaluation)
+    run = Run(path, config, RunDirectory(path).metrics(), evaluation)
+    if config:
+        _check_ended(run)
+    return run
 
 
 def is_run(path: str | os.PathLike) -> bool:

@@ -11,7 +11,8 @@ from absl import logging
 from keras_vit.checkpoints import load
 from keras_vit.io.progress import stage
 from keras_vit.models.model_and_path import check_model_and_path
-from keras_vit.sharing.folder import check_model, write_folder
+from keras_vit.sharing.card import own_words
+from keras_vit.sharing.folder import CARD, check_model, write_folder
 from keras_vit.sharing.hub import HubRepository
 from keras_vit.sharing.kaggle import KaggleVariation
 from keras_vit.sharing.licences import LICENCES, checked
@@ -29,6 +30,9 @@ class Place(Protocol):
 
     def check(self, private: bool) -> None:
         """Refuses what an upload would fail at."""
+
+    def card(self) -> str | None:
+        """The text of the README.md that an upload would replace, after `check`; None without one."""
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
         """Uploads a folder, whole or not at all; returns the address of its page."""
@@ -52,6 +56,19 @@ def find_place(address: str, license: str | None) -> tuple[Place, str]:
     return place, checked(license, place.licences or LICENCES)
 
 
+def _words_at(place, address):
+    """What people have written into the card at a place; "" if there is nothing that can be told from the rest."""
+    text = place.card()
+    words = "" if text is None else own_words(text, f"{address}, {CARD},")
+    if words is None:
+        logging.warning(
+            "%s: %s has no section for your own words, and is replaced as a whole; the repository's history keeps it.",
+            address,
+            CARD,
+        )
+    return words or ""
+
+
 def share(
     model: keras.Model | str | os.PathLike,
     address: str,
@@ -66,7 +83,7 @@ def share(
     The folder holds model.keras; model.safetensors and config.json for transformers, or else timm, where their format can express the
     model; README.md, the card; and pictures of the run. Names of files on this machine are in none of them. `keras_vit.load(address)` loads it.
     Whatever can be known to fail fails before the model is loaded. An upload is one commit (hub) or version (Kaggle): what was there stays as
-    it was until all of it has arrived.
+    it was until all of it has arrived. What people wrote into the card's section for their own words, on the hub, stays.
 
     Args:
         model: a model of this package that takes images, or what `keras_vit.load` takes; a run directory is its own `run`.
@@ -92,13 +109,14 @@ def share(
         check_model(model, found, untrained)
     with stage(f"Looking at {address}"):
         place.check(private)
+        words = _words_at(place, address)
     if is_path:
         with stage(f"Loading {model}"):
             model = load(model)
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.join(temporary, "shared")
         with stage("Writing the card and the files"):
-            write_folder(model, folder, address, licence, run, images, untrained)
+            write_folder(model, folder, address, licence, run, images, untrained, words)
         with stage(f"Uploading to {address}"):
             page = place.upload(folder, licence, f"{model.name}, shared by keras_vit", private)
     logging.info("Shared: %s", page)

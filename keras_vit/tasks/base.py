@@ -67,6 +67,10 @@ class Score:
             f" +- {self.scaled(deviation):{digits}}" if deviation is not None else ""
         )
 
+    def is_in(self, measures: dict[str, float]) -> bool:
+        """Whether the measures have the score, and it is finite: what is not a number cannot be compared."""
+        return measures.get(self.name) is not None and math.isfinite(measures[self.name])
+
     def rank(self, measures: dict[str, float]) -> tuple[float, float]:
         """A key that is larger for a better run; a smaller loss decides between equal scores.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 from ml_collections import ConfigDict
 
 from keras_vit.checkpoints.transfer import adapted_arguments
@@ -140,12 +141,33 @@ class SelfDistillation(Task):
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
         return adapted_arguments(described, head="drop", **model_arguments(self.config))
 
+    def _steps(self, name, source, total):
+        """The option `name`, a duration, in steps of a run of `total` steps."""
+        try:
+            return resolve_steps(getattr(self.options, name), self.config.batch_size, source.size, total)
+        except ValueError as error:
+            raise ValueError(f"--config.objective.{name}: {error}") from None
+
     def _around(self, encoder, source):
         """The DINO that trains an encoder."""
         config, options = self.config, self.options
         total = resolve_steps(config.total, config.batch_size, source.size)
-        durations = {"temperature_steps": options.temperature_warmup, "frozen_steps": options.frozen}
-        steps = {name: resolve_steps(value, config.batch_size, source.size, total) for name, value in durations.items()}
+        steps = {
+            "temperature_steps": self._steps("temperature_warmup", source, total),
+            "frozen_steps": self._steps("frozen", source, total),
+        }
+        if steps["frozen_steps"] >= total:
+            raise ValueError(
+                f'--config.objective.frozen="{options.frozen}" is {steps["frozen_steps"]:,} steps, and the run has {total:,}: the last layer of the head '
+                "would never learn. Choose a shorter one, such as 10%, or a longer --config.total."
+            )
+        if steps["temperature_steps"] > total:
+            logging.warning(
+                '--config.objective.temperature_warmup="%s" is longer than the run of %s steps: the temperature of the teacher does not reach %s.',
+                options.temperature_warmup,
+                f"{total:,}",
+                options.temperature,
+            )
         return DINO(encoder, steps=total, **steps, **{name: getattr(options, name) for name in _PASSED_ON})
 
     def loss(self, source: Any) -> keras.losses.Loss:

@@ -11,11 +11,11 @@ from keras_vit.tasks.base import OPTIONS
 from keras_vit.tasks.classification import Classification, class_weights
 from keras_vit.training import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 
-# config.objective.kind: (the loss, the options that it takes, the options that are fixed).
+# config.objective.kind: (the loss, the options that it takes, the arguments that are not the loss's own defaults).
 KINDS = {
     "hard": (HardDistillation, ("alpha",), {}),
     "soft": (SoftDistillation, ("alpha", "temperature"), {}),
-    "consistent": (SoftDistillation, ("temperature",), {"alpha": 1.0}),
+    "consistent": (SoftDistillation, ("temperature",), {"alpha": 1.0, "temperature": 1.0}),
 }
 _OF_LABELS = ("label_smoothing", "class_weights")
 
@@ -83,13 +83,13 @@ class Distillation(Classification):
         return model.student
 
     def loss(self, source):
-        loss, taken, fixed = KINDS[self.options.kind]
+        loss, taken, defaults = KINDS[self.options.kind]
         given = {name: getattr(self.options, name) for name in taken if getattr(self.options, name) is not None}
         of_labels = {
             "label_smoothing": self.config.loss.label_smoothing,
             "class_weights": class_weights(self.config.loss.class_weights, source),
         }
-        return loss(**fixed, **given, **of_labels)
+        return loss(**{**defaults, **given}, **of_labels)
 
     def metrics(self, model):
         several = [StudentAccuracy(k=5, name="top5")] if model.student.classes > 5 else []

@@ -11,16 +11,16 @@ from keras_vit.layers.composed import inner_layers
 from keras_vit.training import state
 from keras_vit.training.presets import load_preset
 
-# {Input layer: (spec, preprocessing)} for every ViT, BiT and model built on one: a further model on the same Input looks here.
+# {Input layer: (spec, preprocessing, policy)} for every ViT, BiT and model built on one: a further model on the same Input looks here.
 _DESCRIPTIONS = weakref.WeakKeyDictionary()
 
 # {layer that gives the logits: (classes, class names, activation)} of models that keras.models.clone_model made.
 _HEADS = weakref.WeakKeyDictionary()
 
 
-def describe_input(image, spec, preprocessing):
-    """Records the architecture and preprocessing that the symbolic input `image` belongs to, for models built on it later."""
-    _DESCRIPTIONS[image._keras_history.operation] = (spec, preprocessing)
+def describe_input(image, spec, preprocessing, policy):
+    """Records the architecture, preprocessing and dtype policy that the symbolic input `image` belongs to, for models built on it later."""
+    _DESCRIPTIONS[image._keras_history.operation] = (spec, preprocessing, policy)
 
 
 @contextlib.contextmanager
@@ -67,12 +67,14 @@ class DescribedModel(keras.Model):
         self._describe()
 
     def _describe(self):
-        """Takes spec, preprocessing and classes from the one ViT or BiT that the model starts with or calls, if there is one."""
+        """Takes spec, preprocessing, policy and classes from the one ViT or BiT that the model starts with or calls, if there is one."""
         if isinstance(self.output, keras.KerasTensor):
             head = _HEADS.get(self.output._keras_history.operation, (None, None, None))
             self.classes, self.class_names, self.activation = head
         known = {layer: _DESCRIPTIONS[layer] for layer in self.layers if layer in _DESCRIPTIONS}
-        nested = [layer for layer in self.layers if isinstance(layer, DescribedModel) and layer.spec is not None]
+        inside = [layer for layer in self.layers if isinstance(layer, DescribedModel)]
+        self._take_policy([policy for *_, policy in known.values()] + [model.dtype_policy for model in inside])
+        nested = [model for model in inside if model.spec is not None]
         if len(known) + len(nested) != 1:
             return
         if nested:
@@ -81,7 +83,13 @@ class DescribedModel(keras.Model):
             if isinstance(self.output, keras.KerasTensor) and self.output._keras_history.operation is nested[0]:
                 self.classes, self.class_names, self.activation = nested[0].classes, nested[0].class_names, nested[0].activation
         else:
-            [(self.spec, self.preprocessing)] = known.values()
+            [(self.spec, self.preprocessing, _)] = known.values()
+
+    def _take_policy(self, policies):
+        """Takes the dtype policy of the models that this one is built on. Of several, also Keras' own, float16 counts: it is what scales the loss."""
+        float16 = [policy for policy in (*policies, self.dtype_policy) if policy.name == "mixed_float16"]
+        if policies:
+            self.dtype_policy = (float16 or policies)[0]
 
     def get_config(self):
         config = super().get_config()
@@ -92,6 +100,7 @@ class DescribedModel(keras.Model):
             "preprocessing": self.preprocessing,
             "classes": self.classes,
             "class_names": self.class_names,
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
         return {**config, **description, **state.to_config(self)}
 
@@ -103,12 +112,15 @@ class DescribedModel(keras.Model):
         training = config.pop(state.KEY, None)
         spec = keras.saving.deserialize_keras_object(config.pop("spec"))
         preprocessing, classes, names = (config.pop(name) for name in ("preprocessing", "classes", "class_names"))
+        policy = config.pop("dtype", None)  # not in older files
         model = super().from_config(config, custom_objects)
+        if policy is not None:
+            model.dtype_policy = keras.dtype_policies.get(policy)
         model.spec, model.preprocessing, model.classes = spec, preprocessing, classes
         model.class_names = None if names is None else tuple(names)
         nested = any(isinstance(layer, DescribedModel) for layer in model.layers)
         if spec is not None and not nested and isinstance(model.input, keras.KerasTensor):
-            describe_input(model.input, spec, preprocessing)
+            describe_input(model.input, spec, preprocessing, model.dtype_policy)
         state.restore(model, training)
         return model
 
@@ -157,5 +169,5 @@ class DescribedModel(keras.Model):
         if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):
             _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names, self.activation)
             if isinstance(args[0], keras.KerasTensor) and not any(isinstance(layer, DescribedModel) for layer in self.layers):
-                describe_input(args[0], self.spec, self.preprocessing)
+                describe_input(args[0], self.spec, self.preprocessing, self.dtype_policy)
         return outputs

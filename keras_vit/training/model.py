@@ -20,16 +20,30 @@ from keras_vit.optim.wrapper import innermost
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
 from keras_vit.training.losses import activation_by
+from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.prediction import classify, images
 from keras_vit.training.quantization import Filters, layers_to_quantize
-from keras_vit.training.steps.inputs import feed, scope_of, topology_of
+from keras_vit.training.steps.inputs import feed, prediction_feed, rows_of, scope_of, topology_of
 from keras_vit.training.steps.model_steps import SteppingModel
 
 
 class _Remaining(keras.callbacks.Callback):
-    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one."""
+    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one.
+
+    On JAX an epoch may end with its data, whose number of batches need not be known.
+
+    Args:
+        validates: whether the evaluations are those of fit on its validation data, whose number of steps is not among the parameters.
+    """
+
+    def __init__(self, validates: bool):
+        super().__init__()
+        self._validates = validates
 
     def _set(self, steps, batch):
+        if steps is None and keras.backend.backend() == "jax":
+            self.model._remaining = None
+            return
         if steps is None:
             raise ValueError(
                 "With steps_per_execution > 1 the number of batches must be known: pass steps_per_epoch (steps, validation_steps), or "
@@ -38,11 +52,10 @@ class _Remaining(keras.callbacks.Callback):
         self.model._remaining = steps - batch
 
     def on_train_batch_begin(self, batch, logs=None):
-        self._set(self.params["steps"], batch)
+        self._set(self.params.get("steps"), batch)
 
     def on_test_batch_begin(self, batch, logs=None):
-        within_fit = getattr(self.model, "_eval_epoch_iterator", None)
-        self._set(within_fit.num_batches if within_fit is not None else self.params["steps"], batch)
+        self._set(self.model._eval_epoch_iterator.num_batches if self._validates else self.params.get("steps"), batch)
 
 
 @serializable
@@ -64,7 +77,7 @@ class Model(SteppingModel):
         mixing: a training.Mixup, Cutmix or MixupOrCutmix that is applied to each training batch on the device, or None.
         micro_batches: the number of parts that a step splits its batch into and processes one after the other (each replica splits
             its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
-            whole batch.
+            whole batch. Batch normalisation sees one part at a time.
         weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that weights of examples
             stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         objectives: the losses that the outputs are for, of a model of pre-training; () for any.
@@ -132,18 +145,18 @@ class Model(SteppingModel):
         self._check_trainable()
         self._check_known()
         self._check_class_weight(kwargs.get("class_weight"))
+        self._check_pairs(x, batch_size or 32)
         x = self._checked(x, y, weights)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, weights, batch_size, training=True, shuffle=kwargs.get("shuffle", True))
             kwargs["steps_per_epoch"] = kwargs.get("steps_per_epoch") or ready.steps
-            self._check_steps(kwargs["steps_per_epoch"])
             return super().fit(
                 ready.x,
                 ready.y,
                 ready.batch_size,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=self._counted(callbacks),
+                callbacks=self._counted(callbacks, validates=True),
                 sample_weight=ready.weights,
                 **self._validation(kwargs, batch_size),
             )
@@ -156,7 +169,7 @@ class Model(SteppingModel):
         x = self._checked(x, y, sample_weight)
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
-            steps, callbacks = steps or ready.steps, self._counted(callbacks)
+            steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
             return super().evaluate(ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
@@ -164,9 +177,8 @@ class Model(SteppingModel):
         self._check_data(x)
         x = InputChecks.of(self).any(x)
         with scope_of(self), plain_errors():
-            ready = feed(self, x, batch_size=batch_size)
-            outputs = super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks)
-            return keras.tree.map_structure(lambda t: t[: len(x)], outputs) if hasattr(x, "shape") else outputs
+            ready = prediction_feed(self, x, batch_size)
+            return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
     def preprocess(self, x: Any) -> Any:
         """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its size.
@@ -212,7 +224,7 @@ class Model(SteppingModel):
         """Keras' predict_on_batch; the replicas share the batch."""
         replicas = topology_of(self).replicas
         if replicas > 1:  # Keras would have each of them predict all of x
-            return self.predict(x, batch_size=-(-len(x) // replicas) * replicas, verbose=0)
+            return self.predict(x, batch_size=-(-rows_of(x) // replicas) * replicas, verbose=0)
         self._check_data(x)
         InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
@@ -268,6 +280,16 @@ class Model(SteppingModel):
             raise ValueError(
                 f"class_weight means nothing to a {type(self).__name__}, whose y are no classes of images: use sample_weight."
             )
+
+    def _check_pairs(self, x, batch_size=None):
+        """Refuses batches of one image where pairs are to be mixed, if their size can be seen. A last batch of one is left as it is."""
+        if not isinstance(self.mixing, Pairs):
+            return
+        spec = getattr(x, "element_spec", None)
+        for first in keras.tree.flatten(x if spec is None else spec)[:1]:
+            rows = (getattr(first, "shape", None) or (None,))[0]
+            if rows is not None:
+                check_pairs(rows if spec is not None or batch_size is None else min(rows, batch_size))
 
     def _check_known(self):
         """Refuses to train weights that the optimizer was not built for: Keras says so too, but not what to do."""
@@ -332,6 +354,7 @@ class Model(SteppingModel):
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """Keras' train_on_batch."""
         self._check_class_weight(class_weight)
+        self._check_pairs(x)
         InputChecks.of(self).arrays(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, class_weight, return_dict)
 
@@ -340,22 +363,17 @@ class Model(SteppingModel):
         InputChecks.of(self).arrays(x, y, sample_weight)
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
-    def _check_steps(self, steps):
-        """On JAX, Keras runs only whole executions: the steps of an epoch must be a multiple of steps_per_execution."""
-        if keras.backend.backend() == "jax" and steps and steps % self.steps_per_execution:
-            raise ValueError(
-                f"steps_per_epoch={steps} is not a multiple of steps_per_execution={self.steps_per_execution}: Keras would run more "
-                "steps."
-            )
-
-    def _counted(self, callbacks):
+    def _counted(self, callbacks, validates):
         """The callbacks, plus one that counts the remaining steps if an execution has several."""
-        if keras.backend.backend() != "tensorflow" or self.steps_per_execution == 1:
+        if self.steps_per_execution == 1:
             return callbacks
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            callbacks.append(_Remaining())
+        remaining = _Remaining(validates)
+        if isinstance(callbacks, keras.callbacks.CallbackList):  # which knows its model and steps already
+            remaining.set_model(self)
+            remaining.set_params(callbacks.params)
+            callbacks.callbacks = [*(c for c in callbacks.callbacks if not isinstance(c, _Remaining)), remaining]
             return callbacks
-        return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), _Remaining()]
+        return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), remaining]
 
     def has_own(self, *methods: str) -> bool:
         """Whether the user's class overrides one of these methods of Model."""

@@ -5,6 +5,7 @@ The table in docs/data.md lists the same by kind. The expected pixels are Pillow
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -168,6 +169,49 @@ def test_the_op_itself_knows_what_tensorflow_does():
     """TIFF is for the sources, which convert it (test_folders.py), and an export has no Pillow."""
     with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown image file format"):
         parse("decode").image(tf.constant(_save(_PHOTO, "TIFF")))
+
+
+def gif(screen, *frames, between=b""):
+    """A GIF of a `screen` (width, height) and frames, each (left, top, pixels (h, w) uint8), with `between` before the first."""
+    start, parts = b"", []
+    for left, top, pixels in frames:
+        image = pil.fromarray(pixels, "L")
+        data = bytearray(_save(image, "GIF", optimize=False))
+        at = data.index(struct.pack("<BHHHH", 0x2C, 0, 0, *image.size))
+        start = start or bytes(data[:6]) + struct.pack("<HH", *screen) + bytes(data[10:at])
+        data[at + 1 : at + 5] = struct.pack("<HH", left, top)
+        parts.append(bytes(data[at:-1]))
+    return start + between + b"".join(parts) + b";"
+
+
+def test_of_an_animation_only_the_first_frame_is_read():
+    """Frames of 8000 x 8000 pixels after a small one take 52 kB: TensorFlow alone decodes them all, 20 of them in 14 s and 1.5 GB."""
+    shades = _RANDOM.integers(0, 256, (20, 30), dtype="uint8")
+    later = gif((8, 8), (0, 0, np.zeros((8000, 8000), "uint8")))
+    later = later[later.index(struct.pack("<BHHHH", 0x2C, 0, 0, 8000, 8000)) : -1]
+    comment = b"!\xfe" + b"".join(bytes([n]) * (n + 1) for n in range(1, 256)) + b"\0"  # in chunks of all sizes
+    decode = parse("decode(1)").image
+    for between in (b"", comment):
+        for screen, left, top in (((30, 20), 0, 0), ((40, 50), 7, 5), ((4, 60), 0, 3)):
+            file = gif(screen, (left, top, shades), between=between)
+            shown = np.zeros((max(screen[1], top + 20), max(screen[0], left + 30)), "uint8")
+            shown[top : top + 20, left : left + 30] = shades
+            for data in (file, file[:-1] + 2 * later + b";", file[:-1] + b"junk"):
+                np.testing.assert_array_equal(decode(data)[..., 0], shown)
+    for cut in (12, 300, len(file) - 3):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="The GIF is damaged or cut short: it has no whole frame"):
+            decode(file[:cut])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="The image has too many pixels"):
+        decode(gif((8, 8), (65_000, 65_000, shades)))
+
+
+def test_a_png_has_its_header_first():
+    """libpng passes over chunks that it does not know, and what is told of the size would be theirs."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
+    data = _save(_PHOTO, "PNG")
+    data = data[:8] + chunk(b"aaAa", struct.pack(">II", 8, 8)) + data[8:] + bytes(20_000)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="The PNG does not begin with its header"):
+        parse("decode").image(data)
 
 
 def test_a_large_jpeg_is_decoded_at_a_fraction(zoo):

@@ -11,7 +11,7 @@ from keras_vit.data import ExampleErrors, evaluation_batches, open_source
 from keras_vit.data.errors import WrongDescription
 from keras_vit.data.records import index
 from keras_vit.data.scan import scan
-from keras_vit.data.sources.selection import example_names, labels_of, without
+from keras_vit.data.sources.selection import example_names, labels_of, names_at, subset, without
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,25 @@ def imagenet_like(folder):
     for i, labels in enumerate(([1, 2, 3], [3], [2, 1])):
         write(folder / f"train-{i:05d}-of-00003", labels)
     write(folder / "validation-00000-of-00001", [2])
+
+
+@pytest.mark.parametrize("left_out", [(), (5,), (2, 19)])
+def test_a_subset_reads_the_files_around_its_examples_alone(left_out, tmp_path):
+    for i in range(4):
+        write(tmp_path / f"train-{i:05d}-of-00004", range(1, 6))
+    source = open_source(f"tfrecord:{tmp_path}?first_label=1", "train[1:19]")
+    every = contents(source)
+    source = without(source, [example_names(source)[i - 1] for i in left_out if i < 19]) if left_out else source
+    every = [one for i, one in enumerate(every, 1) if i not in left_out]
+    numbers = [7, 9, 11]
+    part = subset(source, numbers)
+    for path in tmp_path.iterdir():
+        if path.name[:11] not in {every[i][0][:11] for i in numbers}:
+            path.unlink()
+    assert contents(part) == [every[i] for i in numbers] and part.size == 3
+    assert sum(part.counts) < 10
+    names = [part.example_name(file, index) for file, index, _ in part.keys().as_numpy_iterator()]
+    assert names == names_at(source, numbers)
 
 
 def test_files_named_by_split_with_labels_from_one(tmp_path):

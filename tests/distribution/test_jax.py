@@ -1,6 +1,7 @@
 """The JAX backend: training as on TensorFlow, on one device and sharded over several. One process on JAX runs all of it."""
 
 import functools
+import unittest.mock
 
 import keras
 import numpy as np
@@ -188,6 +189,62 @@ def test_a_run_with_everything_on_resumes_bit_for_bit(jax, tmp_path):
     jax.run(run_in_parts, str(tmp_path))
 
 
+def run_in_executions(workdir):
+    """Seven steps, evaluated every three, in executions of four; also stopped at five and resumed with executions of two."""
+    from keras_vit.runs import RunDirectory, training_run
+    from trainers import config_files
+
+    measures = {"top1": 0.0, "examples": 20}  # without the report
+
+    def weights(name, total, steps_per_execution):
+        config = config_files.load_config("digits_pretrain")
+        config.model.update(depth=1, width=16, heads=2, mlp_dim=16, drop_path=0.1)
+        config.data.update(train="train[:100]", evaluation="test[:20]")
+        config.update(total=total, evaluate=3, checkpoint=2, batch_size=8, steps_per_execution=steps_per_execution)
+        config.schedule.update(warmup=2, decay="constant")
+        config.jit_compile = False  # which is of TensorFlow
+        with unittest.mock.patch.object(training_run, "finish", lambda config, task, model, *rest: (model, measures)):
+            model, _ = training_run.run(config, f"{workdir}/{name}")
+        assert model.jit_compile
+        return model.get_weights()
+
+    def measured(name):
+        return [(r["step"], r["loss"], r["val_loss"]) for r in RunDirectory(f"{workdir}/{name}").metrics()]
+
+    one, four = weights("one", 7, 1), weights("four", 7, 4)
+    weights("parts", 5, 4)
+    for a, b, c in zip(one, four, weights("parts", 7, 2)):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+    assert [step for step, *_ in measured("one")] == [3, 6, 7] and measured("one") == measured("four")
+
+
+def test_a_last_execution_runs_what_is_left(jax, tmp_path):
+    jax.run(run_in_executions, str(tmp_path))
+
+
+def steps_of_executions():
+    """The steps of fits with executions of four: of arrays, of data without an end, and of data whose length nobody knows."""
+    import tensorflow as tf
+
+    x, y = rows(40)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    model = dense_on_rows("sgd", steps_per_execution=4)
+    taken = []
+    for arguments in (
+        {"x": x, "y": y, "batch_size": 8},
+        {"x": batches.repeat(), "steps_per_epoch": 5},
+        {"x": batches.filter(lambda *_: True)},
+    ):
+        model.fit(**arguments, epochs=2, verbose=0)
+        taken.append(int(model.optimizer.iterations))
+    return taken
+
+
+def test_fit_takes_the_steps_that_it_is_told(jax):
+    assert jax.run(steps_of_executions) == [10, 20, 30]
+
+
 def shards():
     hold(strategy("one"), strategy("data"), strategy("model", model_parallel=2))
 
@@ -215,6 +272,30 @@ def inputs():
         model.fit(x[:40], y[:40], batch_size=8, validation_split=0.2)
 
 
+def predictions():
+    """Of data in batches that four devices cannot share evenly, with labels and without."""
+    import tensorflow as tf
+
+    x, y = rows(13)
+    with strategy("data").scope():
+        model = dense_on_rows("sgd", metrics=["accuracy"])  # which evaluate refuses to pad
+        a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+        two = keras_vit.Model([a, b], {"sum": keras.layers.add([a, b])})
+    expected = np.asarray(dense_on_rows("sgd")(x))
+    labelled, alone = (tf.data.Dataset.from_tensor_slices(parts).batch(3) for parts in ((x, y), x))
+    for given in (x, alone, labelled, ((batch,) for batch in alone)):
+        np.testing.assert_allclose(model.predict(given, 8 if given is x else None, verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(model.predict(alone.unbatch().batch(3, drop_remainder=True), verbose=0), expected[:12], atol=1e-5)
+    assert len(model.predict(labelled.repeat(), steps=6, verbose=0)) == 16  # the fifth has one row
+    inputs = {"a": x[:5], "b": x[:5]}
+    for found in (two.predict_on_batch(inputs), two.predict(inputs, verbose=0)):
+        np.testing.assert_allclose(found["sum"], 2 * x[:5])
+
+
+def test_predictions_have_a_row_for_each_example(jax):
+    jax.run(predictions)
+
+
 def refusals():
     import tensorflow as tf
 
@@ -225,8 +306,6 @@ def refusals():
     for arguments in ((x, y), (ragged,)):
         with pytest.raises(ValueError, match=r"rows of weight 0.*compile\(weighted_metrics"):
             model.evaluate(*arguments)
-    with pytest.raises(ValueError, match="steps_per_epoch=5 is not a multiple of steps_per_execution=4"):
-        model.fit(ragged.repeat(), steps_per_epoch=5)
     with pytest.raises(ValueError, match="model_parallel=3 does not divide the 4 devices"):
         strategy("model", model_parallel=3)
     make = functools.partial(keras_vit.ViT, "Ti/4", image_size=8, depth=1, width=16, heads=3, head_dim=2, mlp_dim=16, classes=5)

@@ -339,6 +339,27 @@ def test_lookahead_and_averages_on_two_replicas_end_where_one_device_does(replic
     replicas.run(wrapped_optimizers)
 
 
+def overflows():
+    """{rows that overflow in float16: (what the step did to the weights, the loss scale, the number of updates)}, of a batch of 8."""
+    seen = {}
+    for name, rows_of in (("none", []), ("first replica", [1]), ("second replica", [6])):
+        x, y = rows(8)
+        x[rows_of] = 1e9  # infinite in float16
+        model = dense(two(), lambda: keras.optimizers.LossScaleOptimizer(adam()), dtype="mixed_float16")
+        before = model.get_weights()
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        moved = max(float(np.abs(a - b).max()) for a, b in zip(model.get_weights(), before))
+        seen[name] = moved, float(model.optimizer.dynamic_scale.numpy()), int(model.optimizer.iterations.numpy())
+    return seen
+
+
+def test_an_overflow_on_any_replica_skips_the_step_and_halves_the_loss_scale(replicas):
+    seen = replicas.run(overflows)
+    moved, *scaled = seen.pop("none")
+    assert 0 < moved < 1 and scaled == [2**15, 1]
+    assert seen == {"first replica": [0, 2**14, 0], "second replica": [0, 2**14, 0]}
+
+
 def features():
     """The features for few-shot under MirroredStrategy against one device's: their shape, the largest, the largest difference."""
     from keras_vit.data import from_arrays

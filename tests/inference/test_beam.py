@@ -1,6 +1,7 @@
 """Pipelines of Apache Beam, by its DirectRunner: the rows of inference.predict, and TFRecord files with every example once."""
 
 import hashlib
+import shutil
 
 import numpy as np
 import pyarrow.parquet
@@ -12,7 +13,8 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.data.records.beam import piece, pieces, place, write_by_beam
 from keras_vit.data.sources.selection import example_names
 from keras_vit.inference import predict
-from keras_vit.inference.beam import predict_by_beam
+from keras_vit.inference.beam import predict_by_beam, read_export
+from keras_vit.inference.fingerprint import fingerprint_of_export
 from keras_vit.inference.neighbours import read_index
 from keras_vit.io.beam_options import pipeline_options
 from trainers import predict as predict_verb
@@ -73,6 +75,22 @@ def test_files_that_are_there_are_not_written_again(export, photos, tmp_path):
     assert without(rows(tmp_path)) == without(before) and first.stat().st_mtime_ns == time
     with pytest.raises(ValueError, match="holds rows of another job: columns"):
         predict_by_beam(export, data, str(tmp_path), ("features",), **SIZES)
+
+
+def test_exports_of_the_same_weights_are_told_apart(export, tmp_path):
+    def fingerprint(folder, **changes):
+        return fingerprint_of_export(str(folder), read_export(str(folder)) | changes, ALL)
+
+    own, other = fingerprint(export), tmp_path / "[*]"
+    shutil.copytree(export, other)
+    assert fingerprint(other) == own
+    assert fingerprint(export, class_names=["x", "y", "z"]) != own != fingerprint(export, activation="sigmoid")
+    with open(other / "saved_model.pb", "ab") as file:
+        file.write(b"more")
+    assert fingerprint(other)["weights"] == own["weights"] and fingerprint(other)["architecture"] != own["architecture"]
+    shutil.rmtree(other / "variables")
+    with pytest.raises(ValueError, match="is not a whole SavedModel: it has no variables/variables.data"):
+        fingerprint(other)
 
 
 def test_an_export_of_features_has_features_alone(photos, tmp_path):

@@ -1,5 +1,7 @@
 """inference.neighbours and keras-vit search: the nearest by cosine, as NumPy finds them, in words and in a picture."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -89,6 +91,10 @@ def test_an_index_that_is_none_or_not_whole_is_refused(model, photos, tmp_path):
     other.get_layer("head").bias.assign([3, 2, 1])
     with pytest.raises(ValueError, match="are of another model"):
         read_index(tmp_path / "own").check_model(other)
+    merging = type(model).from_config(model.get_config() | {"variant": dataclasses.asdict(model.spec) | {"token_merging": 1}})
+    merging.set_weights(model.get_weights())
+    with pytest.raises(ValueError, match="are of another model"):
+        read_index(tmp_path / "own").check_model(merging)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "tfrecord"])

@@ -1,8 +1,11 @@
 """inference.predict: a row for every image, as the model itself answers; and what was stopped ends as what was not."""
 
+import dataclasses
 import json
+import os
 import pathlib
 
+import keras
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -13,8 +16,9 @@ import keras_vit
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.sources.selection import digest, example_names, names_at, without
 from keras_vit.inference import predict
+from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import Job
-from keras_vit.inference.shards import Shards, file_stem
+from keras_vit.inference.shards import Shards, file_stem, read_descriptions
 from keras_vit.inference.tables import FORMATS, Column
 from trainers.prepare import prepare
 
@@ -152,6 +156,68 @@ def test_rows_of_another_job_are_never_mixed_in(whole, model, source, folder, tm
         predict(model, source, out, **SIZES)
 
 
+def renamed(model, **options):
+    """A copy of a model with other arguments and the same weights."""
+    copy = type(model).from_config(model.get_config() | options)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def test_models_of_the_same_weights_are_told_apart(model, source, tmp_path):
+    predict(model, source, tmp_path / "classes", part=(0, 3), **SIZES)
+    predict(model, source, tmp_path / "features", ("features",), part=(0, 3), **SIZES)
+    spec = dataclasses.asdict(model.spec)
+    merging, named = renamed(model, variant=spec | {"token_merging": 1}), renamed(model, class_names=("x", "y", "z"))
+    others = {"another architecture, of": merging, "model_class_names .*'cat'.*, now .*'x'": named}
+    others |= {"another architecture": renamed(model, dtype=keras.dtype_policies.serialize(keras.DTypePolicy("mixed_bfloat16")))}
+    independent = renamed(model)
+    independent.activation = "sigmoid"
+    for message, other in (others | {"activation 'softmax', now 'sigmoid'": independent}).items():
+        with pytest.raises(ValueError, match=f"another job: .*{message}"):
+            predict(other, source, tmp_path / "classes", **SIZES)
+    with pytest.raises(ValueError, match="another architecture"):
+        predict(merging, source, tmp_path / "features", ("features",), **SIZES)
+    assert predict(named, source, tmp_path / "features", ("features",), **SIZES).files[0] == 2  # their names are in no column
+
+
+def test_a_model_has_the_same_fingerprint_wherever_it_is_loaded(model, tmp_path):
+    headed = model.with_head(keras.layers.Dense(2))
+    for i, made in enumerate((model, headed)):
+        made.save(tmp_path / f"{i}.keras")
+        found = fingerprint_of_model(made, ALL)
+        keras.layers.Dense(2)  # takes the next name
+        loaded = keras_vit.load(tmp_path / f"{i}.keras")
+        loaded.compile("adam", "mse")
+        assert found == fingerprint_of_model(loaded, ALL) == fingerprint_of_model(made.clone("other"), ALL)
+    again = model.with_head(keras.layers.Dense(2))
+    again.set_weights(headed.get_weights())
+    assert again.layers[-1].name != headed.layers[-1].name
+    assert fingerprint_of_model(again, ALL) == found
+
+
+def test_a_folder_of_an_earlier_version_is_read_and_not_added_to(model, source, tmp_path):
+    out = tmp_path / "out"
+    predict(model, source, out, **SIZES)
+    about = json.loads((out / "_train.json").read_text())
+    for key in ("architecture", "model_class_names", "activation"):
+        del about[key]
+    (out / "_train.json").write_text(json.dumps(about))
+    assert predict(model, source, out, **SIZES).rows == 0  # nothing is missing
+    (out / "train-00001-of-00003.parquet").unlink()
+    with pytest.raises(ValueError, match="earlier version .* did not write down the architecture, model_class_names, activation"):
+        predict(model, source, out, **SIZES)
+
+
+def test_a_folder_may_have_the_name_of_a_pattern(model, source, tmp_path):
+    out = tmp_path / "train[:90%]*?"
+    predict(model, source, out, ("features",), part=(0, 2), **SIZES)
+    assert predict(model, source, out, ("features",), **SIZES).files == (1, 2, 3)
+    assert [description["split"] for description in read_descriptions(str(out))] == ["train"]
+    (out / "_train.json").unlink()
+    with pytest.raises(ValueError, match="has train-00000-of-00003.parquet, and no _train.json"):
+        predict(model, source, out, ("features",), **SIZES)
+
+
 def test_splits_share_a_folder(model, source, tmp_path):
     for split in ("train[:50%]", "train[50%:]"):
         predict(model, open_source(source.name, split), tmp_path, split=split, **SIZES)
@@ -208,6 +274,36 @@ def test_where_no_image_can_be_read_every_row_says_so(model, tmp_path):
         assert not present["features"].any() and present["error"].all() and len(table["error"]) == 3
     with pytest.raises(ValueError, match="More than 1 examples cannot be used"):
         predict(model, source, tmp_path / "limited", broken_limit=1)
+
+
+def test_the_limit_of_broken_images_counts_those_of_the_files_that_are_there(model, tmp_path):
+    for i in range(5):
+        (tmp_path / f"{i}.png").write_bytes(tf.io.encode_png(np.full((9, 9, 3), 40 * i, "uint8")).numpy())
+    source, sizes = open_source(f"images:{tmp_path}", "train"), {"batch_size": 2, "rows_per_file": 2}
+    broken = example_names(source)[1:3]  # in the first file and in the second one
+    for name in broken:
+        pathlib.Path(name).write_bytes(b"no image")
+    for kind in FORMATS:
+        out = tmp_path / kind
+        assert predict(model, source, out, format=kind, **sizes, broken_limit=2).files == (3, 0, 3)
+        next(out.glob("train-00001*")).unlink()
+        with pytest.raises(ValueError, match=f"More than 1 examples cannot be used, {broken[1]} among them"):
+            predict(model, source, out, format=kind, **sizes, broken_limit=1)
+        with pytest.raises(ValueError, match="1 images of the files that are there could not be read, more than 0"):
+            predict(model, source, out, format=kind, **sizes, broken_limit=0)
+        assert list(predict(model, source, out, format=kind, **sizes, broken_limit=2).broken) == broken[1:]
+
+
+def test_a_file_of_records_is_whole_or_not_there(tmp_path, monkeypatch):
+    form, columns, path = FORMATS["tfrecord"], [Column("name", "text")], tmp_path / "train-00000-of-00001.tfrecord"
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    form.write(str(path), columns, {"name": ["a", "b"]}, {"name": np.ones(2, bool)}, "")
+    assert [name for name in synced if name.endswith(path.name)] and tmp_path.as_posix() in synced
+    before = path.read_bytes()
+    with pytest.raises(AttributeError):
+        form.write(str(path), columns, {"name": ["c", 0]}, {"name": np.ones(2, bool)}, "")
+    assert path.read_bytes() == before and [other.name for other in tmp_path.iterdir()] == [path.name]
 
 
 def test_what_a_model_cannot_answer_is_refused(model, source, tmp_path):

@@ -165,6 +165,13 @@ def test_only_an_earlier_page_is_replaced(tiny, tmp_path):
     assert (tmp_path / "look" / "mine.txt").read_text() == "kept" and "second" in (tmp_path / "look" / "index.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["index.html", "images.png"])
+def test_somebody_elses_page_is_not_replaced(name, tmp_path):
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(ValueError, match=f"which would be lost: {name}. Give a new"):
+        check_place(tmp_path)
+
+
 def test_on_real_weights_cats_are_lit_and_positions_are_near_themselves(shared_data):
     from keras_vit.inspection import first_filters, nearest_is_neighbour, patch_positions, position_similarity
 

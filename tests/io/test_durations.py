@@ -18,6 +18,9 @@ from keras_vit.runs import resolve_steps
         ("1k examples", 10),
         ("5%", 10),
         ("0.5M examples", 5000),
+        ("2.3k", 2300),
+        ("0.5 epochs", 5),
+        (60.0, 60),
     ],
 )
 def test_durations(duration, steps):
@@ -29,3 +32,12 @@ def test_duration_mistakes():
         resolve_steps("3 epoches", 1, 1)
     with pytest.raises(ValueError, match="cannot be"):
         resolve_steps("5%", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("duration", "mend"),
+    [(0.05, 'share of the whole run write "5%"'), ("0.75 steps", 'write "75%"'), (60.7, "Write 61"), ("1.2345k", "Write 1234")],
+)
+def test_steps_are_whole(duration, mend):
+    with pytest.raises(ValueError, match=f'"{duration}" is not a whole number of steps.*{mend}'):
+        resolve_steps(duration, 1, 1, 100)

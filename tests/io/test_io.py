@@ -86,6 +86,7 @@ def test_hints_name_what_is_near():
     assert did_you_mean("adam", ["radam", "adamw"]) == ' Did you mean "adamw"?'
     assert did_you_mean("resise", ["resize", "crop"]) == ' Did you mean "resize"?' and did_you_mean("x", ["resize"]) == ""
     assert nearest("B/17", ["B/16", "L/16", "S/16"], 2)[0] == "B/16"
+    assert nearest("B" * 1001, ["B" * 1000]) == [], "what is as long as this is no slip, and would be compared for seconds"
 
 
 def test_quiet_ends_with_its_context():

@@ -43,6 +43,11 @@ def compiled(model, rate=1e-2, **options):
     return model
 
 
+def test_the_loss_of_an_encoder_in_float16_is_scaled():
+    model = compiled(dino(vit(dtype="mixed_float16")))
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
 def golden_head():
     """The head with torch's weights: (the head, {the golden gradient's name: variable})."""
     head = ProjectionHead(10, 8, 4, scale=True)

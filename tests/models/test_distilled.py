@@ -32,6 +32,13 @@ def compiled(student, teacher, loss=None, **options):
     return distilled
 
 
+def test_the_loss_of_a_student_in_float16_is_scaled():
+    student, teacher = vit(dtype="mixed_float16"), trained(vit())
+    assert isinstance(compiled(student, teacher).optimizer, keras.optimizers.LossScaleOptimizer)
+    assert isinstance(compiled(student.with_head(keras.layers.Dense(5)), teacher).optimizer, keras.optimizers.LossScaleOptimizer)
+    assert isinstance(compiled(vit(), teacher).optimizer, AdamW)
+
+
 def test_outputs_are_those_of_the_two_models():
     student, teacher = trained(vit(distillation_token=True)), trained(vit(mean=100.0, std=60.0), seed=1)
     distilled, (x, _) = keras_vit.Distilled(student, teacher), data(4)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import BottleneckUnit, StdConv2D
+from keras_vit.layers import StdConv2D
 from keras_vit.models import BIT_VARIANTS, BiT, BiTSpec, ViT, build
 from keras_vit.training import SoftmaxCrossEntropy
 
@@ -115,6 +115,14 @@ def test_rematerialised_units_train_to_the_same_weights(variant):
 
 
 def test_mixed_precision_standardises_in_float32():
-    layer = BottleneckUnit(32, preactivation=True, dtype="mixed_bfloat16")
-    layer.build((None, 4, 4, 32))
-    assert layer.conv1.standardized().dtype == "float32"
+    """In the call, too, where Keras casts weights to 16 bits: of these kernels bfloat16 would leave ones alone, without variance."""
+    random = np.random.default_rng(0)
+    x, w = random.normal(size=(2, 4, 4, 5)), 1 + 1e-3 * random.normal(size=(3, 3, 5, 4))
+    outputs = []
+    for policy in ("float32", "mixed_bfloat16"):
+        layer = StdConv2D(4, 3, dtype=policy)
+        layer.build(x.shape)
+        layer.kernel.assign(w)
+        outputs.append(np.asarray(keras.ops.cast(layer(x), "float32")))
+    assert layer.standardized().dtype == "float32"
+    np.testing.assert_allclose(*outputs, atol=0.1)

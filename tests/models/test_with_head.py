@@ -115,6 +115,26 @@ def test_a_clone_is_equal_and_independent(model):
         np.testing.assert_array_equal(model(x), expected)
 
 
+@pytest.mark.parametrize("name", ["dense", "functional", "nested"])
+def test_the_policy_is_that_of_the_vit_so_that_the_loss_is_scaled(name, tmp_path):
+    model = MAKERS[name](small_vit(depth=1, dtype="mixed_float16"))
+    model.save(tmp_path / "model.keras")
+    loaded = keras_vit.load(tmp_path / "model.keras")
+    on_top = keras_vit.Model(loaded.input, keras.layers.Dense(2, name="further")(loaded.output))
+    for copy in (model, model.clone(), keras.models.clone_model(model), loaded, on_top):
+        copy.compile(keras_vit.training.AdamW(), "mse")
+        assert isinstance(copy.optimizer, keras.optimizers.LossScaleOptimizer)
+    dropped = keras_vit.load(tmp_path / "model.keras", head="drop")
+    assert dropped.dtype_policy.name == "mixed_float16"
+
+
+def test_a_model_on_two_vits_has_its_loss_scaled_if_one_of_them_needs_it():
+    image = keras.Input((8, 12, 3))
+    halves = [small_vit(depth=1, name=name, dtype=dtype)(image) for name, dtype in (("a", "float32"), ("b", "mixed_float16"))]
+    assert keras_vit.Model(image, keras.layers.Concatenate()(halves)).dtype_policy.name == "mixed_float16"
+    assert keras_vit.Model(image, halves[0]).dtype_policy.name == "float32"
+
+
 def test_attention_is_that_of_the_vit(model, vit):
     x = images(model)
     seen = x if model.image_size == vit.image_size else 255.0 - x[:, 1:-1, 1:-1]
@@ -328,7 +348,7 @@ def test_files_of_version_0_3_load(vit, tmp_path, name):
     """They do not say what the model was built on: a nested ViT says it itself."""
 
     def older(config):
-        for key in ("spec", "preprocessing", "classes", "class_names"):
+        for key in ("spec", "preprocessing", "classes", "class_names", "dtype"):
             del config["config"][key]
 
     model = MAKERS[name](vit)
@@ -339,6 +359,11 @@ def test_files_of_version_0_3_load(vit, tmp_path, name):
         assert copy.spec == (vit.spec if name == "nested" else None)
         np.testing.assert_array_equal(copy(images(model)), model(images(model)))
         np.testing.assert_array_equal(attention_maps(copy, images(model)), attention_maps(model, images(model)))
+
+
+def test_a_file_that_does_not_say_its_policy_loads(dense_file, tmp_path):
+    (tmp_path / "old.keras").write_bytes(altered(dense_file, lambda config: config["config"].pop("dtype")))
+    assert keras_vit.load(tmp_path / "old.keras").spec is not None
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,16 @@ def test_decay_follows_its_own_schedule():
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+def test_a_schedule_of_decay_counts_batches_as_that_of_the_rate_does():
+    schedule, weight = WarmupSchedule(0.04, 6, final=0.4), keras.Variable(np.ones((2, 2), "float32"), name="kernel")
+    optimizer = Momentum(1.0, decay=schedule, gradient_accumulation_steps=2)
+    optimizer.build([weight])
+    for _ in range(6):
+        optimizer.apply([np.zeros((2, 2), "float32")])
+    expected = np.prod([1.0 - float(schedule(step)) for step in (1, 3, 5)])
+    np.testing.assert_allclose(weight, np.full((2, 2), expected), rtol=1e-5)
+
+
 @pytest.mark.parametrize("optimizer", [AdamW, Momentum])
 def test_clipping_bounds_the_global_norm(optimizer):
     scale = 0.5 / np.sqrt(sum((g**2).sum() for g in gradients(0)))

@@ -34,6 +34,10 @@ def config():
         ("evaluate", "0 steps", '--config.evaluate="0 steps". Give at least one step'),
         ("evaluate", "ten", '--config.evaluate: "ten" is not a duration'),
         ("checkpoint", 0, '--config.checkpoint="0". Give at least one step'),
+        ("evaluate", 0.1, '--config.evaluate: "0.1" is not a whole number of steps. For that share of the whole run write "10%"'),
+        ("schedule.warmup", 0.05, '--config.schedule.warmup: "0.05" is not a whole number of steps.*write "5%"'),
+        ("optimizer.swa", 0.75, '--config.optimizer.swa: "0.75" is not a whole number of steps.*write "75%"'),
+        ("evals.knn", {"every": 0}, '--config.evals.knn.every="0". Give at least one step'),
         ("batch_size", 0, "--config.batch_size=0: expected a whole number of 1 or more"),
         ("batch_size", -8, "--config.batch_size=-8: expected a whole number of 1 or more"),
         ("keep", 0, "--config.keep=0: expected a whole number of 1 or more"),
@@ -88,6 +92,11 @@ def test_what_is_allowed_and_odd_is_said_in_a_line(config):
         "--config.batch_size=64 is more than the 50 training examples: every batch repeats some of them.",
     ]
     config.update(evaluate="6 steps", batch_size=50)
+    assert list(odd_sizes(config, resolve(config, 50), 50)) == []
+    config.optimizer.ema = 0.999
+    (said,) = odd_sizes(config, resolve(config, 50), 50)
+    assert "ema=0.999 is slow for 6 steps" in said and "99% those of the first step" in said
+    config.total = "6000 steps"
     assert list(odd_sizes(config, resolve(config, 50), 50)) == []
 
 
@@ -188,8 +197,8 @@ def test_the_spec_of_the_part_that_learns_is_compared_as_a_models(started, part)
 def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config):
     """config.json has all options of the task; that of an older version has only those that were set, and resumes."""
     config.task, config.objective = "masked_patches", {"mask_ratio": 0.25}
-    task, model = find_task(config.task)(config), types.SimpleNamespace(get_config=dict)
-    written = training_run._describe(types.SimpleNamespace(strategy=Strategy()), {}, task, model)["objective"]
+    task, model, source = find_task(config.task)(config), types.SimpleNamespace(get_config=dict), types.SimpleNamespace(size=8)
+    written = training_run._describe(types.SimpleNamespace(strategy=Strategy()), {}, task, model, source)["objective"]
     assert written == {"mask_ratio": 0.25, "target": "mean_colour"}
     rundir, resolved = started(objective=written)
     with pytest.raises(ValueError, match=r"another config: objective.mask_ratio was 0.25, is 0.5. Use a new"):
@@ -199,6 +208,37 @@ def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config
     rundir, resolved = started(objective={"alpha": 0.0})  # where None stands for another number
     with pytest.raises(ValueError, match="objective.alpha was 0.0, is None"):
         check_same_run(rundir, {**resolved, "objective": {"alpha": None}})
+
+
+@pytest.mark.parametrize("part", [None, "student", "encoder"])
+def test_a_run_does_not_resume_on_other_data(started, part):
+    """A folder that was renamed changes the order of the classes, which the head learned."""
+
+    def content(names, examples):
+        spec = {"class_names": names}
+        return {"model_spec": {part: {"config": spec}} if part else spec, "training_examples": examples}
+
+    rundir, resolved = started(**content(["ant", "bee", "cat"], 800))
+    check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 800)})
+    with pytest.raises(ValueError, match="a run on other data: class 1 was 'bee', is 'cat'. Give it the data that it began with"):
+        check_same_run(rundir, {**resolved, **content(["ant", "cat", "wasp"], 800)})
+    with pytest.raises(ValueError, match="other data: there were 800 training examples, and are 1,801. Give it the data"):
+        check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 1801)})
+    check_same_run(*started())  # of an earlier version, which did not write them
+
+
+def test_micro_batches_may_change_without_batch_normalisation_only(started):
+    rundir, resolved = started(micro_batches=2)
+    check_same_run(rundir, resolved)
+    with pytest.raises(
+        ValueError, match="micro_batches was 2, is 1, and the model's batch normalisation sees one of them at a time"
+    ):
+        check_same_run(rundir, resolved, batch_statistics=True)
+    model = {
+        stem: keras_vit.ViT("Ti/4", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, conv_stem=stem)
+        for stem in ((), (8, 8))
+    }
+    assert [training_run._has_batch_statistics(m) for m in model.values()] == [False, True]
 
 
 def test_an_option_that_no_optimizer_of_the_two_reads_may_change(started):

@@ -62,7 +62,7 @@ def shrink(name, **data):
     config.update(evaluate="2 steps", checkpoint="2 steps", batch_size=8, jit_compile=False)
     config.schedule.update(warmup="1 steps", cooldown="0 steps")
     if config.task == "dino":
-        config.objective.update(outputs=16, hidden=8, bottleneck=4, local_crops=1)
+        config.objective.update(outputs=16, hidden=8, bottleneck=4, local_crops=1, frozen="1 steps")
     if "samples" in config.evals:
         config.evals.samples = {"every": "2 steps", "count": 1, "images": 1, "completions": 1}
     for options in config.evals.values():

@@ -60,6 +60,8 @@ def test_configs_name_their_optimizers():
         ({"name": "adamw", "momentum": 0.95}, r"adamw does not use some .* Set --config.optimizer.momentum=0.9 \(it is 0.95\)."),
         ({"lookahead_rate": 0.8}, "adamw without lookahead does not use"),
         ({"name": "muon", "momentum": 0.95, "beta_2": 0.95, "lookahead": 5, "lookahead_rate": 0.8}, None),
+        ({"ema": 1.0}, r"optimizer.ema=1.0: expected a number from 0 to below 1, such as 0.9999"),
+        ({"ema": -0.5}, r"optimizer.ema=-0.5: expected a number from 0 to below 1"),
         ({"name": "mine", "momentum": 0.95}, None),  # which make_optimizer refuses
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 from small_models import dense_on_images
 
 from keras_vit.data import from_arrays, training_batches
+from keras_vit.runs import evals
 from keras_vit.runs.loop.periodic import Periodic
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.saving import state
@@ -64,6 +65,26 @@ def test_a_run_that_resumes_measures_at_the_same_steps(trained):
     assert seen == []
     trained("run", measure=note)
     assert seen == [4, 7]
+
+
+def test_an_evaluator_that_is_added_to_a_complete_run_is_measured(trained, tmp_path):
+    model, records = trained("run", measure=None)
+    rundir, seen = RunDirectory(tmp_path / "run"), []
+
+    def added(name):
+        def measure(step):
+            seen.append((name, step))
+            rundir.write_json(f"{name}.json", {"step": step})
+            return {f"{name}/5": 0.5}
+
+        return Periodic(measure, 4, 7, 7)
+
+    rundir.write_json("old.json", {"step": 7})
+    rundir.write_json("late.json", {"step": 4})
+    for _ in range(2):
+        evals.measure_added({name: added(name) for name in ("old", "late", "new")}, model, rundir, 7)
+    assert seen == [("late", 7), ("new", 7)]
+    assert rundir.metrics() == [*records[:-1], {**records[-1], "late/5": 0.5, "new/5": 0.5}]
 
 
 def test_the_averages_are_measured_and_training_is_the_same_bit_for_bit(trained):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints.save import save_model
+from keras_vit.distribution import Strategy
 from keras_vit.io import atomic
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.runs.loop.train import fit_calls
@@ -51,6 +52,17 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tiny, tmp_path
     assert "step_00000020.safetensors is damaged" in caplog.text
     for a, b in zip(model.get_weights(), expected):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_that_begins_is_not_finished(tmp_path):
+    """A longer run that is killed would leave the measures of the shorter one beside its checkpoints."""
+    (tmp_path / "finished.json").write_text("{}")
+    for _ in range(2):
+        RunDirectory(tmp_path).begin({"total": 8})
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    (tmp_path / "finished.json").write_text("{}")
+    RunDirectory(tmp_path, Strategy(hosts=2, host=1)).begin({"total": 9})
+    assert (tmp_path / "finished.json").exists()  # only the chief writes
 
 
 def test_another_configuration_in_the_same_directory_is_an_error(tiny, tmp_path):

@@ -134,6 +134,10 @@ def test_names_of_points_are_names_of_directories(config):
         ("optimizer.learning_rate", "not a line of a sweep"),
         ("optimizer.learning_rate=", "not a line of a sweep"),
         ("batch_size=8,8", "has batch_size=8 twice"),
+        (
+            "batch_size=8;model.dropout=0;batch_size=16",
+            'has batch_size twice in a part. Give all of its values at once, "batch_size=A,B"',
+        ),
         ("evals.knnn.k=5", 'point k=5: Unknown evaluator "knnn". Did you mean "knn"'),
         ("evals.few_shot.shot=5", 'point shot=5: The evaluator "few_shot" has no option "shot". Did you mean "shots"'),
         ("evals.few_shot=5", "point few_shot=5: config.evals.few_shot is an evaluator, a section"),
@@ -256,6 +260,17 @@ def test_a_point_that_diverges_does_not_end_the_sweep(config, tmp_path, capsys):
     assert "| 0.01 | - | - | diverged |" in capsys.readouterr().out
     with pytest.raises(ValueError, match="All 3 points of the sweep diverged"):
         run_sweep(config, RATES, tmp_path / "all", Stub(diverges=(1e-3, 3e-3, 1e-2)), ONE, SCORE)
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(config, tmp_path, capsys):
+    def run(config, workdir):
+        rate = config.optimizer.learning_rate
+        return {"top1": float("nan") if rate == 1e-3 else 0.5 - rate, "loss": 1.0, "examples": 72}
+
+    assert run_sweep(config, RATES, tmp_path, run, ONE, SCORE)["point"] == {"optimizer.learning_rate": 3e-3}
+    assert "| 0.001 | nan | 1.0000 | no finite score |" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="All 1 points of the sweep diverged, or have no finite top-1"):
+        run_sweep(config, "optimizer.learning_rate=1e-3", tmp_path / "none", run, ONE, SCORE)
 
 
 def test_a_tie_goes_to_the_lower_loss(config, tmp_path):

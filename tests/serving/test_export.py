@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data import open_source
+from keras_vit.serving.export import _check_place
 
 NAMES = tuple("zero one two three four five six seven eight nine".split())
 
@@ -221,10 +222,31 @@ def test_a_model_of_pre_training_is_refused_and_its_encoder_is_not(tmp_path):
     assert (tmp_path / "features" / "saved_model.pb").is_file()
 
 
+def test_only_an_export_of_this_package_is_replaced(tmp_path):
+    (tmp_path / "site" / "assets").mkdir(parents=True)
+    (tmp_path / "site" / "assets" / "logo.png").touch()
+    with pytest.raises(ValueError, match="which would be lost: assets. Give a new"):
+        _check_place(tmp_path / "site")
+    (tmp_path / "theirs" / "variables").mkdir(parents=True)
+    program = tmp_path / "theirs" / "saved_model.pb"
+    program.write_bytes(b"serving_default")
+    with pytest.raises(ValueError, match="which would be lost: saved_model.pb, variables. Give a new"):
+        _check_place(tmp_path / "theirs")
+    program.write_bytes(b"serving_default features_training")  # as version 0.3 wrote them
+    _check_place(tmp_path / "theirs")
+    (tmp_path / "theirs" / "metadata.json").write_text('{"author": "somebody"}')
+    with pytest.raises(ValueError, match="which would be lost: metadata.json, saved_model.pb, variables"):
+        _check_place(tmp_path / "theirs")
+    (tmp_path / "theirs" / "metadata.json").write_text('{"keras_vit": "0.4.0"}')
+    _check_place(tmp_path / "theirs")
+
+
 def test_an_export_never_replaces_a_folder_of_other_files(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()
-    with pytest.raises(ValueError, match='photos" holds other files than an export, which would be lost: cat.jpg. Give a new'):
+    with pytest.raises(
+        ValueError, match='photos" holds other files than an export of keras_vit, which would be lost: cat.jpg. Give a new'
+    ):
         keras_vit.export(digits_model(), tmp_path / "photos")
     with pytest.raises(ValueError, match='"gs://bucket/x" is in a bucket'):
         keras_vit.export(digits_model(), "gs://bucket/x")

@@ -2,26 +2,32 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import io
 import json
 import os
+import signal
+import struct
 import threading
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 import keras_vit
 from keras_vit.inspection import attention_maps, head_maps
 from keras_vit.serving.http import served as served_module
 from keras_vit.serving.http.app import application
-from keras_vit.serving.http.bodies import MOST_MEGAPIXELS, Limits
+from keras_vit.serving.http.bodies import MOST_MEGAPIXELS, Limits, Refused
 from keras_vit.serving.http.middleware import OnlyHosts
-from keras_vit.serving.http.run import bind
+from keras_vit.serving.http.run import Server, bind, run
 from keras_vit.serving.http.served import Served
+from keras_vit.serving.http.sizes import check_size
 
 NAMES = ("red deer", "Rotmilan", "ロバ")
 RNG = np.random.default_rng(0)
@@ -52,6 +58,15 @@ def small_vit(classes=3, seed=0):
     return model
 
 
+@contextlib.contextmanager
+def answering(app, **options):
+    """A client of an application, once its models are ready."""
+    with TestClient(app, **options) as client:
+        while client.get("/readyz").status_code != 200:
+            time.sleep(0.01)
+        yield client
+
+
 @pytest.fixture(scope="module")
 def vit():
     return small_vit()
@@ -60,7 +75,7 @@ def vit():
 @pytest.fixture(scope="module")
 def client(vit):
     served = [Served("forest", vit, top_k=2), Served("plain", small_vit(None))]
-    with TestClient(application(served, Limits(megabytes=0.2, images=4, megapixels=1, seconds=20))) as client:
+    with answering(application(served, Limits(megabytes=0.2, images=4, megapixels=1, seconds=20))) as client:
         yield client
 
 
@@ -118,6 +133,13 @@ def test_a_model_without_classes_predicts_features(client):
     assert np.shape(row["features"]) == (16,) and row["status"] == "ok"
 
 
+def large_gif():
+    """A GIF whose screen is 8 x 8 pixels and its frame 1500 x 1500."""
+    file = io.BytesIO()
+    Image.new("L", (1500, 1500)).save(file, "GIF")
+    return file.getvalue()[:6] + struct.pack("<HH", 8, 8) + file.getvalue()[10:]
+
+
 def refused_requests():
     """{what: (address, arguments of post, status, words)}."""
     form = {"Content-Type": "multipart/form-data; boundary=x"}
@@ -125,6 +147,13 @@ def refused_requests():
     Image.new("L", (1500, 1500)).save(huge, "PNG")
     bomb = io.BytesIO()
     Image.new("1", (20_000, 20_000)).save(bomb, "PNG")
+    with_text, text = io.BytesIO(), PngInfo()
+    text.add_text("a", "b" * 2_000_000, zip=True)  # for which Pillow refuses to open it
+    Image.new("L", (1500, 1500)).save(with_text, "PNG", pnginfo=text)
+    other_first = huge.getvalue()[:8] + b"\0\0\0\x08aaAa" + b"\0\0\0\x08" * 2 + bytes(4) + huge.getvalue()[8:]
+    half = {"instances": [{"b64": ""}], "signature_name": "\ud800"}
+    field = {"Content-Type": "multipart/form-data; boundary=x; charset=utf-7"}
+    part = b'--x\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\nx\r\n'
     post = "/v1/models/forest:predict"
     return {
         "nothing": (post, {"content": b""}, 400, "The body is empty"),
@@ -149,7 +178,26 @@ def refused_requests():
         "many images": (post, {"json": instances(*[png(IMAGES[0])] * 5)}, 413, "5 images, of 4 at most"),
         "many bytes": (post, {"content": b"x" * 300_000}, 413, "The body has 300,000 bytes, of 200,000 at most"),
         "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
-        "a bomb": (post, {"content": bomb.getvalue()}, 413, "It has far more than 1 million pixels"),
+        "a bomb": (post, {"content": bomb.getvalue()}, 413, "It has 20000 x 20000 pixels, of 1 million at most"),
+        "many pixels and a text": (post, {"content": with_text.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
+        "pixels after a chunk": (post, {"content": other_first}, 400, "the PNG does not begin with its header"),
+        "many pixels in a BMP": (
+            post,
+            {"content": b"BM" + bytes(16) + struct.pack("<ii", 1500, -1500)},
+            413,
+            "1500 x 1500 pixels",
+        ),
+        "many pixels in a GIF": (post, {"content": large_gif()}, 413, "1500 x 1500 pixels, of 1 million at most"),
+        "a cut WebP": (post, {"content": b"RIFF....WEBPVP8 "}, 400, "the header of the WebP is damaged"),
+        "half a character": (post, {"content": json.dumps(half)}, 400, 'has no signature "\\ud800"'),
+        "half a character in a form": (
+            post,
+            {"content": part % (b"i", b'; filename="i"') + part % (b"+2AA-", b"") + b"--x--", "headers": field},
+            400,
+            'the text field "\\ud800", which nothing reads',
+        ),
+        "a long name": (post, {"json": {**half, "signature_name": "x" * 100_000}}, 400, '"forest" has no signature "xxx'),
+        "many values": (post, {"json": {"instances": [{}] * 1000}}, 413, "many more values than 4 images"),
         "another model": ("/v1/models/wood:predict", {"content": b"x"}, 404, 'There is no model "wood". Served: forest, plain.'),
         "no such block": ("/v1/models/forest:heads?block=7", {"content": png(IMAGES[0])}, 400, "the model has blocks 0 to 1"),
         "heads of two": (
@@ -205,6 +253,33 @@ def test_what_cannot_be_answered_says_why(client, what):
     address, arguments, status, words = refused_requests()[what]
     answer = client.post(address, **arguments)
     assert answer.status_code == status and words in answer.json()["error"], answer.text
+    assert len(answer.content) < 3000
+
+
+def test_a_header_is_read_in_no_time():
+    """Pillow takes minutes for these, in Python and with copies of all that came before."""
+    jpeg, gif = io.BytesIO(), large_gif()
+    Image.new("L", (300, 200)).save(jpeg, "JPEG")
+    padded = b"\xff\xd8" + b"\xff" * 10_000_000 + jpeg.getvalue()[3:]
+    at = gif.index(struct.pack("<BHHHH", 0x2C, 0, 0, 1500, 1500))
+    commented = gif[:at] + b"!\xfe" + (b"\xff" + b"c" * 255) * 40_000 + b"\0" + gif[at:]
+    for image, words in ((padded, "300 x 200"), (commented, "1500 x 1500")):
+        began = time.process_time()
+        with pytest.raises(Refused, match=f"It has {words} pixels, of 0.01 million at most"):
+            check_size(image, 0.01)
+        assert time.process_time() - began < 3
+
+
+def test_an_animation_is_as_large_as_its_first_frame(vit):
+    """Its other frames are not read, however large they are."""
+    small = io.BytesIO()
+    Image.fromarray(IMAGES[0][..., 0]).save(small, "GIF")
+    large = large_gif()
+    frame = large[large.index(struct.pack("<BHHHH", 0x2C, 0, 0, 1500, 1500)) : -1]
+    animated = small.getvalue()[:-1] + frame * 3 + b";"
+    check_size(animated, 0.001)
+    served = Served("forest", vit)
+    np.testing.assert_array_equal(served.decode(animated), served.decode(small.getvalue()))
 
 
 def test_a_body_without_a_stated_length_is_read_no_further_than_the_limit(client):
@@ -273,9 +348,63 @@ def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_al
             assert answer.status_code == 400 and f'The Host header is "{host}"' in answer.json()["error"]
 
 
+def test_until_the_models_are_ready_it_says_so_and_from_the_moment_it_is_told_to_end(vit):
+    served, begun, made = Served("forest", vit), threading.Event(), threading.Event()
+    served.warm_up = lambda *_: (begun.set(), made.wait(60))
+    app = application([served])
+    server = Server(uvicorn.Config(app), app.state.service)
+    state = lambda: client.get("/v1/models/forest").json()["model_version_status"][0]["state"]  # noqa: E731
+    post = lambda verb="predict": client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))  # noqa: E731
+    with TestClient(app) as client:
+        begun.wait(60)
+        assert client.get("/healthz").status_code == 200 and state() == "LOADING"
+        for answer in (client.get("/readyz"), post(), post("heads")):
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "1", answer.text
+            assert "The models are being made ready." in answer.json()["error"]
+        made.set()
+        while client.get("/readyz").status_code != 200:
+            time.sleep(0.01)
+        assert state() == "AVAILABLE" and post().status_code == 200
+        server.handle_exit(signal.SIGTERM, None)
+        assert server.should_exit and state() == "UNLOADING"
+        assert client.get("/readyz").json() == {"error": "The service is ending."}
+        assert post().status_code == 200, "what still comes is answered"
+
+
+def test_an_end_in_the_middle_of_warming_up_leaves_the_rest():
+    served, seen = Served("m", small_vit()), []
+    served.signatures = {"a": lambda images: seen.append("a"), "b": lambda images: seen.append("b")}
+    served.warm_up(1, lambda: not seen)
+    assert seen == ["a"]
+
+
+def test_models_that_cannot_be_made_ready_end_the_service(vit, monkeypatch):
+    served = Served("forest", vit)
+    served.warm_up = lambda *_: 1 / 0
+    app = application([served])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers of this process stay
+    with bind("127.0.0.1", 0) as bound, pytest.raises(ZeroDivisionError):
+        run(app, bound, 1)
+    assert app.state.service.why_not_ready() == "The models cannot be made ready: division by zero"
+
+
+def test_the_bodies_of_all_requests_are_bounded_together(vit):
+    limits = Limits(megabytes=0.02, megabytes_together=0.01)
+    assert limits.bytes_together == 20_000, "never less than one request may have"
+    app = application([Served("forest", vit)], limits)
+    memory = app.state.service.memory
+    with answering(app) as client, memory.of_request() as take:
+        take(20_000 - len(png(IMAGES[0])))
+        assert client.post("/v1/models/forest:predict", content=png(IMAGES[0])).status_code == 200
+        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]) + b"x")
+        assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+        assert f"have {20_000 - len(png(IMAGES[0])):,} bytes, of 20,000 at most. Try again." in answer.json()["error"]
+    assert memory.held == 0
+
+
 def test_a_mistake_of_ours_is_json_too_and_counted(vit):
     app = application([Served("forest", vit)])
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with answering(app, raise_server_exceptions=False) as client:
         app.state.service.batchers["forest", "serving_default"].function = lambda images: 1 / 0
         answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
         assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"]
@@ -293,7 +422,7 @@ def test_what_was_asked_is_counted(client):
 
 
 def test_a_key_is_asked_for_where_there_is_one(vit):
-    with TestClient(application([Served("forest", vit)], api_key="s3cret")) as client:
+    with answering(application([Served("forest", vit)], api_key="s3cret")) as client:
         given = {"content": png(IMAGES[0])}
         for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer s3cre"}):
             answer = client.post("/v1/models/forest:predict", headers=headers, **given)
@@ -309,7 +438,7 @@ def test_a_key_is_asked_for_where_there_is_one(vit):
 
 
 def test_keys_are_compared_as_bytes_and_the_word_bearer_in_any_case(vit):
-    with TestClient(application([Served("forest", vit)], api_key="schlüssel")) as client:
+    with answering(application([Served("forest", vit)], api_key="schlüssel")) as client:
         for headers in ({"X-API-Key": "schlüssel".encode()}, {"Authorization": "bearer schlüssel".encode()}):
             assert client.get("/v1/models", headers=headers).status_code == 200
         assert client.get("/v1/models", headers={"Authorization": "Basic schlüssel".encode()}).status_code == 401
@@ -317,11 +446,11 @@ def test_keys_are_compared_as_bytes_and_the_word_bearer_in_any_case(vit):
 
 def test_overload_is_said_with_when_to_come_back(vit):
     app = application([Served("forest", vit)], max_requests=0)
-    with TestClient(app) as client:
+    with answering(app) as client:
         answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "Try again" in answer.json()["error"]
     app = application([Served("forest", vit)], max_queue=2)
-    with TestClient(app) as client:
+    with answering(app) as client:
         answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))
         assert answer.status_code == 413 and "3 images, of 2 at most" in answer.json()["error"]  # it would never fit
         app.state.service.batchers["forest", "serving_default"].max_queue = 0
@@ -350,7 +479,7 @@ def test_the_largest_image_is_no_larger_than_pillow_looks_at():
 def test_what_takes_too_long_is_overload(vit):
     served = Served("forest", vit)
     decode, served.decode = served.decode, lambda image: time.sleep(0.8) or decode(image)
-    with TestClient(application([served], Limits(seconds=0.5))) as client:
+    with answering(application([served], Limits(seconds=0.5))) as client:
         for verb in ("predict", "heads"):
             answer = client.post(f"/v1/models/forest:{verb}", content=png(IMAGES[0]))
             assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
@@ -373,7 +502,7 @@ def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_tho
 
     served.decode = slowly
     small, other = png(IMAGES[0]), png(IMAGES[1])
-    with TestClient(application([served])) as client:
+    with answering(application([served])) as client:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             many = pool.submit(client.post, "/v1/models/forest:predict", json=instances(*[small] * 48))
             while not order:

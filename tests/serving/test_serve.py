@@ -74,7 +74,8 @@ def wait_until_ready(process, port):
             if get(port, "/readyz").status == 200:
                 return
         except OSError:
-            time.sleep(0.1)
+            pass
+        time.sleep(0.1)
     raise AssertionError("not ready in four minutes")
 
 

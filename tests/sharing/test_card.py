@@ -13,7 +13,9 @@ from small_models import every_weight
 import keras_vit
 from keras_vit.planning.flops import forward_flops
 from keras_vit.sharing import write_folder
+from keras_vit.sharing.card import OWN_WORDS_END, own_words
 from keras_vit.sharing.data_names import data_of, model_name, on_the_hub
+from keras_vit.sharing.folder import check_output
 from keras_vit.sharing.run import read_run
 
 ADDRESS = "hf://anna/digits"
@@ -158,6 +160,40 @@ def test_names_in_any_script_and_with_marks_are_shown_as_they_are(tmp_path):
     write_folder(model, tmp_path / "shared", ADDRESS, "mit")
     _, body = front_matter_of((tmp_path / "shared" / "README.md").read_text("utf-8"))
     assert "The classes have no names." in body and "| class |" not in body
+
+
+def test_a_folder_keeps_your_own_words_and_is_replaced_only_if_it_is_ours(tmp_path):
+    folder = tmp_path / "shared"
+    write_folder(every_weight(), folder, ADDRESS, "mit")
+    path = folder / "README.md"
+    path.write_text(path.read_text().replace(OWN_WORDS_END, f"Not for mushrooms.\n{OWN_WORDS_END}"))
+    write_folder(every_weight(), folder, ADDRESS, "apache-2.0")
+    assert own_words(path.read_text(), "") == "Not for mushrooms." and "license: apache-2.0" in path.read_text()
+    path.write_text("# Somebody else's")
+    with pytest.raises(ValueError, match="other files, which would be lost: README.md, config.json, model.keras"):
+        check_output(folder)
+    path.unlink()
+    (folder / "model.keras").unlink()
+    with pytest.raises(ValueError, match="other files, which would be lost: config.json, model.safetensors"):
+        check_output(folder)
+
+
+def test_a_run_that_has_not_ended_is_refused(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    assert read_run(run).config["total"] == 6
+    (run / "lock.json").write_text("{}")
+    with pytest.raises(ValueError, match="in use by a training"):
+        read_run(run)
+    (run / "lock.json").unlink()
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"total": 12}))  # it is extended
+    with pytest.raises(ValueError, match="is at step 6 of 12: .*--config.total=6, then share it"):
+        read_run(run)
+    for file in run.glob("checkpoints/*"):
+        file.unlink()
+    (run / "metrics.jsonl").unlink()
+    assert read_run(run).records == []  # how far it is cannot be told
 
 
 def test_a_model_that_no_other_library_knows_is_shared_as_keras_alone(tmp_path):

@@ -10,6 +10,7 @@ from small_models import every_weight, pixels
 
 import keras_vit
 from keras_vit.sharing import share, write_folder
+from keras_vit.sharing.card import OWN_WORDS_END, own_words
 from keras_vit.sharing.share import find_place
 
 pytest.importorskip("huggingface_hub")
@@ -52,6 +53,20 @@ def test_a_further_model_is_one_more_commit_without_files_of_the_earlier_one(hub
     commits = hub.repositories["anna/flowers"].commits
     assert len(commits) == 2 and set(commits[1][1]) == {"README.md", "model.keras", "notes.txt"}
     assert not [path for method, path in hub.seen if path == "/api/repos/create"]
+
+
+def test_your_own_words_on_the_page_stay(hub, caplog):
+    keras_vit.save(every_weight(), ADDRESS, license="mit")
+    repository, words = hub.repositories["anna/flowers"], "## Limits\n\nNot for <!-- wild --> mushrooms."
+    assert "Your own words" not in caplog.text and "no section" not in caplog.text
+    card = repository.files["README.md"].decode()
+    edited = card.replace(OWN_WORDS_END, f"\n{words}\n\n{OWN_WORDS_END}").replace("\n", "\r\n").encode()
+    repository.commits.append(("by anna", repository.files | {"README.md": edited}))
+    keras_vit.save(every_weight(), ADDRESS, license="apache-2.0")
+    again = repository.files["README.md"].decode()
+    assert own_words(again, "") == words and "license: apache-2.0" in again and again.count("Your own words") == 1
+    repository.commits.append(("by anna", repository.files | {"README.md": again.replace(OWN_WORDS_END, "").encode()}))
+    assert "only one of the two lines around your own words" in refusal(ADDRESS, "mit")
 
 
 @pytest.mark.parametrize("part", ["/commit/", "/lfs/", "/preupload/"])

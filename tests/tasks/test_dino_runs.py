@@ -1,6 +1,7 @@
 """Runs of DINO: crops are an example's own, runs resume bit for bit and leave the teacher's encoder, which fine-tuning starts from."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -96,6 +97,14 @@ def test_its_durations_become_steps_and_it_starts_from_a_trained_model(config, t
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_temperature_that_rises_for_longer_than_the_run_is_told(config, caplog):
+    config.objective.temperature_warmup = "3 epochs"
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("WARNING"):
+        task_of(config).model(open_source("digits", "train[:64]"))
+    assert 'temperature_warmup="3 epochs" is longer than the run of 6 steps' in caplog.text
+
+
 def test_its_plan_counts_what_trains(config):
     config.optimizer.weight_decay_final = 0.4
     text = dry_run.plan(config, config_files.packaged("lib.datasets").DATASETS)
@@ -111,6 +120,11 @@ def test_its_plan_counts_what_trains(config):
         ),
         ({"first_crop": "random_resized_crop(12)"}, r"gives crops of \(12, 12\) pixels, expected \(16, 16\): write {size} in it"),
         ({"local_size": 7}, "local_size|divisible"),
+        (
+            {"frozen": "100%"},
+            'config.objective.frozen="100%" is 6 steps, and the run has 6: the last layer of the head would never learn',
+        ),
+        ({"frozen": "0.5 steps"}, '--config.objective.frozen: "0.5 steps" is not a whole number of steps.*write "50%"'),
         ({"momentun": 0.9}, 'no option "momentun".*Did you mean "momentum"'),
     ],
 )

@@ -95,13 +95,14 @@ def test_the_kinds_are_the_papers_losses(config):
     expected = {
         "hard": (HardDistillation, {"alpha": 0.5}),
         "soft": (SoftDistillation, {"alpha": 0.9, "temperature": 3.0}),
-        "consistent": (SoftDistillation, {"alpha": 1.0, "temperature": 3.0}),
+        "consistent": (SoftDistillation, {"alpha": 1.0, "temperature": 1.0}),
     }
     for kind, (loss, values) in expected.items():
         config.objective.kind = kind
-        config.objective.update({"temperature": 3.0} if kind == "consistent" else {})
         made = task_of(config).loss(source)
         assert type(made) is loss and values.items() <= made.get_config().items()
+    config.objective.temperature = 2.5
+    assert task_of(config).loss(source).temperature == 2.5
 
 
 def test_its_plan_knows_the_student(config):

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import os
 import pathlib
 import re
 import sys
@@ -11,7 +12,8 @@ import types
 import pytest
 
 import keras_vit
-from benchmarks import cheaper, gpu, input, ops, scaling, where
+from benchmarks import cheaper, gpu, input, ops, scaling, startup, where
+from benchmarks.own_process import in_own_process
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -87,7 +89,7 @@ def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys, eag
     small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32}
     points = [(size, "Ti/16", size, small) for size in (32, 64)]
     monkeypatch.setattr(scaling, "SWEEPS", {"image size, px": {"tiny": points}, "width": {"tiny": points[:1]}})
-    monkeypatch.setattr(scaling, "_in_a_process", scaling.measured)
+    monkeypatch.setattr(scaling, "in_own_process", lambda function, *arguments: function(*arguments))
     output = tmp_path / "scaling.png"
     monkeypatch.setattr(scaling.flags, "FLAGS", types.SimpleNamespace(output=str(output), repeats=1))
     scaling.main()
@@ -173,9 +175,49 @@ def test_a_card_is_held_to_what_its_maker_states():
     assert gpu.stated("cpu") is None
 
 
+def test_each_case_of_a_gpu_is_measured_in_a_process_of_its_own(monkeypatch, capsys):
+    """JAX tells the most memory that a process has held, and a process that has touched the card keeps most of it."""
+    case = {"flops": 1e12, "on the card": 0.2, "from the host": 0.2, "attention": {}}
+    card = gpu.Card("NVIDIA L4", "0.8", "3.11", 100e12)
+    answers = {
+        gpu.measured_card: lambda rounds: card,
+        gpu.training: lambda variant, batch, steps, rounds: case | {"variant": variant, "batch": batch, "bytes": batch * 2**30},
+    }
+    monkeypatch.setattr(gpu, "in_own_process", lambda function, *arguments: answers[function](*arguments))
+    values = {"cases": "B/16:2,Ti/16:1", "steps": 1, "rounds": 1, "torch_python": ""}
+    monkeypatch.setattr(gpu.flags, "FLAGS", types.SimpleNamespace(**values))
+    monkeypatch.setitem(sys.modules, "jax", None)  # importing it here would fail
+    gpu.main()
+    first, *_, large, small = capsys.readouterr().out.splitlines()
+    assert "NVIDIA L4: products in bfloat16 reach 100 TFLOP/s; the maker states 121" in first
+    assert large.split("|")[6].strip() == "2.00" and small.split("|")[6].strip() == "1.00"
+
+
+@pytest.mark.processes
+def test_a_measurement_runs_in_a_process_of_its_own():
+    assert in_own_process(os.getpid) != os.getpid()
+    with pytest.raises(ZeroDivisionError):
+        in_own_process(divmod, 1, 0)
+
+
 def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():
     found = {"variant": "B/16", "batch": 10, "flops": 100e12, "on the card": 0.2, "from the host": 0.25, "bytes": 3 * 2**30}
     found |= {"attention": {"xla": 0.001, "cudnn": "does not run: no cuDNN"}, "timm": {"seconds": 0.3}}
     cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
     assert cells == ["B/16, batch 10", "50", "40", "0.500", "0.625", "3.00", "xla 1.00 ms, cudnn does not run: no cuDNN", "1.50"]
     assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")
+
+
+def test_the_start_is_a_table_of_phases_with_a_column_for_each_process():
+    """The sum leaves out what comes after the first of its kind; a process without the folder of programs does not get it."""
+    environments = startup.columns(["tensorflow", "jax"], "programs")
+    assert [startup.CACHE in environment for environment in environments.values()] == [False, False, True, True]
+    phases = {"import jax": [2.0, 1.0], "build": [9.0, 4.0], "second prediction": [7.0, 5.0]}
+    rows = startup.table({"one": phases, "other": phases}, wall=False).splitlines()
+    assert rows[2:] == [
+        "| import the engine | 1.00 | 1.00 |",
+        "| build | 4.00 | 4.00 |",
+        "| second prediction | 5.00 | 5.00 |",
+        "| until the first training step is done | 5.0 | 5.0 |",
+    ]
+    assert "| build | 9.00 | 9.00 |" in startup.table({"one": phases, "other": phases}, wall=True)

@@ -70,6 +70,37 @@ def test_validation_in_fit_counts_once_too_and_training_loss_is_keras_own(tiny):
     assert histories[0]["val_loss"][-1] == pytest.approx(-log_p[np.arange(10), y].mean(), rel=1e-5)
 
 
+class Evaluates(keras.callbacks.Callback):
+    """Evaluates on data of its own after the first epoch, and fails."""
+
+    def __init__(self, *data):
+        super().__init__()
+        self.data, self.seen = data, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(self.model.evaluate(*self.data, batch_size=2, verbose=0))
+        raise InterruptedError
+
+
+def test_an_evaluation_by_a_callback_sees_all_of_its_data_and_not_the_steps_of_fits_validation():
+    x, y = rows(20)
+    model, other = dense_on_rows(keras.optimizers.SGD(0.0), steps_per_execution=2), Evaluates(x, y)
+    with pytest.raises(InterruptedError):
+        model.fit(x, y, validation_data=(x[:4], y[:4]), validation_batch_size=1, callbacks=[other], verbose=0)
+    assert other.seen == pytest.approx([model.evaluate(x, y, batch_size=20, verbose=0)], rel=1e-5)
+    left = model.evaluate(x, y, batch_size=2, verbose=0)  # with what the fit that failed left behind
+    assert left == pytest.approx(other.seen[0], rel=1e-5)
+
+
+def test_a_callback_list_of_the_users_own_runs_several_steps_per_execution():
+    x, y = rows(12)
+    model = dense_on_rows(keras.optimizers.SGD(0.1), steps_per_execution=2)
+    callbacks = keras.callbacks.CallbackList([], add_history=True, model=model, epochs=2, steps=3)
+    for _ in range(2):
+        model.fit(x, y, batch_size=4, epochs=2, callbacks=callbacks, validation_data=(x[:4], y[:4]), verbose=0)
+    assert int(model.optimizer.iterations) == 12
+
+
 def test_a_users_model_on_ours_is_right_too_and_reloads(tiny, tmp_path):
     vit = tiny(depth=1)
     model = keras_vit.Model(vit.input, keras.layers.Dense(2, name="mine")(vit.features), name="user")
@@ -83,10 +114,11 @@ def test_a_users_model_on_ours_is_right_too_and_reloads(tiny, tmp_path):
         keras_vit.Model(vit.input, vit.output, dropuot=1)
 
 
-def test_mixing_happens_in_training_only():
+@pytest.mark.parametrize("accumulated", [None, 2])
+def test_mixing_happens_in_training_only(accumulated):
     model = dense_on_images()
     model.mixing = Mixup(1.0, classes=5)
-    model.compile(keras.optimizers.SGD(0.0), SoftmaxCrossEntropy(), jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=accumulated), SoftmaxCrossEntropy(), jit_compile=False)
     x, y = images(8), np.arange(8) % 5
     unmixed = model.evaluate(x, y, batch_size=8, verbose=0)
     losses = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"]

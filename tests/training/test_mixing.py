@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from small_models import dense_on_images
 
-from keras_vit.optim.wrapper import step_of
+from keras_vit.optim.wrapper import batches_taken
 from keras_vit.training import Accuracy, Cutmix, Lookahead, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
 from keras_vit.training.mixing import check_pairs
 
@@ -159,6 +159,11 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
     model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(), jit_compile=False)
     with pytest.raises(ValueError, match="mix pairs of images, and a batch has 1: choose a batch size that is a multiple of 2"):
         model.train_on_batch(pixels[:1], np.zeros(1))
+    ones = tf.data.Dataset.from_tensor_slices((pixels, np.zeros(4))).batch(1, drop_remainder=True)
+    for data, options in ((ones, {}), (pixels, {"y": np.zeros(4), "batch_size": 1}), (pixels[:1], {"y": np.zeros(1)})):
+        with pytest.raises(ValueError, match="and a batch has 1"):
+            model.fit(data, **options)
+    model.fit(pixels[:3], np.zeros(3), batch_size=2, verbose=0)  # the last batch of one image is left as it is
     for rows, devices in ((1, 2), (3, 2)):
         with pytest.raises(ValueError, match=f"each of 2 devices has {rows}: choose a batch size that is a multiple of 4"):
             check_pairs(rows, devices)
@@ -167,13 +172,15 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_the_step_that_seeds_mixing_advances_in_every_optimizer(wrapped, scaled):
+@pytest.mark.parametrize(
+    "make", [keras.optimizers.Adam, lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), lambda: Lookahead("adam")]
+)
+def test_the_step_that_seeds_mixing_advances_in_every_optimizer(make, scaled):
     """The counter of a LossScaleOptimizer, its first variable, never moves: all batches would be mixed alike."""
     weight = keras.Variable(np.ones(2, "float32"))
-    optimizer = Lookahead("adam") if wrapped else keras.optimizers.Adam()
+    optimizer = make()
     optimizer = keras.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
     optimizer.build([weight])
     for _ in range(3):
         optimizer.apply([np.ones(2, "float32")])
-    assert int(step_of(optimizer, [np.asarray(variable) for variable in optimizer.variables])) == 3
+    assert int(batches_taken(optimizer, [np.asarray(variable) for variable in optimizer.variables])) == 3

@@ -30,6 +30,10 @@ _ALIASES = [
 _ASSUMED_NORMALISATION = (
     "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the 0..255 scale."
 )
+_ASSUMED_POOL = (
+    'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same arrays, but averages '
+    'the class token, too, which cannot be expressed. Pass pool="token" if you have looked.'
+)
 
 
 def matches(names: Iterable[str], config: dict) -> bool:
@@ -81,7 +85,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     Args:
         contents: the FileContents that files.read returns.
         options: arguments of `load` that supply what the file does not state: heads (by default each 64 wide), channels (by default
-            3), image_size.
+            3), image_size, pool.
 
     Raises:
         ValueError: if the file is not in this format after all.
@@ -111,6 +115,9 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fields.update(normalisation(None, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions))
     if options.get("heads") is None:
         assumptions.append(_assumed_heads(k, inner // k))
+    # Since November 2025 only models with pool="cls" have a class token; it lost its first axis soon afterwards.
+    if token and arrays["cls_token"].ndim == 3 and options.get("pool") is None:
+        assumptions.append(_ASSUMED_POOL)
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}

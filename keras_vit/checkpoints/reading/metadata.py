@@ -93,8 +93,6 @@ def check_fields(fields: Mapping[str, typing.Any], form: type, where: str) -> No
             _check(_is_number(value, numbers), name, words, value, where)
             if int in kinds:
                 _check(value > 0 or (value == 0 and name in _MAY_BE_ZERO), name, "positive", value, where)
-    if "epsilon" in fields:
-        _check(0 < fields["epsilon"] < 1, "epsilon", "a small positive number", fields["epsilon"], where)
 
 
 def _numbers(node):

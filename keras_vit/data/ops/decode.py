@@ -6,7 +6,7 @@ training and evaluation catch (data/errors.py).
 
 import tensorflow as tf
 
-from keras_vit.data.ops import exif
+from keras_vit.data.ops import exif, gif
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.registry import op
 
@@ -101,7 +101,9 @@ def _jpeg(encoded, channels):
 
 @outlined
 def _not_too_large_png(encoded):
-    return _within(encoded, _product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
+    starts = _head(encoded, 12, 4) == b"IHDR"  # libpng takes a PNG with another chunk before its header
+    with tf.control_dependencies([tf.debugging.Assert(starts, ["The PNG does not begin with its header."])]):
+        return _within(encoded, _product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
 
 
 def _guarded_png(encoded):
@@ -139,8 +141,11 @@ def _bmp(encoded):
 
 
 def _gif(encoded):
-    encoded = _within(encoded, _product(encoded, 6, tf.uint16, True), MAX_PIXELS // 2)
-    return tf.io.decode_image(encoded, expand_animations=False)
+    alone, start, shape = gif.first_frame(encoded)
+    alone = _within(alone, tf.reduce_prod(tf.cast(shape, tf.int64)), MAX_PIXELS // 2)
+    image = tf.ensure_shape(tf.io.decode_image(alone, expand_animations=False), (None, None, 3))
+    after = shape - start - tf.shape(image)[:2]
+    return tf.pad(image, [[start[0], after[0]], [start[1], after[1]], [0, 0]])
 
 
 def _webp(encoded):

@@ -117,14 +117,33 @@ class _RecordSubset(Records):
         return shard.select(numbered.map(lambda i, key: key).take(self.size))
 
 
+def _around(source, numbers):
+    """(a Records of the files that hold the examples `numbers`, each from its first to its last of them, their numbers there)."""
+    counts = source.counts
+    starts, files, places, before = np.cumsum([0, *counts]), [], [], 0
+    for i in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
+        path, skip, take = source.files[i]
+        count, own = counts[i], numbers[slice(*np.searchsorted(numbers, starts[i : i + 2]))] - starts[i]
+        if count == take:  # else some are left out, and a number is not a place in the file
+            skip, take, own = skip + int(own[0]), int(own[-1] - own[0]) + 1, own - own[0]
+            count = take
+        files.append((path, skip, take))
+        places.append(own + before)
+        before += count
+    return dataclasses.replace(source, files=tuple(files)), np.concatenate(places)
+
+
 def subset(source: Source, numbers) -> Source:
     """The examples `numbers`, ascending positions in the source's order, as a source for evaluation_batches.
 
-    With random access only these examples are read. Records are read up to the last of them, and only these are decoded.
+    With random access only these examples are read. Of records only the files that hold them are, each up to the last of them, and only
+    these are decoded.
     """
     numbers = np.asarray(numbers, "int64")
     if isinstance(source, RandomAccess):
         return _picked(source, numbers)
+    if isinstance(source, Records) and source.memory is None and len(numbers):
+        source, numbers = _around(source, numbers)
     fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(Records)}
     return _RecordSubset(**fields, numbers=numbers)
 

@@ -88,8 +88,10 @@ def check_place(folder: str | os.PathLike) -> None:
         raise ValueError(f'"{folder}" is in a bucket. Write the page to a local folder, then copy it there.')
     if os.path.isfile(folder):
         raise ValueError(f'"{folder}" is a file; the page and its pictures are a folder. Give a new folder.')
-    others = sorted(name for name in os.listdir(folder) if not _OURS.fullmatch(name)) if os.path.isdir(folder) else []
-    if others:
+    there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+    others = {name for name in there if not _OURS.fullmatch(name)}
+    if others or there and not {PAGE, _NUMBERS} <= there:  # an index.html without numbers is somebody else's
+        others = sorted(others or there)
         raise ValueError(
             f'"{folder}" holds other files than a page of inspect, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
             "Give a new or an empty folder."

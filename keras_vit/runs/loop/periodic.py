@@ -28,9 +28,10 @@ class Periodic(StepCounter):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         if self.step % self._every == 0 or self.step == self._total:
-            logs.update(self._measures())
+            logs.update(self.measures())
 
-    def _measures(self):
+    def measures(self) -> dict[str, float]:
+        """The measures of the model as it is now."""
         if averaging(self.model.optimizer):
             swap_averages(self.model)
             try:

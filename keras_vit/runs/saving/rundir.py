@@ -16,10 +16,11 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.io.atomic import remove_leftovers, write_bytes
 from keras_vit.io.json_text import json_text
 from keras_vit.io.lock import owned
-from keras_vit.io.paths import locate, os_errors
+from keras_vit.io.paths import locate, os_errors, paths_in
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
+FINISHED = "finished.json"  # of a run that is complete; runs/seeds.py writes it
 _CHECKPOINT = re.compile(r"step_(\d+)\.safetensors")
 _ONE_DEVICE = Strategy()
 
@@ -68,7 +69,7 @@ class RunDirectory:
         if "://" in str(self.path):  # where nothing is ever half written
             return
         remove_leftovers(self.path)
-        for leftover in self._checkpoints.glob(".tmp-*"):
+        for leftover in paths_in(self._checkpoints, ".tmp-"):
             leftover.unlink()
 
     @property
@@ -95,6 +96,19 @@ class RunDirectory:
     def write_json(self, name: str, content: Any) -> None:
         """Writes a JSON file into the directory."""
         self._write(self.path / name, (json_text(content) + "\n").encode())
+
+    @os_errors()
+    def begin(self, config: dict[str, Any]) -> None:
+        """Writes config.json, and removes finished.json: what an earlier, shorter run measured is not what the directory will hold.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self.strategy.chief:
+            if self._lock is not None:
+                self._lock.check()
+            (self.path / FINISHED).unlink(missing_ok=True)
+        self.write_json("config.json", config)
 
     @os_errors()
     def checkpoints(self) -> dict[int, epath.Path]:
@@ -202,6 +216,17 @@ class RunDirectory:
         """Adds a record to metrics.jsonl. If it cannot be written, warns and keeps the record in memory for the next time."""
         self._unwritten.append(record)
         self.flush_metrics()
+
+    def add_measures(self, step: int, measures: dict[str, float]) -> None:
+        """Adds measures to the last record of metrics.jsonl, if it is of that step; to one of their own if not."""
+        records = self.metrics()
+        last = records.pop() if records and records[-1]["step"] == step else {"step": step}
+        try:
+            self._write_metrics([*records, {**last, **measures}])
+        except OSError as error:
+            logging.warning("metrics.jsonl could not be written: %s. Not in it: %s.", error, measures)
+        else:
+            self._unwritten = []
 
     def flush_metrics(self) -> None:
         """Tries again to write the records that are still in memory."""

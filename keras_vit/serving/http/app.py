@@ -1,5 +1,6 @@
 """The service: TensorFlow Serving's REST addresses over models of this package, forms and raw bytes, health, metrics and a page."""
 
+import asyncio
 import contextlib
 import pathlib
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ import swagger_ui_bundle
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.staticfiles import StaticFiles
 
 from keras_vit.io.suggest import did_you_mean
@@ -85,9 +85,8 @@ def _about(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", summary="Whether all models can answer")
     async def readiness():
-        if service.ready:
-            return {"status": "ready"}
-        return errors.answer(503, "The models are being made ready, or the service is ending.")
+        why_not = service.why_not_ready()
+        return errors.answer(503, why_not) if why_not else {"status": "ready"}
 
     @app.get("/metrics", summary="Counts and times, for Prometheus")
     async def metrics():
@@ -105,8 +104,11 @@ def _about(app: FastAPI, service: Service) -> None:
         service.model(model)
         if colon:
             raise Refused(405, f"/v1/models/{name} takes POST, with images.")
-        state = "AVAILABLE" if service.ready else "LOADING"
-        return {"model_version_status": [{"version": "1", "state": state, "status": {"error_code": "OK", "error_message": ""}}]}
+        return {
+            "model_version_status": [
+                {"version": "1", "state": service.state, "status": {"error_code": "OK", "error_message": ""}}
+            ]
+        }
 
     @app.get("/v1/models/{name}/metadata", summary="What a model takes and returns")
     async def metadata(name: str, request: Request):
@@ -129,10 +131,12 @@ def _predictions(app: FastAPI, service: Service) -> None:
         bodies.check_query(request)
         served = service.model(name)
         request.state.model = name
-        asked = await bodies.asked(request, service.limits)
-        signature = asked.signature or default
-        request.state.signature = signature if signature in served.signatures else ""
-        rows = await service.rows(served, signature, asked.images)
+        service.check_loaded()
+        with service.memory.of_request() as take:
+            asked = await bodies.asked(request, service.limits, take)
+            signature = asked.signature or default
+            request.state.signature = signature if signature in served.signatures else ""
+            rows = await service.rows(served, signature, asked.images)
         return {"outputs": _columns(rows)} if asked.columns else {"predictions": rows}
 
     @app.post(
@@ -161,12 +165,16 @@ def _predictions(app: FastAPI, service: Service) -> None:
         bodies.check_query(request, "block")
         served = service.model(name)
         request.state.model, request.state.signature = name, "heads"
-        asked = await bodies.asked(request, service.limits)
-        if asked.signature is not None or asked.columns:
-            raise Refused(400, 'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".')
-        if len(asked.images) > 1:
-            raise Refused(400, f"Heads are shown of one image at a time; the request has {len(asked.images)}.")
-        return await service.heads(served, asked.images[0], block)
+        service.check_loaded()
+        with service.memory.of_request() as take:
+            asked = await bodies.asked(request, service.limits, take)
+            if asked.signature is not None or asked.columns:
+                raise Refused(
+                    400, 'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".'
+                )
+            if len(asked.images) > 1:
+                raise Refused(400, f"Heads are shown of one image at a time; the request has {len(asked.images)}.")
+            return await service.heads(served, asked.images[0], block)
 
     @app.post("/v1/models/{name}", include_in_schema=False)
     async def nothing(name: str, request: Request):
@@ -186,16 +194,15 @@ def application(
     max_requests: int = 256,
     api_key: str | None = None,
 ) -> FastAPI:
-    """The service as an ASGI application; arguments as in Service."""
+    """The service as an ASGI application, with itself as `state.service`; arguments as in Service."""
     service = Service(models, limits or Limits(), max_rows, max_wait, max_queue, max_requests, api_key)
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
-        for served in models:
-            await run_in_threadpool(served.warm_up, max_rows)
-        service.ready = True
+        warming = asyncio.create_task(service.warm_up())  # meanwhile probes are answered, and images told to come back
         yield
         await service.close()
+        await warming
 
     app = FastAPI(
         title="keras_vit", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False

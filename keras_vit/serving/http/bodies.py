@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import dataclasses
-import io
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -37,6 +38,7 @@ class Limits:
         images: in a request.
         megapixels: of an image, by its header; MOST_MEGAPIXELS at most.
         seconds: for a body to arrive, and then again for its answer.
+        megabytes_together: of the bodies of all requests at a time; never less than one request may have.
 
     Raises:
         ValueError: for more megapixels.
@@ -46,6 +48,7 @@ class Limits:
     images: int = 64
     megapixels: float = 64.0
     seconds: float = 30.0
+    megabytes_together: float = 512.0
 
     def __post_init__(self):
         if self.megapixels > MOST_MEGAPIXELS:
@@ -57,24 +60,41 @@ class Limits:
     def bytes(self) -> int:
         return int(self.megabytes * 1e6)
 
+    @property
+    def bytes_together(self) -> int:
+        return max(self.bytes, int(self.megabytes_together * 1e6))
 
-def check_size(encoded: bytes, megapixels: float) -> None:
-    """Looks at an image's header before its pixels; where Pillow does not know the format, decoding says what is wrong with it.
 
-    Raises:
-        Refused: 413 for too many pixels.
+class Memory:
+    """Bounds the bytes of the bodies of all requests together.
+
+    Args:
+        most: bytes.
     """
-    from PIL import Image
 
-    try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            width, height = image.size
-    except Image.DecompressionBombError:
-        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
-    except Exception:  # Pillow's readers raise all kinds of errors for damaged files
-        return
-    if width * height > megapixels * 1e6:
-        raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
+    def __init__(self, most: int):
+        self.most, self.held = most, 0
+
+    @contextlib.contextmanager
+    def of_request(self) -> Iterator[Callable[[int], None]]:
+        """A function that takes room for so many more bytes of one request's body, all of which the end of the context gives back.
+
+        Raises:
+            Refused: 503, by that function, where there is no room.
+        """
+        mine = 0
+
+        def take(count):
+            nonlocal mine
+            if self.held + count > self.most:
+                raise Refused(503, f"The requests being answered have {self.held:,} bytes, of {self.most:,} at most. Try again.")
+            self.held += count
+            mine += count
+
+        try:
+            yield take
+        finally:
+            self.held -= mine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,32 +106,38 @@ class Asked:
     columns: bool = False  # whether the answer is {"outputs": ...}, a list per output, instead of one object per image
 
 
-async def _chunks(request, limit):
-    """The pieces of a body, as long as they are within `limit` bytes."""
+async def _chunks(request, limit, take):
+    """The pieces of a body, as long as they are within `limit` bytes and `take` has room for them."""
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
+        take(len(chunk))
         if size > limit:
             raise Refused(413, f"The body is larger than {limit:,} bytes. Send fewer or smaller images.")
         yield chunk
 
 
-async def read(request: Request, limits: Limits) -> bytes:
-    """The body of a request.
+async def read(request: Request, limits: Limits, take: Callable[[int], None]) -> bytes:
+    """The body of a request; `take` is of Memory.of_request.
 
     Raises:
-        Refused: 413 above the limit, 408 if it does not arrive in time, 400 if its sender went away.
+        Refused: 413 above the limit, 503 without room, 408 if it does not arrive in time, 400 if its sender went away.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limits.bytes:
         raise Refused(413, f"The body has {int(announced):,} bytes, of {limits.bytes:,} at most. Send fewer or smaller images.")
     try:
         async with asyncio.timeout(limits.seconds):
-            return b"".join([chunk async for chunk in _chunks(request, limits.bytes)])
+            return b"".join([chunk async for chunk in _chunks(request, limits.bytes, take)])
     except TimeoutError:
         raise Refused(408, f"The body did not arrive within {limits.seconds:g} seconds.") from None
     except ClientDisconnect:
         raise Refused(400, "The connection was closed before the body had arrived.") from None
+
+
+def _check_count(count, images):
+    if count > images:
+        raise Refused(413, f"The request has {count} images, of {images} at most.")
 
 
 def _encoded(value, place):
@@ -126,17 +152,20 @@ def _encoded(value, place):
         raise Refused(400, f"{place}: this is not base64: {error}.") from None
 
 
-def from_json(body: bytes) -> Asked:
-    """The images of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or of its column form {"inputs": ...}.
+def from_json(body: bytes, images: int) -> Asked:
+    """The images, so many at most, of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or of its column form {"inputs": ...}.
 
     Raises:
-        Refused: 400 for anything else.
+        Refused: 413 for more images, 400 for anything else.
     """
+    expected = 'expected {"instances": [{"b64": "..."}, ...]}'
+    # Millions of small values take gigabytes, and seconds in which nothing else is answered. Each but the first has a comma before it.
+    if body.count(b",") > 2 * images + 16:
+        raise Refused(413, f"The body has many more values than {images} images, the most that are taken: {expected}.")
     try:
         content: Any = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"The body is not JSON: {error}.") from None
-    expected = 'expected {"instances": [{"b64": "..."}, ...]}'
     if not isinstance(content, dict) or ("instances" in content) == ("inputs" in content):
         raise Refused(400, f'{expected}, or the same with "inputs" in place of "instances".')
     unknown = set(content) - {"instances", "inputs", "signature_name"}
@@ -149,6 +178,7 @@ def from_json(body: bytes) -> Asked:
         values = values["encoded_images"]
     if not isinstance(values, list):
         raise Refused(400, f"{expected}: a list.")
+    _check_count(len(values), images)
     return Asked([_encoded(value, f"Image {i}") for i, value in enumerate(values)], signature, columns)
 
 
@@ -200,21 +230,23 @@ def _check_plain(request):
         raise Refused(415, f'The body is compressed ("Content-Encoding: {coding}"). Send it as it is.')
 
 
-async def asked(request: Request, limits: Limits) -> Asked:
-    """What a request asks for.
+async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -> Asked:
+    """What a request asks for; `take` is of Memory.of_request.
 
     Raises:
         Refused: if that cannot be told, or is beyond a limit.
     """
     _check_plain(request)
-    body = await read(request, limits)
+    body = await read(request, limits, take)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body:
         raise Refused(400, "The body is empty. Send an image, a form with files, or JSON.")
     if kind == "multipart/form-data":
         found = await from_form(body, request, limits)
     elif kind == "application/json" or (kind in ("", "application/x-www-form-urlencoded") and body.lstrip()[:1] == b"{"):
-        found = from_json(body)  # curl -d says application/x-www-form-urlencoded, whatever it sends
+        found = await run_in_threadpool(
+            from_json, body, limits.images
+        )  # curl -d says application/x-www-form-urlencoded, whatever it sends
     elif kind.startswith("image/") or kind in ("", "application/octet-stream", "application/x-www-form-urlencoded"):
         found = Asked([body])
     else:
@@ -224,6 +256,5 @@ async def asked(request: Request, limits: Limits) -> Asked:
         )
     if not found.images:
         raise Refused(400, "There are no images in the request.")
-    if len(found.images) > limits.images:
-        raise Refused(413, f"The request has {len(found.images)} images, of {limits.images} at most.")
+    _check_count(len(found.images), limits.images)
     return found

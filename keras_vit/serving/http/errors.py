@@ -10,11 +10,14 @@ from starlette.exceptions import HTTPException
 from keras_vit.serving.http.bodies import Refused
 
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 405: {"Allow": "POST"}, 503: {"Retry-After": "1"}}
+_LONGEST = 2000  # characters of a reason
 
 
 def answer(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The answer to a request that cannot be answered otherwise."""
-    return JSONResponse({"error": reason}, status, headers or _HEADERS.get(status))
+    """The answer to a request that cannot be answered otherwise; of what it quotes, which may be megabytes, and no valid text, the beginning."""
+    shown = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
+    shown = shown.encode("utf-8", "backslashreplace").decode()  # JSON may quote half a pair of surrogates
+    return JSONResponse({"error": shown}, status, headers or _HEADERS.get(status))
 
 
 def _of_address(request: Request, error):

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from types import FrameType
 
 import h11
 import uvicorn
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keras_vit.serving.http.middleware import OnlyHosts
+from keras_vit.serving.http.service import Service
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HEAD = 65_536  # bytes of the head of a request at most
@@ -92,15 +94,32 @@ def _protocol(seconds):
     return Protocol
 
 
+class Server(uvicorn.Server):
+    """uvicorn's server, for a Service: `/readyz` says that it is ending from the moment of the signal, and models that cannot be made ready end it."""
+
+    def __init__(self, config: uvicorn.Config, service: Service):
+        super().__init__(config)
+        self.service = service
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self.service.failure is not None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.service.end()
+        super().handle_exit(sig, frame)
+
+
 def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: float = 30) -> None:
     """Serves until SIGTERM or SIGINT: then no new connection is accepted, and what was begun has `drain_seconds` to end. Connections
     that send no head of a request within `head_seconds` are closed.
 
     Args:
+        app: of `application`.
         bound: of `bind`.
 
     Raises:
         OSError: if another process has come to listen at the address.
+        Exception: what the models raise, if they cannot be made ready.
     """
     host, port = bound.getsockname()[:2]
     if host == "::1" or host.startswith("127."):
@@ -118,4 +137,6 @@ def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: fl
         signal.signal(number, signal.SIG_IGN)
     with _naming(host, port):
         bound.listen(1024)
-    uvicorn.Server(config).run(sockets=[bound])
+    Server(config, app.state.service).run(sockets=[bound])
+    if app.state.service.failure is not None:
+        raise app.state.service.failure

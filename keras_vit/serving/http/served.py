@@ -147,12 +147,17 @@ class Served:
         maps = head_map_function(self.model, block)
         return _array_function(_compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels)))
 
-    def warm_up(self, max_rows: int = 1) -> None:
-        """Compiles all signatures: on JAX, which compiles for each size of a batch, for all that batches of up to `max_rows` have."""
+    def warm_up(self, max_rows: int = 1, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Compiles all signatures: on JAX, which compiles for each size of a batch, for all that batches of up to `max_rows` have.
+
+        It stops between two of them when that is no longer `wanted`.
+        """
         sizes = [1 << i for i in range(_size(max_rows).bit_length())] if keras.backend.backend() == "jax" else [1]
         for size in sizes:
             images = np.full((size, *self.model.image_size, self.model.channels), 128, "uint8")
             for function in self.signatures.values():
+                if not wanted():
+                    return
                 function(images)
 
 

@@ -16,9 +16,12 @@ from starlette.concurrency import run_in_threadpool
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.decoding import OK
 from keras_vit.serving.http.batching import Batcher, Overloaded
-from keras_vit.serving.http.bodies import Limits, Refused, check_size
+from keras_vit.serving.http.bodies import Limits, Memory, Refused
 from keras_vit.serving.http.metrics import Metrics
 from keras_vit.serving.http.served import Served
+from keras_vit.serving.http.sizes import check_size
+
+LOADING, AVAILABLE, UNLOADING = "LOADING", "AVAILABLE", "UNLOADING"  # states of a model, as TensorFlow Serving calls them
 
 
 def _decoded(served, image, megapixels) -> np.ndarray | Refused:
@@ -45,6 +48,10 @@ class Service:
         max_rows, max_wait, max_queue: of each signature's Batcher.
         max_requests: that are answered at the same time; more are told to come back.
         api_key: what requests must carry, or None.
+
+    Attributes:
+        state: of all models: LOADING, AVAILABLE, or UNLOADING from the moment that the process is told to end.
+        failure: what has kept the models from being made ready, or None.
     """
 
     def __init__(
@@ -61,7 +68,9 @@ class Service:
         # More would be told to come back, each time.
         self.limits = dataclasses.replace(limits, images=min(limits.images, max_queue))
         self.max_requests, self.api_key = max_requests, api_key
-        self.metrics, self.ready, self.open = Metrics(), False, 0
+        self.metrics, self.open, self.memory = Metrics(), 0, Memory(self.limits.bytes_together)
+        self.state, self.max_rows = LOADING, max_rows
+        self.failure: Exception | None = None
         self.one_by_one = asyncio.Lock()  # for what is seldom asked, and dear
         self.cores = os.cpu_count() or 1
         self.decoding = concurrent.futures.ThreadPoolExecutor(
@@ -78,6 +87,31 @@ class Service:
             waiting = [batcher for (name, _), batcher in self.batchers.items() if name == served.name]
             self.metrics.waiting.labels(served.name).set_function(lambda mine=waiting: sum(b.waiting for b in mine))
         self.metrics.open.set_function(lambda: self.open)
+
+    async def warm_up(self) -> None:
+        """Compiles what the models compute; from then on they are available. An error becomes `failure`."""
+        try:
+            for served in self.models.values():
+                await run_in_threadpool(served.warm_up, self.max_rows, lambda: self.state == LOADING)
+        except Exception as error:
+            self.failure = error
+        if self.state == LOADING and self.failure is None:
+            self.state = AVAILABLE
+
+    def why_not_ready(self) -> str:
+        """Why requests should go elsewhere, or ""."""
+        if self.failure is not None:
+            return f"The models cannot be made ready: {self.failure}"
+        return {LOADING: "The models are being made ready.", AVAILABLE: "", UNLOADING: "The service is ending."}[self.state]
+
+    def check_loaded(self) -> None:
+        """Lets requests through once the models can answer, and to the end: what comes while the process ends is still answered.
+
+        Raises:
+            Refused: 503 before.
+        """
+        if self.state == LOADING:
+            raise Refused(503, f"{self.why_not_ready()} Try again.")
 
     def model(self, name: str) -> Served:
         """A model by its name.
@@ -166,8 +200,12 @@ class Service:
                 maps = await run_in_threadpool(served.heads, pixels, block)
             return {**maps, "image": await run_in_threadpool(_png, pixels)}
 
+    def end(self) -> None:
+        """Says from now on that requests should go elsewhere."""
+        self.state = UNLOADING
+
     async def close(self) -> None:
-        self.ready = False
+        self.end()
         for batcher in self.batchers.values():
             await batcher.close()
         self.decoding.shutdown(wait=False)

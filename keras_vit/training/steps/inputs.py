@@ -1,11 +1,14 @@
 """Prepares the input of fit, evaluate and predict for the strategy under which the model was made.
 
 One device and MirroredStrategy accept everything as it is. With several workers, each takes its own rows of every global batch. JAX
-distributions and TPUs need full batches: evaluation data is padded with rows of weight 0.
+distributions and TPUs need full batches: evaluation data is padded with rows of weight 0, and what predict reads with rows that its
+outputs leave out.
 """
 
 import contextlib
 import dataclasses
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -100,15 +103,37 @@ def topology_of(model) -> Topology:
     return Topology(n, 1, n)
 
 
+def _as_they_are(outputs):
+    return outputs
+
+
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """The arguments passed on to Keras' fit, evaluate or predict. `steps` is None if Keras can find the number of steps itself."""
+    """The arguments passed on to Keras' fit, evaluate or predict.
+
+    Attributes:
+        x, y, weights, batch_size: as Keras has them.
+        steps: None if Keras can find the number of steps itself.
+        trim: leaves the rows of padding out of the outputs of predict, an array or a tree of them.
+    """
 
     x: Any
     y: Any = None
     weights: Any = None
     batch_size: int | None = None
     steps: int | None = None
+    trim: Callable[[Any], Any] = _as_they_are
+
+
+def rows_of(x: Any) -> int:
+    """The number of examples in an array, or in a dict, list or tuple of one for each input."""
+    return len(keras.tree.flatten(x)[0])
+
+
+def _are_arrays(x):
+    """Whether `x` is an array with rows, or a tree of them."""
+    leaves = keras.tree.flatten(x)
+    return bool(leaves) and all(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
 def feed(model, x, y=None, weights=None, batch_size: int | None = None, training: bool = False, shuffle: bool = False) -> Feed:
@@ -123,20 +148,18 @@ def feed(model, x, y=None, weights=None, batch_size: int | None = None, training
         return Feed(x, y, weights, batch_size)
     if hasattr(x, "element_spec"):
         return _dataset_feed(model, topology, x, training)
-    if not hasattr(x, "shape"):
-        if topology.workers > 1:
-            raise ValueError(
-                f"Several workers can share the rows of arrays and of tf.data datasets only; got {type(x).__name__}."
-            )
+    if topology.workers > 1 and not hasattr(x, "shape"):
+        raise ValueError(f"Several workers can share the rows of arrays and of tf.data datasets only; got {type(x).__name__}.")
+    if not _are_arrays(x):
         return Feed(x, y, weights, batch_size)
     batch_size = batch_size or 32
     check_divisible(batch_size, topology.replicas)
     if topology.workers > 1:
         return _dataset_feed(model, topology, _batches(x, y, weights, batch_size, training and shuffle), training)
-    if topology.full and len(x) % batch_size:
+    if topology.full and rows_of(x) % batch_size:
         if training:
             raise ValueError(
-                f"{len(x)} examples do not fill batches of {batch_size}, which training on these devices requires: pass a multiple of "
+                f"{rows_of(x)} examples do not fill batches of {batch_size}, which training on these devices requires: pass a multiple of "
                 "it, or a dataset with drop_remainder=True."
             )
         if y is not None:
@@ -156,19 +179,72 @@ def _check_weighted(model):
 
 def _padded(x, y, weights, batch_size):
     """The Feed of arrays followed by rows of weight 0, up to full batches."""
-    weights = np.ones(len(x), "float32") if weights is None and y is not None else weights
-    missing = -len(x) % batch_size
+    n = rows_of(x)
+    weights = np.ones(n, "float32") if weights is None and y is not None else weights
+    padded = (_pad(arrays, -n % batch_size) for arrays in (x, y, weights))
+    return Feed(*padded, batch_size, trim=lambda outputs: keras.tree.map_structure(lambda t: t[:n], outputs))
+
+
+def _pad(arrays, missing):
+    """Each array of a tree, followed by so many rows of zeros; None stays None."""
 
     def pad(a):
         return None if a is None else np.concatenate([a, np.zeros((missing, *np.shape(a)[1:]), np.asarray(a).dtype)])
 
-    return Feed(pad(x), pad(y), pad(weights), batch_size)
+    return keras.tree.map_structure(pad, arrays)
+
+
+class _PaddedInputs:
+    """The inputs alone of batches, each padded to a multiple of rows. It remembers, batch by batch, which rows are padding."""
+
+    def __init__(self, batches, multiple):
+        self._batches, self._multiple = batches, multiple
+        self._is_row = []
+
+    def read(self) -> Iterator[tuple]:
+        for batch in self._batches:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+            missing = -rows_of(x) % self._multiple
+            self._is_row.append(np.arange(rows_of(x) + missing) < rows_of(x))
+            yield (_pad(x, missing),)
+
+    def trim(self, outputs):
+        is_row = np.concatenate(self._is_row)  # of batches that were read ahead of `steps`, too
+        return keras.tree.map_structure(lambda t: t[is_row[: len(t)]], outputs)
+
+
+def prediction_feed(model, x, batch_size: int | None = None) -> Feed:
+    """The Feed of predict, which reads the inputs alone: batches that the devices cannot share evenly are padded.
+
+    Raises:
+        ValueError: as `feed` does.
+    """
+    topology = topology_of(model)
+    if topology.full and keras.backend.backend() == "jax" and _may_be_uneven(x, topology.replicas):
+        padded = _PaddedInputs(x, topology.replicas)
+        steps = int(x.cardinality()) if hasattr(x, "cardinality") else -1
+        return Feed(padded.read(), steps=steps if steps > 0 else None, trim=padded.trim)
+    return feed(model, x, batch_size=batch_size)
+
+
+def _may_be_uneven(x, replicas):
+    """Whether `x` is a dataset or a generator of batches some of which the replicas may not share evenly."""
+    if hasattr(x, "element_spec"):
+        return any(n is None or n % replicas for n in _sizes(x))
+    return isinstance(x, types.GeneratorType)
+
+
+def _sizes(dataset):
+    """The static numbers of rows of a dataset's batches, None where they vary."""
+    import tensorflow as tf
+
+    return {spec.shape[0] for spec in keras.tree.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)}
 
 
 def _dataset_feed(model, topology, dataset, training):
     import tensorflow as tf
 
-    sizes = {spec.shape[0] for spec in keras.tree.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)}
+    sizes = _sizes(dataset)
     for size in sizes - {None}:
         check_divisible(size, topology.replicas)
     if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -198,7 +274,7 @@ def _padded_batch(batch, multiple):
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     if y is None:
         return x
-    n = tf.shape(x)[0]
+    n = tf.shape(keras.tree.flatten(x)[0])[0]
     weights = tf.ones((n,)) if weights is None else weights
 
     def pad(t):

@@ -1,12 +1,13 @@
 """The steps of training, evaluation and prediction on every backend: what a batch, its weights and its replicas make of loss and metrics."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 
-from keras_vit.optim.wrapper import step_of
+from keras_vit.optim.wrapper import batches_taken
 from keras_vit.training.described import DescribedModel
 from keras_vit.training.quantization import check_trainable
 from keras_vit.training.steps.inputs import topology_of
@@ -77,6 +78,15 @@ class SteppingModel(DescribedModel):
             self.train_function = _tensorflow().make_function(self, self.train_step, lambda: self._remaining, own)
         return self.train_function
 
+    def _make_function(self, step_function, concatenate_outputs=False):
+        """Keras' loop over the steps of an execution, which on JAX is one of the host; the last one of an epoch ends with the epoch."""
+        if keras.backend.backend() == "tensorflow":
+            return super()._make_function(step_function)
+        execution = super()._make_function(step_function, concatenate_outputs)
+        if self.steps_per_execution == 1 or concatenate_outputs:  # these are of predict, which ends with its data
+            return execution
+        return lambda state, batches: execution(state, itertools.islice(batches, self._remaining))
+
     def make_test_function(self, force=False):
         self._count_examples()
         if keras.backend.backend() != "tensorflow":
@@ -114,7 +124,7 @@ class SteppingModel(DescribedModel):
         if self.mixing is not None:
             images, labels, *rest = batch
             check_unweighted(rest[0] if rest else None)
-            batch = (*self.mixing(images, labels, step_of(self.optimizer, state[2])), *rest)
+            batch = (*self.mixing(images, labels, batches_taken(self.optimizer, state[2])), *rest)
         if self.micro_batches > 1:
             from keras_vit.training.steps.step_jax import accumulated_step
 

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.distribution.reduction import all_reduce, replicas
-from keras_vit.optim.wrapper import innermost
+from keras_vit.optim.wrapper import batch_counter, innermost
 from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.steps.weights import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
 
@@ -100,7 +100,7 @@ def train_step(model, batch) -> dict:
             check_pairs(_rows(x), replicas())
 
     def gradients():
-        mixed = (x, y) if model.mixing is None else model.mixing(x, y, model.optimizer.iterations)
+        mixed = (x, y) if model.mixing is None else model.mixing(x, y, batch_counter(model.optimizer))
         if model.micro_batches > 1:
             return _accumulated(model, (*mixed, weights), share_of)
         return _gradients(model, *mixed, weights, share_of(_rows(x), weights))
@@ -134,9 +134,24 @@ def _reduces_first(optimizer):
     return getattr(optimizer, "clips_global_gradient", False)
 
 
+def _overflowing_alike(gradients):
+    """The gradients of this replica, one of them NaN if those of any replica are not finite.
+
+    A LossScaleOptimizer looks at the gradients of one replica, which are not summed yet, to see whether to skip the step.
+    """
+    present = [i for i, g in enumerate(gradients) if g is not None]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradients[i])) for i in present])
+    [overflows] = all_reduce([tf.cast(~finite, "float32")])
+    for i in present[:1]:
+        gradients[i] += tf.cast(tf.where(overflows > 0, float("nan"), 0.0), gradients[i].dtype)
+    return gradients
+
+
 def _apply(optimizer, gradients, variables):
     """One update with the sum of `gradients` over the replicas."""
     inner = innermost(optimizer)
+    if replicas() > 1 and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        gradients = _overflowing_alike(gradients)
     if replicas() > 1 and _clips(inner) and not _reduces_first(inner):
         # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change; the
         # optimizer's own sum over the replicas adds the N parts up again.

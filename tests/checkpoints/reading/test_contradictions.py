@@ -63,6 +63,20 @@ CONTRADICTIONS = [
     ("timm_vit", "model_args.global_pool", "avgmax", "global_pool='avgmax', which is not implemented"),
     ("timm_vit", "model_args.act_layer", "quick_gelu", "the activation 'quick_gelu', which is not implemented"),
     ("timm_vit", "architecture", "vit_base_patch16_clip_quickgelu_224", "the activation 'quick_gelu', which is not implemented"),
+    (
+        "timm_vit",
+        "architecture",
+        "vit_base_patch16_rope_ape_224",
+        "'vit_base_patch16_rope_ape_224' has rotary positions, which is not",
+    ),
+    (
+        "timm_vit",
+        "architecture",
+        "vit_base_patch16_rpn_224",
+        "has normalisations after attention and MLP, which is not implemented",
+    ),
+    ("timm_vit", "model_args.use_rot_pos_emb", True, "has rotary positions, which is not implemented"),
+    ("timm_dinov2", "model_args.pool_include_prefix", True, "has a pooling over registers, too, which is not implemented"),
     ("timm_vit", "label_names", list("abc"), "the number of label_names is 3 in config.json, 5 by the arrays"),
     ("timm_vit", "pretrained_cfg.std", None, "mean and std in the config should be one number per channel"),
     ("timm_gap", "model_args.global_pool", "token", 'global_pool is "token" in config.json, but the arrays hold no class token'),
@@ -157,6 +171,41 @@ def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
     with pytest.raises(ValueError, match="3 values each, but the arrays are for images of 1 channels: pass mean=... and std="):
         keras_vit.load(whole)
     assert keras_vit.load(whole, mean=127.5, std=127.5).spec.std == 127.5
+
+
+def loaded_alone(arrays, folder, **told):
+    """The model of a file without its config.json."""
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    return keras_vit.load(folder / "model.safetensors", heads=2, mean=127.5, std=127.5, **told)
+
+
+def test_the_assumption_that_a_file_alone_is_no_model_with_the_same_arrays_is_told(tmp_path, caplog):
+    """timm's rope_ape has DeiT III's names; its rpn has those of a ViT without biases."""
+    arrays = dict(golden_arrays("timm_vit"))
+    for block in range(2):
+        arrays |= {f"blocks.{block}.gamma_{i}": np.ones(16, "float32") for i in (1, 2)}
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        loaded_alone(arrays, tmp_path)
+    assert "Assuming a DeiT III" in caplog.text
+    caplog.clear()
+    arrays = {name: a for name, a in golden_arrays("timm_gap").items() if not name.endswith("qkv.bias")}
+    for block in range(2):
+        arrays |= {f"blocks.{block}.ls{i}.gamma": np.ones(16, "float32") for i in (1, 2)}
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        loaded_alone(arrays, tmp_path)
+    assert "Assuming that blocks normalise before" in caplog.text
+
+
+def test_the_pooling_that_old_files_of_vit_pytorch_do_not_state_is_assumed_with_a_warning(tmp_path, caplog):
+    """Those of new releases do: with pool="mean" they have no class token."""
+    arrays = dict(golden_arrays("lucidrains"))
+    old = {**arrays, **{name: arrays[name][None] for name in ("cls_token", "pos_embedding")}}
+    with caplog.at_level(std_logging.WARNING, logger="absl"):
+        loaded_alone(arrays, tmp_path)
+        loaded_alone(old, tmp_path, pool="token")
+        assert not caplog.text
+        assert loaded_alone(old, tmp_path).spec.pool == "token"
+    assert 'with pool="mean" this release' in caplog.text
 
 
 def test_what_is_told_is_not_assumed_with_a_warning(tmp_path, caplog):

@@ -1,0 +1,70 @@
+"""The number of an image's pixels by its header, before they are decoded."""
+
+import io
+import struct
+
+import tensorflow as tf
+
+from keras_vit.data.ops.gif import first_frame
+from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
+from keras_vit.serving.http.bodies import Refused
+
+
+def _by_pillow(encoded):
+    """(width, height) as Pillow reads them.
+
+    Raises:
+        Refused: 400 where it cannot, of a format that something else decodes.
+    """
+    from PIL import Image
+
+    name = format_of_start(encoded[:HEAD])
+    if name is None:
+        return 0, 0
+    try:
+        with opened(io.BytesIO(encoded), name) as image:
+            return image.size
+    except Image.DecompressionBombError:
+        raise
+    except Exception:  # Pillow's readers raise all kinds of errors for damaged files
+        if FORMATS[name].module:  # the decoder is the same, and says what is wrong
+            return 0, 0
+        raise Refused(400, f"It cannot be decoded as an image: the header of the {name} is damaged.") from None
+
+
+def _stated(encoded):
+    """(width, height) as the decoder of the format reads them; (0, 0) for what it will refuse.
+
+    Pillow would refuse a PNG with a long text in it, and take minutes for a GIF with a long comment or a JPEG with much padding.
+    """
+    start, head = encoded[:2], encoded[:32].ljust(32, b"\0")
+    if start == b"\x89P":
+        if head[12:16] != b"IHDR":
+            raise Refused(400, "It cannot be decoded as an image: the PNG does not begin with its header.")
+        return struct.unpack_from(">II", head, 16)
+    if start == b"BM":
+        width, height = struct.unpack_from("<ii", head, 18)
+        return abs(width), abs(height)
+    if start not in (b"\xff\xd8", b"GI"):
+        return _by_pillow(encoded)
+    try:
+        height, width = (first_frame(encoded)[2] if start == b"GI" else tf.image.extract_jpeg_shape(encoded)[:2]).numpy().tolist()
+    except tf.errors.InvalidArgumentError:
+        return 0, 0
+    return width, height
+
+
+def check_size(encoded: bytes, megapixels: float) -> None:
+    """Looks at an image's header before its pixels; decoding says what is wrong with what is no image.
+
+    Raises:
+        Refused: 413 for too many pixels, 400 for a damaged header that does not tell.
+    """
+    from PIL import Image
+
+    try:
+        width, height = _stated(encoded)
+    except Image.DecompressionBombError:
+        raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
+    if width * height > megapixels * 1e6:
+        raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
