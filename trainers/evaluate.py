@@ -5,13 +5,14 @@
     python -m trainers.evaluate --model=runs/a,runs/b,runs/c --evals="few_shot(source='cifar10')|calibration(source='cifar10')" --output=out
 
 --model is what keras_vit.load takes: a run directory, a file of any format, a published name. Images are preprocessed as the model's
-file says; --preprocess overrides this. --evals names evaluators with their options, joined by "|"; by default the task's own. A model in a
+file says; --preprocess overrides this, in evaluators without a preprocess= of their own. --evals names evaluators with their options, joined by "|"; by default the task's own. A model in a
 run directory is evaluated as its task says, any other as a classifier. --strategy evaluates on several devices.
 
 Several models, joined by commas, are evaluated one after the other. A table of their scores is printed, sorted by the first evaluator's, or by
 --sort=EVALUATOR/MEASURE; --output gets a folder for each model, and models.json and models.png.
 """
 
+import dataclasses
 import json
 import os
 
@@ -46,6 +47,32 @@ def _data(values, own, name):
     return own[0], values.split or own[1]
 
 
+def _evaluators(values):
+    """{name: evaluator} of --evals.
+
+    Raises:
+        ValueError: for flags that no evaluator would read.
+    """
+    from keras_vit.evaluation import parse_evaluators
+
+    chosen = parse_evaluators(values.evals)
+    if values.split and not values.data:
+        raise ValueError(
+            f"--split={values.split} is a split of --data, which is missing. Of an evaluator's own source: NAME(source='...', split='{values.split}')."
+        )
+    own = {key: evaluator.source for key, evaluator in chosen.items() if getattr(evaluator, "source", None) is not None}
+    if values.data and len(own) == len(chosen):
+        raise ValueError(
+            f"--data={values.data} is not read: {', '.join(f'{key} reads {source}' for key, source in own.items())}. Leave out --data, or "
+            "give an evaluator source=None."
+        )
+    takes = {key: values.preprocess and getattr(evaluator, "preprocess", "") is None for key, evaluator in chosen.items()}
+    return {
+        key: dataclasses.replace(evaluator, preprocess=values.preprocess) if takes[key] else evaluator
+        for key, evaluator in chosen.items()
+    }
+
+
 def evaluate(values, name, strategy, output):
     """Evaluates a model as the flags say, and prints and writes the measures.
 
@@ -54,12 +81,13 @@ def evaluate(values, name, strategy, output):
     """
     import keras_vit
     from keras_vit.data import ExampleErrors, open_source
-    from keras_vit.evaluation import Setting, parse_evaluators
+    from keras_vit.evaluation import Setting
     from keras_vit.io.progress import stage
     from keras_vit.runs.evaluate import data_of, task_of, write_evaluation
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
-    task = task_of(name)
+    task = task_of(name)  # whose file may register evaluators
+    named = _evaluators(values) if values.evals else None
     with strategy.scope(), stage(f"Loading {name}"):
         model = keras_vit.load(name)
     data, split = _data(values, data_of(name), name)
@@ -69,9 +97,9 @@ def evaluate(values, name, strategy, output):
             source = open_source(data, split, values.data_dir)
         task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)
-    errors = ExampleErrors()
+    errors = ExampleErrors(values.broken_limit)
     setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True)
-    chosen = parse_evaluators(values.evals) if values.evals else {"": task.evaluator()}
+    chosen = named or {"": task.evaluator()}
     with stage("Preparing the evaluation"):
         prepared = {key: evaluator.prepare(setting) for key, evaluator in chosen.items()}
     found = {}
@@ -95,14 +123,13 @@ def evaluate_all(values, models, strategy):
     """
     import keras
 
-    from keras_vit.evaluation import parse_evaluators
     from keras_vit.runs.compare import column_of, write_comparison
 
     twice = sorted({name for name in models if models.count(name) > 1})
     if twice:
         raise ValueError(f"--model names {', '.join(twice)} twice.")
     if values.evals:
-        parse_evaluators(values.evals)  # refuses mistakes before the first model
+        _evaluators(values)  # refuses mistakes before the first model
     results, columns, failed = {}, {}, {}
     for number, name in enumerate(models, 1):
         if strategy.chief:
@@ -139,7 +166,7 @@ def run():
         None,
         'With slices: "train[90%:]". By default test, or for the run\'s own data the split that it was evaluated on.',
     )
-    flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
+    flags.string("preprocess", None, "Preprocessing text, of evaluators that have none of their own; by default the model's.")
     flags.string("evals", None, 'Evaluators with their options, joined by "|"; by default the task\'s own.')
     flags.path(
         "output",
@@ -150,6 +177,7 @@ def run():
         "sort", None, "Of several models: EVALUATOR/MEASURE, such as few_shot/5; by default the first evaluator's score."
     )
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
+    flags.define_broken_limit()
     flags.only_with("sort", "model", lambda models: "," in models, "several models")
     flags.define_data_dir()
     flags.define_strategy()

@@ -235,6 +235,10 @@ def define_data_dir():
     path("data_dir", None, "The folder of tensorflow-datasets' prepared data; by default its own.")
 
 
+def define_broken_limit():
+    integer("broken_limit", 100, "How many images may be unreadable.", lowest=0)
+
+
 def define_run():
     """The flags of binaries that train."""
     path("workdir", None, "The run's directory; a run that is already there resumes. Required, but not for --dry_run.")

@@ -92,6 +92,7 @@ def main():
 def run_probe(values):
     """Probes as the flags say; prints the table and writes it."""
     import keras_vit
+    from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Embedder, FeatureSplits
     from keras_vit.evaluation.features import open_pair
     from keras_vit.evaluation.preprocessing import default_preprocessing
@@ -103,7 +104,9 @@ def run_probe(values):
         pair = open_pair(values.data, values.train, values.test, values.data_dir)
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model, image_size=values.image_size)
-    embedder = Embedder(model, values.preprocess or default_preprocessing(model), values.batch_size, values.dtype)
+    errors = ExampleErrors(values.broken_limit)
+    preprocess = values.preprocess or default_preprocessing(model)
+    embedder = Embedder(model, preprocess, values.batch_size, values.dtype, errors=errors)
     splits = FeatureSplits(embedder, *pair, keep=methods != ["few_shot"], data_dir=values.data_dir)
     results = probe(splits, evaluators)
     sizes = {name: max(result[name] for result in results.values() if name in result) for name in ("features", "train_images")}
@@ -136,6 +139,7 @@ def run():
     flags.string("dtype", "float32", "Of the features in memory: float32 or float16.")
     flags.path("output", None, "A folder for probe.json and few_shot.png; by default the table is only printed.")
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
+    flags.define_broken_limit()
     for name in ("shots", "l2", "validation"):
         flags.only_with(name, "methods", lambda methods: "few_shot" in methods, "--methods=few_shot")
     flags.define_data_dir()

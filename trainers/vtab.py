@@ -80,6 +80,7 @@ def _write(folder, content, top1):
 def run_vtab(values):
     """Measures, or prints the commands, as the flags say."""
     import keras_vit
+    from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Setting, vtab
     from keras_vit.io.progress import stage
 
@@ -97,7 +98,8 @@ def run_vtab(values):
         )
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model, image_size=values.image_size)
-    setting = Setting(model, batch_size=values.batch_size, data_dir=values.data_dir, verbose=True)
+    errors = ExampleErrors(values.broken_limit)
+    setting = Setting(model, batch_size=values.batch_size, data_dir=values.data_dir, errors=errors, verbose=True)
     results = vtab.measured(there, values.method, setting)
     top1 = {name: result["top1"] for name, result in results.items()}
     means = vtab.means(tasks, top1)
@@ -135,6 +137,7 @@ def run():
         "A folder for vtab.json and vtab.png, with --finetune of the run directories; by default the table is only printed.",
     )
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
+    flags.define_broken_limit()
     flags.define_data_dir()
     flags.launch(main)
 

@@ -1,5 +1,6 @@
 """Examples that cannot be read or decoded: a run leaves them out, names them, and stops when there are too many."""
 
+import ast
 import contextlib
 import functools
 import threading
@@ -12,6 +13,16 @@ from absl import logging
 from keras_vit.io.logs import printable
 
 _NAMED = 20
+DESCRIBED_WRONGLY = "The source is described wrongly:"  # begins the reason of a failure that is no fault of the example
+
+
+class WrongDescription(ValueError):
+    """An example does not fit what was said of the source: it is not left out, since others would fail, or be taken for something else."""
+
+
+def wrong_description(name: str, found: str) -> WrongDescription | None:
+    """The error where `found`, why the example of that name fails, is no fault of the example; else None."""
+    return WrongDescription(f"{name}. {found}") if found.startswith(DESCRIBED_WRONGLY) else None
 
 
 class TooManyErrors(ValueError):
@@ -38,18 +49,25 @@ class ExampleErrors:
         if limit < 0:
             raise ValueError(f"Expected a limit of 0 or more failed examples, got {limit}.")
         self.limit, self.names, self.added = limit, {}, added
-        self._error, self._lock = None, threading.Lock()
+        self._error: ValueError | None = None
+        self._lock = threading.Lock()
 
     def add(self, name: str, reason: Callable[[], str]) -> None:
         """Counts a failed example, once, and warns of it; `reason` is called once.
 
         Raises:
             TooManyErrors: above the limit.
+            WrongDescription: for a reason that begins with DESCRIBED_WRONGLY.
         """
         with self._lock:
             if name in self.names:
                 return
-            self.names[name] = reason()
+            found = reason()
+            wrong = wrong_description(name, found)
+            if wrong is not None:
+                self._error = wrong
+                raise wrong
+            self.names[name] = found
             if self.added is not None:
                 self.added(_line(name, self.names[name]))
             if len(self.names) <= _NAMED:
@@ -63,7 +81,7 @@ class ExampleErrors:
         """Raises the TooManyErrors that `raised` passes on to the user."""
         self._error = TooManyErrors(
             f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit: --config.data.broken_limit "
-            "of training, --broken_limit of predict, ExampleErrors(limit=...) in a script."
+            "of training, --broken_limit of evaluate, probe, vtab and predict, ExampleErrors(limit=...) in a script."
         )
         raise self._error
 
@@ -72,7 +90,7 @@ class ExampleErrors:
         """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises the original one.
 
         Raises:
-            TooManyErrors: as `add` raised it.
+            TooManyErrors, WrongDescription: as `add` raised it.
         """
         try:
             yield
@@ -86,12 +104,20 @@ class ExampleErrors:
         return "".join(_line(name, reason) for name, reason in self.names.items())
 
 
+def _plain(line):
+    return ast.literal_eval(line).decode(errors="replace") if line[:2] in ("b'", 'b"') else line
+
+
 def reason(error: Exception) -> str:
     """The message of a TensorFlow error alone, without its place in the program and in the graph."""
+    _, failed, lines = str(error).partition(" to be true. Summarized data: ")  # tf.debugging.Assert outside a graph
+    if failed:
+        return " ".join(map(_plain, lines.split("\n")))
     message = str(error).split("\n\t [[")[0].split("\nTraceback (most recent call last)")[0].rstrip().split("\n")[-1]
     message = message.rsplit("}} ", 1)[-1].split(" [Op:")[0]
-    if message.startswith("assertion failed: "):  # [what] [number]...
-        message = message.removeprefix("assertion failed: ").strip("[]").replace("] [", " ")
+    _, failed, what = message.rpartition("assertion failed: ")  # [what] [number]..., in a dataset after where it failed
+    if failed:
+        message = what.strip("[]").replace("] [", " ")
     message = message.removeprefix("ValueError: ")  # of Python inside a graph
     return message or type(error).__name__
 

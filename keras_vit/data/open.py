@@ -26,8 +26,8 @@ _VALID = '"digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfr
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
 
-def _check_no_path(text, data_dir):
-    """Refuses a path without its kind.
+def _check_no_file(text, data_dir):
+    """Refuses the path of a table, or of records, without its kind. Folders are left to tfds: a prepared dataset with a config, "eurosat/rgb", is one, too.
 
     Raises:
         ValueError: saying what to write.
@@ -37,9 +37,6 @@ def _check_no_path(text, data_dir):
     kind = {"tsv": "csv", "tfrecords": "tfrecord"}.get(ending, ending)
     if kind in _KINDS and kind not in _FOLDERS and os.path.isfile(path):
         raise ValueError(f'"{text}" is a file: write {kind}:{text}')
-    # A folder in the working directory may happen to have the name of a dataset.
-    if os.sep in text and os.path.isdir(path):
-        raise ValueError(f'"{text}" is a folder: write folder:{text}')
 
 
 def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Source:
@@ -70,5 +67,5 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     if colon and not _VERSION.fullmatch(rest.partition("?")[0]):
         near = did_you_mean(f"{kind}:", [f"{name}:" for name in _KINDS])
         raise ValueError(f'"{text}" is not a source: there is no kind "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").')
-    _check_no_path(text, data_dir)
+    _check_no_file(text, data_dir)
     return tfds(text, split, data_dir, buffer)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import tensorflow as tf
 
-from keras_vit.data.errors import why
+from keras_vit.data.errors import why, wrong_description
 from keras_vit.data.ops.decode import decode_image
 from keras_vit.data.parallelism import EXAMPLES, untuned
 from keras_vit.data.sources.base import Source
@@ -62,6 +62,9 @@ def scan(
 
     Yields:
         (name, the arrays that `work` returns, None) for each example; at the end (name, None, reason) for those that do not decode.
+
+    Raises:
+        WrongDescription: at the end, for an example that does not fit what was said of the source.
     """
     keys = _keys(source, seed, only)
 
@@ -81,5 +84,8 @@ def scan(
     ids = keys.map(lambda *key: _id(source, key)).batch(_BATCH)
     for example_id in (tuple(row) for batch in ids.as_numpy_iterator() for row in batch.tolist()):
         if example_id not in seen:
-            again = functools.partial(_decoded, source, example_id)
-            yield source.example_name(*example_id), None, why(again)
+            name, found = source.example_name(*example_id), why(functools.partial(_decoded, source, example_id))
+            wrong = wrong_description(name, found)
+            if wrong is not None:
+                raise wrong
+            yield name, None, found

@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_vit.data import open_source
 from keras_vit.data.sources.selection import subset
-from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting, register
@@ -73,8 +73,8 @@ class Calibration(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split that is measured.
-        fit: the split that the temperature is fitted on; None for every other image of `split`, and then the others are measured.
+        split: the split of that source that is measured, "test" by default.
+        fit: the split that the temperature is fitted on; None for every other image of the one that is measured, and then the others are.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         bins: intervals of confidence.
     """
@@ -82,7 +82,7 @@ class Calibration(Evaluator):
     score: ClassVar[str] = "ece"
     higher_is_better: ClassVar[bool] = False
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     fit: str | None = None
     preprocess: str | None = None
     bins: int = BINS
@@ -104,15 +104,18 @@ class Calibration(Evaluator):
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
         model = setting.model
-        check_class_count(model.output_shape[-1], source)
+        check_classes(model, source)
         if ends_in_probabilities(model):
             raise ValueError(
                 "calibration needs logits, and the model ends in a softmax or sigmoid: leave the activation out of the model."
             )
         fitted, measured = self._splits(source, setting.data_dir)
+        check_classes(model, fitted)
         with setting.strategy.scope():
             verbose = setting.verbose and setting.strategy.chief
-            logits_of = Embedder(model, preprocess, setting.batch_size, verbose=verbose, output=model.output)
+            logits_of = Embedder(
+                model, preprocess, setting.batch_size, verbose=verbose, output=model.output, errors=setting.errors
+            )
         logits_of.check(source)
 
         def evaluate():

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
@@ -91,19 +92,6 @@ class ClassCounts(keras.metrics.Metric):
         return {**found, "most_confused": confused_pairs(counts)}
 
 
-def check_class_count(classes, source):
-    """Raises a ValueError unless the data has as many classes as the model."""
-    if classes is None:
-        raise ValueError(
-            "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]), in the order of the data."
-        )
-    if len(source.class_names) != classes:
-        raise ValueError(
-            f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list all of "
-            "them, in the model's order: one per line in labels.txt beside the table, or csv:PATH?classes=FILE."
-        )
-
-
 def both_ways(model: Model) -> Model:
     """The model whose logits are the mean of those of an image and of its mirror image: twice the time, a little more accuracy."""
     mirrored = model(ops.flip(model.input, axis=2))  # (b, h, w, c), left to right
@@ -119,13 +107,13 @@ class Classification(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source.
+        split: the split of that source, "test" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         flips: whether to average the logits of each image and its mirror image. Say so beside the accuracy: it is that of two passes.
     """
 
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     preprocess: str | None = None
     flips: bool = False
 
@@ -133,7 +121,7 @@ class Classification(Evaluator):
         setting, source, preprocess = source_of(self, setting)
         model = setting.model
         classes = model.output_shape[-1]
-        check_class_count(classes, source)
+        check_classes(model, source)
         check_preprocessing(preprocess, source, model, setting.select)
 
         def evaluate():

@@ -48,6 +48,7 @@ class Embedder:
         verbose: whether to show progress.
         output: a tensor (b, d) of the model that is computed in place of the features, such as its logits.
         select: a preprocessed example -> (image, integers), where something else takes the place of the label.
+        errors: collects the images that cannot be read; None for a new ExampleErrors, of 100, for each source.
 
     Raises:
         ValueError: for another dtype, or a model without features.
@@ -62,6 +63,7 @@ class Embedder:
         verbose: bool = False,
         output: keras.KerasTensor | None = None,
         select: Callable = image_and_label,
+        errors: ExampleErrors | None = None,
     ):
         if dtype not in DTYPES:
             raise ValueError(f'Unknown dtype "{dtype}" for features. Valid: {", ".join(DTYPES)}.')
@@ -72,7 +74,7 @@ class Embedder:
         self._extractor = Model(model.input, output)
         self._extractor.jit_compile = model.jit_compile
         self._preprocess, self._batch_size, self._dtype, self._verbose = preprocess, batch_size, dtype, verbose
-        self._select = select
+        self._select, self._errors = select, errors
 
     @property
     def preprocess(self) -> str:
@@ -82,33 +84,51 @@ class Embedder:
         """Refuses preprocessing that does not give images of the model's size."""
         check_preprocessing(self._preprocess, source, self._extractor, self._select)
 
+    def _numbered_batches(self, source):
+        """As `batches`, with the images' numbers (b,) in the source."""
+        self.check(source)
+        errors = self._errors or ExampleErrors()
+        batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors, select=self._select)
+        with errors.raised(), stage(f"Embedding {source.name}", source.size, "images", self._verbose) as work:
+            for first, (images, labels, weights) in enumerate(batches):
+                counted = np.flatnonzero(np.asarray(weights) > 0)
+                if not len(counted):
+                    continue
+                features = np.asarray(self._extractor.predict_on_batch(np.asarray(images)))
+                work.advance(len(counted))
+                numbers = first * self._batch_size + counted
+                yield features[counted].astype(self._dtype), np.asarray(labels)[counted].astype("int64"), numbers
+
     def batches(self, source: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(features (b, d), labels (b,) int64) of a source, batch by batch; images that cannot be read are left out.
 
         Raises:
-            ValueError: if the preprocessing does not give images of the model's size, or more than 100 images cannot be read.
+            ValueError: if the preprocessing does not give images of the model's size, or more images than the limit of the errors cannot
+                be read.
         """
-        self.check(source)
-        errors = ExampleErrors()
-        batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors, select=self._select)
-        with errors.raised(), stage(f"Embedding {source.name}", source.size, "images", self._verbose) as work:
-            for images, labels, weights in batches:
-                counted = np.asarray(weights) > 0
-                features = np.asarray(self._extractor.predict_on_batch(np.asarray(images)))
-                work.advance(int(counted.sum()))
-                yield features[counted].astype(self._dtype), np.asarray(labels)[counted].astype("int64")
+        for features, labels, _ in self._numbered_batches(source):
+            yield features, labels
 
-    def __call__(self, source) -> tuple[np.ndarray, np.ndarray]:
-        """All features (n, d) and labels (n,) of a source."""
-        features, labels, n = None, np.empty(source.size, "int64"), 0
-        for batch, truth in self.batches(source):
+    def numbered(self, source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All features (n, d) and labels (n,) of a source, and the images' numbers (n,) in it, ascending.
+
+        Raises:
+            ValueError: as `batches`, and if no image can be read.
+        """
+        features, labels, numbers, n = None, np.empty(source.size, "int64"), np.empty(source.size, "int64"), 0
+        for batch, truth, places in self._numbered_batches(source):
             if features is None:  # allocated once: joining a list of batches would take twice the memory
                 features = np.empty((source.size, batch.shape[1]), self._dtype)
-            features[n : n + len(batch)], labels[n : n + len(batch)] = batch, truth
+            part = slice(n, n + len(batch))
+            features[part], labels[part], numbers[part] = batch, truth, places
             n += len(batch)
         if features is None:
             raise ValueError(f"{source.name} has no images that can be embedded.")
-        return features[:n], labels[:n]
+        return features[:n], labels[:n], numbers[:n]
+
+    def __call__(self, source) -> tuple[np.ndarray, np.ndarray]:
+        """All features (n, d) and labels (n,) of a source."""
+        return self.numbered(source)[:2]
 
 
 class FeatureSplits:
@@ -129,7 +149,7 @@ class FeatureSplits:
 
     @functools.cached_property
     def _whole_train(self):
-        return self.embedder(self.train_source)
+        return self.embedder.numbered(self.train_source)
 
     @functools.cached_property
     def _whole_test(self):
@@ -142,20 +162,34 @@ class FeatureSplits:
             ValueError: if images among `numbers` cannot be read.
         """
         if numbers is None:
-            return self._whole_train if self._keep else self.embedder(self.train_source)
-        whole = self._keep
-        features, labels = self._whole_train if whole else self.embedder(subset(self.train_source, numbers))
-        missing = (self.train_source.size if whole else len(numbers)) - len(labels)
-        if missing:
+            return self._whole_train[:2] if self._keep else self.embedder(self.train_source)
+        if self._keep:
+            features, labels, readable = self._whole_train
+            rows = np.flatnonzero(np.isin(readable, numbers))
+            features, labels = features[rows], labels[rows]
+        else:
+            features, labels = self.embedder(subset(self.train_source, numbers))
+        if len(labels) < len(numbers):
             raise ValueError(
-                f"{missing} training images of {self.train_source.name} cannot be read; the warnings name them. All sampled examples are needed: "
-                "fix or remove them."
+                f"{len(numbers) - len(labels)} training images of {self.train_source.name} cannot be read; the warnings name them. All sampled "
+                "examples are needed: fix or remove them."
             )
-        return (features[numbers], labels[numbers]) if whole else (features, labels)
+        return features, labels
 
     def test(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Batches of test features and labels."""
-        return iter([self._whole_test]) if self._keep else self.embedder.batches(self.test_source)
+        """Batches of test features and labels.
+
+        Raises:
+            ValueError: if none of the test images can be read.
+        """
+        n = 0
+        for features, labels in [self._whole_test] if self._keep else self.embedder.batches(self.test_source):
+            n += len(labels)
+            yield features, labels
+        if not n:
+            raise ValueError(
+                f"None of the {self.test_source.size} examples of {self.test_source.name} can be used: the warnings say why."
+            )
 
 
 def top_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:
@@ -223,7 +257,7 @@ class FeatureEvaluator(Evaluator):
         verbose = setting.verbose and setting.strategy.chief
         with setting.strategy.scope():
             output = None if self.block is None else mean_of_block(encoder_of(setting.model), self.block)
-            embedder = Embedder(setting.model, preprocess, setting.batch_size, self.dtype, verbose, output)
+            embedder = Embedder(setting.model, preprocess, setting.batch_size, self.dtype, verbose, output, errors=setting.errors)
         train, test = open_pair(self.source, self.train, self.test, setting.data_dir)
         splits = FeatureSplits(embedder, train, test, data_dir=setting.data_dir)
         self.check(splits)

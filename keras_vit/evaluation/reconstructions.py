@@ -31,7 +31,7 @@ class Reconstructions(Evaluator):
     """Pictures of images, with patches hidden, and with these as a MaskedAutoencoder or MaskedPatchPredictor predicts them.
 
     Attributes:
-        source, split: the images; None for those of the run's evaluation.
+        source, split: the images, of the split "test" by default; without a source those of the run's evaluation.
         preprocess: their preprocessing text; None for the run's or the model's.
         images: how many, spread evenly over the source.
         mask_ratio: the share of the patches that is hidden; None for the model's own.
@@ -45,7 +45,7 @@ class Reconstructions(Evaluator):
     )
 
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     preprocess: str | None = None
     images: int = 12
     mask_ratio: float | None = None

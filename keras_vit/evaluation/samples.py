@@ -19,7 +19,7 @@ class Samples(Evaluator):
     """Pictures of an ImageGPT's samples, and of evaluation images beside what it makes of their upper half; the first drawn are the same at each step.
 
     Attributes:
-        source, split: the images to complete; None for those of the run.
+        source, split: the images to complete, of the split "test" by default; without a source those of the run.
         preprocess: their preprocessing text; None for the run's or the model's.
         count: how many samples.
         images: how many images are completed, spread over the source.
@@ -34,7 +34,7 @@ class Samples(Evaluator):
     )
 
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     preprocess: str | None = None
     count: int = 24
     images: int = 6

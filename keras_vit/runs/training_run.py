@@ -302,7 +302,7 @@ def _run(config, task, rundir, data_dir, data_service):
         training, evaluation = _batches(config, task, source, held_out, strategy, data_service, errors)
         with strategy.scope():
             measured = task.deliver(model)  # which has the weights of `model`
-        own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select}
+        own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select, "errors": errors}
         periodics = evals.periodics(resolved, measured, rundir, data_dir, start, **own_data)
         train(
             model,

@@ -7,7 +7,8 @@ from keras_vit.checkpoints.resample import check_method
 from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import image_and_label
 from keras_vit.evaluation import Classification as ClassificationEvaluator
-from keras_vit.evaluation.classification import check_class_count, confused_pairs
+from keras_vit.evaluation.classes import REORDERED, SAME, check_class_count, check_classes, compared
+from keras_vit.evaluation.classification import confused_pairs
 from keras_vit.inspection import report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import build, freeze, freeze_all_but_head
@@ -129,9 +130,10 @@ class Classification(Task):
     def _check_order(self, model, source):
         """Refuses a head that is kept and has the data's classes in another order; warns if it has other names for them."""
         own, names = model.class_names, tuple(source.class_names)
-        if own is None or own == names:
+        found = SAME if own is None else compared(own, names)
+        if found == SAME:
             return
-        if sorted(own) == sorted(names):
+        if found == REORDERED:
             raise ValueError(
                 f"{self.config.init} has the classes of the data in another order: {own[:5]}..., the data {names[:5]}... Its head would be "
                 "wrong: use --config.head=reset."
@@ -145,8 +147,7 @@ class Classification(Task):
 
     def check_model(self, model, source):
         check_class_count(model.classes, source)
-        if model.class_names is not None and tuple(source.class_names) != model.class_names:
-            raise ValueError(f"The model's classes are {model.class_names[:10]}, the data's {tuple(source.class_names)[:10]}.")
+        check_classes(model, source)
 
     def _frozen(self, model):
         """The model, after freezing the layers that the config names."""

@@ -112,9 +112,10 @@ def test_mistakes_are_clear_errors(text, message):
 
 
 class MadeStreets(lib.core.GeneratorBasedBuilder):
-    """Three streets with objects."""
+    """Three streets with objects, by the config "small"."""
 
     VERSION = lib.core.Version("1.0.0")
+    BUILDER_CONFIGS = [lib.core.BuilderConfig(name="small")]
 
     def _info(self):
         return lib.core.DatasetInfo(builder=self, features=FEATURES)
@@ -145,6 +146,11 @@ def streets(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("tfds"))
     MadeStreets(data_dir=folder).download_and_prepare()
     return folder
+
+
+def test_a_config_is_part_of_a_name_though_its_data_is_a_folder_of_that_name(streets):
+    """As eurosat/rgb and coco/2017, below --data_dir."""
+    assert open_source("made_streets/small?label=count(objects, 1, 3)", "train", streets).size == 3
 
 
 def test_a_prepared_dataset_gives_the_labels(streets):

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+import struct
 import unicodedata
 
 import numpy as np
@@ -14,6 +15,7 @@ import tensorflow as tf
 from keras_vit.data import open_source
 from keras_vit.data.scan import scan
 from keras_vit.data.sources import image_files
+from keras_vit.data.sources.image_files import to_known_format
 from keras_vit.data.sources.selection import example_names
 from keras_vit.io.progress import Stage
 
@@ -81,6 +83,9 @@ def test_a_loop_of_links_ends_and_each_file_counts_once(tmp_path, told):
         "2 links to nothing (dog/itself, dog/lost.png)" in line
         and "1 link to a file that is read anyway (dog/a_link.png)" in line
     )
+    assert open_source(f"images:{tmp_path}", "train").size == 3
+    [line] = told("WARNING")
+    assert "3 images; ignored:" in line and "1 link to a file that is read anyway (dog/a_link.png)" in line
 
 
 def test_links_to_elsewhere_work(tmp_path):
@@ -192,9 +197,30 @@ def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
         np.testing.assert_array_equal(images[name], image, err_msg=name)
     assert set(np.unique(images["bits.tif"])) == {0, 255}
     assert reasons.keys() == {"float.tif", "half.tif"}
-    assert reasons["float.tif"] == "TIFF: its pixels are floats; expected 8 or 16 bits" and reasons["half.tif"].startswith(
+    assert reasons["float.tif"] == "TIFF: its pixels are floats; expected 8 to 16 bits" and reasons["half.tif"].startswith(
         "Damaged TIFF: "
     )
+
+
+def tiff_of_12_bits(levels):
+    """A grey TIFF, without compression, of levels (h, w) from 0 to 4095; w is even. Pillow reads such files and does not write them."""
+    first, second = levels[:, ::2].astype("uint8" if levels.max() < 256 else "uint16"), levels[:, 1::2]
+    data = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], -1).astype("uint8").tobytes()
+    h, w = levels.shape
+    tags = {256: w, 257: h, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: h, 279: len(data)}
+    entries = b"".join(struct.pack("<HHII", tag, 4 if tag in (273, 279) else 3, 1, value) for tag, value in tags.items())
+    return struct.pack("<4sI", b"II*\0", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def test_of_more_than_8_bits_the_high_8_are_taken():
+    levels = np.arange(0, 4096, 256).reshape(2, 8)
+    pgm = lambda highest, kind: b"P5 8 2 %d\n" % highest + levels.astype(kind).tobytes()  # noqa: E731
+    for file, expected in (
+        (tiff_of_12_bits(levels), levels >> 4),
+        (pgm(65535, ">u2"), levels >> 8),
+        (pgm(4095, ">u2"), np.round(levels / 4095 * 65535).astype(int) >> 8),
+    ):
+        np.testing.assert_array_equal(np.asarray(pil.open(io.BytesIO(to_known_format(file)))), expected)
 
 
 def test_heic_is_read_by_pillow_heif(tmp_path):

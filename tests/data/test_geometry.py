@@ -243,3 +243,10 @@ def test_crop_border_cuts_image_mask_and_boxes():
         next(iter(encoded.map(parse("decode|crop_border(3)").image)))
     with pytest.raises(ValueError, match="a whole number of pixels"):
         parse("crop_border(-1)")
+
+
+def test_a_long_image_that_would_become_too_large_is_an_error_of_that_image():
+    """A line of 65,500 pixels, whose shorter side is 1: 256 x 16,768,000 pixels as floats are 51 GB."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="resize.256.: the result may have 33554432 pixels at most"):
+        parse("resize(256)").image(tf.zeros((1, 65_500, 3), tf.uint8))
+    assert parse("resize(2)").image(tf.zeros((1, 65_500, 3), tf.uint8)).shape == (2, 131_000, 3)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import ExampleErrors, evaluation_batches, open_source, parse, training_batches
+from keras_vit.data.ops.decode import _webp_pixels
 from keras_vit.data.sources.selection import example_names
 
 pil = pytest.importorskip("PIL.Image")
@@ -220,6 +221,15 @@ def test_a_large_jpeg_is_decoded_at_a_fraction(zoo):
     assert image.shape == (3000, 4000, 1)
     shown = np.asarray(_GREY.resize((4000, 3000))).astype(int)
     assert np.abs(image[..., 0].numpy() - shown).mean() < 2
+
+
+def test_the_size_of_a_webp_is_read_before_its_pixels():
+    plain = [_save(_PHOTO, "WEBP"), _save(_PHOTO, "WEBP", lossless=True), _save(_CLEAR, "WEBP")]
+    assert [data[12:16] for data in plain] == [b"VP8 ", b"VP8L", b"VP8X"]
+    assert [int(_webp_pixels(tf.constant(data))) for data in plain] == 3 * [40 * 30]
+    for data, at, size in zip(plain, (26, 21, 24), (b"\xff\x3f\xff\x3f", b"\xff\xff\xff\x0f", b"\xff\x3f\0\xff\x3f\0")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too many pixels: 134217728 at most"):
+            parse("decode").image(tf.constant(data[:at] + size + data[at + len(size) :]))
 
 
 @pytest.fixture(scope="module")

@@ -273,6 +273,13 @@ def test_a_source_without_its_kind_says_what_to_write(text, message, tmp_path):
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.parametrize("name", ["photos/train", "photos", "cifar10/train", "my photos/a"])
+def test_a_folder_below_data_dir_without_its_kind_says_what_to_write(name, tmp_path):
+    (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match=f'"{name}" is a folder: write folder:{name}'):
+        open_source(name, "train", str(tmp_path))
+
+
 def test_folders_without_images_are_clear_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         open_source(f"folder:{tmp_path}/none", "train")

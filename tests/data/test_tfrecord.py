@@ -7,9 +7,11 @@ import logging
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import open_source
+from keras_vit.data import ExampleErrors, evaluation_batches, open_source
+from keras_vit.data.errors import WrongDescription
 from keras_vit.data.records import index
-from keras_vit.data.sources.selection import example_names, names_at, subset, without
+from keras_vit.data.scan import scan
+from keras_vit.data.sources.selection import example_names, labels_of, names_at, subset, without
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +126,35 @@ def test_other_keys_and_files_without_a_splits_name(tmp_path):
 def test_labels_outside_the_classes_are_named_when_they_are_read(tmp_path):
     imagenet_like(tmp_path)
     source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="is not one of 0 to 2; first_label= and classes="):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="3 classes from 0 to 2, and the label. .3. .here. .*first_label=1"):
         contents(source)
+
+
+def test_a_label_outside_the_classes_ends_a_run(tmp_path):
+    """It is no image to be left out: all others would have the name of another class."""
+    image = tf.io.encode_png(tf.zeros((4, 4, 3), tf.uint8)).numpy()
+    with tf.io.TFRecordWriter(str(tmp_path / "train")) as file:
+        for label in (1, 2, 3):
+            file.write(example(image, label))
+    (tmp_path / "labels.txt").write_text("tench\ngoldfish\nshark\n")
+    source, errors = open_source(f"tfrecord:{tmp_path}/train", "train"), ExampleErrors()
+    with pytest.raises(ValueError, match="train: The source .* the label 3 here"):
+        labels_of(source)
+    with pytest.raises(WrongDescription, match="record 2. The source"):
+        list(scan(source, lambda example, image: (example["label"],)))  # as `prepare` reads it
+    batches = evaluation_batches(source, "decode|resize(4, 4)", 6, errors=errors)
+    with pytest.raises(WrongDescription, match="record 2. The source .* the label 3 here. .*first_label=1"), errors.raised():
+        list(batches)
+
+
+def test_labels_from_one_without_names_are_told(tmp_path, caplog, cache):
+    imagenet_like(tmp_path)
+    logging.getLogger("absl").propagate = True
+    assert open_source(f"tfrecord:{tmp_path}", "train").class_names == ("0", "1", "2", "3")
+    assert 'class 0 is empty. If the classes are numbered from 1, say so: "?first_label=1"' in caplog.text
+    write(tmp_path / "other", [0, 1])
+    with pytest.raises(ValueError, match="have the label 0, and classes are numbered from 1"):
+        open_source(f"tfrecord:{tmp_path}/other?first_label=1", "train")
 
 
 def test_damaged_files_are_clear_errors(tmp_path):

@@ -26,7 +26,7 @@ def brightness():
 
             def evaluate():
                 logits = setting.model.predict_on_batch(np.full((2, *shape), self.grey, "uint8"))
-                return Evaluation({"mean": float(np.mean(logits))}, {"grey": self.grey})
+                return Evaluation({"mean": float(np.mean(logits))}, {"grey": self.grey, "limit": setting.errors.limit})
 
             return evaluate
 
@@ -39,7 +39,7 @@ def test_an_evaluator_of_ones_own_runs_at_its_own_interval(brightness, tmp_path,
     config = config_files.load_config("digits_pretrain")
     config.update(total="3 steps", evaluate="1 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
-    config.data.update(train="train[:64]", evaluation="test[:16]")
+    config.data.update(train="train[:64]", evaluation="test[:16]", broken_limit=7)
     config.evals.brightness = {"every": "2 steps"}
     config.evals.black = {"evaluator": "brightness", "grey": 0}
     run(config, tmp_path)
@@ -47,7 +47,7 @@ def test_an_evaluator_of_ones_own_runs_at_its_own_interval(brightness, tmp_path,
     seen = [(record["step"], sorted(key for key in record if "/" in key)) for record in records]
     assert seen == [(1, []), (2, ["brightness/mean"]), (3, ["black/mean", "brightness/mean"])]
     last = json.loads((tmp_path / "black.json").read_text())
-    assert last == {"step": 3, "mean": records[2]["black/mean"], "grey": 0}
+    assert last == {"step": 3, "mean": records[2]["black/mean"], "grey": 0, "limit": 7}
 
 
 def test_a_run_names_the_evaluator_that_cannot_measure_and_how_to_leave_it_out(tmp_path):
@@ -96,6 +96,10 @@ def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pix
         make_evaluator("knn", {}).prepare(Setting(tiny()))
     with pytest.raises(ValueError, match="needs data: give its source"):
         make_evaluator("classification", {}).prepare(Setting(tiny()))
+    own = Setting(tiny(), source=from_arrays(pixels, [0, 1, 2, 3]), preprocess="decode")
+    for name in ("classification", "shifts", "calibration"):
+        with pytest.raises(ValueError, match='split="val" names a split of source=, which is missing'):
+            make_evaluator(name, {"split": "val"}).prepare(own)
     with pytest.raises(ValueError, match="has 5 classes, the data 4[.] If some have no examples"):
         make_evaluator("classification", {}).prepare(Setting(tiny(), source=source, preprocess="decode"))
     with pytest.raises(ValueError, match="gives images of .9, 9, 3., the model takes .8, 12, 3."):

@@ -81,7 +81,15 @@ def ran(tmp_path, monkeypatch, capsys, eagerly):
     """A function: runs the binary in this process with flags; returns what it printed."""
 
     def run(**options):
-        defaults = {"data": None, "split": "test[:40]", "data_dir": None, "batch_size": 20, "preprocess": None, "sort": None}
+        defaults = {
+            "data": None,
+            "split": "test[:40]",
+            "data_dir": None,
+            "batch_size": 20,
+            "preprocess": None,
+            "sort": None,
+            "broken_limit": 100,
+        }
         strategy = {"strategy": "one", "tpu": None, "model_parallel": None, "evals": None, "output": str(tmp_path / "out")}
         monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**{**defaults, **strategy, **options}))
         evaluate.main()
@@ -101,7 +109,7 @@ def test_one_command_evaluates_a_list_of_models(ran, tmp_path):
     models = ",".join(str(tmp_path / f"{name}.keras") for name in ("zero", "missing", "good"))
     evals = "classification(source='digits', split='test[:40]', preprocess='decode(1)')"
     with pytest.raises(ValueError, match="1 of 3 models could not be evaluated.*missing.keras"):
-        ran(model=models, evals=evals)
+        ran(model=models, evals=evals, split=None)
     content = json.loads((tmp_path / "out" / "models.json").read_text())
     scores = [row["classification"]["top1"] for row in content["models"]]
     assert (

@@ -178,13 +178,15 @@ def test_evaluate_and_export_binaries(tmp_path):
 
 
 def test_evaluate_refuses_other_classes(tiny):
-    from keras_vit.data import open_source
+    from keras_vit.data import from_arrays, open_source
 
     check = Classification(None).check_model
     with pytest.raises(ValueError, match="model has 5 classes, the data 10"):
         check(tiny(), open_source("digits", "test"))
+    images = np.zeros((1, 8, 12, 3), "uint8")
     with pytest.raises(ValueError, match="model's classes are"):
-        check(tiny(classes=10, class_names=list("abcdefghij")), open_source("digits", "test"))
+        check(tiny(class_names=list("vwxyz")), from_arrays(images, [0], class_names=list("abcde")))
+    check(tiny(class_names=list("vwxyz")), from_arrays(images, [0], class_names=list("01234")))
 
 
 @pytest.mark.parametrize("family", ["bit", "hybrid"])

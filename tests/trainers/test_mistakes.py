@@ -78,6 +78,28 @@ def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
         task_of(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "val"}, "--split=val is a split of --data, which is missing"),
+        ({"data": "digits", "evals": "knn(source='cifar10')"}, "--data=digits is not read: knn reads cifar10"),
+        ({"data": "folder:val", "evals": "real(labels='r')"}, "real reads imagenet2012.id=file_name. Leave out .* source=None"),
+    ],
+)
+def test_evaluate_refuses_flags_that_no_evaluator_reads(options, message):
+    values = {"data": None, "split": None, "preprocess": None, "evals": "classification|knn(source='cifar10')", **options}
+    with pytest.raises(ValueError, match=message):
+        evaluate._evaluators(types.SimpleNamespace(**values))
+
+
+def test_the_preprocessing_of_evaluate_is_that_of_every_evaluator_without_its_own():
+    evals = "classification|knn(source='digits')|few_shot(source='digits', shots=2, preprocess='decode(1)')"
+    values = types.SimpleNamespace(data="digits", split="val", preprocess="decode", evals=evals)
+    found = evaluate._evaluators(values)
+    assert [evaluator.preprocess for evaluator in found.values()] == ["decode", "decode", "decode(1)"]
+    assert found["few_shot"].shots == (2,) and found["few_shot"].score == "2"
+
+
 def test_evaluate_takes_the_runs_own_data_and_asks_for_that_of_another_model(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"total": "1 steps", "data": {"source": "folder:PHOTOS", "evaluation": "train[80%:]"}}'

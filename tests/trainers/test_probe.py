@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import open_source
+from keras_vit.data import ExampleErrors, open_source
+from keras_vit.data.errors import TooManyErrors
+from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation import Embedder, FeatureSplits, FewShot, few_shot
 from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve
@@ -40,7 +42,15 @@ def run_probe(saved, monkeypatch, tmp_path, capsys):
             "methods": "few_shot",
             "shots": "1,5",
         }
-        more = {"l2": "1024", "validation": None, "image_size": None, "preprocess": None, "dtype": "float32", "batch_size": 60}
+        more = {
+            "l2": "1024",
+            "validation": None,
+            "image_size": None,
+            "preprocess": None,
+            "dtype": "float32",
+            "batch_size": 60,
+            "broken_limit": 100,
+        }
         values = {**defaults, **more, "data_dir": None, "output": str(tmp_path / "out"), **options}
         monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**values))
         probe.main()
@@ -102,11 +112,24 @@ def test_a_broken_training_image_ends_a_few_shot_evaluation(tmp_path):
         for i in range(3):
             (tmp_path / name / f"{i}.png").write_bytes(tf.io.encode_png(np.full((8, 8, 1), 40 * i, "uint8")).numpy())
     source = open_source(f"folder:{tmp_path}", "train")
-    (tmp_path / "b" / "1.png").write_bytes(b"\x89PNG broken since")
+    broken = np.flatnonzero(source.labels == 1)[0]
+    (path,) = [name for name in tmp_path.glob("b/*") if source.example_name(broken).endswith(str(name))]
+    path.write_bytes(b"\x89PNG broken since")
     model = keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=10, **SMALL)
-    splits = FeatureSplits(Embedder(model, "decode(1)|resize(8, 8)", 4), source, source)
-    with pytest.raises(ValueError, match="^1 training images .* cannot be read"):
-        FewShot(source="folder", shots=(3,)).evaluate(splits)
+    embedder = Embedder(model, "decode(1)|resize(8, 8)", 4)
+    for keep in (False, True):
+        splits = FeatureSplits(embedder, source, source, keep)
+        with pytest.raises(ValueError, match="^1 training images .* cannot be read"):
+            FewShot(source="folder", shots=(3,)).evaluate(splits)
+        others = np.setdiff1d(np.arange(source.size), broken)  # only what was drawn is needed
+        np.testing.assert_array_equal(splits.train(others)[1], source.labels[others])
+    with pytest.raises(TooManyErrors, match="--broken_limit of evaluate"):
+        list(Embedder(model, "decode(1)|resize(8, 8)", 1, errors=ExampleErrors(0)).batches(source))
+    alone = subset(source, np.array([broken]))
+    with pytest.raises(ValueError, match="^None of the 1 examples of folder:.* can be used"):
+        FewShot(source="folder", shots=(2,)).evaluate(FeatureSplits(embedder, subset(source, others), alone))
+    with pytest.raises(ValueError, match="no images that can be embedded"):
+        embedder(alone)
 
 
 def test_durations_are_whole_evaluations():

@@ -58,7 +58,15 @@ def ran(tmp_path, monkeypatch, capsys, data_dir, eagerly):
     monkeypatch.setattr(keras_vit, "load", lambda *_, **__: model)
 
     def run(**options):
-        defaults = {"model": "m", "tasks": None, "method": "ridge", "finetune": None, "image_size": None, "batch_size": 256}
+        defaults = {
+            "model": "m",
+            "tasks": None,
+            "method": "ridge",
+            "finetune": None,
+            "image_size": None,
+            "batch_size": 256,
+            "broken_limit": 100,
+        }
         values = {**defaults, "output": str(tmp_path / "out"), "data_dir": data_dir, **options}
         monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**values))
         vtab.main()

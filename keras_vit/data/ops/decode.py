@@ -32,6 +32,20 @@ def _product(encoded, at, kind, little):
     return tf.reduce_prod(tf.abs(tf.cast(numbers, tf.int64)))
 
 
+def _webp_pixels(encoded):
+    """How many pixels a WebP has, int64, by its header, which is of one of three kinds."""
+    kind = _head(encoded, 12, 4)
+
+    def number(at, shift, bits):
+        word = tf.cast(tf.io.decode_raw(_head(encoded, at, 4), tf.int32)[0], tf.int64)
+        return tf.bitwise.bitwise_and(tf.bitwise.right_shift(word, tf.constant(shift, tf.int64)), 2**bits - 1)
+
+    extended = (number(24, 0, 24) + 1) * (number(27, 0, 24) + 1)
+    lossy = number(26, 0, 14) * number(26, 16, 14)
+    lossless = (number(21, 0, 14) + 1) * (number(21, 14, 14) + 1)
+    return tf.where(kind == b"VP8X", extended, tf.where(kind == b"VP8 ", lossy, lossless))
+
+
 @outlined
 def _with_an_end(encoded):
     """A JPEG that does not end in its end marker, after a check that the marker is somewhere before: cameras add videos to photographs."""
@@ -139,7 +153,8 @@ def _webp(encoded):
     flags = tf.cast(tf.io.decode_raw(_head(encoded, 20, 1), tf.uint8), tf.int32)[0]
     animated = (_head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
     with tf.control_dependencies([tf.debugging.Assert(~animated, ["An animated WebP cannot be read: save one frame of it."])]):
-        return tf.io.decode_image(tf.identity(encoded), expand_animations=False)
+        encoded = _within(tf.identity(encoded), _webp_pixels(encoded), MAX_PIXELS // 2)
+    return tf.io.decode_image(encoded, expand_animations=False)
 
 
 @outlined

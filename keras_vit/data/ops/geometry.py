@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.ops.decode import LARGE
 from keras_vit.data.ops.registry import op
 
 PADDING = 0  # of masks: the value of pixels that were not in the image
@@ -60,7 +61,10 @@ def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
 
 @op("image", "mask", "boxes")
 def resize(height, width=None, method="bilinear", antialias=True):
-    """resize(256): the shorter side to 256, the longer by the same factor, rounded down (as torchvision). resize(256, 320): to that size."""
+    """resize(256): the shorter side to 256, the longer by the same factor, rounded down (as torchvision). resize(256, 320): to that size.
+
+    An image so long that the result would have more than LARGE pixels is an error while it is read.
+    """
     size = pair(height, width)
 
     def apply(example):
@@ -68,7 +72,10 @@ def resize(height, width=None, method="bilinear", antialias=True):
         if width is None:
             h, w = tf.shape(image)[0], tf.shape(image)[1]
             shorter = tf.cast(tf.minimum(h, w), tf.int64)
-            target = [tf.cast(height * tf.cast(s, tf.int64) // shorter, tf.int32) for s in (h, w)]
+            target = [height * tf.cast(s, tf.int64) // shorter for s in (h, w)]
+            what = f"resize({height}): the result may have {LARGE} pixels at most, and would have, of an image of"
+            with tf.control_dependencies([tf.debugging.Assert(target[0] * target[1] <= LARGE, [what, h, w, "pixels:", *target])]):
+                target = [tf.cast(s, tf.int32) for s in target]
         resized = tf.image.resize(image, target, method=method, antialias=antialias)
         return moved(example, resized, lambda mask: resized_mask(mask, target), lambda boxes: boxes)
 

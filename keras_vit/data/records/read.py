@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 from google.protobuf.message import DecodeError
 
-from keras_vit.data.errors import reason
+from keras_vit.data.errors import DESCRIBED_WRONGLY, reason
 from keras_vit.data.parallelism import EXAMPLES
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description
 from keras_vit.data.records.index import FRAME, record_counts
@@ -22,6 +22,7 @@ from keras_vit.data.sources.class_names import class_names
 from keras_vit.data.sources.ignored import listed
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
+from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS, in_threads, locate, split_options
 
 _WILDCARD = re.compile(r"[*?\[]")
@@ -81,23 +82,43 @@ def _damaged(files):
     return None
 
 
-def _largest_label(files, key):
-    """The largest label of all records; reads everything, once."""
+def _range_of_labels(files, key):
+    """The smallest and the largest label of all records; reads everything, once."""
     logging.info(
         "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would save that.", len(files)
     )
 
-    def largest():
+    def extremes():
         feature = {key: tf.io.FixedLenFeature((), tf.int64)}
         records = tf.data.TFRecordDataset(files, num_parallel_reads=THREADS)
         labels = records.map(lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=EXAMPLES)
         try:
-            return int(labels.reduce(np.int64(-1), tf.maximum))
+            limits = np.iinfo("int64")
+            found = labels.reduce((limits.max, limits.min), lambda old, n: (tf.minimum(old[0], n), tf.maximum(old[1], n)))
+            return [int(number) for number in found]
         except tf.errors.OpError as error:
             path, why = _damaged(files) or (files[0], reason(error))
             raise ValueError(f'"{path}" is damaged: {why}. Copy or write it again.') from None
 
-    return cached_answer(f"largest {key}", files, largest)
+    return cached_answer(f"range of {key}", files, extremes)
+
+
+def _numbers_as_names(pattern, files, key, first):
+    """Class names where only the labels say which classes there are: the numbers from 0 on; `first` is the label of the first class.
+
+    Raises:
+        ValueError: for labels below the first.
+    """
+    low, high = _range_of_labels(files, key)
+    if low < first:
+        raise ValueError(
+            f'The files "{pattern}" have the label {low}, and classes are numbered from {first}. Leave out records without a class; '
+            '"?first_label=NUMBER" says which label the first class has.'
+        )
+    if low == 1 > first:
+        text = '%s: no record has the label 0, so class 0 is empty. If the classes are numbered from 1, say so: "?first_label=1".'
+        log_once(logging.WARNING, text % pattern)
+    return tuple(str(i) for i in range(high - first + 1))
 
 
 def _describe(pattern, files, split, chosen):
@@ -117,7 +138,7 @@ def _describe(pattern, files, split, chosen):
     first = int(chosen["first_label"] or 0)
     names = class_names(os.path.dirname(pattern), chosen["classes"])
     if names is None:
-        names = tuple(str(i) for i in range(_largest_label(files, features["label"]) - first + 1))
+        names = _numbers_as_names(pattern, files, features["label"], first)
     counts = record_counts(splits[split])
     return Description(pattern, names, features, first, {split: dict(zip(splits[split], counts))})
 
@@ -172,15 +193,17 @@ def _cut(counts, start, stop):
 
 
 def _parser(features, first_label, classes):
-    """A function of a serialized record: the example, a dict of image and label, from 0. A label that is not a class is an error, which names it."""
+    """A function of a serialized record: the example, a dict of image and label, from 0. A label that is not a class is an error of all the source."""
     image, label = features["image"], features["label"]
     expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
         number = example[label] - first_label
-        valid = f"is not one of {first_label} to {first_label + classes - 1}; first_label= and classes= set the range"
-        with tf.control_dependencies([tf.debugging.Assert((number >= 0) & (number < classes), ["label", example[label], valid])]):
+        what = f"{DESCRIBED_WRONGLY} it has {classes} classes from {first_label} to {first_label + classes - 1}, and the label"
+        mend = 'here. If the classes are numbered from 1, say so: "?first_label=1"; classes= sets their number. In dataset.json they are first_label and class_names.'
+        valid = (number >= 0) & (number < classes)
+        with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], mend])]):
             return {"image": example[image], "label": tf.identity(number)}
 
     return parse

@@ -19,7 +19,7 @@ from keras_vit.data.sources.class_names import doubts
 from keras_vit.data.sources.examine import warnings_of
 from keras_vit.data.sources.ignored import counted, listed, told
 from keras_vit.data.sources.image_files import source_of_files
-from keras_vit.data.sources.tree import top, walk
+from keras_vit.data.sources.tree import each_once, top, walk
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
@@ -79,30 +79,6 @@ def _split_trees(root, work):
                 f'If they are classes, put the folders in train beside them; if train is all that counts, write "folder:{root}/train".'
             )
     return splits, whole
-
-
-def _each_once(trees):
-    """{split: [(folder, name)] of its images in class folders}.
-
-    A file that is found several times counts where it really is, or else at its first link, in test and val before train.
-    """
-    order = sorted(trees, key=SPLITS.index, reverse=True)
-    files = {split: _class_files(tree) for split, tree in trees.items()}
-    linked = [(split, *file) for split in order for file in files[split] if os.path.join(*file) in trees[split].linked]
-    if not linked:
-        return files
-    roots = {split: os.path.realpath(tree.root) for split, tree in trees.items()}
-    places = set(linked)
-    own = {os.path.join(roots[split], *file) for split in files for file in files[split] if (split, *file) not in places}
-    again = set()
-    for split, *file in linked:
-        path = os.path.join(*file)
-        real = trees[split].linked[path]
-        if real in own:
-            again.add((split, *file))
-            trees[split].ignore(reasons.SAME_FILE, path)
-        own.add(real)
-    return {split: [file for file in files[split] if (split, *file) not in again] for split in files}
 
 
 def _class_of(place):
@@ -205,7 +181,9 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     _check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
         trees, whole = _split_trees(root, work)
-        files = _each_once(trees)
+        in_order = sorted(trees, key=SPLITS.index, reverse=True)  # of a file in several splits, test and val have it before train
+        once = each_once([(trees[which], _class_files(trees[which])) for which in in_order])
+        files = {which: once[in_order.index(which)] for which in trees}
         full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
         warnings = warnings_of(title, [image for images in full.values() for image in images])
     asked = canonical(split_name(split))

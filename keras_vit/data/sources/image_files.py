@@ -18,6 +18,7 @@ from keras_vit.data.sources.base import RandomAccess
 
 HEAD = 16  # bytes that tell a format
 _NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a kind of file, unlike those of "scan.2019" and "photo.jpg_2"
+_BITS = 258  # TIFF's tag BitsPerSample
 _opening = threading.Lock()  # warnings are filtered for the whole process
 
 
@@ -102,18 +103,25 @@ def opened(file, name: str):
         return Image.open(file)
 
 
+def _depth(image):
+    """The bits of a Pillow image's grey levels, where they are more than 8; None for other images."""
+    if image.mode.startswith("I;16"):
+        return image.tag_v2[_BITS][0] if image.format == "TIFF" else 16
+    return 16 if (image.mode, image.format) == ("I", "PPM") else None  # of which Pillow makes 0 to 65535
+
+
 def _pixels(image):
     """A Pillow image as an upright one of 8 bits, grey or RGB."""
     from PIL import Image, ImageOps
 
-    limit = MAX_PIXELS // 2
+    limit, bits = MAX_PIXELS // 2, _depth(image)
     if image.width * image.height > limit:
         raise ValueError(f"The image has too many pixels: {limit} at most. It has {image.width * image.height}")
-    if image.mode in ("I", "F"):
-        raise ValueError(f"its pixels are {'floats' if image.mode == 'F' else 'integers of 32 bits'}; expected 8 or 16 bits")
+    if image.mode in ("I", "F") and bits is None:
+        raise ValueError(f"its pixels are {'floats' if image.mode == 'F' else 'integers of 32 bits'}; expected 8 to 16 bits")
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype("uint8"))  # the high 8 bits, as of a PNG
+    if bits is not None:
+        return Image.fromarray((np.asarray(image) >> bits - 8).astype("uint8"))  # the high 8 bits, as of a PNG
     return image if image.mode == "L" else image.convert("RGB")
 
 
@@ -123,7 +131,7 @@ def to_known_format(encoded: bytes) -> bytes:
     The format is BMP, which costs a tenth of PNG's time, but PNG for grey, which BMP has only by a palette.
 
     Raises:
-        ValueError: if it cannot be read, has too many pixels, or pixels that are not of 8 or 16 bits.
+        ValueError: if it cannot be read, has too many pixels, or pixels that are floats or of 32 bits.
     """
     name = format_of_start(encoded[:HEAD])
     if name is None or not FORMATS[name].module:

@@ -10,7 +10,7 @@ from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.examine import warnings_of
 from keras_vit.data.sources.ignored import counted, told
 from keras_vit.data.sources.image_files import source_of_files
-from keras_vit.data.sources.tree import walk
+from keras_vit.data.sources.tree import each_once, walk
 from keras_vit.data.splits import canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
@@ -18,7 +18,7 @@ from keras_vit.io.progress import stage
 
 
 def images(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of all images in and below the folder `path`, in a fixed random order; its examples have no label.
+    """The source of all images in and below the folder `path`, each file once, in a fixed random order; its examples have no label.
 
     A relative path is relative to `data_dir`, if that is given. No image is decoded here.
 
@@ -33,7 +33,8 @@ def images(path: str, split: str = "train", data_dir: str | None = None) -> Rand
         raise ValueError(f'"{title}" has no split "{split}": all of it is "train". Slice that: "train[90%:]".')
     with stage(f"Reading the folder {root}", unit="files") as work:
         tree = walk(root, work)
-        files = [os.path.join(root, *file) for file in tree.files()]
+        (once,) = each_once([(tree, list(tree.files()))])
+        files = [os.path.join(root, *file) for file in once]
         warnings = warnings_of(title, files)
     if not files:
         raise ValueError(f'The folder "{root}" has no images: it holds {told(tree.ignored) or "nothing"}.')

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_vit.data.errors import reason
 from keras_vit.data.sharding import WHOLE
 from keras_vit.data.sources.base import RandomAccess, Records, Source, record_name
 from keras_vit.io.paths import read_text
@@ -71,14 +72,17 @@ def labels_of(source: Source) -> np.ndarray:
     """The labels (size,) int64 of a source, in its order. Records are read once for this; their images are not decoded.
 
     Raises:
-        ValueError: if the examples have no labels.
+        ValueError: if the examples have no labels, or one that is not a class.
     """
     if source.labels is None if isinstance(source, RandomAccess) else not source.class_names:
         raise ValueError(f"{source.name} has no labels.")
     if isinstance(source, RandomAccess):
         return np.asarray(source.labels, "int64")
     labels = source.ordered().map(lambda example: example["label"]).batch(4096)
-    return np.concatenate(list(labels.as_numpy_iterator())).astype("int64")
+    try:
+        return np.concatenate(list(labels.as_numpy_iterator())).astype("int64")
+    except tf.errors.OpError as error:
+        raise ValueError(f"{source.name}: {reason(error)}") from None
 
 
 def _picked(source, numbers):

@@ -4,7 +4,7 @@ import os
 
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.derived_labels import feature_at, parse_label, value_at
-from keras_vit.io.paths import split_options
+from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
 _FURTHER = ("labels", "boxes", "mask", "text", "id")  # keys of an example that an option may fill, besides image and label
@@ -82,19 +82,40 @@ def _parser(features, image, label, further):
 
 
 def _unknown(name, data_dir, error=None):
-    """The message about a dataset that tensorflow-datasets does not have, with the nearest names; a folder of that name is named."""
+    """The message about a dataset that tensorflow-datasets does not have, with the nearest names; a folder or file of that name is named."""
     import tensorflow_datasets as lib
 
+    path = locate(name, data_dir)
+    if os.path.isdir(path):
+        return f'"{name}" is a folder: write folder:{name}'
     known = lib.list_builders(with_community_datasets=False)
     if name.partition(":")[0].partition("/")[0] in known:  # another version, for example: its own message is short
         return f'tensorflow-datasets has no "{name}" (data_dir={data_dir}): {error}'
     near = nearest(name, known, 3)
     text = f'tensorflow-datasets has no "{name}"' + (f" in {data_dir}" if data_dir else "")
-    if os.path.isdir(name):
-        return f"{text}, but it is a folder: write folder:{name}"
-    if os.path.isfile(name):
+    if os.path.isfile(path):
         return f"{text}, but it is a file: a table is csv:{name}; an archive has to be unpacked, and is then folder:PATH."
     return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " A folder of images is folder:PATH."
+
+
+def _builder(name, data_dir):
+    """tensorflow-datasets' builder of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    import tensorflow_datasets as lib
+
+    if os.path.isfile(locate(name, data_dir)) or not name[:1].isidentifier():  # a path
+        raise ValueError(_unknown(name, data_dir))
+    try:
+        return lib.builder(name, data_dir=data_dir)
+    except (lib.core.registered.DatasetNotFoundError, AssertionError) as error:
+        raise ValueError(_unknown(name, data_dir, error)) from None
+    except ValueError as error:  # of a name that cannot be one, or a config that the dataset does not have
+        if not os.path.isdir(locate(name, data_dir)):
+            raise
+        raise ValueError(f'"{name}" is a folder: write folder:{name} if you mean its images. As a dataset: {error}') from None
 
 
 def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Records:
@@ -115,12 +136,7 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     import tensorflow_datasets as lib
 
     name, chosen = split_options(text, image="image", label="", **dict.fromkeys(_FURTHER, ""))
-    if os.path.isfile(name) or not name[:1].isidentifier():  # a path
-        raise ValueError(_unknown(name, data_dir))
-    try:
-        builder = lib.builder(name, data_dir=data_dir)
-    except (lib.core.registered.DatasetNotFoundError, AssertionError) as error:
-        raise ValueError(_unknown(name, data_dir, error)) from None
+    builder = _builder(name, data_dir)
     if not builder.info.splits:
         raise NotPrepared(
             f'"{name}" is not prepared in {builder.data_path}. Prepare it once, with network: '

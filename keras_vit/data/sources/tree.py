@@ -8,7 +8,7 @@ import bisect
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
@@ -189,3 +189,32 @@ def top(root: str, work: Stage) -> Tree:
     folders = state.enter("", _entries(root, work))
     state.tree.folders[""] = sorted([*folders, *state.links])
     return state.tree
+
+
+def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[tuple[str, str]]]:
+    """The images of each tree, (folder, name), without those whose file is found elsewhere.
+
+    A file that is found several times counts where it really is, or else at its first link, in the order of the trees; where it does not
+    count, its tree ignores it.
+
+    Args:
+        trees: each tree, and which of its images are asked about.
+    """
+    if not any(tree.linked for tree, _ in trees):
+        return [files for _, files in trees]
+    own = {
+        os.path.join(_real(tree.root), *file) for tree, files in trees for file in files if os.path.join(*file) not in tree.linked
+    }
+    result = []
+    for tree, files in trees:
+        kept = []
+        for file in files:
+            path = os.path.join(*file)
+            real = tree.linked.get(path)
+            if real is not None and real in own:
+                tree.ignore(reasons.SAME_FILE, path)
+                continue
+            own |= {real} if real else set()
+            kept.append(file)
+        result.append(kept)
+    return result

@@ -85,7 +85,7 @@ def class_map(
     """The ClassMap of a data set's classes.
 
     Args:
-        names: of its classes: synsets, numbers from 0 to 999, or names among the model's.
+        names: of its classes: synsets, numbers from 0 to 999 (1, 2... without 0 are refused), or names among the model's.
         model_names: the model's own, in their order, or None.
         path: a JSON table, or ObjectNet's folder mappings; None where the names say it.
         data_dir: what a relative `path` is relative to.
@@ -98,6 +98,11 @@ def class_map(
     elif all(_SYNSET.fullmatch(name) for name in names):
         known = {synset: i for i, synset in enumerate(synsets())}
         found = tuple((known[name],) if name in known else () for name in names)
+    elif tuple(names) == tuple(str(i) for i in range(1, len(names) + 1)):
+        raise ValueError(
+            f"The data's classes are the numbers from 1 to {len(names)}, as of a table with first_label=1, and ImageNet's begin with 0: add "
+            "&classes=1000 to the table's first_label=1, or say by mapping=PATH which of ImageNet's they are."
+        )
     elif all(name.isdecimal() and int(name) < CLASSES for name in names):
         found = tuple((int(name),) for name in names)
     elif model_names and set(names) <= set(model_names):

@@ -63,7 +63,7 @@ class Mapped(Evaluator):
 
     Attributes:
         source: a data source whose classes are synsets, numbers from 0 to 999 or the model's names, or what `mapping` names; None for the run's own.
-        split: the split of that source.
+        split: the split of that source, "train" by default.
         dataset: a name in DATASETS: its number of classes is checked, and its frame cut off; None for other data.
         mapping: the path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or of ObjectNet's
             folder mappings.
@@ -71,7 +71,7 @@ class Mapped(Evaluator):
     """
 
     source: str | None = None
-    split: str = "train"
+    split: str | None = None
     dataset: str | None = None
     mapping: str | None = None
     preprocess: str | None = None
@@ -104,7 +104,7 @@ class Mapped(Evaluator):
         return group_of, [found[i] for i in used]
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        setting, source, preprocess = source_of(self, setting)
+        setting, source, preprocess = source_of(self, setting, "train")
         model = setting.model
         if model.output_shape[-1] != CLASSES:
             raise ValueError(

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data import open_source
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
-from keras_vit.evaluation.preprocessing import default_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
+from keras_vit.evaluation.sources import source_of
 from keras_vit.io.paths import locate, read_text
 
 CLASSES, IMAGES = 1000, 50_000
@@ -106,7 +105,7 @@ class Real(Evaluator):
         labels: the path of real.json.
         source: a data source whose examples are known by their file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
             imagenet2012?id=file_name; None for the run's own.
-        split: the split of that source.
+        split: the split of that source, "validation" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
     """
 
@@ -114,7 +113,7 @@ class Real(Evaluator):
     title: ClassVar[str] = "ReaL"
     labels: str | None = None
     source: str | None = "imagenet2012?id=file_name"
-    split: str = "validation"
+    split: str | None = None
     preprocess: str | None = None
 
     def __post_init__(self):
@@ -126,19 +125,23 @@ class Real(Evaluator):
         if model.output_shape[-1] != CLASSES:
             raise ValueError(f"ReaL is about ImageNet's {CLASSES} classes, and the model has {model.output_shape[-1]}.")
         real = read_real(self.labels, setting.data_dir)
-        opened = setting.source if self.source is None else open_source(self.source, self.split, setting.data_dir)
-        if opened is None:
-            raise ValueError('The evaluator "real" needs data: give its source.')
+        setting, opened, preprocess = source_of(self, setting, "validation")
         source = with_names(opened)
-        own = None if self.source else setting.preprocess
-        preprocess = self.preprocess or own or default_preprocessing(model)
 
         def select(example):
             return example["image"], tf.stack([tf.cast(example["label"], tf.int32), validation_number(example["id"])])
 
         with setting.strategy.scope():
             verbose = setting.verbose and setting.strategy.chief
-            logits_of = Embedder(model, preprocess, setting.batch_size, verbose=verbose, output=model.output, select=select)
+            logits_of = Embedder(
+                model,
+                preprocess,
+                setting.batch_size,
+                verbose=verbose,
+                output=model.output,
+                select=select,
+                errors=setting.errors,
+            )
         logits_of.check(source)
 
         def evaluate():

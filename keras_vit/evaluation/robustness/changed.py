@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
 from keras_vit.evaluation.sources import source_of
@@ -39,14 +39,14 @@ class Changed(Evaluator):
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source.
+        split: the split of that source, "test" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own. The changes come after it.
         seed: of the changes that are random; each image has its own, and every model sees the same.
     """
 
     score: ClassVar[str] = "mean"
     source: str | None = None
-    split: str = "test"
+    split: str | None = None
     preprocess: str | None = None
     seed: int = 0
 
@@ -69,7 +69,7 @@ class Changed(Evaluator):
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         setting, source, preprocess = source_of(self, setting)
         changes = self.changes(setting.model)
-        check_class_count(setting.model.output_shape[-1], source)
+        check_classes(setting.model, source)
         first = {row: text for (row, _), text in reversed(changes.items())}  # the columns of a row differ in strength only
         for text in ("", *first.values()):
             check_preprocessing(preprocess + text, source, setting.model, setting.select, seed=self.seed)

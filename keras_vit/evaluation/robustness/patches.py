@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.evaluation.classification import check_class_count
+from keras_vit.evaluation.classes import check_classes
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
@@ -96,12 +96,16 @@ class Occlusion(Changed):
         if self.order == "random":
             return super().prepare(setting)
         setting, source, preprocess = source_of(self, setting)
-        check_class_count(setting.model.output_shape[-1], source)
+        check_classes(setting.model, source)
         check_preprocessing(preprocess, source, setting.model)
         if not hasattr(getattr(setting.model, "spec", None), "heads"):
             raise ValueError(
                 f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take order="random".'
             )
+        n = setting.model.grid[0] * setting.model.grid[1]
+        none = [share for share in self.shares if not round(share * n)]
+        if none:
+            raise ValueError(f"occlusion: a share of {none[0]} of {n} patches is none. Take larger shares.")
 
         def evaluate():
             check_head(setting.model)

@@ -114,6 +114,15 @@ def test_salient_occlusion_takes_the_models_own_maps(tiny, eagerly):
     assert evaluation.details["top1"] == {"0.5": {"salient": pytest.approx(top1)}}
 
 
+def test_a_share_of_no_patch_is_refused_in_every_order(tiny):
+    """The model has 2 x 3 patches."""
+    images = np.zeros((2, 8, 12, 3), "uint8")
+    setting = Setting(tiny(), source=from_arrays(images, [0, 1], class_names=list("abcde")), preprocess="decode")
+    for order in ("random", "salient", "least_salient"):
+        with pytest.raises(ValueError, match="a share of 0.05 of 6 patches is none"):
+            make_evaluator("occlusion", {"order": order, "shares": (0.5, 0.05)}).prepare(setting)
+
+
 def test_an_order_that_a_model_does_not_have_is_refused(setting):
     with pytest.raises(ValueError, match="needs a ViT"):
         make_evaluator("occlusion", {"order": "salient"}).prepare(setting)

@@ -1,0 +1,63 @@
+"""Whether a model's classes are those of the data, in the same order: their number alone does not say so."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_vit.evaluation.imagenet.class_map import CLASSES, synsets
+
+SAME, REORDERED, OTHER = "same", "reordered", "other"
+
+
+def compared(own: Sequence[str], names: Sequence[str]) -> str:
+    """SAME, REORDERED or OTHER: what two lists of as many class names say of the classes.
+
+    The numbers from 0 on, in their order, are the same classes as any names; ImageNet's synsets in their order the same as its names in words.
+    """
+    own, names = tuple(own), tuple(names)
+    if own == names:
+        return SAME
+    if sorted(own) == sorted(names):
+        return REORDERED
+    if tuple(map(str, range(len(own)))) in (own, names):
+        return SAME
+    if len(own) == CLASSES and synsets() in (own, names) and not set(own) & set(names):
+        return SAME
+    return OTHER
+
+
+def check_class_count(classes: int | None, source: Any) -> None:
+    """Refuses data of another number of classes than the model's.
+
+    Raises:
+        ValueError: naming both, or for a model of `classes` None.
+    """
+    if classes is None:
+        raise ValueError(
+            "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]), in the order of the data."
+        )
+    if len(source.class_names) != classes:
+        raise ValueError(
+            f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list all of "
+            "them, in the model's order: one per line in labels.txt beside the table, or csv:PATH?classes=FILE."
+        )
+
+
+def check_classes(model: Any, source: Any) -> None:
+    """Refuses data whose classes are not the model's, one by one; a model without names is taken to have the data's.
+
+    Raises:
+        ValueError: naming the classes of both, and how to go on.
+    """
+    check_class_count(model.output_shape[-1], source)
+    own, names = getattr(model, "class_names", None), tuple(source.class_names)
+    found = SAME if own is None else compared(own, names)
+    if found == REORDERED:
+        raise ValueError(
+            f"The model has the classes of {source.name} in another order, {own[:5]}, the data {names[:5]}: right answers would count as wrong. "
+            "List the images in a table with the model's order, csv:PATH?classes=FILE."
+        )
+    if found == OTHER:
+        raise ValueError(
+            f"The model's classes are {own[:10]}, those of {source.name} {names[:10]}. If they are the same, in this order, give the model the data's "
+            "names: keras_vit.load(MODEL, class_names=FILE) with one a line, and keras_vit.save."
+        )
