@@ -106,8 +106,13 @@ def refused(path, what):
 def test_errors_of_the_other_process_are_one_line_and_what_was_there_stays(jax, tmp_path, what, kind, words):
     pytest.importorskip("tf2onnx")
     path = tmp_path / "m.onnx"
-    path.write_text("old") if what == "an operation" else (path / "variables").mkdir(parents=True)
+    if what == "an operation":
+        path.write_text("old")
+    else:  # an earlier export
+        (path / "variables").mkdir(parents=True)
+        (path / "saved_model.pb").write_text("old")
+        (path / "metadata.json").write_text('{"keras_vit": "old"}')
     found, message = jax.run(refused, str(path), what)
     assert found == kind and re.search(words, message) and "\n" not in message, message
     assert os.listdir(tmp_path) == ["m.onnx"]
-    assert path.read_text() == "old" if path.is_file() else os.listdir(path) == ["variables"]
+    assert (path if path.is_file() else path / "saved_model.pb").read_text() == "old"

@@ -209,7 +209,7 @@ def lowered(config_name, shards):
 
     program.devices_of = lambda name: jax.devices()
     config = config_files.load_config(config_name)
-    config.batch_size = 16
+    config.update(batch_size=16, total="2 epochs")  # of as many more steps: DINO's last layer learns in the second one
     with config.model.unlocked(), config.model.ignore_type():
         config.model.update({"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64})
     train, _ = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
