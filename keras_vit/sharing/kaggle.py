@@ -77,7 +77,7 @@ class KaggleVariation:
         logging.info("%s: a version is added. A new model stays private until its page makes it public.", self.address)
 
     def card(self) -> None:
-        """None: the text that people write on a model's page is not in the files, and a new version leaves it as it is."""
+        """None: the text that people write on a model's page is not among the files."""
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
         """Uploads a folder as a new version, which is there once all files are; returns the address of its page.

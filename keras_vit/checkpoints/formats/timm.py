@@ -33,6 +33,7 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
+from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
 from keras_vit.checkpoints.formats.usual_steps import METHODS, UsualSteps
 from keras_vit.models.spec import token_stride
 
@@ -49,14 +50,6 @@ _DROPPED = re.compile(r"^mask_token$")
 _ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
 # Architectures that timm itself builds with the tanh form of GELU.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
-# Architectures whose arrays may be a ViT's, but which compute what is not implemented.
-_OTHERS = [
-    (re.compile(r"rope|^eva02|dinov3|_pe_(core|lang|spatial)_|lingbot|sapiens2"), "rotary positions"),
-    (re.compile(r"_rpn_"), "normalisations after attention and MLP"),
-    (re.compile(r"^test_vit3"), "a pooling over registers, too"),
-]
-# Settings that say so of any architecture.
-_OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "a pooling over registers, too"}
 # {pooling in config.json: ours}; without one the arrays tell.
 _POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
 # What timm computes, whatever the model computed.
@@ -170,39 +163,6 @@ def _grid(arrays, fields, hint):
 def _section(config, name):
     """config[name], an object; {} if it is missing."""
     return setting(config, name, dict) or {}
-
-
-def _check_architecture(config):
-    """Refuses a model that the arrays alone do not tell from a ViT.
-
-    Raises:
-        ValueError: naming its architecture in config.json, and what is not implemented.
-    """
-    architecture, arguments = str(config.get("architecture")), _section(config, "model_args")
-    other = next((what for pattern, what in _OTHERS if pattern.search(architecture)), None)
-    other = other or next((what for name, what in _OTHER_SETTINGS.items() if setting(arguments, name, bool)), None)
-    if other is not None:
-        raise ValueError(
-            f"By config.json, the architecture {architecture!r} has {other}, which is not implemented: the same arrays in a ViT would "
-            "compute something else."
-        )
-
-
-def _look_alikes(arrays, config):
-    """Sentences on the models that the arrays may be of, besides the one that is assumed; config.json excludes them."""
-    if config:
-        return
-    if any(name.endswith(".gamma_1") for name in arrays):
-        yield (
-            "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and cannot be "
-            "expressed. Their config.json tells them apart."
-        )
-    scaled = any(name.endswith("blocks.0.ls1.gamma") for name in arrays)
-    if scaled and not any(name.endswith((".qkv.bias", "cls_token")) for name in arrays):
-        yield (
-            "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same arrays, and cannot "
-            "be expressed. Its config.json tells them apart."
-        )
 
 
 def _stem(arrays):
@@ -396,8 +356,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         ValueError: if the file is not in this format after all.
     """
     config = contents.config
-    _check_architecture(config)
-    assumptions = list(_look_alikes(contents.arrays, config))
+    check_architecture(config)
+    assumptions = list(look_alikes(contents.arrays, config))
     arrays, dropped = _normalise(dict(contents.arrays))
     fields = _fields(arrays, config, options)
     root = need(arrays, next(name for name in _ROOTS[::-1] if name in arrays), 4)

@@ -1,0 +1,49 @@
+"""Models of timm whose arrays are those of a ViT, but which compute something else: refused by their config.json, told of without one."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from keras_vit.checkpoints.formats.parsed import setting
+
+# Architectures whose arrays may be a ViT's, but which compute what is not implemented.
+_OTHERS = [
+    (re.compile(r"rope|^eva02|dinov3|_pe_(core|lang|spatial)_|lingbot|sapiens2"), "rotary positions"),
+    (re.compile(r"_rpn_"), "normalisations after attention and MLP"),
+    (re.compile(r"^test_vit3"), "a pooling over registers, too"),
+]
+# Settings that say so of any architecture.
+_OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "a pooling over registers, too"}
+
+
+def check_architecture(config: Mapping[str, Any]) -> None:
+    """Refuses a model that the arrays alone do not tell from a ViT.
+
+    Raises:
+        ValueError: naming its architecture in config.json, and what is not implemented.
+    """
+    architecture, arguments = str(config.get("architecture")), setting(config, "model_args", dict) or {}
+    other = next((what for pattern, what in _OTHERS if pattern.search(architecture)), None)
+    other = other or next((what for name, what in _OTHER_SETTINGS.items() if setting(arguments, name, bool)), None)
+    if other is not None:
+        raise ValueError(
+            f"By config.json, the architecture {architecture!r} has {other}, which is not implemented: the same arrays in a ViT would "
+            "compute something else."
+        )
+
+
+def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on the models that the arrays may be of, besides the one that is assumed; config.json excludes them."""
+    if config:
+        return
+    if any(name.endswith(".gamma_1") for name in arrays):
+        yield (
+            "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and cannot be "
+            "expressed. Their config.json tells them apart."
+        )
+    scaled = any(name.endswith("blocks.0.ls1.gamma") for name in arrays)
+    if scaled and not any(name.endswith((".qkv.bias", "cls_token")) for name in arrays):
+        yield (
+            "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same arrays, and cannot "
+            "be expressed. Its config.json tells them apart."
+        )
