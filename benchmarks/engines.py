@@ -1,9 +1,9 @@
-"""One model in TensorFlow, ONNX Runtime and LiteRT, in floats and int8: right answers, size, images per second and latency, in one run.
+"""One model in TensorFlow, ONNX Runtime, OpenVINO and LiteRT, in floats and int8: right answers, size, images per second and latency, in one run.
 
     python -m benchmarks.engines --checkpoint=../shared/data/deit_tiny --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
 The forms take turns, batch by batch, so that a busy machine slows them all; speeds are of medians, ratios are medians of the ratios within each
-turn. "kept" are the images that float32 has right and the form as well. int8_static is calibrated on the first half of the images.
+turn. OpenVINO reads the ONNX files. "kept" are the images that float32 has right and the form as well. int8_static is calibrated on the first half of the images.
 """
 
 import pathlib
@@ -16,6 +16,13 @@ from trainers import flags
 
 BASE = "TensorFlow float32"
 ENGINES = {"onnx": "ONNX Runtime", "litert": "LiteRT"}
+# Name, the quantisation of the ONNX file, and what the rest is computed in.
+OPENVINO = (
+    ("float32", None, "f32"),
+    ("bfloat16", None, "bf16"),
+    ("int8_static", "int8_static", "f32"),
+    ("int8_static, the rest in bfloat16", "int8_static", "bf16"),
+)
 
 
 def _tensorflow(model):
@@ -39,6 +46,15 @@ def _file(model, folder, format, quantization, calibration):
     return lambda images: run(images)["logits"], path.stat().st_size
 
 
+def _openvino(path, precision):
+    """A function from pixels to logits, by OpenVINO; `precision` is what it computes in where the file is not int8: f32 or bf16."""
+    import openvino
+
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    compiled = openvino.Core().compile_model(path, "CPU", options)
+    return lambda images: compiled({"images": images})["logits"]
+
+
 def _forms(model, half, folder, calibration):
     """{name: (function from pixels to logits, bytes)}; `half` is the model in bfloat16."""
     from keras_vit.serving.single_file import QUANTIZATIONS
@@ -49,6 +65,9 @@ def _forms(model, half, folder, calibration):
         for how in (None, *QUANTIZATIONS):
             pixels = calibration if how == "int8_static" else None
             forms[f"{engine} {how or 'float32'}"] = _file(model, folder, format, how, pixels)
+    for name, how, precision in OPENVINO:
+        path = pathlib.Path(folder) / f"{how}.onnx"
+        forms[f"OpenVINO {name}"] = _openvino(str(path), precision), path.stat().st_size
     return forms
 
 

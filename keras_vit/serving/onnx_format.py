@@ -16,10 +16,12 @@ from onnxruntime.quantization import (
 
 from keras_vit.serving import onnx_weights
 from keras_vit.serving.onnx_fusions import fuse
+from keras_vit.serving.onnx_tokens import keep_tokens
 from keras_vit.serving.signatures import Signature
 
 _OPSET = 18  # the first with layer normalisation is 17, and tf2onnx knows 18 at most
-_SYMMETRIC = {"ActivationSymmetric": False, "WeightSymmetric": True}
+# Both symmetric: the only form of TensorRT, and OpenVINO's fastest.
+_SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True}
 
 
 def convert(signature: Signature, path: str) -> None:
@@ -43,6 +45,7 @@ def convert(signature: Signature, path: str) -> None:
         )
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "b"
+    keep_tokens(model)
     model.producer_name, model.producer_version = "keras_vit", ""
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
@@ -82,7 +85,7 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     if quantization == "int8_dynamic":
         quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})
         return
-    quantize_static(source, path, _Reader(pixels), **common, activation_type=QuantType.QUInt8, extra_options=_SYMMETRIC)
+    quantize_static(source, path, _Reader(pixels), **common, activation_type=QuantType.QInt8, extra_options=_SYMMETRIC)
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:

@@ -45,6 +45,57 @@ def test_the_graph_is_in_the_words_of_onnx(tmp_path):
     assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "b"
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
+def test_openvino_reads_the_same_files(tmp_path, kind):
+    openvino = pytest.importorskip("openvino")
+    model = every_weight(**kind)
+    for quantization, allowed in ((None, 1e-5), ("int8_static", 0.1)):
+        calibration = pixels(16) if quantization else None
+        keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration)
+        compiled = openvino.Core().compile_model(str(tmp_path / "m.onnx"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        for n in (5, 1):
+            logits, found = model(pixels(n)).numpy(), compiled({"images": pixels(n)})["logits"]
+            assert np.linalg.norm(found - logits) < allowed * np.linalg.norm(logits), (quantization, n)
+
+
+def test_dense_layers_take_tokens_as_they_are(tmp_path):
+    """Without reshapes to (b * n, d) and back: only patches to tokens, and heads apart and together, are left."""
+    keras_vit.export(every_weight(depth=2, pool="gap"), tmp_path / "m.onnx", format="onnx")
+    graph = onnx.load(tmp_path / "m.onnx").graph
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor).tolist() for tensor in graph.initializer}
+    shapes = [constants[node.input[1]] for node in graph.node if node.op_type == "Reshape"]
+    assert sum(len(shape) == 4 for shape in shapes) == 2 * 3, "queries, keys and values of two blocks"
+    assert not [shape for shape in shapes if len(shape) == 2], shapes
+
+
+def test_tokens_stay_flat_where_something_needs_two_axes():
+    """Here a transpose does: a rewritten graph would be another function, or none."""
+    from onnx import TensorProto, helper
+
+    from keras_vit.serving.onnx_tokens import keep_tokens
+
+    rng = np.random.default_rng(0)
+    constants = {"flat": np.array([-1, 4]), "kernel": rng.normal(size=(4, 6)).astype("float32"), "back": np.array([-1, 3, 6])}
+    for ends_in in ("Transpose", "Reshape"):
+        last = (
+            helper.make_node("Transpose", ["m"], ["y"])
+            if ends_in == "Transpose"
+            else helper.make_node("Reshape", ["m", "back"], ["y"])
+        )
+        nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("MatMul", ["f", "kernel"], ["m"]), last]
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3, 4])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        tensors = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 18)])
+        model.ir_version = 10
+        images = rng.normal(size=(2, 3, 4)).astype("float32")
+        before = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": images})[0]
+        keep_tokens(model)
+        after = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": images})[0]
+        np.testing.assert_allclose(after, before, rtol=1e-6)
+        assert [node.op_type for node in model.graph.node] == ["Reshape"] * (ends_in == "Transpose") + ["MatMul", ends_in]
+
+
 def test_heads_of_ones_own(tmp_path):
     model = every_weight(classes=None).with_head(keras.layers.Dense(2))
     keras_vit.export(model, tmp_path / "f.onnx", format="onnx")
