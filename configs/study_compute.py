@@ -5,7 +5,7 @@ ResNets, of three sizes each, for two lengths of training.
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The computation of a point is that of all its training steps: forward and
 backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on train[90%:]; the test split is not read.
-Not run here. A CPU without bfloat16 instructions needs --config.dtype=float32.
+What came out: docs/experiments/compute.md. A CPU without bfloat16 instructions needs --config.dtype=float32.
 
 The paper's figure has curves: ViTs reach a ResNet's accuracy with 2 to 4 times less computation, and hybrids are ahead of ViTs while the
 computation is small.

@@ -4,6 +4,7 @@ They need matplotlib, the extra [viz]. Class names, which may be in any script, 
 """
 
 import io
+import math
 import re
 from typing import Any
 
@@ -190,14 +191,14 @@ def few_shot_accuracy(results) -> bytes:
 
 def _label_each(axes, label, xs, may_be_logarithmic=True):
     """Scales the x axis so that the values stand apart, and labels each of them that has room beside the one before."""
-    xs = sorted(set(xs))
+    xs = sorted({x for x in xs if not math.isnan(x)})
     positive = [x for x in xs if x > 0]
     if may_be_logarithmic and xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
         axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, except 0, which stands one decade to the left
     axes.set_xlabel(label)
     axes.minorticks_off()
     axes.autoscale_view()  # now: what follows measures
-    places, labels = axes.transData.transform([(x, 0) for x in xs])[:, 0], [f"{x:.4g}" for x in xs]
+    places, labels = axes.transData.transform([(x, 0) for x in xs])[:, 0], [f"{x:,.0f}" if x >= 1e4 else f"{x:.4g}" for x in xs]
     room = (2 + max(map(len, labels))) * 0.09 * axes.figure.dpi  # pixels: a digit is 0.09 inches wide
     shown = []
     for i, place in enumerate(places):
@@ -209,7 +210,7 @@ def _label_each(axes, label, xs, may_be_logarithmic=True):
 def lines(
     series: dict, x_label: str, y_label: str, label_each: bool = False, logarithmic: bool = True, from_zero: bool = False
 ) -> bytes:
-    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot. PNG.
+    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot, and a NaN interrupts a line. PNG.
 
     Args:
         series, x_label, y_label: what is drawn, and the names of the axes.

@@ -4,6 +4,7 @@ What lies along the axis is named by `config.picture.x`: a key of the grid with 
 called `config.picture.lines`.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ COST = "forward_flops"
 # What a run returns beside its task's measures: its title, and what it is divided by for the picture.
 MEASURED = {
     COST: ("forward MFLOP of an image", 1e6),
-    "training_flops": ("training PFLOP", 1e15),
+    "training_flops": ("training TFLOP", 1e12),
     "training_examples": ("training examples", 1),
 }
 
@@ -55,16 +56,24 @@ def _size(part):
     return size
 
 
+def _joined(parts):
+    """(xs, ys) of a line from the points of the parts of one name: parts of several points stand apart, single points are one line."""
+    if all(len(points) == 1 for points in parts):
+        parts = [[point for points in parts for point in points]]
+    apart = [point for points in parts for point in (*sorted(points), (math.nan, math.nan))]
+    return tuple(zip(*apart[:-1]))
+
+
 def _over(grid, rows, score, x, lines):
-    """Lines over x, one for each part of the grid."""
+    """Lines over x, one for each part of the grid; parts of the same name have one colour."""
     title, unit = MEASURED.get(x, (x, 1))
     series: dict = {}
     for part, row in zip(_parts_of_points(grid), rows):
         value = row.get(x, row["point"].get(x))
         if score.is_in(row) and value is not None:
             name = lines[part] if lines else ", ".join(map(grid.short, row["point"]))
-            series.setdefault(name, []).append((value / unit, score.scaled(row[score.name])))
-    drawn = {name: tuple(zip(*sorted(points))) for name, points in series.items()}
+            series.setdefault(name, {}).setdefault(part, []).append((value / unit, score.scaled(row[score.name])))
+    drawn = {name: _joined(list(parts.values())) for name, parts in series.items()}
     return figures.lines(drawn, title, score.label, label_each=True)
 
 
@@ -77,7 +86,7 @@ def picture(grid: Any, rows: Sequence[dict], score: Any, x: str | None = None, l
         score: the task's Score.
         x: what lies along the axis; None for the values of a single numeric key, for what the models cost where each part has numbers
             alone, and for bars otherwise.
-        lines: the names of the grid's parts; None for the keys that they change.
+        lines: the names of the grid's parts, of which several may have one; None for the keys that they change.
     """
     good = [row for row in rows if score.is_in(row)]
     numeric = all(_is_number(value) for part in grid.parts for given in part.values() for value in given)

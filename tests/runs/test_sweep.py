@@ -3,6 +3,7 @@
 import json
 import weakref
 
+import numpy as np
 import pytest
 
 from keras_vit.distribution.strategy import Strategy
@@ -356,6 +357,8 @@ def test_the_picture_has_the_axis_and_lines_that_the_config_names(config, monkey
         "x": "training examples",
         "y": "top-1, %",
     }
+    picture(grid, rows, score, "training_examples", ("both", "both"))
+    np.testing.assert_equal(drawn["series"], {"both": ((14, 1437, np.nan, 14, 1437), (0.0, 10.0, np.nan, 20.0, 30.0))})
     with pytest.raises(ValueError, match='x="training_exampels" cannot be an axis. Did you mean "training_examples"'):
         check_picture(grid, "training_exampels", None)
     with pytest.raises(ValueError, match='x="model.variant" cannot be an axis'):
