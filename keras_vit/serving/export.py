@@ -101,7 +101,7 @@ def export(
 
     ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return "logits" and "probabilities" for
     a model with classes, "outputs" for a head of the user's own, and "features" of a model that pools, all float32. PATH.json beside the file
-    describes it and its preprocessing. The file is compared with the model before it takes its place. The rest is about the SavedModel.
+    describes it and its preprocessing. OpenVINO reads ONNX files, too. The file is compared with the model before it takes its place. The rest is about the SavedModel.
 
     Signatures:
         serving_default: encoded images (b,) strings -> {"probabilities", "classes", "status"}, the top k with names.
