@@ -29,9 +29,12 @@ _shown = False
 _stages = []  # under way, the innermost last
 
 
-def _duration(seconds):
-    """ "12 s", "3 min 5 s"."""
+def time_text(seconds: float) -> str:
+    """Seconds as a person says them: "12 s", "3 min 5 s", "2 h 3 min"."""
     minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
@@ -59,11 +62,11 @@ class Stage:
     def text(self) -> str:
         """The line: what, how much of it is done, and since when."""
         passed = time.monotonic() - self._began
-        parts = [_duration(passed)]
+        parts = [time_text(passed)]
         if self._total:
             parts.insert(0, f"{self._done:,} of {self._total:,} {self._unit}".rstrip())
             if 0 < self._done < self._total:
-                parts.append(f"{_duration(passed * (self._total / self._done - 1))} left")
+                parts.append(f"{time_text(passed * (self._total / self._done - 1))} left")
         elif self._done:
             parts.insert(0, f"{self._done:,} {self._unit}".rstrip())
         return f"{self._what}: {', '.join(parts)}"

@@ -1,11 +1,17 @@
-"""Callbacks of a run: counting its steps, and logging metrics to metrics.jsonl and TensorBoard. See checkpointing.py for checkpoints."""
+"""Callbacks of a run: counting its steps, saying how far it is, and logging metrics to metrics.jsonl and TensorBoard.
+
+See checkpointing.py for checkpoints.
+"""
 
 import time
 
 import keras
 from absl import logging
 
+from keras_vit.io.progress import time_text
 from keras_vit.runs.saving.rundir import RunDirectory
+
+_SAY_EVERY = 60.0  # seconds
 
 
 class StepCounter(keras.callbacks.Callback):
@@ -38,6 +44,36 @@ class StepCounter(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.step = self._next
+
+
+class StepLog(StepCounter):
+    """Says in a log file once a minute how far the run is. Keras' bar needs a terminal, and its line per epoch may be an hour away.
+
+    Args:
+        total: the run's last step.
+        start: the step at which fit begins.
+    """
+
+    async_safe = True
+
+    def __init__(self, total: int, start: int = 0):
+        super().__init__(start)
+        self._total = total
+
+    def on_epoch_begin(self, epoch, logs=None):
+        super().on_epoch_begin(epoch, logs)
+        self._said = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        step, now = self.step_after(batch + 1), time.monotonic()
+        if self._said is None:  # the first step of an epoch may have been compiled: the speed is that of the next ones
+            self._first, self._began, self._said = step, now, now
+        elif now - self._said >= _SAY_EVERY:
+            self._said = now
+            seconds = (now - self._began) / (step - self._first)
+            measures = ", ".join(f"{name} {float(value):.4g}" for name, value in (logs or {}).items())
+            left = time_text(seconds * (self._total - step))
+            logging.info("Step %s of %s, %s left: %s.", f"{step:,}", f"{self._total:,}", left, measures)
 
 
 class MetricsLog(StepCounter):

@@ -9,12 +9,14 @@ from absl import logging
 
 from keras_vit.io.progress import FirstStep
 from keras_vit.optim.wrapper import averaging
-from keras_vit.runs.loop.callbacks import MetricsLog, TensorBoard
+from keras_vit.runs.loop.callbacks import MetricsLog, StepLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Preempted, Preemption
 from keras_vit.runs.loop.running_metrics import KeepRunningMetrics, build_metrics, evaluation_is_missing, repeat_evaluation
 from keras_vit.runs.saving.checkpointing import Checkpoints
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training.averages import EvaluateAverage
+
+_A_LINE_PER_EPOCH = 2  # Keras' `verbose`
 
 
 def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
@@ -39,7 +41,7 @@ def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
 
 
 def _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start):
-    """All callbacks but EvaluateAverage and FirstStep, in the order in which they must run.
+    """All callbacks but EvaluateAverage and those that only speak, in the order in which they must run.
 
     The running metrics are restored before a checkpoint may ask for them. Checkpoints comes before CoordinatedStop: it must know the step
     at which the latter ends the run. The caller's callbacks come before the logs, which include what they add.
@@ -96,13 +98,14 @@ def train(
         Diverged: as soon as the loss or the weights are not finite; all checkpoints are from before.
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
-    verbose = (1 if sys.stdout.isatty() else 2) if rundir.strategy.chief else 0
+    verbose = (1 if sys.stdout.isatty() else _A_LINE_PER_EPOCH) if rundir.strategy.chief else 0
     running = KeepRunningMetrics(rundir.running, every, start)
     saving = Checkpoints(rundir, checkpoint_every, keep, start, running=running.current)
     with Preemption() as preemption, saving as checkpoints:
         stop, averages, first = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage(), FirstStep()
         all_callbacks = _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start)
-        all_callbacks += [first, *([averages] if averaging(model.optimizer) else [])]
+        all_callbacks += [first, *([StepLog(total, start)] if verbose == _A_LINE_PER_EPOCH else [])]
+        all_callbacks += [averages] if averaging(model.optimizer) else []
         try:
             if rundir.running is not None:
                 build_metrics(model, batches(start))

@@ -1,0 +1,53 @@
+"""What a log file says within an epoch, which may take hours."""
+
+import logging
+import types
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.io.progress import time_text
+from keras_vit.runs.loop import callbacks
+from keras_vit.runs.loop.callbacks import StepLog
+
+
+@pytest.fixture
+def said(caplog):
+    """The messages so far: said()."""
+    logging.getLogger("absl").propagate = True
+    with caplog.at_level("INFO", "absl"):
+        yield lambda: [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("seconds, text", [(12.9, "12 s"), (185, "3 min 5 s"), (7380, "2 h 3 min")])
+def test_times(seconds, text):
+    assert time_text(seconds) == text
+
+
+def test_a_line_a_minute_names_the_step_the_time_left_and_the_loss(said, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(callbacks.time, "monotonic", lambda: clock[0])
+    log = StepLog(total=10_000, start=2000)
+    log.set_params({"steps": 1000})
+    log.set_model(types.SimpleNamespace(steps_per_execution=1))
+    log.on_epoch_begin(2)
+    clock[0] = 300.0  # compiling
+    for batch in range(400):
+        log.on_train_batch_begin(batch)
+        log.on_train_batch_end(batch, {"loss": 0.5, "top1": 0.25})
+        clock[0] += 0.5
+    lefts = {2121: "1 h 5 min", 2241: "1 h 4 min", 2361: "1 h 3 min"}  # at half a second a step
+    assert said() == [f"Step {step:,} of 10,000, {left} left: loss 0.5, top1 0.25." for step, left in lefts.items()]
+
+
+def test_within_fit(said, monkeypatch):
+    monkeypatch.setattr(callbacks, "_SAY_EVERY", 0.0)
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.steps_per_execution = 1
+    x = np.zeros((8, 2))
+    model.fit(x, x[:, :1], batch_size=2, epochs=2, verbose=0, callbacks=[StepLog(total=8)])
+    steps = [2, 3, 4, 6, 7, 8]  # the first of an epoch may have been compiled: its time is not counted
+    assert [message.split(",")[0] for message in said()] == [f"Step {step} of 8" for step in steps]
+    assert all(message.endswith("left: loss 0.") for message in said())
