@@ -30,7 +30,7 @@ def _cifar10():
     config.data.update(train_preprocess="decode", evaluation="train[98%:]")
     colour = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
     config.objective.update(outputs=2048, hidden=512, bottleneck=128, local_size=16, local_crops=4, momentum=0.99)
-    config.objective.update(temperature=0.04, first_temperature=0.04, temperature_warmup=0, frozen="1 epochs")
+    config.objective.update(temperature=0.04, first_temperature=0.04, temperature_warmup="0 steps", frozen="1 epochs")
     for name in ("first_crop", "second_crop"):
         config.objective[name] = f"random_resized_crop({{size}}, scale=(0.4, 1))|{colour}"
     config.objective.local_crop = f"random_resized_crop({{size}}, scale=(0.1, 0.4))|{colour}"

@@ -12,6 +12,7 @@ Several models, joined by commas, are evaluated one after the other. A table of 
 --sort=EVALUATOR/MEASURE; --output gets a folder for each model, and models.json and models.png.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -124,11 +125,15 @@ def evaluate_all(values, models, strategy):
     import keras
 
     from keras_vit.runs.compare import column_of, write_comparison
+    from keras_vit.runs.evaluate import task_of
 
     twice = sorted({name for name in models if models.count(name) > 1})
     if twice:
         raise ValueError(f"--model names {', '.join(twice)} twice.")
     if values.evals:
+        for name in models:
+            with contextlib.suppress(ValueError, OSError):  # `evaluate` says what is wrong with this one
+                task_of(name)  # whose file may register evaluators
         _evaluators(values)  # refuses mistakes before the first model
     results, columns, failed = {}, {}, {}
     for number, name in enumerate(models, 1):

@@ -25,8 +25,8 @@ def _sync(path):
         os.close(descriptor)
 
 
-def _sync_all(path):
-    """Syncs a file, or a folder with all that is in it: synced alone, it would name files without content after a power failure."""
+def sync_all(path: str | os.PathLike) -> None:
+    """Syncs a local file, or a folder with all that is in it: synced alone, it would name files without content after a power failure."""
     if not os.path.isdir(path):
         return _sync(path)
     for folder, _, names in os.walk(path, topdown=False):
@@ -135,7 +135,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
         remove_leftovers(folder, name)
         try:
             yield temporary
-            _sync_all(temporary)
+            sync_all(temporary)
             if os.path.isdir(temporary) and os.path.isdir(path):
                 _replace_folder(path, temporary, old)
             else:

@@ -223,6 +223,19 @@ def test_files_that_are_not_as_long_as_they_were_are_named_at_the_start(tmp_path
         open_source(f"tfrecord:{tmp_path}", "train")
 
 
+def test_a_folder_may_have_the_name_of_a_glob(tmp_path, cache):
+    folder = tmp_path / "train[:90%]"
+    folder.mkdir()
+    imagenet_like(folder)
+    assert open_source(f"tfrecord:{folder}?classes=4", "train").size == 6
+    assert open_source(f"tfrecord:{folder}/train-00000-*?classes=4", "train").size == 3
+    for path in folder.iterdir():
+        path.unlink()
+    write(folder / "0.tfrecord", [0, 1])
+    described(folder, splits={"train": {"0.tfrecord": 2}})
+    assert open_source(f"tfrecord:{folder}", "train").size == 2
+
+
 def test_missing_files_of_a_numbered_set(tmp_path):
     imagenet_like(tmp_path)
     (tmp_path / "train-00001-of-00003").unlink()

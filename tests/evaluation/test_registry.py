@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
 
 from keras_vit.data import from_arrays
+from keras_vit.distribution import Strategy
 from keras_vit.evaluation import EVALUATORS, Evaluation, Evaluator, Setting, make_evaluator, parse_evaluators, register
 from keras_vit.runs import RunDirectory, run
-from trainers import config_files
+from trainers import config_files, evaluate
 
 
 @pytest.fixture
@@ -104,3 +106,21 @@ def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pix
         make_evaluator("classification", {}).prepare(Setting(tiny(), source=source, preprocess="decode"))
     with pytest.raises(ValueError, match="gives images of .9, 9, 3., the model takes .8, 12, 3."):
         make_evaluator("classification", {}).prepare(Setting(tiny(classes=4), source=source, preprocess="decode|resize(9, 9)"))
+
+
+def test_several_models_may_be_measured_by_an_evaluator_of_a_tasks_file(brightness, monkeypatch):
+    """The file is imported with the model's task, before --evals is read."""
+    del EVALUATORS["brightness"]
+    measured = []
+
+    def task_of(name):
+        if name == "broken":
+            raise ValueError("no such run")
+        EVALUATORS["brightness"] = brightness
+
+    monkeypatch.setattr("keras_vit.runs.evaluate.task_of", task_of)
+    monkeypatch.setattr("keras_vit.runs.compare.write_comparison", lambda *_: None)
+    monkeypatch.setattr(evaluate, "evaluate", lambda values, name, *_: measured.append(name) or {})
+    values = types.SimpleNamespace(evals="brightness()", split=None, data=None, preprocess=None, output=None, sort=None)
+    evaluate.evaluate_all(values, ["broken", "a"], Strategy())
+    assert measured == ["broken", "a"]

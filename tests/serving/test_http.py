@@ -270,6 +270,16 @@ def test_a_header_is_read_in_no_time():
         assert time.process_time() - began < 3
 
 
+def test_a_jpeg_is_not_gone_over_thousands_of_times():
+    """A file of a megabyte may tell the decoder to go over all pixels 100,000 times."""
+    jpeg = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype="uint8")).save(jpeg, "JPEG", progressive=True)
+    assert jpeg.getvalue().count(b"\xff\xda") == 10
+    check_size(jpeg.getvalue(), 0.06)
+    with pytest.raises(Refused, match="It is a JPEG of 300 x 200 pixels in 60 scans"):
+        check_size(jpeg.getvalue() + 50 * b"\xff\xda", 0.06)
+
+
 def test_an_animation_is_as_large_as_its_first_frame(vit):
     """Its other frames are not read, however large they are."""
     small = io.BytesIO()

@@ -153,6 +153,19 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, place):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_what_is_put_in_place_is_on_the_disk_first(tmp_path, monkeypatch):
+    """After a power failure dataset.json must not list files whose content was never written."""
+    done = []
+    synced, renamed = os.fsync, tf.io.gfile.rename
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.readlink(f"/proc/self/fd/{file}")), synced(file)))
+    monkeypatch.setattr(tf.io.gfile, "rename", lambda a, b, **options: (done.append(f"{b} in place"), renamed(a, b, **options)))
+    prepare(noisy(8), str(tmp_path), "x", "train", 2)
+    for i in range(2):
+        name = f"x-train-0000{i}-of-00002.tfrecord"
+        assert done.index(f"{tmp_path}/.partial-train/{name}") < done.index(f"{tmp_path}/{name} in place")
+    assert any(name.endswith("dataset.json") for name in done)
+
+
 @pytest.mark.processes
 def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
     script = (

@@ -32,8 +32,12 @@ _OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # which may be next
 
 def _matching(pattern):
     """The files that a glob matches, sorted, without hidden files and those of other kinds."""
-    paths = sorted(tf.io.gfile.glob(pattern))
-    return [path for path in paths if os.path.basename(path)[0] != "." and not path.lower().endswith(_OTHER_FILES)]
+    folder, names = os.path.split(pattern)
+    if tf.io.gfile.isdir(folder):  # its name may look like a glob, too
+        paths = [os.path.join(folder, name) for name in fnmatch.filter(tf.io.gfile.listdir(folder), names)]
+    else:
+        paths = tf.io.gfile.glob(pattern)
+    return [path for path in sorted(paths) if os.path.basename(path)[0] != "." and not path.lower().endswith(_OTHER_FILES)]
 
 
 def _by_split(files, asked):
@@ -169,9 +173,9 @@ def _described(description, pattern, files, split):
     own = description.own_split(split)
     if own is None:
         raise ValueError(f'"{pattern}" has no split "{split}"; it has: {", ".join(description.splits)}.')
-    folder = os.path.dirname(pattern)
+    folder, names = os.path.split(pattern)
     named = {os.path.join(folder, name): n for name, n in description.splits[own].items()}
-    wanted = {path: n for path, n in named.items() if fnmatch.fnmatch(path, pattern)}
+    wanted = {path: n for path, n in named.items() if fnmatch.fnmatch(os.path.basename(path), names)}
     there = set(files)
     missing = [path for path in wanted if path not in there]
     if missing or not wanted:
@@ -228,14 +232,15 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
     if chosen["first_label"] and not chosen["first_label"].isdecimal():
         raise ValueError(f'"{text}": first_label={chosen["first_label"]}: expected an integer, such as 1.')
     pattern, name = locate(path, data_dir), canonical(split_name(split))
-    whole = not _WILDCARD.search(pattern) and tf.io.gfile.isdir(pattern)
+    whole = tf.io.gfile.isdir(pattern)
     if whole:
         pattern = os.path.join(pattern, "*")
     files = _matching(pattern)
     if not files:
         raise FileNotFoundError(f'No file matches "{pattern}". Expected a folder of TFRecord files, or a glob.')
     folder = os.path.dirname(pattern)
-    description = None if _WILDCARD.search(folder) else read_description(folder)
+    several = _WILDCARD.search(folder) and not tf.io.gfile.isdir(folder)
+    description = None if several else read_description(folder)
     if description is None:
         if whole:
             _check_all_shards(files)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_vit.data.ops.color import as_uint8
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
+from keras_vit.io.atomic import sync_all
 
 
 def _shrunk(image, side):
@@ -184,6 +185,8 @@ class Files:
         for name in set(old) - set(self.names):
             tf.io.gfile.remove(os.path.join(self.folder, name))
         sizes = {name: size for name, size in self._description.bytes.items() if name not in old}
+        if "://" not in self.folder:
+            sync_all(self.partial)
         for i, name in enumerate(self.names):
             tf.io.gfile.rename(self.partial_path(i), os.path.join(self.folder, name), overwrite=True)
             sizes[name] = tf.io.gfile.stat(os.path.join(self.folder, name)).length

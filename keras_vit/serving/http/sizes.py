@@ -1,4 +1,4 @@
-"""The number of an image's pixels by its header, before they are decoded."""
+"""How much work an image is by its header, before it is decoded: its pixels, and how often a JPEG goes over them."""
 
 import io
 import struct
@@ -8,6 +8,8 @@ import tensorflow as tf
 from keras_vit.data.ops.gif import first_frame
 from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
 from keras_vit.serving.http.bodies import Refused
+
+_SCANS = 16  # over a JPEG's pixels that none needs more of: libjpeg writes progressive ones with ten
 
 
 def _by_pillow(encoded):
@@ -68,3 +70,9 @@ def check_size(encoded: bytes, megapixels: float) -> None:
         raise Refused(413, f"It has far more than {megapixels:g} million pixels, the most that are taken.") from None
     if width * height > megapixels * 1e6:
         raise Refused(413, f"It has {width} x {height} pixels, of {megapixels:g} million at most.")
+    scans = encoded.count(b"\xff\xda") if encoded[:2] == b"\xff\xd8" else 1
+    if width * height * scans > _SCANS * megapixels * 1e6:
+        raise Refused(
+            413,
+            f"It is a JPEG of {width} x {height} pixels in {scans} scans, each of which goes over all of them: save it again.",
+        )
