@@ -1,16 +1,20 @@
 """Data sets that share some of ImageNet's classes: their class maps, and accuracy among the shared classes against plain NumPy."""
 
 import json
+import types
 
 import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.data import from_arrays
+from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Setting, make_evaluator
 from keras_vit.evaluation.imagenet import mapped
 from keras_vit.evaluation.imagenet.class_map import class_map, objectnet, synsets
 from keras_vit.training import Model
+from trainers import evaluate
 
 LOGITS = np.random.default_rng(0).normal(size=(60, 1000)).astype("float32")
 
@@ -127,3 +131,17 @@ def test_tables_that_cannot_be_are_refused(tmp_path, table, message):
     (tmp_path / "map.json").write_text(json.dumps(table))
     with pytest.raises(ValueError, match=message):
         class_map(["a", "b"], path="map.json", data_dir=str(tmp_path))
+
+
+def test_the_binary_takes_data_of_other_classes_for_it(tiny, tmp_path, photos, capsys, eagerly):
+    """The task's own evaluator refuses them, of whose classes the model has none."""
+    for name, synset in (("dark", synsets()[3]), ("light", synsets()[7])):
+        (photos / name).rename(photos / synset)
+    keras_vit.save(tiny(classes=1000), tmp_path / "m.keras")
+    common = {"data": f"folder:{photos}", "split": "train", "data_dir": None, "preprocess": "decode|resize(8, 12)"}
+    values = types.SimpleNamespace(**common, evals="mapped()", batch_size=8, broken_limit=0)
+    found = evaluate.evaluate(values, str(tmp_path / "m.keras"), Strategy(), None)
+    assert found["mapped"][1]["examples"] == 20 and "mapped: {" in capsys.readouterr().out
+    values.evals = None
+    with pytest.raises(ValueError, match="1000 classes"):
+        evaluate.evaluate(values, str(tmp_path / "m.keras"), Strategy(), None)
