@@ -34,7 +34,7 @@ def curves():
 
 def draw(found):
     """The figure: a panel for each share of the labels."""
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    figure = Figure(figsize=(1.5 + 3.75 * len(found), 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     for ax, (labels, starts) in zip(axes, found.items()):

@@ -174,7 +174,7 @@ def test_summary_names_the_parts(tiny):
         assert name in text
 
 
-def test_remat_trains_to_the_same_weights(tiny, pixels):
+def test_remat_trains_to_the_same_weights(tiny, pixels, eagerly):
     weights = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)

@@ -22,6 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 import keras_vit
 from keras_vit.inspection import attention_maps, head_maps
 from keras_vit.serving.http import served as served_module
+from keras_vit.serving.http import sizes as sizes_module
 from keras_vit.serving.http.app import application
 from keras_vit.serving.http.bodies import MOST_MEGAPIXELS, Limits, Refused
 from keras_vit.serving.http.middleware import OnlyHosts
@@ -256,18 +257,17 @@ def test_what_cannot_be_answered_says_why(client, what):
     assert len(answer.content) < 3000
 
 
-def test_a_header_is_read_in_no_time():
-    """Pillow takes minutes for these, in Python and with copies of all that came before."""
+def test_long_headers_are_not_read_by_pillow(monkeypatch):
+    """It takes minutes for these, in Python and with copies of all that came before."""
     jpeg, gif = io.BytesIO(), large_gif()
     Image.new("L", (300, 200)).save(jpeg, "JPEG")
     padded = b"\xff\xd8" + b"\xff" * 10_000_000 + jpeg.getvalue()[3:]
     at = gif.index(struct.pack("<BHHHH", 0x2C, 0, 0, 1500, 1500))
     commented = gif[:at] + b"!\xfe" + (b"\xff" + b"c" * 255) * 40_000 + b"\0" + gif[at:]
+    monkeypatch.setattr(sizes_module, "opened", lambda *_: pytest.fail("read by Pillow"))
     for image, words in ((padded, "300 x 200"), (commented, "1500 x 1500")):
-        began = time.process_time()
         with pytest.raises(Refused, match=f"It has {words} pixels, of 0.01 million at most"):
             check_size(image, 0.01)
-        assert time.process_time() - began < 3
 
 
 def test_a_jpeg_is_not_gone_over_thousands_of_times():
