@@ -8,7 +8,7 @@ commas. Every image has a row, in the data's order: split, row, name, label if t
 an image could not be read. pandas.read_parquet("answers") reads all files of a folder.
 
 A job that was stopped goes on by the same command; what it writes is the same, bit for bit. --part=0/4, 1/4, 2/4 and 3/4 on four machines with one
-folder, such as a bucket, share the work. --strategy=mirrored runs on all devices of a machine.
+folder, such as a bucket, share the work. --strategy=mirrored runs on all devices of a machine. --engine=openvino is faster on CPUs (docs/performance.md).
 
 --beam runs an exported model (`export`) as a pipeline of Apache Beam, with these options of Beam's, on a cluster or on this machine:
 
@@ -80,6 +80,7 @@ def _predict(values, kinds, splits, options):
                 part=part,
                 broken_limit=values.broken_limit,
                 about=about,
+                engine=values.engine,
                 **options,
             )
         yield split, report
@@ -120,11 +121,13 @@ def run():
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
     flags.integer("broken_limit", None, "How many images of this part may be unreadable; by default any number.", lowest=0)
+    flags.string("engine", None, "What computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.")
     flags.only_with("top_k", "answers", lambda answers: "classes" in answers, "--answers=classes")
     flags.define_data_dir()
     flags.define_strategy()
     flags.define_beam()
-    for name in ("part", "broken_limit", "strategy"):
+    flags.only_with("engine", "strategy", lambda strategy: strategy == "one", "--strategy=one")
+    for name in ("part", "broken_limit", "strategy", "engine"):
         flags.only_with(name, "beam", lambda beam: beam is None, "work without --beam")
     flags.launch(main)
 

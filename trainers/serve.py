@@ -95,7 +95,7 @@ def _served(paths, class_names, values):
         with stage(f"Loading {path}"):
             model = keras_vit.load(path, class_names=class_names.get(name))
         try:
-            models.append(Served(name, model, values.top_k, values.activation))
+            models.append(Served(name, model, values.top_k, values.activation, values.engine))
         except ValueError as error:
             raise ValueError(f"{path} cannot be served: {error}") from None
     return models
@@ -140,6 +140,7 @@ def run():
         'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by default those that '
         "the models know.",
     )
+    flags.string("engine", None, "What computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.")
     flags.path("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
     flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
     flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)

@@ -6,6 +6,7 @@ Each peer is named with the Python of an environment that has it. All build the 
 the number of parameters, and take turns: forward passes and training steps (AdamW with weight decay, cross-entropy, one batch in memory) in float32 and in
 bfloat16, whose weights stay in float32. Matrix products of TensorFlow, the best of 1024, 2048 and 4096 square, take turns with them: a forward pass counts as
 its own products, training as three times that. Ratios and fractions are medians over rounds. What a peer cannot do is said, with the reason.
+`--peer=openvino:PYTHON`, of this package's own environment, is this package by its other engine (`keras_vit.serving.runner`).
 
 PyTorch runs eagerly, with scaled_dot_product_attention and the fused AdamW; TensorFlow without XLA. The folder gets table.md, peers.png and results.json.
 """

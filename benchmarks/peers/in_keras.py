@@ -1,4 +1,4 @@
-"""Our models and KerasHub's in TensorFlow, and TensorFlow's matrix products, which both are measured by."""
+"""Our models in TensorFlow and in OpenVINO, KerasHub's, and TensorFlow's matrix products, which all are measured by."""
 
 import keras
 import numpy as np
@@ -23,6 +23,20 @@ def _ours(sizes, dtype):
     return model
 
 
+def _openvino(sizes, batch, dtype):
+    """Our model by `keras_vit.serving.runner`; as `build`."""
+    from keras_vit.serving import runner
+
+    model, size = _ours(sizes, "float32"), sizes["image_size"]
+    run = runner(model, "openvino" if dtype == "float32" else "openvino_bfloat16")
+    images = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype="uint8")
+
+    def train():
+        raise NotImplementedError("OpenVINO computes forward passes alone")
+
+    return model.count_params(), {"forward": lambda: run(images), "training": train}
+
+
 def _kerashub(sizes, dtype):
     import keras_hub
 
@@ -44,12 +58,14 @@ def _kerashub(sizes, dtype):
 def build(library, sizes, batch, dtype):
     """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random images.
 
-    Of "products" the functions are {"1024": ...}, and the parameters 0.
+    "openvino" is our model in that engine, for forward passes alone. Of "products" the functions are {"1024": ...}, and the parameters 0.
     """
     if library == "products":
         from benchmarks.model import products
 
         return 0, {str(n): product for n, product in products(dtype).items()}
+    if library == "openvino":
+        return _openvino(sizes, batch, dtype)
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
     model = {"ours": _ours, "kerashub": _kerashub}[library](sizes, policy)
     size = sizes["image_size"]

@@ -21,6 +21,7 @@ import time
 # Which module of this package knows each library, and the distributions whose versions are told.
 LIBRARIES = {
     "ours": ("in_keras", ("keras-vit", "keras", "tensorflow-cpu", "tensorflow")),
+    "openvino": ("in_keras", ("keras-vit", "openvino")),
     "kerashub": ("in_keras", ("keras-hub", "keras", "tensorflow-cpu", "tensorflow")),
     "products": ("in_keras", ("tensorflow-cpu", "tensorflow")),
     "timm": ("in_torch", ("timm", "torch")),

@@ -10,6 +10,7 @@ from keras_vit.evaluation.features import encoder_of
 from keras_vit.inference.tables import Column
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import taps
+from keras_vit.serving.openvino_engine import runner
 from keras_vit.training import Model
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
@@ -84,16 +85,18 @@ class Answers:
         kinds: what it is asked for, of KINDS: "classes" is the names and probabilities of the `top_k` most probable classes, in the columns
             classes and probabilities; "logits" is (classes,) and "features" (d,), float32.
         top_k: how many classes, at most.
+        engine: what computes the model: None for Keras, or an engine of `keras_vit.serving.runner`.
 
     Attributes:
         columns: a tuple of Column.
         model: what computes them, from pixels to a dict of tensors.
 
     Raises:
-        ValueError: for answers that the model cannot give.
+        ValueError: for answers that the model cannot give, or an engine that cannot compute it.
+        ImportError: if the engine is not installed.
     """
 
-    def __init__(self, model: keras.Model, kinds: Sequence[str] = ("classes",), top_k: int = 5):
+    def __init__(self, model: keras.Model, kinds: Sequence[str] = ("classes",), top_k: int = 5, engine: str | None = None):
         check_kinds(model, kinds)
         self._kinds, self._top_k, outputs = tuple(kinds), min(check_top_k(top_k), model.classes or 0), {}
         if set(kinds) != {"features"}:
@@ -106,6 +109,7 @@ class Answers:
         inputs = model.input if "logits" in outputs else encoder_of(model).input
         self.model = Model(inputs, outputs)
         self.model.jit_compile = model.jit_compile
+        self._outputs = self.model.predict_on_batch if engine is None else runner(self.model, engine)
         lengths = {name: int(tensor.shape[-1]) for name, tensor in outputs.items()}
         self.columns = columns_of(kinds, self._top_k, lengths)
 
@@ -115,7 +119,7 @@ class Answers:
         Raises:
             FloatingPointError: if an answer is not finite.
         """
-        outputs = self.model.predict_on_batch(np.asarray(images))
+        outputs = self._outputs(np.asarray(images))
         outputs = {name: np.asarray(values, "float32") for name, values in outputs.items()}
         check_finite(outputs)
         answers = {name: outputs[name] for name in self._kinds if name in outputs}

@@ -87,6 +87,7 @@ def predict(
     part: tuple[int, int] = (0, 1),
     broken_limit: int | None = None,
     about: dict[str, Any] | None = None,
+    engine: str | None = None,
 ) -> Report:
     """Writes a model's answers about every image of a source, as files in a folder. Files that are there already are not written again.
 
@@ -106,19 +107,23 @@ def predict(
         part: (index, count): of several processes or machines that share the work, this one writes the files index, index + count, ...
         broken_limit: how many images of this part may be unreadable, those of the files that are there included; None for any number.
         about: what else should be written down, for JSON.
+        engine: what computes the model: None for Keras, or "openvino", which is faster on CPUs (keras_vit.serving.runner). Its answers differ in
+            the last digits, so that it is part of what the job is.
 
     Raises:
-        ValueError: if the model cannot give these answers or does not fit the preprocessing, the folder holds rows of another job, or more
-            images than the limit cannot be read.
+        ValueError: if the model cannot give these answers or does not fit the preprocessing, the engine cannot compute it, the folder holds
+            rows of another job, or more images than the limit cannot be read.
+        ImportError: if the engine is not installed.
         FloatingPointError: if the model's answers are not finite.
         OSError: if the folder cannot be written to.
     """
     _check_part(part)
-    answers, text, about = Answers(model, kinds, top_k), preprocess or preprocessing_text(model), about or {}
+    answers, text, about = Answers(model, kinds, top_k, engine), preprocess or preprocessing_text(model), about or {}
     folder = os.path.expanduser(os.fspath(folder))
     job = Job.plan(source, folder, split, text, batch_size, rows_per_file, format, answers.columns)
     job.check_images(tuple(answers.model.input.shape[1:]))
-    description, shards = job.description(fingerprint_of_model(model, kinds), about), job.shards
+    fingerprint = fingerprint_of_model(model, kinds) | ({} if engine is None else {"engine": engine})
+    description, shards = job.description(fingerprint, about), job.shards
     with owned_part(shards, part):
         take_folder(shards, description, free=tuple(about))
         missing, own = shards.missing(part), range(part[0], shards.count, part[1])

@@ -1,5 +1,7 @@
 """A model as an ONNX file, in floats or int8, and ONNX Runtime to run it."""
 
+import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -13,6 +15,7 @@ from onnxruntime.quantization import (
     quantize_dynamic,
     quantize_static,
 )
+from tf2onnx.constants import ENV_TF2ONNX_CATCH_ERRORS as _CATCH
 
 from keras_vit.serving import onnx_weights
 from keras_vit.serving.onnx_fusions import fuse
@@ -22,6 +25,17 @@ from keras_vit.serving.signatures import Signature
 _OPSET = 18  # the first with layer normalisation is 17, and tf2onnx knows 18 at most
 # Both symmetric: the only form of TensorRT, and OpenVINO's fastest.
 _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True}
+
+
+@contextlib.contextmanager
+def _without_copies() -> Iterator[None]:
+    """A context in which tf2onnx keeps no copy of the whole graph, weights included, before each of its dozens of passes."""
+    before = os.environ.get(_CATCH)
+    os.environ[_CATCH] = "FALSE"
+    try:
+        yield
+    finally:
+        os.environ.pop(_CATCH) if before is None else os.environ.update({_CATCH: before})
 
 
 def convert(signature: Signature, path: str) -> None:
@@ -34,9 +48,11 @@ def convert(signature: Signature, path: str) -> None:
 
     function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
     kept = (lambda *_: None, [])  # stays as it is: `fuse` rewrites it
-    model, _ = tf2onnx.convert.from_function(
-        function, input_signature=[signature.takes], opset=_OPSET, custom_op_handlers={"Erfc": kept}
-    )
+    with _without_copies():
+        model, _ = tf2onnx.convert.from_function(
+            function, input_signature=[signature.takes], opset=_OPSET, custom_op_handlers={"Erfc": kept}
+        )
+    gc.collect()  # of graphs with all weights, in circles of references
     fuse(model)
     missing = sorted({node.op_type for node in model.graph.node if not onnx.defs.has(node.op_type, node.domain)})
     if missing:
@@ -81,7 +97,8 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     if quantization == "int8_weights":
         onnx_weights.quantize_weights(source, path, products)
         return
-    common = {"per_channel": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
+    # Kernels of 7 bits: processors without VNNI add products of bytes up in pairs, in 16 bits, which those of 8 overflow.
+    common = {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
     if quantization == "int8_dynamic":
         quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})
         return

@@ -18,8 +18,8 @@ from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving import description
 from keras_vit.serving.calibration import calibration_pixels
+from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.training.prediction.classify import probabilities_of
-from keras_vit.training.quantization import quantized_layers
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
@@ -87,16 +87,7 @@ def check(model: keras.Model, path: str, format: str) -> None:
             raise ImportError(
                 f'format="{format}" needs {library}, which is not installed: pip install {" ".join(distributions)}.'
             )
-    if quantized_layers(model):
-        raise ValueError(
-            f'"{model.name}" was quantised by Keras, which format="{format}" cannot express. Export the model in floats, with '
-            'quantization="int8_dynamic" for example.'
-        )
-    others = sorted({layer.compute_dtype for layer in model._flatten_layers()} & {"bfloat16", "float16"})
-    if others:
-        raise ValueError(
-            f'format="{format}" is of float32 operations, and "{model.name}" computes in {others[0]}. Load it with dtype="float32".'
-        )
+    check_float32(model, f'format="{format}"', 'Export the model in floats, with quantization="int8_dynamic" for example.')
     if 4 * model.count_params() >= _LARGEST:
         raise ValueError(
             f'A file of format="{format}" holds 2 GB at most, and "{model.name}" has {model.count_params():,} parameters.'
@@ -116,33 +107,17 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _compare(expected, found, quantized, engine):
-    """Refuses a file whose outputs are not the model's: floats within 1e-3 of the largest value or of 1, int8 within half the outputs' norm.
-
-    Raises:
-        ValueError: naming the output and the difference.
-    """
-    if set(expected) != set(found):
-        raise ValueError(f"The file has the outputs {sorted(found)} in {engine}, and the model {sorted(expected)}.")
-    for name, value in expected.items():
-        value, other = np.asarray(value), np.asarray(found[name])
-        if value.shape != other.shape or other.dtype != np.float32:
-            raise ValueError(f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32.")
-        if quantized:
-            wrong, allowed = np.linalg.norm(value - other), 0.5 * np.linalg.norm(value) + 1e-3
-        else:
-            wrong, allowed = np.abs(value - other).max(), 1e-3 * max(1.0, np.abs(value).max())
-        if not wrong <= allowed:  # also for NaN
-            raise ValueError(
-                f"{name}: what {engine} computes from the file differs from the model by {wrong:.3g}, and {allowed:.3g} at most is allowed. "
-                + ("Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model.")
-            )
-
-
 def _check_outputs(function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str) -> None:
     """Runs a batch, and one image of it alone: a file that has fixed the size of its batches fails here."""
+    advice = "Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model."
     for images in (pixels, pixels[:1]):
-        _compare({name: value.numpy() for name, value in function(images).items()}, run(images), quantized, engine)
+        compare(
+            {name: value.numpy() for name, value in function(images).items()},
+            run(images),
+            engine,
+            exact=not quantized,
+            advice=advice,
+        )
 
 
 def _describe(model, activation, format, quantization, expected):

@@ -135,6 +135,21 @@ def test_parts_are_together_the_whole(whole, model, source, tmp_path):
     assert [report.files for report in reports] == [(1, 0, 3), (2, 0, 3)] and files(tmp_path) == files(whole[0])
 
 
+def test_another_engine_answers_the_same_in_files_of_its_own(whole, model, source, tmp_path):
+    pytest.importorskip("openvino")
+    predict(model, source, tmp_path, ALL, engine="openvino", **SIZES)
+    for one, other in zip(rows(whole[0]), rows(tmp_path), strict=True):
+        assert {**one, **dict.fromkeys((*ALL, "probabilities"))} == {**other, **dict.fromkeys((*ALL, "probabilities"))}
+        assert one["classes"] == other["classes"]
+        for name in ("probabilities", "logits", "features") if one["error"] is None else ():
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="holds rows of another job: engine 'openvino', now None"):
+        predict(model, source, tmp_path, ALL, **SIZES)
+    with pytest.raises(ValueError, match="Valid: openvino, openvino_bfloat16"):
+        predict(model, source, tmp_path / "new", ALL, engine="onnx", **SIZES)
+    assert not (tmp_path / "new").exists()
+
+
 def test_rows_of_another_job_are_never_mixed_in(whole, model, source, folder, tmp_path):
     out = str(tmp_path)
     predict(model, source, out, **SIZES)

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import pathlib
 
 import keras
 import numpy as np
@@ -45,17 +46,35 @@ def test_the_graph_is_in_the_words_of_onnx(tmp_path):
     assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "b"
 
 
+def assert_openvino(model, path, allowed):
+    """Holds what OpenVINO computes from a file to the model, by the norm of the difference."""
+    openvino = pytest.importorskip("openvino")
+    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for n in (5, 1):
+        logits, found = model(pixels(n)).numpy(), compiled({"images": pixels(n)})["logits"]
+        assert np.linalg.norm(found - logits) < allowed * np.linalg.norm(logits), n
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
 def test_openvino_reads_the_same_files(tmp_path, kind):
-    openvino = pytest.importorskip("openvino")
     model = every_weight(**kind)
-    for quantization, allowed in ((None, 1e-5), ("int8_static", 0.1)):
-        calibration = pixels(16) if quantization else None
-        keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration)
-        compiled = openvino.Core().compile_model(str(tmp_path / "m.onnx"), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        for n in (5, 1):
-            logits, found = model(pixels(n)).numpy(), compiled({"images": pixels(n)})["logits"]
-            assert np.linalg.norm(found - logits) < allowed * np.linalg.norm(logits), (quantization, n)
+    keras_vit.export(model, tmp_path / "m.onnx", format="onnx")
+    assert_openvino(model, tmp_path / "m.onnx", 1e-5)
+
+
+def has_vnni():
+    """Whether the processor adds up products of bytes without saturation."""
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "vnni" in cpuinfo.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
+def test_openvino_reads_int8_files(tmp_path, kind):
+    if kind.get("pool") == "map" and not has_vnni():
+        pytest.skip("OpenVINO 2026.4 compiles no int8 file of attention pooling on a processor without VNNI, and says so")
+    model = every_weight(**kind)
+    keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization="int8_static", calibration=pixels(16))
+    assert_openvino(model, tmp_path / "m.onnx", 0.1)
 
 
 def test_dense_layers_take_tokens_as_they_are(tmp_path):
@@ -121,7 +140,7 @@ def test_int8_has_every_kernel_in_bytes_and_nearly_the_same_logits(tmp_path, qua
     kinds = [tensor.data_type for tensor in onnx.load(tmp_path / "m.onnx").graph.initializer if len(tensor.dims) == 2]
     assert kinds.count(onnx.TensorProto.INT8) == 2 * 6 + 1 and onnx.TensorProto.FLOAT not in kinds
     logits, found = model(pixels(5)).numpy(), run(tmp_path / "m.onnx", pixels(5))["logits"]
-    assert np.linalg.norm(found - logits) < 0.05 * np.linalg.norm(logits)
+    assert np.linalg.norm(found - logits) < 0.08 * np.linalg.norm(logits)
 
 
 def test_wrong_options_are_refused_before_any_work(tmp_path):
@@ -145,6 +164,19 @@ def test_wrong_options_are_refused_before_any_work(tmp_path):
     with pytest.raises(ValueError, match="Token merging"):
         keras_vit.export(every_weight(token_merging=1), path, format="onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("quantization", ["int8_dynamic", "int8_static"])
+def test_kernels_have_seven_bits(tmp_path, quantization):
+    """Of eight, two products of bytes are more than 16 bits hold, where processors without VNNI add them up: wrong answers, without a word."""
+    calibration = pixels(16) if quantization == "int8_static" else None
+    keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration)
+    tensors = [
+        t for t in onnx.load(tmp_path / "m.onnx").graph.initializer if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 2
+    ]
+    for values in map(onnx.numpy_helper.to_array, tensors):
+        assert 60 <= np.abs(values.astype(int)).max() <= 64
+    assert len(tensors) == 7
 
 
 def test_a_file_that_computes_something_else_replaces_nothing(tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ def test_cases_and_peers_are_read_or_refused(tmp_path):
             command.read_cases(cases, dtypes)
     assert command.read_peers([f"timm:{sys.executable}"]) == {"ours": sys.executable, "timm": sys.executable}
     for peer in ("torchvision:/usr/bin/python3", f"timm:{tmp_path}/none", "timm", "ours:/usr/bin/python3"):
-        with pytest.raises(ValueError, match=r"Valid: kerashub, timm, transformers|is no program"):
+        with pytest.raises(ValueError, match=r"Valid: openvino, kerashub, timm, transformers|is no program"):
             command.read_peers([peer])
 
 

@@ -1,5 +1,6 @@
 """A model behind the service: encoded images to pixels, and pixels to what each signature returns, row by row."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from keras_vit.inspection.attention import attention_blocks, attention_map_funct
 from keras_vit.models import Classifier, features
 from keras_vit.serving.description import describe
 from keras_vit.serving.http.bodies import Refused
+from keras_vit.serving.openvino_engine import runner
 from keras_vit.serving.signatures import named_outputs
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 from keras_vit.training.prediction.images import Preprocessor
@@ -58,43 +60,44 @@ class Served:
         model: a keras_vit.Model with one input of images.
         top_k: how many classes are returned.
         activation: as in `keras_vit.export`.
+        engine: what computes classes, outputs and features: None for Keras, or an engine of `keras_vit.serving.runner`. Attention is Keras' own.
 
     Attributes:
         signatures: {name: from images (b, h, w, c) uint8 to a list of b results, JSON}.
 
     Raises:
-        ValueError: for a model whose input is not one image, or that predicts nothing, or a top_k below 1.
+        ValueError: for a model whose input is not one image, or that predicts nothing, a top_k below 1, or an engine that cannot compute it.
+        ImportError: if the engine is not installed.
     """
 
-    def __init__(self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None):
+    def __init__(self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None, engine: str | None = None):
         if isinstance(model, Classifier):
             model.check_head()
         self.name, self.model, self.top_k = name, model, check_top_k(top_k)
         self.description = describe(model, activation)
-        self._prepare = Preprocessor(model)
+        self._prepare, self._engine = Preprocessor(model), engine
         self.signatures = self._signatures(activation)
         self._heads: dict[int, Callable] = {}  # of blocks that were asked for
 
     def _signatures(self, activation):
         found, model = {}, self.model
-        shape = (*model.image_size, model.channels)
         if model.classes is not None:
-            probabilities = probabilities_of(model, activation)
-            function = lambda images: {"probabilities": probabilities(model(images, training=False))}  # noqa: E731
-            found[DEFAULT] = self._named(_array_function(_compiled(function, shape)))
+            found[DEFAULT] = self._named(self._function({"probabilities": probabilities_of(model, activation)(model.output)}))
         elif not isinstance(model, Classifier):
-            function = lambda images: named_outputs(model(images, training=False))  # noqa: E731
-            found[DEFAULT] = _rows(_array_function(_compiled(function, shape)))
-        for name, make in (("encoded_features", self._features), ("encoded_attention", self._attention)):
-            try:
-                found[name] = _rows(_array_function(_compiled(make(), shape)))
-            except ValueError:  # it does not pool, or has no attention
-                continue
+            found[DEFAULT] = _rows(self._function(named_outputs(model.output)))
+        with contextlib.suppress(ValueError):  # it does not pool
+            tensor = features(model)
+            found["encoded_features"] = _rows(self._function({"features": tensor}))
+        with contextlib.suppress(ValueError):  # it has no attention
+            found["encoded_attention"] = _rows(_array_function(_compiled(self._attention(), (*model.image_size, model.channels))))
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
-    def _features(self):
-        extractor = keras.Model(self.model.input, features(self.model))
-        return lambda images: {"features": extractor(images, training=False)}
+    def _function(self, outputs):
+        """The function from images (b, h, w, c) uint8 to these symbolic outputs of the model, by name, as arrays."""
+        part = keras.Model(self.model.input, outputs)
+        if self._engine is not None:
+            return runner(part, self._engine)
+        return _array_function(_compiled(lambda images: part(images, training=False), part.input.shape[1:]))
 
     def _attention(self):
         maps = attention_map_function(self.model)

@@ -1,0 +1,112 @@
+"""A model's forward pass by OpenVINO, which on CPUs is faster than TensorFlow's own: from pixels to the model's outputs.
+
+    run = keras_vit.serving.runner(model, "openvino")
+    logits = run(pixels)
+
+OpenVINO reads the graph that TensorFlow traces; nothing is written to a file.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.serving.same_outputs import check_float32, compare
+
+# What OpenVINO computes in. Left to itself it takes bfloat16 wherever the processor has it.
+ENGINES = {"openvino": "f32", "openvino_bfloat16": "bf16"}
+
+
+def _openvino(engine):
+    """(the library, its Core), after checking that the engine is there.
+
+    Raises:
+        ValueError, ImportError: saying what to do instead.
+    """
+    if engine not in ENGINES:
+        raise ValueError(
+            f'Unknown engine "{engine}".{did_you_mean(str(engine), ENGINES)} Valid: {", ".join(ENGINES)}, or None for the one that Keras '
+            "computes with."
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f'engine="{engine}" reads the graphs of TensorFlow, and Keras computes with {keras.backend.backend()} here: start Python with '
+            "KERAS_BACKEND=tensorflow, or leave the engine out."
+        )
+    try:
+        import openvino
+    except ImportError:
+        raise ImportError(f'engine="{engine}" needs OpenVINO: pip install openvino.') from None
+    core = openvino.Core()
+    if ENGINES[engine] == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise ValueError(
+            f'engine="{engine}": this processor has no instructions for bfloat16, and would compute in float32: write engine="openvino".'
+        )
+    return openvino, core
+
+
+def _traced(model):
+    """The graph of the model's forward pass, from images to its outputs in order, as {"output_0": float32 tensor, ...}."""
+    import tensorflow as tf
+
+    def forward(images):
+        outputs = keras.tree.flatten(model(images, training=False))
+        return {f"output_{i}": tf.cast(value, tf.float32) for i, value in enumerate(outputs)}
+
+    takes = tf.TensorSpec((None, *model.input.shape[1:]), tf.float32, name="images")
+    return tf.function(forward, input_signature=[takes], autograph=False).get_concrete_function()
+
+
+def _converted(openvino, graph, name):
+    """The graph as OpenVINO's, with copies of the weights: by default it would see what becomes of them.
+
+    Raises:
+        ValueError: naming the operations that it has no form of.
+    """
+    try:
+        return openvino.convert_model(graph, share_weights=False)
+    except Exception as error:  # of the conversion's own kinds
+        lines = str(error).strip().splitlines()
+        why = next((line.removeprefix("-- ") for line in lines if line.startswith("-- ")), lines[0])
+        raise ValueError(f'OpenVINO cannot compute "{name}": {why}. Leave the engine out.') from None
+
+
+def runner(model: keras.Model, engine: str) -> Callable[[np.ndarray], Any]:
+    """The function from pixels (b, height, width, c), 0..255, to the model's outputs as float32 arrays, in the model's own structure.
+
+    It is compared with the model on two images before it is returned, has a copy of the weights as they are now, and may be called by
+    several threads at a time.
+
+    Args:
+        model: a keras_vit.Model, or any functional model with one input of images of fixed size.
+        engine: "openvino" in float32, or "openvino_bfloat16" on a processor with such instructions.
+
+    Raises:
+        ValueError: for an unknown engine, one that this machine or backend has not, or a model with another input, in another precision, or
+            that OpenVINO does not compute as Keras does.
+        ImportError: if OpenVINO is not installed.
+    """
+    openvino, core = _openvino(engine)
+    if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4 or None in model.inputs[0].shape[1:]:
+        raise ValueError(
+            f'engine="{engine}" takes a model with one input of images of fixed size, got the input {model.input_shape}.'
+        )
+    check_float32(
+        model, f'engine="{engine}"', "Load the model in floats; an ONNX file can be int8: keras_vit.export(quantization=...)."
+    )
+    graph = _traced(model)
+    converted = _converted(openvino, graph, model.name)
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": ENGINES[engine]}
+    compiled = core.compile_model(converted, "CPU", options)
+    names = [f"output_{i}" for i in range(len(graph.structured_outputs))]
+
+    def arrays(images):
+        found = compiled.infer_new_request({"images": np.asarray(images, "float32")})
+        return {name: found[name] for name in names}
+
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, *model.input.shape[1:])).astype("float32")
+    expected = {name: value.numpy() for name, value in graph(images=keras.ops.convert_to_tensor(pixels)).items()}
+    compare(expected, arrays(pixels), "OpenVINO", exact=ENGINES[engine] == "f32", advice="Leave the engine out.")
+    return lambda images: keras.tree.pack_sequence_as(model.output, list(arrays(images).values()))

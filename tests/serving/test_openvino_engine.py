@@ -1,0 +1,114 @@
+"""OpenVINO computes what Keras computes, of every kind of model, for whoever asks for it by one argument."""
+
+import concurrent.futures
+
+import keras
+import numpy as np
+import pytest
+from small_models import every_weight, pixels
+
+import keras_vit
+from keras_vit.serving import openvino_engine, runner
+from keras_vit.serving.http.served import DEFAULT, Served
+
+openvino = pytest.importorskip("openvino")
+KINDS = [
+    {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
+    {"pool": "gap", "gelu": "tanh", "causal": True},
+    {"pool": "map", "positions": "rope2d"},
+    {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind))
+def test_outputs_are_those_of_keras_in_batches_of_any_size(kind):
+    model = every_weight(**kind)
+    run = runner(model, "openvino")
+    for n in (5, 1):
+        logits, found = model(pixels(n)).numpy(), run(pixels(n))
+        assert found.dtype == np.float32 and np.linalg.norm(found - logits) < 1e-5 * np.linalg.norm(logits), n
+    np.testing.assert_array_equal(run(pixels(3).astype("uint8")), run(np.floor(pixels(3))))
+
+
+def test_outputs_have_the_models_structure_and_the_weights_of_their_time():
+    vit = every_weight(classes=None)
+    model = keras.Model(vit.input, {"b": vit.output, "a": [keras.ops.mean(vit.output), vit.output * 2]})
+    run, expected = runner(model, "openvino"), model(pixels(2))
+    found = run(pixels(2))
+    keras.tree.map_structure(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), found, expected)
+    vit.set_weights([0 * weight for weight in vit.get_weights()])
+    np.testing.assert_array_equal(run(pixels(2))["b"], found["b"])
+
+
+def test_several_threads_have_their_own_answers():
+    run, images = runner(every_weight(), "openvino"), pixels(8)
+    alone = [run(images[i : i + 1]) for i in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for i, found in enumerate(pool.map(lambda i: run(images[i % 8, None]), range(64))):
+            np.testing.assert_array_equal(found, alone[i % 8])
+
+
+def test_a_resnet_too():
+    model = keras_vit.BiT("R26x1", image_size=32, classes=3)
+    images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
+    np.testing.assert_allclose(runner(model, "openvino")(images), model(images), atol=1e-4)
+
+
+def test_what_cannot_be_computed_is_refused(monkeypatch):
+    model = every_weight()
+    with pytest.raises(ValueError, match='Unknown engine "openvin".*Did you mean "openvino"'):
+        runner(model, "openvin")
+    with pytest.raises(ValueError, match='computes in bfloat16. Load it with dtype="float32"'):
+        runner(every_weight(dtype="mixed_bfloat16"), "openvino")
+    with pytest.raises(ValueError, match="one input of images of fixed size"):
+        runner(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), "openvino")
+    with pytest.raises(ValueError, match="OpenVINO cannot compute.*operations: Bitcast. Leave the engine out"):
+        runner(every_weight(token_merging=1), "openvino")
+    quantised = every_weight()
+    quantised.quantize("int8")
+    with pytest.raises(ValueError, match="quantised by Keras"):
+        runner(quantised, "openvino")
+    monkeypatch.setattr(openvino_engine.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
+        runner(model, "openvino")
+
+
+def test_bfloat16_is_bfloat16_or_refused():
+    """A processor without such instructions would silently compute in float32."""
+    model = every_weight()
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        with pytest.raises(ValueError, match='no instructions for bfloat16.*engine="openvino"'):
+            runner(model, "openvino_bfloat16")
+        return
+    logits, found = model(pixels(5)).numpy(), runner(model, "openvino_bfloat16")(pixels(5))
+    assert 1e-6 < np.linalg.norm(found - logits) / np.linalg.norm(logits) < 0.05
+
+
+def test_another_function_is_not_taken_for_the_model(monkeypatch):
+    core = openvino.Core
+
+    class Wrong(core):
+        def compile_model(self, model, *arguments):
+            compiled = super().compile_model(model, *arguments)
+
+            class Shifted:
+                def infer_new_request(self, inputs):
+                    found = compiled.infer_new_request(inputs)
+                    return {"output_0": found["output_0"] + 0.1}
+
+            return Shifted()
+
+    monkeypatch.setattr(openvino, "Core", Wrong)
+    with pytest.raises(ValueError, match="output_0: what OpenVINO computes differs from the model by"):
+        runner(every_weight(), "openvino")
+
+
+def test_the_service_answers_the_same_by_either_engine():
+    model, images = every_weight(), np.floor(pixels(3)).astype("uint8")
+    plain, fast = Served("m", model), Served("m", model, engine="openvino")
+    assert set(plain.signatures) == set(fast.signatures)
+    for one, other in zip(plain.signatures[DEFAULT](images), fast.signatures[DEFAULT](images)):
+        assert one["classes"] == other["classes"]
+        np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-5)
+    for one, other in zip(plain.signatures["encoded_features"](images), fast.signatures["encoded_features"](images)):
+        np.testing.assert_allclose(one["features"], other["features"], atol=1e-4)
