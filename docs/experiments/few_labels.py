@@ -47,7 +47,11 @@ def draw(found):
             minutes, accuracy = zip(*points)
             ax.plot(minutes, accuracy, "o-", color=COLOURS[start], markersize=4, label=start)
         ax.axvspan(0, (ALL_LABELS if labels == "all" else PRETRAINING)["mae"], color=COLOURS["mae"], alpha=0.08)
-        ax.set(xlabel="minutes of training on 2 cores", xlim=(0, None), title="all labels" if labels == "all" else f"{labels} of the labels")
+        ax.set(
+            xlabel="minutes of training on 2 cores",
+            xlim=(0, None),
+            title="all labels" if labels == "all" else f"{labels} of the labels",
+        )
         ax.grid(alpha=0.3)
     axes[0].set_ylabel("CIFAR-10 test accuracy, %")
     middle, floor = PRETRAINING["mae"] / 2, axes[0].get_ylim()[0]
