@@ -49,9 +49,11 @@ def test_several_threads_have_their_own_answers():
 
 
 def test_a_resnet_too():
-    model = keras_vit.BiT("R26x1", image_size=32, classes=3)
+    model = keras_vit.BiT("R26x1", image_size=32, classes=None)
     images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
-    np.testing.assert_allclose(runner(model, "openvino")(images), model(images), atol=1e-4)
+    expected = model(images).numpy()
+    assert np.linalg.norm(expected) > 0.1
+    np.testing.assert_allclose(runner(model, "openvino")(images), expected, rtol=1e-3, atol=1e-4)
 
 
 def test_what_cannot_be_computed_is_refused(monkeypatch):

@@ -85,8 +85,10 @@ class Served:
             found[DEFAULT] = self._named(self._function({"probabilities": probabilities_of(model, activation)(model.output)}))
         elif not isinstance(model, Classifier):
             found[DEFAULT] = _rows(self._function(named_outputs(model.output)))
+        tensor = None
         with contextlib.suppress(ValueError):  # it does not pool
             tensor = features(model)
+        if tensor is not None:
             found["encoded_features"] = _rows(self._function({"features": tensor}))
         with contextlib.suppress(ValueError):  # it has no attention
             found["encoded_attention"] = _rows(_array_function(_compiled(self._attention(), (*model.image_size, model.channels))))
