@@ -35,8 +35,9 @@ def _index(values, folder):
         with stage(f"Loading {values.model}"):
             model = keras_vit.load(values.model)
         about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
+        options = {"batch_size": values.batch_size, "engine": values.engine}
         for split, source in sources.items():
-            predict(model, source, folder, ("features",), split=split, batch_size=values.batch_size, about=about)
+            predict(model, source, folder, ("features",), split=split, about=about, **options)
         index = read_index(folder)
     index.check_model(model)
     model.preprocessing = index.preprocess  # which may be another than its own: predict --preprocess=...
@@ -114,7 +115,11 @@ def run():
     flags.path("output", None, "The picture, a PNG file; by default none.")
     flags.integer("neighbours", 8, "How many similar images are found for each.", lowest=1)
     flags.integer("batch_size", 64, "Images at once.", lowest=1)
-    flags.only_with("split", "data", bool, "--data")
+    flags.string(
+        "engine", None, "What computes the features of --data: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."
+    )
+    for name in ("split", "engine"):
+        flags.only_with(name, "data", bool, "--data")
     flags.define_data_dir()
     flags.launch(main, takes="IMAGE [IMAGE ...]: files, folders or patterns")
 

@@ -124,7 +124,7 @@ def test_data_that_has_changed_is_not_shown(model, photos, tmp_path):
 
 def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, capsys, monkeypatch):
     values = {"model": saved, "data": f"images:{photos}", "split": "train", "data_dir": None, "index": str(tmp_path / "index")}
-    values |= {"output": str(tmp_path / "similar.png"), "neighbours": 3, "batch_size": 4}
+    values |= {"output": str(tmp_path / "similar.png"), "neighbours": 3, "batch_size": 4, "engine": None}
     monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), values))
     search.main([str(photos / "3.png"), str(photos / "broken.png")])
     lines = capsys.readouterr().out.splitlines()
@@ -148,10 +148,23 @@ def searched(monkeypatch, capsys, index, images, **given):
         "index": str(index),
         "output": None,
         "neighbours": 3,
+        "engine": None,
     }
     monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), {**values, "batch_size": 4, **given}))
     search.main([str(image) for image in images])
     return capsys.readouterr().out.splitlines()
+
+
+def test_another_engine_writes_the_index(saved, photos, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("openvino")
+    data = {"model": saved, "data": f"images:{photos}"}
+    ours, theirs = (
+        searched(monkeypatch, capsys, tmp_path / str(engine), [photos / "3.png"], **data, engine=engine)
+        for engine in (None, "openvino")
+    )
+    assert ours == theirs and len(ours) == 4
+    assert read_index(tmp_path / "openvino").descriptions["train"]["engine"] == "openvino"
+    assert searched(monkeypatch, capsys, tmp_path / "openvino", [photos / "3.png"]) == ours  # its features are the same model's
 
 
 def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, capsys, monkeypatch):
