@@ -101,8 +101,8 @@ class Program:
         return [numbers[handle] for handle in handles if handle in numbers]
 
 
-def lower(strategy, step, *batch):
-    """The Program of `step`, (batch,) -> anything, in a replica of `strategy`; `batch` are tf.TensorSpecs."""
+def lower(strategy, step, *batch, names=False):
+    """The Program of `step`, (batch,) -> anything, in a replica of `strategy`; `batch` are tf.TensorSpecs. With `names` its ops keep TensorFlow's."""
 
     def program(replica, *batch):
         context = _Replica()
@@ -114,8 +114,8 @@ def lower(strategy, step, *batch):
             context.Exit()
 
     function = tf.function(program, autograph=False).get_concrete_function(tf.TensorSpec((), "int32"), *batch)
-    module = tf.mlir.experimental.convert_function(function, pass_pipeline="tf-standard-pipeline")
-    text = tf.mlir.experimental.run_pass_pipeline(_with_main(module, function), ",".join(_passes()))
+    module = tf.mlir.experimental.convert_function(function, pass_pipeline="tf-standard-pipeline", show_debug_info=names)
+    text = tf.mlir.experimental.run_pass_pipeline(_with_main(module, function), ",".join(_passes()), show_debug_info=names)
     text = re.sub(r"attributes \{tf\.versions.*\}\} \{", "{", text)  # of the module; jax knows no such attribute
     arguments = re.findall(r"%arg(\d+): tensor<[^>]*>( \{tf\.aliasing_output = (\d+))?", text.split("->", 1)[0])
     results = {int(result): int(i) - 1 - len(batch) for i, updated, result in arguments if updated}

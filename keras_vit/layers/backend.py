@@ -33,9 +33,20 @@ def seed_dtype() -> str:
     return "uint32" if keras.backend.backend() == "jax" else "int64"
 
 
-def hashes_masks() -> bool:
-    """Whether masks of dropout come from layers/masks.py. TensorFlow has one operation for the engine's own, which is quicker on a CPU than a dozen."""
-    return keras.backend.backend() == "jax"
+def _on_tpus():
+    """Whether TensorFlow traces for TPUs, whose whole program is compiled."""
+    import tensorflow as tf
+
+    return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+
+
+def hashes_masks(shape: tuple) -> bool:
+    """Whether masks of this shape come from layers/masks.py: where a step is one compiled program, which makes them where they are used; on TensorFlow, for
+    TPUs, if the shape is known. Elsewhere TensorFlow has one operation for the engine's own, which is quicker on a CPU than a dozen.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return keras.backend.backend() == "jax"
+    return _on_tpus() and all(isinstance(size, int) for size in shape)
 
 
 @functools.cache
@@ -61,8 +72,7 @@ def compiles_parts() -> bool:
         return False
     import tensorflow as tf
 
-    on_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
-    return not on_tpu and not tf.config.list_physical_devices("GPU") and _has_xla()
+    return not _on_tpus() and not tf.config.list_physical_devices("GPU") and _has_xla()
 
 
 def one_pass(function: Callable) -> Callable:
@@ -72,16 +82,21 @@ def one_pass(function: Callable) -> Callable:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def _fuses_by_xla():
+    """Whether XLA compiles the whole program: it fuses by itself, and on a TPU a reshape of tokens is a copy, unless their number is a multiple of 8."""
+    return keras.backend.backend() != "tensorflow" or _on_tpus()
+
+
 def as_matrix(x):
-    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is between; x elsewhere."""
-    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2:
+    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is between; x where XLA fuses."""
+    if _fuses_by_xla() or len(x.shape) == 2:
         return x
     return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def as_tokens(y, x):
     """What became of as_matrix(x), (b*n, d), as (b, n, d) again."""
-    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2:
+    if _fuses_by_xla() or len(x.shape) == 2:
         return y
     import tensorflow as tf
 
@@ -95,8 +110,8 @@ def affine(x, kernel, bias=None, activation=None):
     TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which `keras.ops`
     does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself.
     """
-    if keras.backend.backend() != "tensorflow":
-        y = ops.matmul(x, kernel)
+    if _fuses_by_xla():
+        y = ops.einsum("...c,cd->...d", x, kernel) if keras.backend.backend() == "tensorflow" else ops.matmul(x, kernel)
         y = y if bias is None else _with_bias(y, bias)
         return y if activation is None else activation(y)
     import tensorflow as tf
@@ -144,11 +159,15 @@ def normalization_in_one_kernel(x: Any, epsilon: float) -> Callable[[Any, Any, A
 
 
 def _with_bias(y, bias):
-    """y (..., d) + bias (d,). On JAX in 16 bits the bias' gradient is a product with ones: of a sum over rows XLA makes a reduction of 171 us for
-    12,608 rows on a v5e, by its own estimate, and of the product, by the matrix unit and in float32, 17 us.
+    """y (..., d) + bias (d,). In 16 bits the bias' gradient is a product with ones: of a sum over rows XLA makes a reduction of 171 us for 12,608 rows on
+    a v5e, by its own estimate, and of the product, by the matrix unit and in float32, 17 us.
     """
-    if keras.backend.backend() != "jax" or y.dtype not in ("bfloat16", "float16"):
+    if keras.backend.standardize_dtype(y.dtype) not in ("bfloat16", "float16"):
         return y + bias
+    return (_with_bias_on_jax if keras.backend.backend() == "jax" else _with_bias_on_tensorflow)(y, bias)
+
+
+def _with_bias_on_jax(y, bias):
     import jax
 
     def gradients(_, g):
@@ -159,3 +178,15 @@ def _with_bias(y, bias):
     add = jax.custom_vjp(lambda y, bias: y + bias)
     add.defvjp(lambda y, bias: (y + bias, None), gradients)
     return add(y, bias)
+
+
+def _with_bias_on_tensorflow(y, bias):
+    import tensorflow as tf
+
+    rows = "abcdefgh"[: len(y.shape) - 1]
+
+    def gradients(g):
+        ones = tf.ones(tf.concat([tf.shape(g)[:-1], [8]], 0), g.dtype)  # as on JAX
+        return g, tf.einsum(f"{rows}y,{rows}z->yz", ones, g)[0]
+
+    return tf.custom_gradient(lambda y, bias: (y + bias, gradients))(y, bias)

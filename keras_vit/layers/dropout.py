@@ -30,10 +30,10 @@ class _RandomLayer(keras.layers.Layer):
         """With `seed`, (2,) integers, the mask comes from it; otherwise from the layer's own generator."""
         if not training or not self.rate:
             return x
-        generator = self.seed_generator if seed is None else FixedSeed(seed)
-        if not hashes_masks():
-            return keras.random.dropout(x, self.rate, noise_shape=self.noise_shape(x), seed=generator)
-        kept = keep_mask(self.noise_shape(x) or x.shape, self.rate, generator.next())
+        generator, shape = self.seed_generator if seed is None else FixedSeed(seed), self.noise_shape(x)
+        if not hashes_masks(shape or tuple(x.shape)):
+            return keras.random.dropout(x, self.rate, noise_shape=shape, seed=generator)
+        kept = keep_mask(shape or tuple(x.shape), self.rate, generator.next())
         return keras.ops.where(kept, x / (1.0 - self.rate), keras.ops.zeros_like(x))
 
     def compute_output_shape(self, input_shape, **_):

@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tpu_program
-from tpu_program import REPLICAS, lower
 
 import keras_vit
+from benchmarks import tpu_program
 from benchmarks.strategies import limit
+from benchmarks.tpu_program import REPLICAS, lower
 from keras_vit.training import Accuracy, AdamW, Mixup, SoftmaxCrossEntropy
 from keras_vit.training.steps.inputs import Topology, check_scope, feed, topology_of
 

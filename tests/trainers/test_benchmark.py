@@ -12,8 +12,10 @@ import types
 import pytest
 
 import keras_vit
-from benchmarks import cheaper, gpu, input, ops, scaling, startup, where
+from benchmarks import cheaper, gpu, input, ops, scaling, slices_tensorflow, startup, where
 from benchmarks.own_process import in_own_process
+from keras_vit.planning.slice.groups import group_of
+from keras_vit.planning.slice.hlo import Cost, Instruction
 
 SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats": 1, "images": 160}
 
@@ -50,6 +52,23 @@ def test_a_python_without_torchvision_is_a_clear_error(few):
 def test_pixels_are_no_input():
     with pytest.raises(ValueError, match='"digits" holds pixels'):
         input.read("digits", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("vit_1/block_00_1/mlp_1/hidden_1/MatMul", ("MLP", "forward")),
+        ("gradient_tape/vit_1/block_10_1/mlp_1/out_1/MatMul/MatMul", ("MLP", "backward")),
+        ("vit/block_03/moments/mean", ("normalisation", "forward")),
+        ("gradient_tape/vit_1/block_00_1/transpose/transpose", ("head copies", "backward")),
+        ("vit_1/block_00_1/dropout_1/stateless_dropout/GreaterEqual", ("dropout", "forward")),
+        ("vit_1/block_00_1/Softmax", ("attention", "forward")),
+        ("adamw/Sum_26", ("optimizer", "")),
+    ],
+)
+def test_the_parts_of_tensorflows_program_are_told_by_its_names(name, part):
+    instruction = Instruction("fusion.1", "fusion", (), (), slices_tensorflow.op_name(name), 1)
+    assert group_of(Cost(instruction, 0.0, 1.0, 1), "adamw") == part
 
 
 def test_every_op_has_its_time(few, capsys, monkeypatch):
