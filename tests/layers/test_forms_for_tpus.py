@@ -40,9 +40,10 @@ def step(layer, dtype):
     return function.get_concrete_function(tf.TensorSpec((B, N, D), dtype))
 
 
+@pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 5e-2)])
-def test_a_block_computes_the_same(on_tpus, dtype, tolerance):
-    layer = layers.TransformerBlock(heads=2, mlp_dim=32, dtype=dtype)
+def test_a_block_computes_the_same(on_tpus, dtype, tolerance, remat):
+    layer = layers.TransformerBlock(heads=2, mlp_dim=32, remat=remat, dtype=dtype)
     layer.build((B, N, D))
     compute, results = layer.compute_dtype, []
     for value in (False, True):

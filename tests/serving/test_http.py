@@ -3,6 +3,7 @@
 import base64
 import concurrent.futures
 import contextlib
+import functools
 import io
 import json
 import os
@@ -141,6 +142,7 @@ def large_gif():
     return file.getvalue()[:6] + struct.pack("<HH", 8, 8) + file.getvalue()[10:]
 
 
+@functools.cache
 def refused_requests():
     """{what: (address, arguments of post, status, words)}."""
     form = {"Content-Type": "multipart/form-data; boundary=x"}
