@@ -43,7 +43,7 @@ def _compare(values, plan_of):
 
 def _find_batch(values, plan_of):
     """Prints the largest batch that fits, with and without rematerialised blocks."""
-    from keras_vit.planning.slice.plan import find_batch, with_batch
+    from keras_vit.planning.slice.plan import MOST_PER_CHIP, find_batch, with_batch
     from keras_vit.planning.slice.text import comparison
 
     named = []
@@ -51,7 +51,8 @@ def _find_batch(values, plan_of):
         per_chip, plan = find_batch(
             lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology)
         )
-        print(f"{'With' if remat else 'Without'} rematerialised blocks, {per_chip:,} images a chip are the most that fit.")
+        says = "are the most that fit" if per_chip < MOST_PER_CHIP else "fit, and more were not tried"
+        print(f"{'With' if remat else 'Without'} rematerialised blocks, {per_chip:,} images a chip {says}.")
         named.append(("remat" if remat else "as it is", plan))
     print(f"\n{comparison(named)}")
 

@@ -31,6 +31,7 @@ _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 _SIZE = r"([\d.]+)([KMGT]?)"
 # What the compiler says of too much memory: of the whole program, or of its temporaries alone, where these do not fit already.
 _NO_ROOM = (re.compile(rf"Used {_SIZE} of {_SIZE} hbm"), re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"))
+MOST_PER_CHIP = 4096  # images that find_batch tries
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -306,7 +307,7 @@ def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
     return copy
 
 
-def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = 4096) -> tuple[int, Plan]:
+def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = MOST_PER_CHIP) -> tuple[int, Plan]:
     """The largest number of images per chip, a multiple of `step`, that fits, and its plan.
 
     Memory grows with the batch about as a line does: the next batch to try is where the line through the last two plans meets the limit.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import types
 
 import pytest
 from interpreters import Interpreter
@@ -13,6 +14,7 @@ from keras_vit.planning.slice.groups import Group
 from keras_vit.planning.slice.plan import Compiled, DoesNotFit, Plan, find_batch
 from keras_vit.planning.slice.text import comparison, plan_text, where
 from trainers import config_files
+from trainers import plan as plan_command
 
 GIB = 2**30
 
@@ -186,6 +188,22 @@ def test_the_largest_batch_that_fits_is_found(per_image, fixed):
 
 def test_a_batch_that_is_never_too_large_ends_somewhere():
     assert find_batch(lambda n: planned(16 * n, temporaries=n), most=256)[0] == 256
+
+
+@pytest.mark.parametrize(
+    "each, says", [(2**20, "4,096 images a chip fit, and more were not tried"), (2**30, "8 images a chip are the most that fit")]
+)
+def test_the_command_says_where_the_search_stopped(each, says, capsys):
+    def plan_of(config, where):
+        needs = each * config.batch_size // 16
+        if needs > 15 * GIB:
+            raise DoesNotFit(needs, 15 * GIB)
+        return planned(config.batch_size, temporaries=needs, arguments=0)
+
+    values = types.SimpleNamespace(config=config_files.load_config("imagenet_pretrain:B/16"), topology="v5e:4x4")
+    plan_command._find_batch(values, plan_of)
+    told = capsys.readouterr().out
+    assert f"Without rematerialised blocks, {says}." in told and f"With rematerialised blocks, {says}." in told
 
 
 def test_not_even_one_batch_may_fit():
