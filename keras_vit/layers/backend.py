@@ -108,7 +108,7 @@ def affine(x, kernel, bias=None, activation=None):
     """activation(x kernel + bias): (b, n, c) or (b*n, c), (c, d), (d,) -> (b, n, d) or (b*n, d).
 
     TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which `keras.ops`
-    does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself.
+    does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself, on JAX and for TPUs.
     """
     if _fuses_by_xla():
         y = ops.einsum("...c,cd->...d", x, kernel) if keras.backend.backend() == "tensorflow" else ops.matmul(x, kernel)

@@ -52,7 +52,7 @@ def test_a_block_computes_the_same(on_tpus, dtype, tolerance, remat):
         results.append([np.asarray(tf.cast(r, "float32")) for r in step(layer, compute)(tokens(compute))])
     assert len(results[0]) == 2 + len(layer.trainable_variables)
     for plain, other in zip(*results, strict=True):
-        np.testing.assert_allclose(other, plain, atol=tolerance * max(np.abs(plain).max(), 1.0))  # the key's bias has none
+        np.testing.assert_allclose(other, plain, atol=tolerance * max(np.abs(plain).max(), 1.0))  # that of the key's bias is 0
 
 
 def test_tokens_keep_their_shape_and_biases_sum_by_a_product(on_tpus):
