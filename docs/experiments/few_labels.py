@@ -1,7 +1,8 @@
 """Draws few_labels.png from few_labels.csv, test accuracy against minutes of training of the runs in few_labels.md: python docs/experiments/few_labels.py
 
 The minutes are steps of fine-tuning times 0.196 s, of igpt 0.292 s, measured alone on the two cores, after the minutes of pre-training. Those with all
-labels are of a slower machine: 0.640 s (igpt: 1.6 s), after 4100 steps of 0.290 s (mae), 1600 of 0.90 (masked patches) or 850 of 1.83 (igpt).
+labels are of a slower machine: 0.640 s (igpt: 1.6 s), after 4100 steps of 0.290 s (mae), 1600 of 0.90 (masked patches), 850 of 1.83 (igpt) or
+480 of 3.36 (dino).
 """
 
 import collections
@@ -17,12 +18,13 @@ COLOURS = {
     "mae by AdamW": "tab:cyan",
     "masked patches": "tab:green",
     "igpt": "tab:orange",
+    "dino": "tab:purple",
     "from scratch": "tab:gray",
 }
 # Minutes: 9000 steps of 144 and of 129 ms, 4500 of 265 (by AdamW; Muon's steps were not measured alone), 4000 of 292.
 PRETRAINING = {"mae": 21.6, "mae by AdamW": 19.4, "masked patches": 19.9, "igpt": 19.5}
 SECONDS = collections.defaultdict(lambda: 0.196, igpt=0.292)
-ALL_LABELS = {"mae": 19.8, "masked patches": 24.0, "igpt": 25.9}
+ALL_LABELS = {"mae": 19.8, "masked patches": 24.0, "igpt": 25.9, "dino": 26.9}
 ALL_LABELS_SECONDS = collections.defaultdict(lambda: 0.640, igpt=1.6)
 
 
@@ -57,7 +59,10 @@ def draw(found):
     axes[0].set_ylabel("CIFAR-10 test accuracy, %")
     middle, floor = PRETRAINING["mae"] / 2, axes[0].get_ylim()[0]
     axes[0].text(middle, floor + 0.5, "pre-training of mae", ha="center", color=COLOURS["mae"], fontsize=8)
-    axes[0].legend(loc="upper left")
+    named = {}
+    for ax in axes:
+        named.update((label, line) for line, label in zip(*ax.get_legend_handles_labels()))
+    axes[0].legend(named.values(), named, loc="upper left")
     return figure
 
 
