@@ -21,6 +21,7 @@ from .lib.choices import choose
 
 STEPS = {"6min": 3300, "20min": 10_700}
 CHOICES = {"recipe": ("cifar10", "deit", "funmatch"), "length": tuple(STEPS)}
+ONLY = {"length": "cifar10"}
 
 
 def _cifar10(length):
@@ -67,7 +68,7 @@ def _funmatch():
 
 
 def get_config(argument=""):
-    recipe, length = choose(argument, CHOICES)
+    recipe, length = choose(argument, CHOICES, ONLY)
     config = _cifar10(length) if recipe == "cifar10" else {"deit": _deit, "funmatch": _funmatch}[recipe]()
     config.task = "distillation"
     return config

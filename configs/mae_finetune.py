@@ -2,9 +2,10 @@
 
     python -m trainers.finetune --config=mae_finetune --config.init=runs/mae --data_dir=DIR --workdir=runs/mae_finetune
 
-After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/b16, for example); for cifar10 the share of the
-labels, all, 10percent or 1percent; and pretrained, or scratch to compare with (then `python -m trainers.pretrain`, without --config.init). Any other
-pre-training of the same small ViT, `masked_patches` for example, is fine-tuned by the same config. DIR holds tensorflow-datasets' data.
+After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/b16, for example). For cifar10 also the share of the
+labels, all, 10percent or 1percent; pretrained, or scratch to compare with (then `python -m trainers.pretrain`, without --config.init); and the optimizer,
+muon or adamw. Any other pre-training of the same small ViT, `masked_patches` for example, is fine-tuned by the same config. DIR holds
+tensorflow-datasets' data.
 
 1% of CIFAR-10's labels are 500 images, 35 to 60 of each class. What came out: docs/experiments/few_labels.md.
 """
@@ -16,7 +17,9 @@ CHOICES = {
     "model": ("cifar10", "B/16", "L/16", "H/14"),
     "labels": tuple(cifar10.LABELS),
     "start": ("pretrained", "scratch"),
+    "optimizer": ("muon", "adamw"),
 }
+ONLY = dict.fromkeys(("labels", "start", "optimizer"), "cifar10")
 IMAGENET = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
 # Table 9: (rate per 256 images, layer decay, drop path, epochs), and the result of table 3.
 RECIPES = {
@@ -28,20 +31,24 @@ STEPS = {"all": 4000, "10percent": 4000, "1percent": 1500}  # on CIFAR-10, by th
 
 
 def get_config(argument=""):
-    model, labels, start = choose(argument, CHOICES)
-    config = _cifar10(labels, start) if model == "cifar10" else _imagenet(model)
+    model, labels, start, optimizer = choose(argument, CHOICES, ONLY)
+    config = _cifar10(labels, start, optimizer) if model == "cifar10" else _imagenet(model)
     config.model.fc_norm = True  # the mean of the patches, then a new normalisation
     return config
 
 
-def _cifar10(labels, start):
+def _cifar10(labels, start, optimizer):
     config = cifar10.base()
     config.model.update(positions="learned", drop_path=0.1)
     config.data.train = cifar10.LABELS[labels]
     config.data.train_preprocess = "decode|random_crop(32, padding=4)|random_flip|rand_augment(2, 9, translate=14, cut=6)"
     config.total = f"{STEPS[labels]} steps"
     config.evaluate = config.checkpoint = "25%"
-    config.optimizer.update(learning_rate=1e-3, beta_2=0.999, layer_decay=None if start == "scratch" else 0.75)
+    if optimizer == "muon":
+        config.optimizer.update(name="muon", learning_rate=3e-3, momentum=0.95, beta_2=0.98)
+    else:
+        config.optimizer.update(learning_rate=1e-3, beta_2=0.999)
+    config.optimizer.layer_decay = None if start == "scratch" else 0.75
     config.loss.label_smoothing = 0.1
     config.mixup, config.cutmix = 0.8, 1.0
     config.schedule.warmup = "5%"

@@ -31,7 +31,14 @@ DATASETS = config_files.packaged("lib.datasets").DATASETS
 
 def rows(name):
     """What may stand behind the colon of a config: every combination of its choices."""
-    return [",".join(words) for words in itertools.product(*getattr(config_files.packaged(name), "CHOICES", {}).values())]
+    module = config_files.packaged(name)
+    choices, only = getattr(module, "CHOICES", {}), getattr(module, "ONLY", {})
+    combinations = itertools.product(*choices.values())
+    return list(
+        dict.fromkeys(
+            ",".join(word for what, word in zip(choices, words) if only.get(what, words[0]) in words) for words in combinations
+        )
+    )
 
 
 def spec_of(config):
@@ -210,6 +217,19 @@ def test_choices_are_refused_with_what_is_valid():
         config_files.load_config("digits_pretrain:B/16")
     with pytest.raises(ValueError, match='no config "augre". Did you mean "augreg"'):
         config_files.load_config("augre:none")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mae_finetune:B/16,1percent", '"1percent" is for cifar10 alone, not for B/16: leave it out, or choose cifar10'),
+        ("mae_finetune:scratch,H/14", '"scratch" is for cifar10 alone, not for H/14'),
+        ("distillation:6min,deit", '"6min" is for cifar10 alone, not for deit'),
+    ],
+)
+def test_a_word_that_would_change_nothing_is_refused(text, said):
+    with pytest.raises(ValueError, match=said):
+        config_files.load_config(text)
 
 
 def test_a_path_takes_an_argument_too(tmp_path):
