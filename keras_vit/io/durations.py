@@ -41,6 +41,16 @@ def is_nothing(duration: int | float | str) -> bool:
     return _parse(duration)[0] == 0
 
 
+def in_examples(duration: int | float | str, batch_size: int) -> int | float | str:
+    """A duration that stays as long when the batch has another size: one in steps as text in examples, another as it is.
+
+    Raises:
+        ValueError: for text that is not a duration, a negative number, or steps that are not whole.
+    """
+    number, unit = _parse(duration)
+    return f"{number * batch_size} examples" if unit in ("", "step", "steps") else duration
+
+
 def resolve_steps(duration: int | float | str, batch_size: int, examples: int, total: int | None = None) -> int:
     """The number of steps in `duration`.
 

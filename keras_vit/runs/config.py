@@ -62,19 +62,23 @@ def _named(key, function, *arguments):
         raise ValueError(f"--config.{key}: {error}") from None
 
 
+def durations(config):
+    """{key: duration} of a config, of those that are not off; not those of config.objective, which are the task's own."""
+    found = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
+    found |= {f"schedule.{key}": config.schedule[key] for key in ("warmup", "cooldown")}
+    found["optimizer.swa"] = config.optimizer.swa or None
+    for name, options in config.evals.items():
+        found[f"evals.{name}.every"] = options.get("every") if hasattr(options, "items") else None
+    return {key: duration for key, duration in found.items() if duration is not None}
+
+
 def _check_durations(config):
     """Refuses durations that are none, and those of nothing where something is to happen."""
-    repeated = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
-    for name, options in config.evals.items():
-        repeated[f"evals.{name}.every"] = options.get("every") if hasattr(options, "items") else None
-    for key, duration in repeated.items():
-        if duration is not None and _named(key, is_nothing, duration):
+    for key, duration in durations(config).items():
+        nothing = _named(key, is_nothing, duration)
+        if nothing and not key.startswith(("schedule.", "optimizer.")):
             what = "The run has no steps: " if key == "total" else ""
             raise ValueError(f'{what}--config.{key}="{duration}". Give at least one step.')
-    schedule, swa = config.schedule, config.optimizer.swa
-    others = {"schedule.warmup": schedule.warmup, "schedule.cooldown": schedule.cooldown, "optimizer.swa": swa or 0}
-    for key, duration in others.items():
-        _named(key, is_nothing, duration)
 
 
 def check_config(config, replicas=1):

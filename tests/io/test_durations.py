@@ -2,6 +2,7 @@
 
 import pytest
 
+from keras_vit.io.durations import in_examples
 from keras_vit.runs import resolve_steps
 
 
@@ -41,3 +42,14 @@ def test_duration_mistakes():
 def test_steps_are_whole(duration, mend):
     with pytest.raises(ValueError, match=f'"{duration}" is not a whole number of steps.*{mend}'):
         resolve_steps(duration, 1, 1, 100)
+
+
+@pytest.mark.parametrize("duration", [500, "500", "5k steps", "3 epochs", "1500 examples"])
+def test_a_duration_in_examples_is_as_long_for_another_batch(duration):
+    same = in_examples(duration, 100)
+    assert resolve_steps(same, 100, 1000) == resolve_steps(duration, 100, 1000)
+    assert resolve_steps(same, 500, 1000) * 5 == pytest.approx(resolve_steps(duration, 100, 1000), abs=5)
+
+
+def test_a_share_of_the_run_stays_one():
+    assert in_examples("5%", 100) == "5%"

@@ -17,6 +17,7 @@ from absl import logging
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.cache import cache_folder
+from keras_vit.io.durations import in_examples
 from keras_vit.io.progress import stage
 from keras_vit.planning.planned import planned_data
 from keras_vit.planning.slice.chips import Slice, parse_slice
@@ -25,7 +26,7 @@ from keras_vit.planning.slice.hlo import Program
 from keras_vit.planning.slice.kernels import folder as kernels_folder
 from keras_vit.planning.slice.kernels import read_schedules
 from keras_vit.planning.slice.program import check_backend, lowered_step
-from keras_vit.runs.config import check_config, resolve
+from keras_vit.runs.config import check_config, durations, resolve
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 _SIZE = r"([\d.]+)([KMGT]?)"
@@ -302,8 +303,10 @@ def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
     """A copy of a config with so many images per chip; the run has as many examples as before. `model` sets keys of config.model."""
     copy = config.copy_and_resolve_references()
     copy.batch_size = per_chip * parse_slice(where).chips
-    with copy.model.unlocked():
+    with copy.unlocked(), copy.ignore_type():
         copy.model.update(model)
+        for key, duration in durations(config).items():  # else a warm-up in steps outlasts a run in epochs
+            copy.update_from_flattened_dict({key: in_examples(duration, config.batch_size)})
     return copy
 
 

@@ -11,8 +11,9 @@ from interpreters import Interpreter
 from keras_vit.planning.slice import plan as plans
 from keras_vit.planning.slice.chips import CHIPS, parse_slice
 from keras_vit.planning.slice.groups import Group
-from keras_vit.planning.slice.plan import Compiled, DoesNotFit, Plan, find_batch
+from keras_vit.planning.slice.plan import Compiled, DoesNotFit, Plan, find_batch, with_batch
 from keras_vit.planning.slice.text import comparison, plan_text, where
+from keras_vit.runs.config import resolve
 from trainers import config_files
 from trainers import plan as plan_command
 
@@ -204,6 +205,19 @@ def test_the_command_says_where_the_search_stopped(each, says, capsys):
     plan_command._find_batch(values, plan_of)
     told = capsys.readouterr().out
     assert f"Without rematerialised blocks, {says}." in told and f"With rematerialised blocks, {says}." in told
+
+
+@pytest.mark.parametrize("keys", [{}, {"total": 93_844, "schedule.cooldown": "1k steps"}])
+def test_another_batch_has_a_run_of_as_many_examples(keys):
+    config = config_files.load_config("imagenet_pretrain:B/16")
+    with config.ignore_type():
+        config.update_from_flattened_dict(keys)
+    examples = 1_281_167
+    before, after = resolve(config, examples), resolve(with_batch(config, 4096, "v5e:4x4"), examples)
+    for key in ("total", "evaluate", "checkpoint"):
+        assert after[key] * 16 * 4096 == pytest.approx(before[key] * config.batch_size, abs=16 * 4096)
+    for key in ("warmup", "cooldown"):
+        assert after["schedule"][key] * 16 * 4096 == pytest.approx(before["schedule"][key] * config.batch_size, abs=16 * 4096)
 
 
 def test_not_even_one_batch_may_fit():
