@@ -9,6 +9,7 @@ answer is kept. --where shows the time and the traffic of each part of the step,
 rematerialised blocks. Needs the extra [plan]. No TPU is used: times are predictions.
 """
 
+import math
 import os
 
 from . import flags
@@ -47,11 +48,12 @@ def _find_batch(values, plan_of):
     from keras_vit.planning.slice.text import comparison
 
     named = []
+    step = math.lcm(8, values.config.micro_batches)
     for remat in (False, True):
         per_chip, plan = find_batch(
-            lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology)
+            lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology), step
         )
-        says = "are the most that fit" if per_chip < MOST_PER_CHIP else "fit, and more were not tried"
+        says = "are the most that fit" if per_chip + step <= MOST_PER_CHIP else "fit, and more were not tried"
         print(f"{'With' if remat else 'Without'} rematerialised blocks, {per_chip:,} images a chip {says}.")
         named.append(("remat" if remat else "as it is", plan))
     print(f"\n{comparison(named)}")
@@ -96,7 +98,9 @@ def run():
     os.environ["JAX_PLATFORMS"] = "cpu"
     flags.string("topology", None, "The slice: v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1 and so on.")
     flags.string("compare", None, "Several slices, joined by commas: one table.")
-    flags.boolean("find_batch", False, "Find the largest batch that fits, in multiples of 8 a chip.")
+    flags.boolean(
+        "find_batch", False, "Find the largest batch that fits, in multiples of 8 a chip, and of --config.micro_batches."
+    )
     flags.boolean("where", False, "Show the time and the traffic of each part of the step.")
     flags.integer("model_parallel", None, "Over how many chips a matrix is split; by default over none.", lowest=1)
     flags.integer("examples", None, "The number of training examples, if the dataset is not a well-known one.", lowest=1)

@@ -324,7 +324,7 @@ def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = MOST_P
         DoesNotFit: if `step` images do not fit.
     """
     fits: dict[int, Plan] = {step: plan_of(step)}
-    too_many, needs = most + step, {step: float(fits[step].compiled.memory)}
+    too_many, needs = most // step * step + step, {step: float(fits[step].compiled.memory)}
     limit = fits[step].where.chip.memory
     while max(fits) + step < too_many:
         low = max(fits)

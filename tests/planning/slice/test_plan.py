@@ -13,7 +13,7 @@ from keras_vit.planning.slice.chips import CHIPS, parse_slice
 from keras_vit.planning.slice.groups import Group
 from keras_vit.planning.slice.plan import Compiled, DoesNotFit, Plan, find_batch, with_batch
 from keras_vit.planning.slice.text import comparison, plan_text, where
-from keras_vit.runs.config import resolve
+from keras_vit.runs.config import check_config, resolve
 from trainers import config_files
 from trainers import plan as plan_command
 
@@ -205,6 +205,17 @@ def test_the_command_says_where_the_search_stopped(each, says, capsys):
     plan_command._find_batch(values, plan_of)
     told = capsys.readouterr().out
     assert f"Without rematerialised blocks, {says}." in told and f"With rematerialised blocks, {says}." in told
+
+
+def test_every_batch_that_is_tried_splits_into_the_micro_batches(capsys):
+    def plan_of(config, where):
+        check_config(config, replicas=16)
+        return planned(config.batch_size, temporaries=config.batch_size * 2**20, arguments=0)
+
+    values = types.SimpleNamespace(config=config_files.load_config("imagenet_pretrain:B/16"), topology="v5e:4x4")
+    values.config.micro_batches = 12
+    plan_command._find_batch(values, plan_of)
+    assert "4,080 images a chip fit, and more were not tried" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("keys", [{}, {"total": 93_844, "schedule.cooldown": "1k steps"}])
