@@ -9,7 +9,7 @@ import re
 import keras
 from absl import logging
 
-from keras_vit.io.durations import is_nothing, resolve_steps
+from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_file import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
@@ -62,7 +62,7 @@ def _named(key, function, *arguments):
         raise ValueError(f"--config.{key}: {error}") from None
 
 
-def durations(config):
+def _durations(config):
     """{key: duration} of a config, of those that are not off; not those of config.objective, which are the task's own."""
     found = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
     found |= {f"schedule.{key}": config.schedule[key] for key in ("warmup", "cooldown")}
@@ -72,9 +72,18 @@ def durations(config):
     return {key: duration for key, duration in found.items() if duration is not None}
 
 
+def durations_in_examples(config):
+    """{key: duration} of a config, each as long with another batch_size: those in steps as text in examples.
+
+    Raises:
+        ValueError: naming the key, for what is not a duration.
+    """
+    return {key: _named(key, in_examples, duration, config.batch_size) for key, duration in _durations(config).items()}
+
+
 def _check_durations(config):
     """Refuses durations that are none, and those of nothing where something is to happen."""
-    for key, duration in durations(config).items():
+    for key, duration in _durations(config).items():
         nothing = _named(key, is_nothing, duration)
         if nothing and not key.startswith(("schedule.", "optimizer.")):
             what = "The run has no steps: " if key == "total" else ""

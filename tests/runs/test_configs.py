@@ -36,7 +36,8 @@ def rows(name):
     combinations = itertools.product(*choices.values())
     return list(
         dict.fromkeys(
-            ",".join(word for what, word in zip(choices, words) if only.get(what, words[0]) in words) for words in combinations
+            ",".join(word for what, word in zip(choices, words) if what not in only or only[what] in words)
+            for words in combinations
         )
     )
 

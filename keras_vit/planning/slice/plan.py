@@ -17,7 +17,6 @@ from absl import logging
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.cache import cache_folder
-from keras_vit.io.durations import in_examples
 from keras_vit.io.progress import stage
 from keras_vit.planning.planned import planned_data
 from keras_vit.planning.slice.chips import Slice, parse_slice
@@ -26,7 +25,7 @@ from keras_vit.planning.slice.hlo import Program
 from keras_vit.planning.slice.kernels import folder as kernels_folder
 from keras_vit.planning.slice.kernels import read_schedules
 from keras_vit.planning.slice.program import check_backend, lowered_step
-from keras_vit.runs.config import check_config, durations, resolve
+from keras_vit.runs.config import check_config, durations_in_examples, resolve
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 _SIZE = r"([\d.]+)([KMGT]?)"
@@ -305,8 +304,8 @@ def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
     copy.batch_size = per_chip * parse_slice(where).chips
     with copy.unlocked(), copy.ignore_type():
         copy.model.update(model)
-        for key, duration in durations(config).items():  # else a warm-up in steps outlasts a run in epochs
-            copy.update_from_flattened_dict({key: in_examples(duration, config.batch_size)})
+        # In steps, a warm-up could outlast a run in epochs.
+        copy.update_from_flattened_dict(durations_in_examples(config))
     return copy
 
 

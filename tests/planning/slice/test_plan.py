@@ -231,6 +231,13 @@ def test_another_batch_has_a_run_of_as_many_examples(keys):
         assert after["schedule"][key] * 16 * 4096 == pytest.approx(before["schedule"][key] * config.batch_size, abs=16 * 4096)
 
 
+def test_a_duration_that_is_none_is_named():
+    config = config_files.load_config("imagenet_pretrain:B/16")
+    config.schedule.warmup = "10k stepps"
+    with pytest.raises(ValueError, match='--config.schedule.warmup: "10k stepps" is not a duration'):
+        with_batch(config, 8, "v5e:4x4")
+
+
 def test_not_even_one_batch_may_fit():
     def plan_of(n):
         raise DoesNotFit(GIB, 1)
