@@ -1,3 +1,3 @@
 """The package's version, in a module that imports nothing."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

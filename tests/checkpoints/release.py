@@ -43,6 +43,17 @@ FILES = {
         "keras",
     ),
     "hybrid.npz": ("Ti/1", {"image_size": 32, "stem": (), "stem_width": 32, **SIZE}, "google"),
+    "positions.keras": (
+        "Ti/4",
+        {"image_size": 8, "positions": "rope2d", "pool": "gap", "head_bias": -1.0, **SIZE},
+        "keras",
+    ),
+    "relative.keras": ("Ti/4", {"image_size": 8, "positions": "relative2d", "qk_norm": True, **SIZE}, "keras"),
+    "palette.keras": (
+        "Ti/1",
+        {"image_size": 4, "palette": 8, "causal": True, "pool": "gap", "positions_at": "every", **SIZE},
+        "keras",
+    ),
     "bit.keras": (
         "bit",
         {"image_size": 32, "units": (1,), "width_factor": 0.5, "classes": 3, "class_names": ["a", "b", "c"]},
