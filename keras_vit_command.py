@@ -1,4 +1,6 @@
-"""The installed commands. They are beside the package and not inside, because importing keras_vit imports an engine, which help need not wait for."""
+"""The installed commands. They are beside the package and not inside, because importing keras_vit imports an engine,
+which help need not wait for.
+"""
 
 import importlib
 import importlib.util
@@ -9,11 +11,15 @@ _NAME = "keras_vit_trainers"
 
 
 def _import_trainers():
-    """Imports the package of the binaries, not its parent: keras_vit/trainers where it is installed, trainers/ in a checkout."""
+    """Imports the package of the binaries, not its parent: keras_vit/trainers where it is installed, trainers/ in a
+    checkout.
+    """
     package = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent
     installed = package / "trainers"
     folder = installed if installed.is_dir() else package.parent / "trainers"
-    spec = importlib.util.spec_from_file_location(_NAME, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    spec = importlib.util.spec_from_file_location(
+        _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
     sys.modules[_NAME] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 

@@ -1,9 +1,12 @@
-"""What token merging and patch dropout gain and cost: images per second and right answers, against the whole model in the same run.
+"""What token merging and patch dropout gain and cost: images per second and right answers, against the whole model in
+the same run.
 
-    python -m benchmarks.cheaper --checkpoint=../shared/data/deit_tiny --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
+    python -m benchmarks.cheaper --checkpoint=../shared/data/deit_tiny \\
+        --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
-Every form of the model classifies the same images. Speeds are those of the compiled forward pass, alternated round by round; the ratios are
-medians of the ratios within each round, so that a busy machine slows both sides. --variant measures the speeds alone, with random weights.
+Every form of the model classifies the same images. Speeds are those of the compiled forward pass, alternated round by
+round; the ratios are medians of the ratios within each round, so that a busy machine slows both sides. --variant
+measures the speeds alone, with random weights.
 """
 
 import pathlib
@@ -17,7 +20,9 @@ WHOLE = "whole"
 
 
 def forms(block):
-    """{kind: {label: changes of the spec}} of what is compared with the whole model; the heeded patches are those of this block."""
+    """{kind: {label: changes of the spec}} of what is compared with the whole model; the heeded patches are those of
+    this block.
+    """
     return {
         "token merging": {f"r = {r}": {"token_merging": r} for r in MERGING},
         "least heeded": {f"{rate:.0%}": {"patch_dropout": rate, "patch_dropout_block": block} for rate in RATES},
@@ -42,7 +47,9 @@ def _right(model, images, labels, batch_size):
 
 
 def draw(rows):
-    """Accuracy against speed, a curve for each kind: PNG. `rows` is {(kind, label): (speed, accuracy)}, both in percent."""
+    """Accuracy against speed, a curve for each kind: PNG. `rows` is {(kind, label): (speed, accuracy)}, both in
+    percent.
+    """
     from keras_vit.inspection import figures
 
     series = {}
@@ -74,7 +81,8 @@ def main():
     measured = speeds(models, tf.constant(images[: values.batch_size]), values.repeats, WHOLE)
     rows = {}
     print(
-        f"{'':22} {'tokens':>6} {'GFLOP':>6} {'images/s':>8} {'of whole':>8} {'' if labels is None else 'right of ' + str(len(labels))}"
+        f"{'':22} {'tokens':>6} {'GFLOP':>6} {'images/s':>8} {'of whole':>8}"
+        f" {'' if labels is None else 'right of ' + str(len(labels))}"
     )
     for name, model in models.items():
         right = None if labels is None else _right(model, images, labels, values.batch_size)
@@ -83,7 +91,8 @@ def main():
         title = name if name == WHOLE else " ".join(name)
         gflop = counting.flops(count(model)) / 1e9
         print(
-            f"{title:22} {model.tokens.shape[1]:6} {gflop:6.2f} {speed:8.1f} {ratio:8.2f} {'' if right is None else right}",
+            f"{title:22} {model.tokens.shape[1]:6} {gflop:6.2f} {speed:8.1f} {ratio:8.2f}"
+            f" {'' if right is None else right}",
             flush=True,
         )
     if values.output:

@@ -1,9 +1,12 @@
-"""One model in TensorFlow, ONNX Runtime, OpenVINO and LiteRT, in floats and int8: right answers, size, images per second and latency, in one run.
+"""One model in TensorFlow, ONNX Runtime, OpenVINO and LiteRT, in floats and int8: right answers, size, images per
+second and latency, in one run.
 
-    python -m benchmarks.engines --checkpoint=../shared/data/deit_tiny --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
+    python -m benchmarks.engines --checkpoint=../shared/data/deit_tiny \\
+        --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
-The forms take turns, batch by batch, so that a busy machine slows them all; speeds are of medians, ratios are medians of the ratios within each
-turn. OpenVINO reads the ONNX files. "kept" are the images that float32 has right and the form as well. int8_static is calibrated on the first half of the images.
+The forms take turns, batch by batch, so that a busy machine slows them all; speeds are of medians, ratios are medians
+of the ratios within each turn. OpenVINO reads the ONNX files. "kept" are the images that float32 has right and the form
+as well. int8_static is calibrated on the first half of the images.
 """
 
 import pathlib
@@ -47,7 +50,9 @@ def _file(model, folder, format, quantization, calibration):
 
 
 def _openvino(path, precision):
-    """A function from pixels to logits, by OpenVINO; `precision` is what it computes in where the file is not int8: f32 or bf16."""
+    """A function from pixels to logits, by OpenVINO; `precision` is what it computes in where the file is not int8: f32
+    or bf16.
+    """
     import openvino
 
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
@@ -101,12 +106,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         forms = _forms(model, half, folder, images[: len(images) // 2])
         logits = {
-            name: np.concatenate([run(images[i : i + 25]) for i in range(0, len(images), 25)]) for name, (run, _) in forms.items()
+            name: np.concatenate([run(images[i : i + 25]) for i in range(0, len(images), 25)])
+            for name, (run, _) in forms.items()
         }
         one, eight = _times(forms, images[:1], values.turns), _times(forms, images[:8], max(values.turns // 4, 5))
     right = {name: value.argmax(-1) == labels for name, value in logits.items()}
     print(
-        f"| | right of {len(labels)} | kept | MB | batch 1, images/s | of float32 | batch 8, images/s | of float32 | p50, ms | p99, ms | differs by |"
+        f"| | right of {len(labels)} | kept | MB | batch 1, images/s | of float32 | batch 8, images/s | of float32 |"
+        " p50, ms | p99, ms | differs by |"
     )
     print("|-|-|-|-|-|-|-|-|-|-|-|")
     for name, (_, size) in forms.items():
@@ -120,12 +127,16 @@ def main():
             f"{_ratio(one, name):.2f}",
         ]
         cells += [f"{8 / statistics.median(eight[name]):.1f}", f"{_ratio(eight, name):.2f}", f"{p50:.0f}", f"{p99:.0f}"]
-        print("|", " | ".join(map(str, cells)), "|", f"{np.abs(logits[name] - logits[BASE]).max():.1g}", "|", flush=True)
+        print(
+            "|", " | ".join(map(str, cells)), "|", f"{np.abs(logits[name] - logits[BASE]).max():.1g}", "|", flush=True
+        )
 
 
 def run():
     flags.string("checkpoint", None, "What keras_vit.load takes.", required=True)
-    flags.string("data", None, "Labelled images: csv:FILE, folder:PATH, with the checkpoint's own class numbers.", required=True)
+    flags.string(
+        "data", None, "Labelled images: csv:FILE, folder:PATH, with the checkpoint's own class numbers.", required=True
+    )
     flags.integer("turns", 100, "Turns of batch 1; a quarter of them for batch 8.", lowest=1)
     flags.launch(main)
 

@@ -1,13 +1,15 @@
-"""Training steps on one GPU, with Keras on JAX: how much of the card's arithmetic they use, and whether the input keeps up.
+"""Training steps on one GPU, with Keras on JAX: how much of the card's arithmetic they use, and whether the input keeps
+up.
 
     KERAS_BACKEND=jax python -m benchmarks.gpu --cases=B/16:256,L/16:128
     KERAS_BACKEND=jax python -m benchmarks.gpu --torch_python=PYTHON        (timm beside it, by torch.compile)
 
-Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, after compilation; medians over rounds of --steps steps.
-Model FLOPs are those of a forward pass times three, per second over what the card's maker states, and over the best matrix product in bfloat16
-that was measured here. "On the card" has one batch there already, "from the host" brings every batch of uint8 pixels over, as training does. Attention
-alone, forward and backward, by XLA and by cuDNN's flash attention, says whether the latter would help. TensorFlow need not be installed.
-Each case has a process of its own: JAX tells only the most memory that a process has ever held.
+Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, after compilation; medians over rounds
+of --steps steps. Model FLOPs are those of a forward pass times three, per second over what the card's maker states, and
+over the best matrix product in bfloat16 that was measured here. "On the card" has one batch there already, "from the
+host" brings every batch of uint8 pixels over, as training does. Attention alone, forward and backward, by XLA and by
+cuDNN's flash attention, says whether the latter would help. TensorFlow need not be installed. Each case has a process
+of its own: JAX tells only the most memory that a process has ever held.
 """
 
 import dataclasses
@@ -45,13 +47,17 @@ def read_cases(text: str) -> list[tuple[str, int]]:
     for part in text.split(","):
         variant, colon, batch = part.partition(":")
         if not colon or not batch.isdigit() or int(batch) < 1:
-            raise ValueError(f'--cases expects VARIANT:BATCH, joined by commas, such as B/16:256,L/16:128. Got "{part}".')
+            raise ValueError(
+                f'--cases expects VARIANT:BATCH, joined by commas, such as B/16:256,L/16:128. Got "{part}".'
+            )
         found.append((variant, int(batch)))
     return found
 
 
 def stated(card: str) -> float | None:
-    """FLOP/s that the card's maker states; None for a card that STATED does not have. The longest name that fits counts."""
+    """FLOP/s that the card's maker states; None for a card that STATED does not have. The longest name that fits
+    counts.
+    """
     fitting = [name for name in STATED if card.startswith(name)]
     return STATED[max(fitting, key=len)] * 1e12 if fitting else None
 
@@ -99,12 +105,16 @@ def measured_card(rounds: int) -> Card:
     import keras
 
     if keras.backend.backend() != "jax":
-        raise ValueError(f'This measures Keras on JAX, and the backend is "{keras.backend.backend()}": set KERAS_BACKEND=jax.')
+        raise ValueError(
+            f'This measures Keras on JAX, and the backend is "{keras.backend.backend()}": set KERAS_BACKEND=jax.'
+        )
     return Card(jax.local_devices()[0].device_kind, jax.__version__, keras.__version__, product_rate(SIZES, rounds))
 
 
 def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
-    """{implementation: seconds of one block's attention, forward and backward, or why it does not run} on q, k and v (b, n, k, c)."""
+    """{implementation: seconds of one block's attention, forward and backward, or why it does not run} on q, k and v
+    (b, n, k, c).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -125,7 +135,9 @@ def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
 
 
 def fit_seconds(model, batches, steps: int, rounds: int) -> float:
-    """The median time of a step of `model.fit`, over rounds of `steps` steps: epochs, whose ends wait for the device."""
+    """The median time of a step of `model.fit`, over rounds of `steps` steps: epochs, whose ends wait for the
+    device.
+    """
     import keras
 
     seconds = []
@@ -143,14 +155,18 @@ def fit_seconds(model, batches, steps: int, rounds: int) -> float:
 
 
 def training(variant: str, batch: int, steps: int, rounds: int, image_size: int = 224, **sizes) -> dict:
-    """A case's "on the card" and "from the host" seconds a step, the FLOPs of a step, and the most bytes that the card held, or None."""
+    """A case's "on the card" and "from the host" seconds a step, the FLOPs of a step, and the most bytes that the card
+    held, or None.
+    """
     import jax
 
     import keras_vit
     from keras_vit.planning.flops import forward_flops
 
     model = keras_vit.ViT(variant, image_size=image_size, classes=1000, dtype="mixed_bfloat16", **sizes)
-    model.compile(keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy())
+    model.compile(
+        keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy()
+    )
     images = np.random.default_rng(0).integers(0, 256, (batch, image_size, image_size, 3), dtype="uint8")
     labels = np.arange(batch, dtype="int32") % 1000
     found = {"variant": variant, "batch": batch, "flops": 3 * batch * forward_flops(model.spec, image_size)}
@@ -166,7 +182,10 @@ def timm_seconds(python: str, variant: str, batch: int, steps: int, rounds: int)
     """{"seconds": of timm's step} by gpu_torch.py in another environment, or {"error": why not}."""
     program = pathlib.Path(__file__).with_name("gpu_torch.py")
     done = subprocess.run(
-        [python, str(program), variant, str(batch), str(steps), str(rounds)], capture_output=True, text=True, check=False
+        [python, str(program), variant, str(batch), str(steps), str(rounds)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
@@ -181,8 +200,13 @@ def row(found: dict, peak: float | None, rate: float) -> str:
     timm = found.get("timm", {})
     beside = f"{timm['seconds'] / found['on the card']:.2f}" if "seconds" in timm else timm.get("error", "-")
     speeds = " | ".join(f"{found['batch'] / found[name]:.0f}" for name in ("on the card", "from the host"))
-    attention = ", ".join(f"{k} {v * 1e3:.2f} ms" if isinstance(v, float) else f"{k} {v}" for k, v in found["attention"].items())
-    return f"| {found['variant']}, batch {found['batch']} | {speeds} | {shares} | {used / rate:.3f} | {memory} | {attention} | {beside} |"
+    attention = ", ".join(
+        f"{k} {v * 1e3:.2f} ms" if isinstance(v, float) else f"{k} {v}" for k, v in found["attention"].items()
+    )
+    return (
+        f"| {found['variant']}, batch {found['batch']} | {speeds} | {shares} | {used / rate:.3f} | {memory} |"
+        f" {attention} | {beside} |"
+    )
 
 
 def main():
@@ -191,9 +215,13 @@ def main():
     card = in_own_process(measured_card, values.rounds)
     peak = stated(card.name)
     said = f"the maker states {peak / 1e12:.0f}" if peak else "what its maker states is not known here"
-    print(f"{card.name}: products in bfloat16 reach {card.rate / 1e12:.3g} TFLOP/s; {said}. JAX {card.jax}, Keras {card.keras}")
     print(
-        "| | images/s on the card | from the host | of the stated rate | of products | GiB | a block's attention | timm's time over ours |"
+        f"{card.name}: products in bfloat16 reach {card.rate / 1e12:.3g} TFLOP/s; {said}. JAX {card.jax}, Keras"
+        f" {card.keras}"
+    )
+    print(
+        "| | images/s on the card | from the host | of the stated rate | of products | GiB | a block's attention |"
+        " timm's time over ours |"
     )
     print("|-|-|-|-|-|-|-|-|", flush=True)
     for variant, batch in cases:

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_torch.py B/16 256 20 5
 
-prints {"seconds": of a step}, the median of 5 rounds of 20, on one batch on the card: torch.compile, bfloat16 by autocast, the fused AdamW, clipping.
+prints {"seconds": of a step}, the median of 5 rounds of 20, on one batch on the card: torch.compile, bfloat16 by
+autocast, the fused AdamW, clipping.
 """
 
 import json

@@ -5,7 +5,9 @@ import time
 
 
 def speeds(models: dict, batch, repeats: int, whole) -> dict:
-    """{name: (images/s, the speed over that of the model named `whole`)}, medians over rounds in which the models take turns."""
+    """{name: (images/s, the speed over that of the model named `whole`)}, medians over rounds in which the models take
+    turns.
+    """
     import tensorflow as tf
 
     forwards = {name: tf.function(lambda model=model: model(batch, training=False)) for name, model in models.items()}

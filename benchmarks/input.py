@@ -2,10 +2,10 @@
 
     python -m benchmarks.model --what=input --data=folder:PATH --torch_python=/path/to/python
 
-The encoded images are in memory and are read again and again. "decode" only decodes them whole, on as many threads; "crop" is
-training's crop and flip at 224 pixels, batched; "medium1" adds AugReg's RandAugment(2, 15). --torch_python names a Python that has
-torch and torchvision, for a DataLoader with one worker per core: "float" as in PyTorch's ImageNet example, "uint8" as ours. Then the
-memory of this process over --images images.
+The encoded images are in memory and are read again and again. "decode" only decodes them whole, on as many threads;
+"crop" is training's crop and flip at 224 pixels, batched; "medium1" adds AugReg's RandAugment(2, 15). --torch_python
+names a Python that has torch and torchvision, for a DataLoader with one worker per core: "float" as in PyTorch's
+ImageNet example, "uint8" as ours. Then the memory of this process over --images images.
 """
 
 import functools
@@ -52,7 +52,9 @@ def read(data, data_dir):
         return synthetic()
     images = [example["image"] for example in open_source(data, "train", data_dir).ordered().as_numpy_iterator()]
     if not isinstance(images[0], bytes):
-        raise ValueError(f'"{data}" holds pixels, and the benchmark begins with encoded images: use folder:PATH or csv:PATH.')
+        raise ValueError(
+            f'"{data}" holds pixels, and the benchmark begins with encoded images: use folder:PATH or csv:PATH.'
+        )
     return images
 
 
@@ -63,7 +65,9 @@ def in_memory(images):
 
 
 def _rounds(batches, count):
-    """A function that reads `count` images of an endless dataset of batches, after a first batch, and returns images per second."""
+    """A function that reads `count` images of an endless dataset of batches, after a first batch, and returns images
+    per second.
+    """
 
     def run():
         iterator = iter(batches)  # a new one each time: what it prepared ahead would take time from the next pipeline
@@ -125,7 +129,8 @@ def main(values):
     source, count = in_memory(images), values.count
     kilobytes = sum(map(len, images)) / len(images) / 1000
     print(
-        f"{len(images)} images of {kilobytes:.0f} kB on average, {_THREADS} threads, {values.repeats} rounds of {count} images each"
+        f"{len(images)} images of {kilobytes:.0f} kB on average, {_THREADS} threads, {values.repeats} rounds of {count}"
+        " images each"
     )
     datasets = pipelines(source)
     runs = {name: _rounds(batches, count) for name, batches in datasets.items()}
@@ -140,7 +145,8 @@ def main(values):
         for name, function in runs.items():
             rates[name].append(function())
         print(
-            f"round {i + 1}: " + ", ".join(f"{name} {values[-1]:.0f}" for name, values in rates.items()) + " images/s", flush=True
+            f"round {i + 1}: " + ", ".join(f"{name} {values[-1]:.0f}" for name, values in rates.items()) + " images/s",
+            flush=True,
         )
     for name, measured in rates.items():
         others = [other for other in rates if other != name and not other.startswith(("crop", "medium1"))]
@@ -151,4 +157,8 @@ def main(values):
         torchvision.close()
     if values.images:
         resident_mib = memory(datasets["medium1"], values.images)
-        print(f"memory over {values.images} images with medium1: " + " ".join(f"{mib:.0f}" for mib in resident_mib) + " MiB")
+        print(
+            f"memory over {values.images} images with medium1: "
+            + " ".join(f"{mib:.0f}" for mib in resident_mib)
+            + " MiB"
+        )

@@ -2,11 +2,11 @@
 
     python -m benchmarks.lora --checkpoint=../shared/data/deit_tiny --data_dir=../shared/data/tensorflow_datasets
 
-The first `examples` images of CIFAR-10's training set train the model and the first `test_examples` of the test set test it, enlarged to
-`image_size`; the positions are resampled. AdamW without decay, batches of 50, cosine decay after a warm-up of a tenth, no augmentation. With --tune
-each way takes the best of its three learning rates, measured on the training images after the first, not on the test set; otherwise the middle one.
-Seconds are those of `fit` at that rate, compilation included, and CPU seconds those of all threads; the optimizer's memory is the size of
-its variables.
+The first `examples` images of CIFAR-10's training set train the model and the first `test_examples` of the test set
+test it, enlarged to `image_size`; the positions are resampled. AdamW without decay, batches of 50, cosine decay after a
+warm-up of a tenth, no augmentation. With --tune each way takes the best of its three learning rates, measured on the
+training images after the first, not on the test set; otherwise the middle one. Seconds are those of `fit` at that rate,
+compilation included, and CPU seconds those of all threads; the optimizer's memory is the size of its variables.
 """
 
 import time
@@ -78,7 +78,9 @@ def measure(values):
         for rate in rates if values.tune else rates[1:2]:
             model = _model(values.checkpoint, size, way)
             seconds, cpu = _fine_tuned(model, rate, train, values.epochs)
-            tried.append((_accuracy(model, held_out) if values.tune else 0.0, rate, seconds, cpu, _accuracy(model, test)))
+            tried.append(
+                (_accuracy(model, held_out) if values.tune else 0.0, rate, seconds, cpu, _accuracy(model, test))
+            )
         _, rate, seconds, cpu, accuracy = max(tried)
         yield {
             "way": name,
@@ -95,8 +97,8 @@ def main():
     print(f"{'':34} {'accuracy':>8} {'rate':>7} {'trainable':>10} {'seconds':>8} {'CPU s':>6} {'optimizer':>10}")
     for row in measure(flags.FLAGS):
         print(
-            f"{row['way']:34} {row['accuracy']:8.1%} {row['rate']:7g} {row['trainable']:10,} {row['seconds']:8.1f} {row['cpu']:6.1f} "
-            f"{row['bytes'] / 1e6:7.2f} MB",
+            f"{row['way']:34} {row['accuracy']:8.1%} {row['rate']:7g} {row['trainable']:10,} {row['seconds']:8.1f}"
+            f" {row['cpu']:6.1f} {row['bytes'] / 1e6:7.2f} MB",
             flush=True,
         )
 

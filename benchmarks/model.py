@@ -4,8 +4,9 @@
     python -m benchmarks.model --what=input --data=folder:PATH   (the input pipeline: input.py)
     python -m benchmarks.model --what=ops   (augmentation: ops.py)
 
-The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass is counted at
-its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at three times that.
+The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass
+is counted at its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at
+three times that.
 """
 
 import re
@@ -99,13 +100,14 @@ def _model(values):
     spec = (make_bit_spec if bit else make_spec)(values.variant)
     gflop = forward_flops(spec, values.image_size) / 1e9
     print(
-        f"{'BiT' if bit else 'ViT'}-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f} GFLOP an image forward"
+        f"{'BiT' if bit else 'ViT'}-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f}"
+        " GFLOP an image forward"
     )
     for dtype in values.dtypes.split(","):
         m = measure(spec, values.image_size, values.batch_size, dtype, values.repeats, values.micro_batches)
         print(
-            f"{dtype:16} forward {m['forward']:6.2f} images/s = {m['forward_fraction']:.2f} of {m['limit'] / 1e9:.0f} GFLOP/s (float32), "
-            f"training {m['training']:6.2f} images/s = {m['training_fraction']:.2f}",
+            f"{dtype:16} forward {m['forward']:6.2f} images/s = {m['forward_fraction']:.2f} of {m['limit'] / 1e9:.0f}"
+            f" GFLOP/s (float32), training {m['training']:6.2f} images/s = {m['training_fraction']:.2f}",
             flush=True,
         )
     if sys.platform == "linux":
@@ -128,14 +130,21 @@ def main():
 
 
 def run():
-    flags.enum("what", "model", ("model", "input", "ops"), "What is measured: a model, the input pipeline, or augmentation ops.")
+    flags.enum(
+        "what",
+        "model",
+        ("model", "input", "ops"),
+        "What is measured: a model, the input pipeline, or augmentation ops.",
+    )
     flags.string("variant", "B/16", "Size and patch size, a hybrid (R50+B/16) or a BiT (R50x1).")
     flags.integer("image_size", 224, "Pixels.")
     flags.integer("batch_size", 8, "Images a step.")
     flags.string("dtypes", "float32,mixed_bfloat16", "Keras dtype policies, comma-separated.")
     flags.integer("micro_batches", 1, "In how many parts a training step goes through its batch: less memory.")
     flags.integer("repeats", 5, "Rounds; medians are reported.")
-    flags.string("data", "", "For --what=input and ops: encoded images, such as folder:PATH; 100 made-up photographs without.")
+    flags.string(
+        "data", "", "For --what=input and ops: encoded images, such as folder:PATH; 100 made-up photographs without."
+    )
     flags.define_data_dir()
     flags.string("torch_python", "", "For --what=input: a Python with torch and torchvision, to be compared.")
     flags.integer("count", 4096, "For --what=input and ops: images a round.")

@@ -1,9 +1,10 @@
 """What quantising a ViT costs: right answers, size of the file and images per second, against float32 in the same run.
 
-    python -m benchmarks.quantization --checkpoint=../shared/data/deit_tiny --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
+    python -m benchmarks.quantization --checkpoint=../shared/data/deit_tiny \\
+        --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
-Every form of the model classifies the same images. Speeds are those of the compiled forward pass, alternated round by round; the ratios are
-medians of the ratios within each round, so that a busy machine slows both sides.
+Every form of the model classifies the same images. Speeds are those of the compiled forward pass, alternated round by
+round; the ratios are medians of the ratios within each round, so that a busy machine slows both sides.
 """
 
 import pathlib
@@ -80,7 +81,9 @@ def main():
 
 def run():
     flags.string("checkpoint", None, "What keras_vit.load takes.", required=True)
-    flags.string("data", None, "Labelled images: csv:FILE, folder:PATH, with the checkpoint's own class numbers.", required=True)
+    flags.string(
+        "data", None, "Labelled images: csv:FILE, folder:PATH, with the checkpoint's own class numbers.", required=True
+    )
     flags.integer("batch_size", 50, "Images a step.")
     flags.integer("repeats", 9, "Rounds; medians are reported.")
     flags.launch(main)

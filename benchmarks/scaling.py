@@ -1,11 +1,13 @@
-"""Speed and memory against image size, patch size and width (appendix D.5 of arXiv 2010.11929, figure 12): a table and a picture.
+"""Speed and memory against image size, patch size and width (appendix D.5 of arXiv 2010.11929, figure 12): a table and
+a picture.
 
     python -m benchmarks.scaling --output=scaling.png
 
-Every point is measured in a process of its own, on Linux: images per second and core of the compiled forward pass and of a training step, by
-the processor's time, the least of ten calls, so that other work on the machine hardly counts; and how much memory one more image takes, the difference
-between the highest memory with two batches over the difference of their sizes. Beside it stand the activations that are counted
-(keras_vit.planning.counting); a forward pass may take less where an engine writes in place.
+Every point is measured in a process of its own, on Linux: images per second and core of the compiled forward pass and
+of a training step, by the processor's time, the least of ten calls, so that other work on the machine hardly counts;
+and how much memory one more image takes, the difference between the highest memory with two batches over the difference
+of their sizes. Beside it stand the activations that are counted (keras_vit.planning.counting); a forward pass may take
+less where an engine writes in place.
 """
 
 import pathlib
@@ -26,14 +28,18 @@ SWEEPS = {
     "image size, px": {name: [(size, name, size, overrides) for size in SIZES] for name, overrides in SMALL.items()},
     "patch size, px": {"Ti, 224 px": [(patch, f"Ti/{patch}", 224, {"depth": 4}) for patch in PATCHES]},
     "width": {
-        "224 px, patches of 16": [(d, "Ti/16", 224, {"depth": 4, "width": d, "heads": d // 32, "mlp_dim": 4 * d}) for d in WIDTHS]
+        "224 px, patches of 16": [
+            (d, "Ti/16", 224, {"depth": 4, "width": d, "heads": d // 32, "mlp_dim": 4 * d}) for d in WIDTHS
+        ]
     },
 }
 PASSES = ("forward", "training")
 
 
 def _highest(function, repeats):
-    """(the processor's seconds of the quickest call, over all cores, and the highest memory of the process in bytes meanwhile). The first call compiles."""
+    """(the processor's seconds of the quickest call, over all cores, and the highest memory of the process in bytes
+    meanwhile). The first call compiles.
+    """
     function()
     pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
     seconds = []
@@ -65,7 +71,9 @@ def measured(variant, image_size, overrides, repeats):
 
 
 def draw(results):
-    """Two rows of pictures, speed and memory, with a column for each axis; training is dashed: PNG. `results` is {axis: {line: {place: point}}}."""
+    """Two rows of pictures, speed and memory, with a column for each axis; training is dashed: PNG. `results` is {axis:
+    {line: {place: point}}}.
+    """
     import io
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -83,7 +91,9 @@ def draw(results):
                     named = line if name == PASSES[0] else None
                     ax.plot(list(points), values, style, color=f"C{i}", markersize=4, label=named)
             places = sorted({place for points in lines.values() for place in points})
-            places = [place for place, before in zip(places, [0, *places]) if place > 1.2 * before]  # labels that do not touch
+            places = [
+                place for place, before in zip(places, [0, *places]) if place > 1.2 * before
+            ]  # labels that do not touch
             ax.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
             ax.xaxis.set_minor_locator(NullLocator())
             ax.set_xticks(places, places)

@@ -1,9 +1,11 @@
-"""`keras-vit serve` under load: many clients at once, some of which send garbage, dawdle or hang up; then batches against one by one.
+"""`keras-vit serve` under load: many clients at once, some of which send garbage, dawdle or hang up; then batches
+against one by one.
 
     python -m benchmarks.serve --model=deit_tiny --clients=64 --requests=2000
 
-Images are drawn by chance, 320 x 240 JPEGs. Asserted: only overload is a 5xx, a 503 with Retry-After; each request of garbage is a 4xx with a reason; the
-other answers are those of `model.classify`; SIGTERM answers what is in flight. Printed: requests a second, times, memory. Linux only.
+Images are drawn by chance, 320 x 240 JPEGs. Asserted: only overload is a 5xx, a 503 with Retry-After; each request of
+garbage is a 4xx with a reason; the other answers are those of `model.classify`; SIGTERM answers what is in flight.
+Printed: requests a second, times, memory. Linux only.
 """
 
 import base64
@@ -71,14 +73,19 @@ class Running:
     def post(self, body: bytes, kind: str = "image/jpeg"):
         """(status, headers, content) of a request."""
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer came before the whole body was sent
+            with contextlib.suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # the answer came before the whole body was sent
                 connection.request("POST", "/v1/models/m:predict", body, {"Content-Type": kind})
             answer = connection.getresponse()
             return answer.status, answer.headers, json.loads(answer.read())
 
     def unfinished(self, body: bytes, hang_up: bool):
         """The answer to a body of which a half never comes; None to one that hangs up."""
-        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            "POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length:"
+            f" {len(body)}\r\n\r\n"
+        )
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(head.encode() + body[: len(body) // 2])
             if hang_up:
@@ -171,7 +178,10 @@ def in_flight(service: Running, images: list[bytes], clients: int) -> int:
     begun, go, answers = threading.Barrier(clients + 1), threading.Event(), []
 
     def one(image):
-        head = f"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length: {len(image)}\r\n\r\n"
+        head = (
+            "POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length:"
+            f" {len(image)}\r\n\r\n"
+        )
         with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
             connection.sendall(head.encode() + image[:-10])
             begun.wait()

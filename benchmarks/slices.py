@@ -1,11 +1,13 @@
-"""A training step of ViT-B/16 for a slice of TPUs, ours beside those of big_vision and KerasHub, all compiled by libtpu in one run. No TPU is used.
+"""A training step of ViT-B/16 for a slice of TPUs, ours beside those of big_vision and KerasHub, all compiled by libtpu
+in one run. No TPU is used.
 
     python -m benchmarks.slices --topology=v5e:4x4 --batch_size=1024 --big_vision=CHECKOUT
     python -m benchmarks.slices --depth=3 --dropout=0
 
-Needs the extra [plan]; for big_vision a checkout of its repository and flax, optax, einops; for KerasHub keras-hub: an environment to throw away. What is not
-installed is named. Each is its own code, at the same work: 224 px, bfloat16 products, AdamW, gradients clipped at 1, the same dropout, the pre-logits layer, 1,000 classes.
-About three minutes for each on two cores.
+Needs the extra [plan]; for big_vision a checkout of its repository and flax, optax, einops; for KerasHub keras-hub: an
+environment to throw away. What is not installed is named. Each is its own code, at the same work: 224 px, bfloat16
+products, AdamW, gradients clipped at 1, the same dropout, the pre-logits layer, 1,000 classes. About three minutes for
+each on two cores.
 """
 
 import os
@@ -50,7 +52,9 @@ def lower_keras_hub(where, depth, dropout, batch_size):
     sizes = {"patch_size": 16, "num_layers": depth, "num_heads": HEADS, "hidden_dim": WIDTH, "mlp_dim": MLP}
     options = {"dropout_rate": dropout, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-6, "dtype": "mixed_bfloat16"}
     backbone = keras_hub.models.ViTBackbone((PIXELS, PIXELS, 3), **sizes, **options)
-    model = keras_hub.models.ViTImageClassifier(backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None)
+    model = keras_hub.models.ViTImageClassifier(
+        backbone, CLASSES, pooling="token", intermediate_dim=WIDTH, preprocessor=None
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=True)
     shapes = ((batch_size, PIXELS, PIXELS, 3), "float32"), ((batch_size,), "int32")
@@ -67,7 +71,12 @@ def _lowered_by_keras(model, shapes, mesh):
     import jax
 
     whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("batch",)))
-    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables)
+    groups = (
+        model.trainable_variables,
+        model.non_trainable_variables,
+        model.optimizer.variables,
+        model.metrics_variables,
+    )
     state = tuple([jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole) for v in group] for group in groups)
     batch = tuple(jax.ShapeDtypeStruct(*shape, sharding=rows) for shape in shapes)
     results = (None, tuple([whole] * len(group) for group in state))
@@ -124,7 +133,10 @@ def measure(lower, where, options):
 def table(found, where):
     """A Markdown table of {name: Compiled}, with ratios to big_vision, or to the first if it is not there."""
     base = found.get("big_vision") or next(iter(found.values()))
-    head = "| | ms a step, estimated | of it in kernels | HBM GB | temporaries GiB | TFLOP | time, HBM, temporaries, FLOPs against the base |"
+    head = (
+        "| | ms a step, estimated | of it in kernels | HBM GB | temporaries GiB | TFLOP | time, HBM, temporaries, FLOPs"
+        " against the base |"
+    )
     lines = [head, "|-" * 7 + "|"]
     for name, c in found.items():
         ratios = (c.cycles / base.cycles, c.hbm / base.hbm, c.temporaries / base.temporaries, c.flops / base.flops)

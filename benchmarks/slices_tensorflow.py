@@ -1,11 +1,13 @@
-"""A training step of ViT-B/16 as tf.distribute.TPUStrategy runs it on each chip, compiled by libtpu, and where its time goes. No TPU is used.
+"""A training step of ViT-B/16 as tf.distribute.TPUStrategy runs it on each chip, compiled by libtpu, and where its time
+goes. No TPU is used.
 
     make .venv-tpu/installed
     .venv-tpu/bin/python -m benchmarks.slices_tensorflow
     .venv-tpu/bin/python -m benchmarks.slices_tensorflow --depth=3 --dropout=0
 
-The environment has TensorFlow with the op kernels of TPUs, and jax, whose client compiles. The work is that of `benchmarks.slices`: the step of
-`imagenet_pretrain:B/16`, in bfloat16. A program has four chips, v5e:2x2; a chip's work does not depend on their number.
+The environment has TensorFlow with the op kernels of TPUs, and jax, whose client compiles. The work is that of
+`benchmarks.slices`: the step of `imagenet_pretrain:B/16`, in bfloat16. A program has four chips, v5e:2x2; a chip's work
+does not depend on their number.
 """
 
 import os
@@ -46,7 +48,9 @@ def lowered_step(depth, dropout, per_chip):
 
 
 def op_name(name):
-    """TensorFlow's name of an op as jax writes it, from which the parts of a step are told: "gradient_tape/vit_1/block_00_1/mlp_1/out_1/MatMul/MatMul"."""
+    """TensorFlow's name of an op as jax writes it, from which the parts of a step are told:
+    "gradient_tape/vit_1/block_00_1/mlp_1/out_1/MatMul/MatMul".
+    """
     name = re.sub(r"(?<!block)_\d+(?=/|$)", "", name).lower().replace("/moments", "/norm/moments")
     return "step/" + name.replace("gradient_tape", "transpose(step)", 1)
 
@@ -59,7 +63,9 @@ class _Readable:
 
     def as_text(self):
         return re.sub(
-            r'op_name="([^"]*)"', lambda found: f'op_name="{op_name(found[1])}"', self._executable.hlo_modules()[0].to_string()
+            r'op_name="([^"]*)"',
+            lambda found: f'op_name="{op_name(found[1])}"',
+            self._executable.hlo_modules()[0].to_string(),
         )
 
     def memory_analysis(self):
@@ -103,7 +109,9 @@ def main():
 
 
 def run():
-    os.environ["TPU_LIBRARY_PATH"] = "none"  # TensorFlow would load the libtpu that jax compiles with, and is not made for it
+    os.environ["TPU_LIBRARY_PATH"] = (
+        "none"  # TensorFlow would load the libtpu that jax compiles with, and is not made for it
+    )
     flags.integer("per_chip", 64, "Images of a chip.", lowest=1)
     flags.integer("depth", 12, "Number of blocks.", lowest=1)
     flags.enum("dropout", "0.1", ["0", "0.1"], "Rate of dropout.")

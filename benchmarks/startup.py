@@ -2,9 +2,10 @@
 
     python -m benchmarks.startup --variants=B/16,H/14 --engines=tensorflow,jax
 
-Each column is a process of its own: imports, a model of random weights at 224 px, predictions and AdamW's training steps of a batch in memory. On JAX there are
-two more processes, with a folder for compiled programs (JAX_COMPILATION_CACHE_DIR): one that finds it empty, and one that finds what the first has left.
-A number is the processor's seconds of all threads, which other work on the machine hardly changes; --wall counts those of the clock.
+Each column is a process of its own: imports, a model of random weights at 224 px, predictions and AdamW's training
+steps of a batch in memory. On JAX there are two more processes, with a folder for compiled programs
+(JAX_COMPILATION_CACHE_DIR): one that finds it empty, and one that finds what the first has left. A number is the
+processor's seconds of all threads, which other work on the machine hardly changes; --wall counts those of the clock.
 """
 
 import json
@@ -38,14 +39,18 @@ def timed(variant, batch_size, dtype, environment):
     """
     own = {key: value for key, value in os.environ.items() if key != CACHE}
     command = [sys.executable, "-m", "benchmarks.startup_program", variant, str(batch_size), dtype]
-    done = subprocess.run(command, env={**own, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**own, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}, capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout)
 
 
 def table(results, wall):
-    """Markdown with a row a phase; what only one engine has, such as its own import, stands in the row of that phase's kind."""
+    """Markdown with a row a phase; what only one engine has, such as its own import, stands in the row of that phase's
+    kind.
+    """
     names = list(results)
     rows = ["| | " + " | ".join(names) + " |", "|-" * (len(names) + 1) + "|"]
     phases = list(next(iter(results.values())))
@@ -54,7 +59,8 @@ def table(results, wall):
         label = "import the engine" if i == 0 else phase
         rows.append(f"| {label} | " + " | ".join(f"{value:.2f}" for value in seconds) + " |")
     sums = [
-        sum(seconds[not wall] for phase, seconds in found.items() if not phase.startswith("second")) for found in results.values()
+        sum(seconds[not wall] for phase, seconds in found.items() if not phase.startswith("second"))
+        for found in results.values()
     ]
     rows.append("| until the first training step is done | " + " | ".join(f"{value:.1f}" for value in sums) + " |")
     return "\n".join(rows)

@@ -1,8 +1,10 @@
-"""The program that `benchmarks.startup` times, in a process of its own: from the first import to the second training step.
+"""The program that `benchmarks.startup` times, in a process of its own: from the first import to the second training
+step.
 
     python -m benchmarks.startup_program B/16 8 mixed_bfloat16
 
-It prints one JSON object, {phase: [seconds, the processor's seconds of all threads]}, and imports nothing but Python's own before the first phase.
+It prints one JSON object, {phase: [seconds, the processor's seconds of all threads]}, and imports nothing but Python's
+own before the first phase.
 """
 
 import contextlib

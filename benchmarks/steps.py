@@ -2,7 +2,8 @@
 
     python -m benchmarks.steps --configs=cifar10_scratch,cifar10_stem --repeats=30
 
-Images are random pixels in memory, of each config's size. The ratios are medians over rounds of one step each, over the first config's time.
+Images are random pixels in memory, of each config's size. The ratios are medians over rounds of one step each, over the
+first config's time.
 """
 
 import statistics
@@ -48,11 +49,15 @@ def main():
                 times[name].append(time.perf_counter() - began)
     for name in names:
         ratio = statistics.median(a / b for a, b in zip(times[name], times[names[0]]))
-        print(f"{name}: {1e3 * statistics.median(times[name]):.1f} ms a step, {ratio:.2f} times the first's", flush=True)
+        print(
+            f"{name}: {1e3 * statistics.median(times[name]):.1f} ms a step, {ratio:.2f} times the first's", flush=True
+        )
 
 
 def run():
-    flags.string("configs", "cifar10_scratch,cifar10_stem", "Names of configs of the classification task, joined by commas.")
+    flags.string(
+        "configs", "cifar10_scratch,cifar10_stem", "Names of configs of the classification task, joined by commas."
+    )
     flags.integer("repeats", 30, "Rounds; medians are reported.")
     flags.launch(main)
 

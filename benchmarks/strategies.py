@@ -2,11 +2,13 @@
 
     python -m benchmarks.strategies
 
-After 10 steps of 32 images: ||w_N - w_1|| / ||w_1 - w_0|| over all weights except the attention key biases, whose true gradient is zero.
-In brackets, the same with stock Keras. Everything runs on this machine's CPU: several logical devices, two processes, four JAX devices.
+After 10 steps of 32 images: ||w_N - w_1|| / ||w_1 - w_0|| over all weights except the attention key biases, whose true
+gradient is zero. In brackets, the same with stock Keras. Everything runs on this machine's CPU: several logical
+devices, two processes, four JAX devices.
 
-How much two trainings differ by rounding alone depends on the CPU. It is measured: one device against itself, with the same numbers summed
-in another order. The difference between a strategy and one device may be at most ten times that, or 1e-5 if that is more.
+How much two trainings differ by rounding alone depends on the CPU. It is measured: one device against itself, with the
+same numbers summed in another order. The difference between a strategy and one device may be at most ten times that, or
+1e-5 if that is more.
 """
 
 import json
@@ -48,7 +50,9 @@ def _free_ports(n):
 def tf_configs(workers):
     """TF_CONFIG for each of this number of workers on this machine."""
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
-    return [json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}) for i in range(workers)]
+    return [
+        json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}) for i in range(workers)
+    ]
 
 
 def environments(setup):
@@ -60,7 +64,11 @@ def environments(setup):
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    return [common] if setup.processes == 1 else [{**common, "TF_CONFIG": config} for config in tf_configs(setup.processes)]
+    return (
+        [common]
+        if setup.processes == 1
+        else [{**common, "TF_CONFIG": config} for config in tf_configs(setup.processes)]
+    )
 
 
 def measure(name, folder, ours=True, cases="", reordered=False, depth=2):
@@ -72,7 +80,14 @@ def measure(name, folder, ours=True, cases="", reordered=False, depth=2):
     import numpy as np
 
     output = pathlib.Path(folder) / f"{name}_{ours}_{reordered}.npz"
-    command = [sys.executable, "-m", "benchmarks.strategy_cases", f"--setup={name}", f"--output={output}", f"--cases={cases}"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.strategy_cases",
+        f"--setup={name}",
+        f"--output={output}",
+        f"--cases={cases}",
+    ]
     command += [f"--ours={ours}", f"--reordered={reordered}", f"--depth={depth}"]
     logs, running = [], []
     for i, environment in enumerate(environments(SETUPS[name])):
@@ -155,7 +170,9 @@ def table(results, names):
     rows = [row(case) for case in CASES]
     rows.append(["evaluate, ragged: loss", *(both(name, evaluation("loss")) for name in names)])
     rows.append(["predict: logits, in order", *(both(name, evaluation("logits")) for name in names)])
-    worst = [max(compare(results[SETUPS[n].reference, True], results[n, True], case)[1] for case in CASES) for n in names]
+    worst = [
+        max(compare(results[SETUPS[n].reference, True], results[n, True], case)[1] for case in CASES) for n in names
+    ]
     rows.append(["key biases: largest difference", *(cell(value) for value in worst)])
     return rows
 

@@ -1,9 +1,11 @@
-"""What benchmarks.strategies runs in each process: small trainings under one strategy. It writes their weights and measures to a file.
+"""What benchmarks.strategies runs in each process: small trainings under one strategy. It writes their weights and
+measures to a file.
 
     python -m benchmarks.strategy_cases --setup=mirrored2 --output=FILE.npz
 
-With `--ours` the model is a keras_vit.Model with this package's AdamW; with `--noours`, a keras.Model of the same layers with Keras'
-AdamW. With `--reordered`, the same training adds the same numbers in another order: see `reorder_batches` and `flip_units`.
+With `--ours` the model is a keras_vit.Model with this package's AdamW; with `--noours`, a keras.Model of the same
+layers with Keras' AdamW. With `--reordered`, the same training adds the same numbers in another order: see
+`reorder_batches` and `flip_units`.
 """
 
 import traceback
@@ -15,7 +17,9 @@ BATCH, STEPS, RAGGED = 32, 10, 301
 
 
 class Setup(NamedTuple):
-    """A strategy on this machine's CPU: the arguments of keras_vit.strategy, and on how many devices and processes it runs."""
+    """A strategy on this machine's CPU: the arguments of keras_vit.strategy, and on how many devices and processes it
+    runs.
+    """
 
     backend: str
     strategy: str
@@ -76,7 +80,9 @@ def reorder_batches(array):
 
 
 def flip_units(arrays):
-    """{path: array} with the heads and hidden units of every block in reverse order: the same function of the images. Undoes itself."""
+    """{path: array} with the heads and hidden units of every block in reverse order: the same function of the images.
+    Undoes itself.
+    """
     import numpy as np
 
     from keras_vit.distribution.jax_sharding import sharded_axis
@@ -116,7 +122,9 @@ def make_model(strategy, options, training, ours, depth):
 
     keras.utils.set_random_seed(0)
     with strategy.scope():
-        model = keras_vit.ViT("Ti/8", image_size=16, depth=depth, width=32, heads=4, mlp_dim=64, classes=10, head_bias=0.0)
+        model = keras_vit.ViT(
+            "Ti/8", image_size=16, depth=depth, width=32, heads=4, mlp_dim=64, classes=10, head_bias=0.0
+        )
         model = model if ours else keras.Model(model.input, model.output)
         model.compile(
             make_optimizer(options, training, ours),
@@ -132,7 +140,9 @@ def make_model(strategy, options, training, ours, depth):
 
 
 def _evaluation(model, x, y):
-    """{"loss": ..., "accuracy": ..., "logits": ..., "labels": ...} of the first RAGGED examples, which do not fill the last batch."""
+    """{"loss": ..., "accuracy": ..., "logits": ..., "labels": ...} of the first RAGGED examples, which do not fill the
+    last batch.
+    """
     import keras
     import numpy as np
 

@@ -2,9 +2,9 @@
 
     python torch_input.py FOLDER COUNT BATCH WORKERS
 
-Prints versions; then, for each line that it reads, float or uint8, the images per second over COUNT images of the folder: read into memory
-before, decoded by Pillow, RandomResizedCrop(224) and a flip, with persistent workers. "float" ends as PyTorch's ImageNet example does, in
-ToTensor and Normalize; "uint8" ends in bytes, as ours.
+Prints versions; then, for each line that it reads, float or uint8, the images per second over COUNT images of the
+folder: read into memory before, decoded by Pillow, RandomResizedCrop(224) and a flip, with persistent workers. "float"
+ends as PyTorch's ImageNet example does, in ToTensor and Normalize; "uint8" ends in bytes, as ours.
 """
 
 import io
@@ -29,7 +29,9 @@ class Images(torch.utils.data.Dataset):
     def __init__(self, folder, count, end):
         self.count = count
         self.images = [path.read_bytes() for path in sorted(pathlib.Path(folder).iterdir())]
-        self.transform = transforms.Compose([transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *ENDS[end]])
+        self.transform = transforms.Compose(
+            [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *ENDS[end]]
+        )
 
     def __len__(self):
         return self.count

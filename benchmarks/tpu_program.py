@@ -1,13 +1,14 @@
-"""The program that tf.distribute.TPUStrategy gives each replica, without a TPU: lowered, compiled for a topology, and run on CPU devices.
+"""The program that tf.distribute.TPUStrategy gives each replica, without a TPU: lowered, compiled for a topology, and
+run on CPU devices.
 
     strategy = tpu_strategy()
     with strategy.scope(): model = ...
     program = lower(strategy, model.train_step, images, labels)  # TensorSpecs of one replica's batch
 
-The strategy is TensorFlow's own, as are its variables, its sums over replicas and the number of the replica, which is an argument of the
-program; only the place of the variables and the start of the replicas are replaced. The lowering is that of TensorFlow's MLIR bridge to XLA,
-with the op kernels of TPUs if tensorflow-tpu is installed, and those of CPUs otherwise. jax compiles the result, and is imported only for
-that.
+The strategy is TensorFlow's own, as are its variables, its sums over replicas and the number of the replica, which is
+an argument of the program; only the place of the variables and the start of the replicas are replaced. The lowering is
+that of TensorFlow's MLIR bridge to XLA, with the op kernels of TPUs if tensorflow-tpu is installed, and those of CPUs
+otherwise. jax compiles the result, and is imported only for that.
 """
 
 import contextlib
@@ -42,7 +43,9 @@ class _Machine:
 
 
 class _Replica(tpu_replication.TPUReplicateContext):
-    """The context of TPUStrategy.run, as one replica sees it, without the attributes that it adds to ops for a later graph rewrite."""
+    """The context of TPUStrategy.run, as one replica sees it, without the attributes that it adds to ops for a later
+    graph rewrite.
+    """
 
     def __init__(self):
         super().__init__("replica", REPLICAS, None)
@@ -80,7 +83,8 @@ class Program:
     """One replica's program.
 
     Attributes:
-        text: StableHLO. The arguments are the replica's number, the batch, then the values of `handles`; the results are new values.
+        text: StableHLO. The arguments are the replica's number, the batch, then the values of `handles`; the results
+            are new values.
         handles: of the variables.
         updated: the index in `handles` of the variable that each result updates.
     """
@@ -102,7 +106,9 @@ class Program:
 
 
 def lower(strategy, step, *batch, names=False):
-    """The Program of `step`, (batch,) -> anything, in a replica of `strategy`; `batch` are tf.TensorSpecs. With `names` its ops keep TensorFlow's."""
+    """The Program of `step`, (batch,) -> anything, in a replica of `strategy`; `batch` are tf.TensorSpecs. With `names`
+    its ops keep TensorFlow's.
+    """
 
     def program(replica, *batch):
         context = _Replica()
@@ -114,8 +120,12 @@ def lower(strategy, step, *batch, names=False):
             context.Exit()
 
     function = tf.function(program, autograph=False).get_concrete_function(tf.TensorSpec((), "int32"), *batch)
-    module = tf.mlir.experimental.convert_function(function, pass_pipeline="tf-standard-pipeline", show_debug_info=names)
-    text = tf.mlir.experimental.run_pass_pipeline(_with_main(module, function), ",".join(_passes()), show_debug_info=names)
+    module = tf.mlir.experimental.convert_function(
+        function, pass_pipeline="tf-standard-pipeline", show_debug_info=names
+    )
+    text = tf.mlir.experimental.run_pass_pipeline(
+        _with_main(module, function), ",".join(_passes()), show_debug_info=names
+    )
     text = re.sub(r"attributes \{tf\.versions.*\}\} \{", "{", text)  # of the module; jax knows no such attribute
     arguments = re.findall(r"%arg(\d+): tensor<[^>]*>( \{tf\.aliasing_output = (\d+))?", text.split("->", 1)[0])
     results = {int(result): int(i) - 1 - len(batch) for i, updated, result in arguments if updated}
@@ -126,7 +136,14 @@ def _passes():
     """From TensorFlow's functions over variables to StableHLO over values."""
     tpu = has_tpu_kernels()
     kernels = f"device-type=XLA_{'TPU' if tpu else 'CPU'}_JIT prefer-tf2xla={str(tpu).lower()}"
-    yield from ("inline", "tf-shape-inference", "tf-functional-control-flow-to-regions", "inline", "symbol-dce", "canonicalize")
+    yield from (
+        "inline",
+        "tf-shape-inference",
+        "tf-functional-control-flow-to-regions",
+        "inline",
+        "symbol-dce",
+        "canonicalize",
+    )
     yield from ("func.func(tf-drop-while-shape-invariant)", "func.func(tf-device-decompose-resource-ops)")
     yield from ("tf-promote-resources-to-args", "symbol-dce", "tf-shape-inference", "canonicalize")
     yield from (
@@ -181,7 +198,9 @@ def _compile(text, client, devices, loaded):
 
 
 def compile_for(topology, program):
-    """`program` compiled for a TPU topology ("v5e:2x2"), a replica on each chip: an executable with cost_analysis() and hlo_modules()."""
+    """`program` compiled for a TPU topology ("v5e:2x2"), a replica on each chip: an executable with cost_analysis() and
+    hlo_modules().
+    """
     # Otherwise libtpu queries the metadata of the machine, and locks it; jax would take the path for that of libtpu.
     os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.pop("TPU_LIBRARY_PATH", None)
@@ -196,8 +215,10 @@ def on_cpus(program):
     """`program` compiled for one CPU device per replica; they sum as TPUs do.
 
     Returns:
-        A function: (numbers of the replicas (REPLICAS,), then the batch as arrays (REPLICAS, b, ...)) -> the values after the step, one
-        array (REPLICAS, ...) per variable of the program. It starts from the variables' present values and does not change them.
+        A function: (numbers of the replicas (REPLICAS,), then the batch as arrays (REPLICAS, b, ...)) -> the values
+            after the step, one
+        array (REPLICAS, ...) per variable of the program. It starts from the variables' present values and does not
+        change them.
     """
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -208,7 +229,9 @@ def on_cpus(program):
     mesh = Mesh(np.array(client.devices()), "replica")
 
     def spread(parts):
-        """(REPLICAS, b, ...) -> (REPLICAS b, ...), a part on each device. Numbers differ, although jax takes them for replicated."""
+        """(REPLICAS, b, ...) -> (REPLICAS b, ...), a part on each device. Numbers differ, although jax takes them for
+        replicated.
+        """
         parts = [jax.device_put(part, device) for part, device in zip(parts, client.devices())]
         numbers = not parts[0].ndim
         shape = () if numbers else (REPLICAS * parts[0].shape[0], *parts[0].shape[1:])

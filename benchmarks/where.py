@@ -1,9 +1,10 @@
-"""Where the time of a forward pass and of a training step goes on a CPU, by kind of operation, as TensorFlow's profiler sees it.
+"""Where the time of a forward pass and of a training step goes on a CPU, by kind of operation, as TensorFlow's profiler
+sees it.
 
     python -m benchmarks.where --variant=B/16 --batch_size=8
 
-One operation runs at a time, on all cores, so that the parts add up to the whole. Each part is the median over steps. Where a bias and GELU are fused
-into a product they count as the product's.
+One operation runs at a time, on all cores, so that the parts add up to the whole. Each part is the median over steps.
+Where a bias and GELU are fused into a product they count as the product's.
 """
 
 import collections
@@ -15,8 +16,9 @@ import tempfile
 from keras_vit.planning.flops import forward_flops
 from trainers import flags
 
-# The first row that fits the node's name with its operation, "vit/block_00/mlp/hidden/BiasAdd:_MklNativeFusedMatMul", is its kind. Names of gradients begin
-# with gradient_tape/. The products of attention, its softmax and its copies have the block's name alone.
+# The first row that fits the node's name with its operation, "vit/block_00/mlp/hidden/BiasAdd:_MklNativeFusedMatMul",
+# is its kind. Names of gradients begin with gradient_tape/. The products of attention, its softmax and its copies have
+# the block's name alone.
 KINDS = {
     "optimizer": r"(^|/)(adamw|momentum|muon|rectified_adam)(_\d+)?/",
     "products of attention": r":.*BatchMatMul",
@@ -87,7 +89,9 @@ def main():
     found, speeds = {}, {}
     for dtype in values.dtypes.split(","):
         limit = best_product("bfloat16" if "bfloat16" in dtype else "float32")
-        steps = dict(zip(("forward", "training"), model_steps(compiled_model(spec, values.image_size, dtype), values.batch_size)))
+        steps = dict(
+            zip(("forward", "training"), model_steps(compiled_model(spec, values.image_size, dtype), values.batch_size))
+        )
         for (name, step), passes in zip(steps.items(), (1, 3)):
             step(), step()
             nodes = [traced(step) for _ in range(values.repeats)]
@@ -100,7 +104,9 @@ def main():
 
 
 def markdown(found: dict[str, dict[str, float]], speeds: dict[str, str]) -> str:
-    """A table with a row for each kind and a column for each of `found`, {column: shares}; `speeds` is the first row."""
+    """A table with a row for each kind and a column for each of `found`, {column: shares}; `speeds` is the first
+    row.
+    """
     kinds = sorted(KINDS, key=lambda kind: -sum(column.get(kind, 0) for column in found.values()))
     rows = [["", *found], ["-"] * (len(found) + 1), ["whole, of the products' rate", *speeds.values()]]
     rows += [[kind, *(f"{100 * column.get(kind, 0):.1f}" for column in found.values())] for kind in kinds]

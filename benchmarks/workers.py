@@ -2,8 +2,8 @@
 
     python -m benchmarks.workers
 
-Both train the same model with the same global batch on the same cores, so the ratio of their throughputs shows the cost of the sums
-over workers: 1 means none. Linux only.
+Both train the same model with the same global batch on the same cores, so the ratio of their throughputs shows the cost
+of the sums over workers: 1 means none. Linux only.
 """
 
 import functools
@@ -38,7 +38,9 @@ def train(strategy, variant, image_size, batch_size, steps):
         model = keras_vit.ViT(variant, image_size=image_size, classes=10)
         model.compile(AdamW(1e-4, decay=0.1, global_clipnorm=1.0), SoftmaxCrossEntropy(), jit_compile=False)
     source = from_arrays(np.zeros((batch_size, image_size, image_size, 3), "uint8"), np.arange(batch_size) % 10)
-    batches = strategy.distribute(lambda shard, n: training_batches(source, "decode", batch_size, shard=shard, replicas=n))
+    batches = strategy.distribute(
+        lambda shard, n: training_batches(source, "decode", batch_size, shard=shard, replicas=n)
+    )
     model.fit(batches, steps_per_epoch=steps + 2, callbacks=[clock], verbose=0)
     return batch_size * steps / (clock.ended - clock.began)
 
@@ -52,7 +54,9 @@ def throughput(workers, cores):
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "TF_CONFIG": config}
         command = [sys.executable, "-m", "benchmarks.workers", *sys.argv[1:], "--child"]
         command.append(f"--strategy={'multiworker' if workers > 1 else 'one'}")
-        running.append(subprocess.Popen(command, env=environment, preexec_fn=pin, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        running.append(
+            subprocess.Popen(command, env=environment, preexec_fn=pin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
     ends = [process.communicate() for process in running]
     if any(process.returncode for process in running):
         raise RuntimeError(ends[0][1].decode()[-2000:])
@@ -73,10 +77,12 @@ def main():
     for i in range(values.rounds):
         one, two = throughput(1, cores), throughput(2, cores)
         ratios.append(two / one)
-        print(f"round {i + 1}: one worker {one:.2f} images/s, two workers {two:.2f}, ratio {ratios[-1]:.3f}", flush=True)
+        print(
+            f"round {i + 1}: one worker {one:.2f} images/s, two workers {two:.2f}, ratio {ratios[-1]:.3f}", flush=True
+        )
     print(
-        f"ViT-{values.variant}, {values.image_size} px, global batch {values.batch_size}, {len(cores)} cores: two workers reach "
-        f"{statistics.median(ratios):.3f} of one (median of {values.rounds})"
+        f"ViT-{values.variant}, {values.image_size} px, global batch {values.batch_size}, {len(cores)} cores: two"
+        f" workers reach {statistics.median(ratios):.3f} of one (median of {values.rounds})"
     )
 
 

@@ -1,9 +1,12 @@
-"""Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): the number of examples and the images' size decide everything.
+"""Fine-tunes by the BiT-HyperRule (arXiv 1912.11370, section 3.3): the number of examples and the images' size decide
+everything.
 
-    python -m trainers.finetune --config=bit_hyperrule:R50x1,cifar10 --config.init=bit/M-R50x1 --data_dir=DIR --workdir=runs/bit_cifar10
+    python -m trainers.finetune --config=bit_hyperrule:R50x1,cifar10 --config.init=bit/M-R50x1 --data_dir=DIR \\
+        --workdir=runs/bit_cifar10
 
-After the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or flowers. DIR holds
-tensorflow-datasets' data. For your own data give --config.data.source and take steps, warm-up, mixup and sizes from `hyperrule`.
+After the colon, in any order: R50x1, R50x3, R101x1, R101x3, R152x2 or R152x4; cifar10, cifar100, imagenet, pets or
+flowers. DIR holds tensorflow-datasets' data. For your own data give --config.data.source and take steps, warm-up, mixup
+and sizes from `hyperrule`.
 
 The paper reports, for R50x1 from ImageNet-21k: CIFAR-10 97.2%, CIFAR-100 86.5%, ImageNet 80.68%. Not run here.
 """
@@ -44,7 +47,9 @@ def get_config(argument=""):
     config = common.base()
     config.model.update(variant=variant, image_size=rule["crop"])
     config.data.update(source=row["source"], train=train, evaluation=row.get("test", "test"), shuffle_buffer=50_000)
-    config.data.train_preprocess = f"decode|resize({rule['resize']}, {rule['resize']})|random_crop({rule['crop']})|random_flip"
+    config.data.train_preprocess = (
+        f"decode|resize({rule['resize']}, {rule['resize']})|random_crop({rule['crop']})|random_flip"
+    )
     config.data.eval_preprocess = f"decode|resize({rule['crop']}, {rule['crop']})"
     config.total, config.evaluate, config.checkpoint = f"{rule['steps']} steps", "10%", "10%"
     config.schedule.update(decay="staircase", warmup=f"{rule['warmup']} steps")

@@ -1,12 +1,15 @@
-"""A Transformer on CIFAR-10's 32 px in patches of 2, as in Cordonnier et al., before the ViT (arXiv 1911.03584, section 4).
+"""A Transformer on CIFAR-10's 32 px in patches of 2, as in Cordonnier et al., before the ViT (arXiv 1911.03584, section
+4).
 
     python -m trainers.pretrain --config=cifar10_patch2 --data_dir=DIR --workdir=runs/cifar10_patch2
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Their model: 6 layers, width 400, 9 heads, SGD at 0.1 with a cosine,
-weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. Here the blocks are the ViT's and so are the positions, learned and added once,
-where theirs are relative, learned in each layer; 10 heads, which divide the width.
+DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Their model: 6 layers, width 400, 9 heads, SGD at
+0.1 with a cosine, weight decay 1e-4, 300 epochs of batches of 100, 5% warm-up. Here the blocks are the ViT's and so are
+the positions, learned and added once, where theirs are relative, learned in each layer; 10 heads, which divide the
+width.
 
-The paper reports 91.8% with learned relative positions; and 93.8% for a ResNet18. 256 tokens and 12M parameters need a GPU. Not run here.
+The paper reports 91.8% with learned relative positions; and 93.8% for a ResNet18. 256 tokens and 12M parameters need a
+GPU. Not run here.
 """
 
 from .lib import common

@@ -1,16 +1,19 @@
-"""Pre-trains a Transformer to predict each pixel's colour from those before it (iGPT: Chen et al., ICML 2020), on CIFAR-10 at 16 px, on CPUs.
+"""Pre-trains a Transformer to predict each pixel's colour from those before it (iGPT: Chen et al., ICML 2020), on
+CIFAR-10 at 16 px, on CPUs.
 
     python -m trainers.pretrain --config=igpt --data_dir=DIR --workdir=runs/igpt
 
 DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). Then a classifier from its weights:
 
-    python -m trainers.finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR --workdir=runs/igpt_classifier
+    python -m trainers.finetune --config=igpt_finetune --config.init=runs/igpt --data_dir=DIR \\
+        --workdir=runs/igpt_classifier
 
-292 ms a step on 2 quiet cores of an AMD EPYC: twenty minutes. Then the cross-entropy of 5,000 images that it has not seen is 2.82 nats (4.07 bits)
-per pixel. k-NN measures the mean of block 3. What comes of it: docs/experiments/few_labels.md.
+292 ms a step on 2 quiet cores of an AMD EPYC: twenty minutes. Then the cross-entropy of 5,000 images that it has not
+seen is 2.82 nats (4.07 bits) per pixel. k-NN measures the mean of block 3. What comes of it:
+docs/experiments/few_labels.md.
 
-`--config=igpt:S` (M, L) is the paper's pre-training on ImageNet at 32 px: 512 colours, batch 128, a million steps, Adam with b2=0.95, no weight decay and
-no dropout. The paper tries learning rates from 0.01 downwards. Not run here.
+`--config=igpt:S` (M, L) is the paper's pre-training on ImageNet at 32 px: 512 colours, batch 128, a million steps, Adam
+with b2=0.95, no weight decay and no dropout. The paper tries learning rates from 0.01 downwards. Not run here.
 """
 
 from .lib import common
@@ -20,7 +23,9 @@ CHOICES = {"size": ("cifar10", "S", "M", "L")}
 
 
 def _cifar10(config):
-    config.model.update(variant="Ti/1", image_size=16, depth=6, width=128, heads=4, mlp_dim=256, gelu="tanh", palette=512)
+    config.model.update(
+        variant="Ti/1", image_size=16, depth=6, width=128, heads=4, mlp_dim=256, gelu="tanh", palette=512
+    )
     config.dtype = "mixed_bfloat16"
     config.data.source = "cifar10"
     config.data.train = "train[:90%]"

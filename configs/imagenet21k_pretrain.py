@@ -3,11 +3,11 @@
     python -m trainers.pretrain --config=imagenet21k_pretrain:L/16 --config.data.source=SOURCE --strategy=tpu \\
         --config.dtype=mixed_bfloat16 --config.steps_per_execution=100 --workdir=gs://BUCKET/imagenet21k_l16
 
-After the colon: B/16, B/32, L/16, L/32 (90 epochs), L/16-30ep or L/32-30ep. tensorflow-datasets has no ImageNet-21k: SOURCE is the
-name of your own dataset, or folder:PATH. 1/400 of the data is held out for evaluation.
+After the colon: B/16, B/32, L/16, L/32 (90 epochs), L/16-30ep or L/32-30ep. tensorflow-datasets has no ImageNet-21k:
+SOURCE is the name of your own dataset, or folder:PATH. 1/400 of the data is held out for evaluation.
 
-The paper's results, fine-tuned at 384 px: configs/paper_finetune.py. 230 TPUv3-core-days for L/16 (table 2). The paper does not name the
-loss; here it is the softmax. Not run here.
+The paper's results, fine-tuned at 384 px: configs/paper_finetune.py. 230 TPUv3-core-days for L/16 (table 2). The paper
+does not name the loss; here it is the softmax. Not run here.
 """
 
 from .lib import paper

@@ -1,6 +1,8 @@
-"""The plain ViT-S/16 of "Better plain ViT baselines for ImageNet-1k" (arXiv 2205.01580): fixed sin-cos positions, average pooling.
+"""The plain ViT-S/16 of "Better plain ViT baselines for ImageNet-1k" (arXiv 2205.01580): fixed sin-cos positions,
+average pooling.
 
-    python -m trainers.pretrain --config=imagenet_s16:90ep --data_dir=DIR --strategy=tpu --config.dtype=mixed_bfloat16 \\
+    python -m trainers.pretrain --config=imagenet_s16:90ep --data_dir=DIR --strategy=tpu \\
+        --config.dtype=mixed_bfloat16 \\
         --config.steps_per_execution=100 --workdir=gs://BUCKET/s16
 
 After the colon: 90ep, 150ep or 300ep. DIR holds tensorflow-datasets' imagenet2012.
@@ -25,6 +27,8 @@ def get_config(argument=""):
     config.batch_size = 1024
     config.total = f"{length.removesuffix('ep')} epochs"
     config.schedule.warmup = "10k steps"
-    config.optimizer.update(learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0)  # 0.1: the paper's 1e-4 over its learning rate
+    config.optimizer.update(
+        learning_rate=1e-3, weight_decay=0.1, clip_norm=1.0
+    )  # 0.1: the paper's 1e-4 over its learning rate
     config.expected = f"{_EXPECTED[length]} on ImageNet at 224 px (arXiv 2205.01580)"
     return config

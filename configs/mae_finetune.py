@@ -1,11 +1,12 @@
-"""Fine-tunes what `mae` has pre-trained (arXiv 2111.06377, table 9), and trains the same model from scratch to compare with.
+"""Fine-tunes what `mae` has pre-trained (arXiv 2111.06377, table 9), and trains the same model from scratch to compare
+with.
 
     python -m trainers.finetune --config=mae_finetune --config.init=runs/mae --data_dir=DIR --workdir=runs/mae_finetune
 
-After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/b16, for example). For cifar10 also the share of the
-labels, all, 10percent or 1percent; pretrained, or scratch to compare with (then `python -m trainers.pretrain`, without --config.init); and the optimizer,
-muon or adamw. Any other pre-training of the same small ViT, `masked_patches` for example, is fine-tuned by the same config. DIR holds
-tensorflow-datasets' data.
+After the colon, in any order: cifar10, on CPUs, or B/16, L/16 or H/14 on ImageNet (--config.init=mae/b16, for example).
+For cifar10 also the share of the labels, all, 10percent or 1percent; pretrained, or scratch to compare with (then
+`python -m trainers.pretrain`, without --config.init); and the optimizer, muon or adamw. Any other pre-training of the
+same small ViT, `masked_patches` for example, is fine-tuned by the same config. DIR holds tensorflow-datasets' data.
 
 1% of CIFAR-10's labels are 500 images, 35 to 60 of each class. What came out: docs/experiments/few_labels.md.
 """
@@ -41,7 +42,9 @@ def _cifar10(labels, start, optimizer):
     config = cifar10.base()
     config.model.update(positions="learned", drop_path=0.1)
     config.data.train = cifar10.LABELS[labels]
-    config.data.train_preprocess = "decode|random_crop(32, padding=4)|random_flip|rand_augment(2, 9, translate=14, cut=6)"
+    config.data.train_preprocess = (
+        "decode|random_crop(32, padding=4)|random_flip|rand_augment(2, 9, translate=14, cut=6)"
+    )
     config.total = f"{STEPS[labels]} steps"
     config.evaluate = config.checkpoint = "25%"
     if optimizer == "muon":
@@ -58,10 +61,13 @@ def _cifar10(labels, start, optimizer):
 def _imagenet(variant):
     rate, layer_decay, drop_path, epochs, expected = RECIPES[variant]
     config = common.base()
-    config.model.update(variant=variant, image_size=224, pool="gap", positions="learned", drop_path=drop_path, **IMAGENET)
+    config.model.update(
+        variant=variant, image_size=224, pool="gap", positions="learned", drop_path=drop_path, **IMAGENET
+    )
     config.data.update(source="imagenet2012", train="train", evaluation="validation", shuffle_buffer=250_000)
     config.data.train_preprocess = (
-        "decode|random_resized_crop(224, scale=(0.08, 1.0), method='bicubic')|random_flip|rand_augment(2, 9)|random_erasing(0.25)"
+        "decode|random_resized_crop(224, scale=(0.08, 1.0), method='bicubic')|random_flip|rand_augment(2,"
+        " 9)|random_erasing(0.25)"
     )
     config.data.eval_preprocess = "decode|resize(256, method='bicubic')|central_crop(224)"
     config.batch_size = 1024

@@ -1,18 +1,25 @@
-"""Trains a noised student on images that a teacher labelled, together with the labelled ones (noisy student, arXiv 1911.04252).
+"""Trains a noised student on images that a teacher labelled, together with the labelled ones (noisy student, arXiv
+1911.04252).
 
 PHOTOS has a folder per class, MORE is a folder of images that nobody labelled:
 
-    python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PHOTOS --config.init=deit/tiny --workdir=runs/teacher
-    python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] --test=train[80%:] --output=labelled
-    python -m trainers.finetune --config=noisy_student --config.data.source=jsonl:labelled/table.jsonl --config.init=deit/small --workdir=runs/student
+    python -m trainers.finetune --config=folder_finetune --config.data.source=folder:PHOTOS --config.init=deit/tiny \\
+        --workdir=runs/teacher
+    python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
+        --test=train[80%:] --output=labelled
+    python -m trainers.finetune --config=noisy_student --config.data.source=jsonl:labelled/table.jsonl \\
+        --config.init=deit/small --workdir=runs/student
 
-Then again, with --model=runs/student, another --output and another --workdir: the student is the next teacher. Without --config.init (`trainers.pretrain`)
-the student starts from random weights, as the paper's, which has 300 million images to label.
+Then again, with --model=runs/student, another --output and another --workdir: the student is the next teacher. Without
+--config.init (`trainers.pretrain`) the student starts from random weights, as the paper's, which has 300 million images
+to label.
 
-Not run here. From the paper: a student as large as the teacher or larger, RandAugment of two ops at magnitude 27, a dropout of .5 before the
-head, and drop path rising to .2, while the teacher labels without noise; labelled with a confidence of .3 or more. The label is the most probable class;
-the paper's are the probabilities, with which it does about as well. Its batches hold labelled and other images in a fixed ratio (1:14 to 1:28 for the largest), and
-here the table's ratio is: `--per_class` of trainers.label sets it. Dropout here is of every dense layer, so that .5 is too much: .1. The rest is `folder_finetune`.
+Not run here. From the paper: a student as large as the teacher or larger, RandAugment of two ops at magnitude 27, a
+dropout of .5 before the head, and drop path rising to .2, while the teacher labels without noise; labelled with a
+confidence of .3 or more. The label is the most probable class; the paper's are the probabilities, with which it does
+about as well. Its batches hold labelled and other images in a fixed ratio (1:14 to 1:28 for the largest), and here the
+table's ratio is: `--per_class` of trainers.label sets it. Dropout here is of every dense layer, so that .5 is too much:
+.1. The rest is `folder_finetune`.
 """
 
 from . import folder_finetune

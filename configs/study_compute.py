@@ -1,21 +1,26 @@
-"""Accuracy against the computation of training (arXiv 2010.11929, section 4.4, figure 5), on CIFAR-10: ViTs, ViTs with a convolutional stem, and
-ResNets, of three sizes each, for two lengths of training.
+"""Accuracy against the computation of training (arXiv 2010.11929, section 4.4, figure 5), on CIFAR-10: ViTs, ViTs with
+a convolutional stem, and ResNets, of three sizes each, for two lengths of training.
 
     python -m trainers.pretrain --config=study_compute --sweep --data_dir=DIR --workdir=runs/compute
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The computation of a point is that of all its training steps: forward and
-backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on train[90%:]; the test split is not read.
-What came out: docs/experiments/compute.md. A CPU without bfloat16 instructions needs --config.dtype=float32.
+DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The computation of a point is that of all its
+training steps: forward and backward pass, matrix products and convolutions, 2 per multiply-add. Points are compared on
+train[90%:]; the test split is not read. What came out: docs/experiments/compute.md. A CPU without bfloat16 instructions
+needs --config.dtype=float32.
 
-The paper's figure has curves: ViTs reach a ResNet's accuracy with 2 to 4 times less computation, and hybrids are ahead of ViTs while the
-computation is small.
+The paper's figure has curves: ViTs reach a ResNet's accuracy with 2 to 4 times less computation, and hybrids are ahead
+of ViTs while the computation is small.
 """
 
 from .lib import study
 
 SIZES = {
     "ViT": ("model.depth=2;model.width=64", "model.depth=4;model.width=64", "model.depth=4;model.width=128"),
-    "convolutional stem": ("model.depth=1;model.width=64", "model.depth=2;model.width=64", "model.depth=4;model.width=128"),
+    "convolutional stem": (
+        "model.depth=1;model.width=64",
+        "model.depth=2;model.width=64",
+        "model.depth=4;model.width=128",
+    ),
     "ResNet": (
         "model.units=(1, 1);model.width_factor=0.5",
         "model.units=(1, 1, 1);model.width_factor=0.5",

@@ -1,11 +1,13 @@
 """Adam against SGD for a ResNet, each at several learning rates (arXiv 2010.11929, appendix D.1): a small BiT.
 
     python -m trainers.pretrain --config=study_optimizer:digits --sweep --runs=3 --workdir=runs/optimizer
-    python -m trainers.pretrain --config=study_optimizer:cifar10 --sweep --runs=3 --data_dir=DIR --workdir=runs/optimizer_cifar10
+    python -m trainers.pretrain --config=study_optimizer:cifar10 --sweep --runs=3 --data_dir=DIR \\
+        --workdir=runs/optimizer_cifar10
 
-DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it. Plain Adam is adamw with
---config.optimizer.weight_decay=0. The paper pre-trains ResNets on JFT with either, and then fine-tunes both with SGD: most transfer better from Adam. This
-compares what they learn, without the transfer. On the digits: docs/experiments/optimizer.md; on CIFAR-10: not run here.
+DIR holds the prepared dataset. The points train on a part of the training split and are compared on the rest of it.
+Plain Adam is adamw with --config.optimizer.weight_decay=0. The paper pre-trains ResNets on JFT with either, and then
+fine-tunes both with SGD: most transfer better from Adam. This compares what they learn, without the transfer. On the
+digits: docs/experiments/optimizer.md; on CIFAR-10: not run here.
 """
 
 from .lib import common, study

@@ -1,22 +1,28 @@
-"""Which dimension of a ViT to make larger (arXiv 2010.11929, appendix D.2, figure 8): depth, width, the MLP or the number of patches, one at a
-time, or all together; accuracy against the operations of a forward pass.
+"""Which dimension of a ViT to make larger (arXiv 2010.11929, appendix D.2, figure 8): depth, width, the MLP or the
+number of patches, one at a time, or all together; accuracy against the operations of a forward pass.
 
     python -m trainers.pretrain --config=study_shape:digits --sweep --runs=3 --workdir=runs/shape
-    python -m trainers.pretrain --config=study_shape:cifar10 --sweep --runs=3 --data_dir=DIR --workdir=runs/shape_cifar10
+    python -m trainers.pretrain --config=study_shape:cifar10 --sweep --runs=3 --data_dir=DIR \\
+        --workdir=runs/shape_cifar10
 
-DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split, all for as many steps, and
-are compared on the rest of it; the test split is not read. The point that all lines share, 4 blocks of width 64 with an MLP of 128, is trained
-once. docs/experiments/shape.md has what came out. For cifar10, a CPU without bfloat16 instructions needs --config.dtype=float32.
+DIR holds the prepared dataset (`tfds build cifar10 --data_dir=DIR`). The points train on a part of the training split,
+all for as many steps, and are compared on the rest of it; the test split is not read. The point that all lines share, 4
+blocks of width 64 with an MLP of 128, is trained once. docs/experiments/shape.md has what came out. For cifar10, a CPU
+without bfloat16 instructions needs --config.dtype=float32.
 
-The paper's figure has curves and no numbers: from 8 layers, width 1024, MLP 2048 and patches of 32, depth gives most, up to 64 layers with less
-after 16, width least; smaller patches give much without any parameters, and all together improve robustly.
+The paper's figure has curves and no numbers: from 8 layers, width 1024, MLP 2048 and patches of 32, depth gives most,
+up to 64 layers with less after 16, width least; smaller patches give much without any parameters, and all together
+improve robustly.
 """
 
 from .lib import study
 from .lib.choices import choose
 
 CHOICES = {"data": study.DATA}
-PATCHES = {"cifar10": (8, 4, 2), "digits": (4, 2, 1)}  # from few patches to many; the one in the middle is the shared point's
+PATCHES = {
+    "cifar10": (8, 4, 2),
+    "digits": (4, 2, 1),
+}  # from few patches to many; the one in the middle is the shared point's
 TOGETHER = ((2, 32, 64, 0), (4, 64, 128, 1), (6, 96, 192, 1))  # depth, width, MLP, place in PATCHES
 
 
@@ -29,5 +35,7 @@ def get_config(argument=""):
     for depth, width, mlp_dim, i in TOGETHER:
         parts.append(f"model.depth={depth};model.width={width};model.mlp_dim={mlp_dim};model.patch_size={patches[i]}")
     config.sweep = "|".join(parts)
-    config.picture.update(x="forward_flops", lines=("depth", "width", "MLP", "patches", *("all together",) * len(TOGETHER)))
+    config.picture.update(
+        x="forward_flops", lines=("depth", "width", "MLP", "patches", *("all together",) * len(TOGETHER))
+    )
     return config

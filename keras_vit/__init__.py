@@ -57,7 +57,18 @@ def _share(model, address, **options):
 
 
 # Subpackages that are imported when first used, as attributes: importing keras_vit stays quick.
-_SUBPACKAGES = ("data", "distribution", "evaluation", "inference", "inspection", "optim", "planning", "runs", "sharing", "tasks")
+_SUBPACKAGES = (
+    "data",
+    "distribution",
+    "evaluation",
+    "inference",
+    "inspection",
+    "optim",
+    "planning",
+    "runs",
+    "sharing",
+    "tasks",
+)
 
 if _typing.TYPE_CHECKING:  # all subpackages, for type checkers
     from keras_vit import checkpoints as checkpoints

@@ -1,4 +1,6 @@
-"""What is settled before Keras is imported: its backend, and the environment variables that TensorFlow's TPU plugin reads."""
+"""What is settled before Keras is imported: its backend, and the environment variables that TensorFlow's TPU plugin
+reads.
+"""
 
 import glob
 import importlib.metadata
@@ -24,7 +26,9 @@ def _is_tpu_build():
 
 
 def prepare_tpu() -> None:
-    """On a TPU VM with tensorflow-tpu, sets those of the plugin's variables that are not set yet. To be called before Keras is imported."""
+    """On a TPU VM with tensorflow-tpu, sets those of the plugin's variables that are not set yet. To be called before
+    Keras is imported.
+    """
     has_tpu = bool(glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"))
     if not has_tpu or not _is_tpu_build():
         return
@@ -60,16 +64,16 @@ def choose_backend() -> None:
     installed = {name for name in _BACKENDS if importlib.util.find_spec(name)}
     if not installed:
         raise ImportError(
-            "keras_vit needs TensorFlow or JAX: pip install tensorflow, or pip install jax; in a checkout, an extra installs what fits: "
-            'pip install -e ".[cpu]", ".[gpu]" or ".[tpu]" for TensorFlow, ".[jax]" for JAX.'
+            "keras_vit needs TensorFlow or JAX: pip install tensorflow, or pip install jax; in a checkout, an extra"
+            ' installs what fits: pip install -e ".[cpu]", ".[gpu]" or ".[tpu]" for TensorFlow, ".[jax]" for JAX.'
         )
     if "tensorflow" not in installed and not os.environ.get("KERAS_BACKEND"):
         os.environ["KERAS_BACKEND"] = "jax"
     backend = _backend()
     if backend not in _BACKENDS:
         raise ImportError(
-            f'keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set KERAS_BACKEND=tensorflow or '
-            "KERAS_BACKEND=jax before Keras is imported."
+            f'keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set'
+            " KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before Keras is imported."
         )
     if backend not in installed:
         raise ImportError(

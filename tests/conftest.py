@@ -17,7 +17,8 @@ import pytest
 
 import keras_vit
 
-# Models and graphs are many objects that live as long as their test: looking through them again and again took a tenth of the time.
+# Models and graphs are many objects that live as long as their test: looking through them again and again took a tenth
+# of the time.
 gc.set_threshold(20_000, 20, 20)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -46,7 +47,9 @@ def seeded():
 
 @pytest.fixture(autouse=True, scope="module")
 def collected():
-    """What a file of tests leaves is collected once, and what then still lives is kept out of later collections: a tenth of the time."""
+    """What a file of tests leaves is collected once, and what then still lives is kept out of later collections: a
+    tenth of the time.
+    """
     yield
     keras.backend.clear_session()
     gc.collect()
@@ -55,7 +58,9 @@ def collected():
 
 @pytest.fixture
 def eagerly():
-    """TensorFlow functions run eagerly: tracing is most of what a run of a few steps takes. Call it with False to trace again."""
+    """TensorFlow functions run eagerly: tracing is most of what a run of a few steps takes. Call it with False to trace
+    again.
+    """
     import tensorflow as tf
 
     tf.config.run_functions_eagerly(True)
@@ -92,7 +97,9 @@ def photos(tmp_path):
 
 @pytest.fixture(scope="session")
 def shared_data():
-    """The folder of shared data; its tests are skipped without it, and fail where KERAS_VIT_REQUIRE_TEST_DATA is set."""
+    """The folder of shared data; its tests are skipped without it, and fail where KERAS_VIT_REQUIRE_TEST_DATA is
+    set.
+    """
     if not DATA.is_dir():
         message = f"no shared data in {DATA}: set KERAS_VIT_TEST_DATA"
         if os.environ.get("KERAS_VIT_REQUIRE_TEST_DATA"):

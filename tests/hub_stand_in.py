@@ -115,7 +115,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _handled(self):
-        """Answers what every method answers alike: failures to be, and requests without the token where one is needed."""
+        """Answers what every method answers alike: failures to be, and requests without the token where one is
+        needed.
+        """
         self.hub.seen.append((self.command, self.path))
         self.path = self.path.split("?")[0]
         for part, status in self.hub.fails.items():
@@ -142,10 +144,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._missing()
         if parts[0] == "api" and "tree" in parts:
             files = repository.files.items()
-            return self._answer(200, [{"type": "file", "path": path, "size": len(data), "oid": path} for path, data in files])
+            return self._answer(
+                200, [{"type": "file", "path": path, "size": len(data), "oid": path} for path, data in files]
+            )
         if parts[0] == "api":
             files = [{"rfilename": path} for path in repository.files]
-            return self._answer(200, {"id": name, "sha": repository.sha, "private": repository.private, "siblings": files})
+            return self._answer(
+                200, {"id": name, "sha": repository.sha, "private": repository.private, "siblings": files}
+            )
         path = "/".join(parts[4:])
         if path not in repository.files:
             return self._missing()
@@ -176,7 +182,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(200, {"errors": [], "warnings": []})
         if parts[-1] == "batch":
             objects = [
-                {**o, "actions": {"upload": {"href": f"{self.hub.address}/lfs/{o['oid']}"}}} for o in json.loads(body)["objects"]
+                {**o, "actions": {"upload": {"href": f"{self.hub.address}/lfs/{o['oid']}"}}}
+                for o in json.loads(body)["objects"]
             ]
             return self._answer(200, {"transfer": "basic", "objects": objects})
         name = "/".join(parts[2:4])
@@ -187,7 +194,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 (file["path"], "regular" if file["path"].endswith((".md", ".json")) else "lfs")
                 for file in json.loads(body)["files"]
             ]
-            return self._answer(200, {"files": [{"path": p, "uploadMode": mode, "shouldIgnore": False} for p, mode in modes]})
+            return self._answer(
+                200, {"files": [{"path": p, "uploadMode": mode, "shouldIgnore": False} for p, mode in modes]}
+            )
         return self._answer(*self.hub.commit(name, [json.loads(line) for line in body.splitlines()]))
 
     def log_message(self, *_):

@@ -1,4 +1,6 @@
-"""Python processes that tests start: one that runs the tests' functions on several CPU devices, and waiting for any of them while it makes progress."""
+"""Python processes that tests start: one that runs the tests' functions on several CPU devices, and waiting for any of
+them while it makes progress.
+"""
 
 import importlib
 import inspect
@@ -44,7 +46,9 @@ def wait_for(done, processes, patience=300.0, pause=0.002):
 
 
 class Interpreter:
-    """A fresh Python process on several devices of the CPU, which runs functions of the tests one after another. A context manager."""
+    """A fresh Python process on several devices of the CPU, which runs functions of the tests one after another. A
+    context manager.
+    """
 
     def __init__(self, backend="tensorflow", devices=1):
         from benchmarks.strategies import JAX_ON_CPU
@@ -62,7 +66,9 @@ class Interpreter:
         )
 
     def run(self, function, *arguments):
-        """What `function(*arguments)`, of a test module, returns in that process, through JSON. Raises AssertionError if it raises anything."""
+        """What `function(*arguments)`, of a test module, returns in that process, through JSON. Raises AssertionError
+        if it raises anything.
+        """
         path = pathlib.Path(inspect.getfile(function))
         call = {"folder": str(path.parent), "module": path.stem, "function": function.__name__, "arguments": arguments}
         self._process.stdin.write(json.dumps(call).encode() + b"\n")

@@ -47,7 +47,9 @@ def for_files():
 
 
 def write_pngs(root, n):
-    """Writes `n` noisy PNGs into the folders a and b of `root` in turn, and a/broken.png, which is cut short; returns `root`."""
+    """Writes `n` noisy PNGs into the folders a and b of `root` in turn, and a/broken.png, which is cut short; returns
+    `root`.
+    """
     rng = np.random.default_rng(0)
     for i in range(n):
         path = root / "ab"[i % 2] / f"{i}.png"
@@ -127,4 +129,6 @@ def assert_floats(model, run):
         np.testing.assert_allclose(found["logits"], logits, atol=1e-4)
         np.testing.assert_allclose(found["features"], pooled, atol=1e-4)
         exponentials = np.exp(logits - np.max(logits, -1, keepdims=True))
-        np.testing.assert_allclose(found["probabilities"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-5)
+        np.testing.assert_allclose(
+            found["probabilities"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-5
+        )

@@ -1,4 +1,6 @@
-"""What README, CONTRIBUTING and docs/ name is there: commands with their flags, config keys, files, public names; the manifest's TF_CONFIG."""
+"""What README, CONTRIBUTING and docs/ name is there: commands with their flags, config keys, files, public names; the
+manifest's TF_CONFIG.
+"""
 
 import functools
 import importlib
@@ -20,7 +22,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
-COMMAND = re.compile(r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)")
+COMMAND = re.compile(
+    r"(?:python -m (trainers|benchmarks)\.|keras-vit[- ])(\w+)((?:[^\S\n]+(?:--[^\s`|)]+|\"[^\"]*\"|\\\n)+)*)"
+)
 DEFINED = re.compile(r"(?:flags\.)?(?:strings?|path|integer|boolean|enum)\(\s*\"(\w+)\"")
 
 
@@ -77,7 +81,9 @@ def test_every_config_key_and_name_is_there(path):
     keys = set(
         re.findall(r"--config\.(?!evals\.\w+=None)([a-z][\w.]*\w)", text)
     )  # None leaves out an evaluator of another config
-    config_files.apply_overrides([f"--config.{key}=1" for key in sorted(keys)], config_files.load_config("digits_pretrain"))
+    config_files.apply_overrides(
+        [f"--config.{key}=1" for key in sorted(keys)], config_files.load_config("digits_pretrain")
+    )
     assert set(re.findall(r"--config=(\w+)(?![\w/]*\.py)\b", text)) <= {*config_files.config_names(), "NAME"}
 
 
@@ -85,7 +91,9 @@ def test_every_config_key_and_name_is_there(path):
 def test_files_that_a_page_names_are_there(path):
     text = path.read_text()
     rooms = "docs|tests|trainers|benchmarks|configs|keras_vit"
-    named = {ROOT / name for name in re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/.]*\w)", text) if "." in name.split("/")[-1]}
+    named = {
+        ROOT / name for name in re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/.]*\w)", text) if "." in name.split("/")[-1]
+    }
     named |= {path.parent / target for target in re.findall(r"\]\(([\w./]+)\)", text)}
     assert not [str(name) for name in named if not name.exists()]
 
@@ -165,6 +173,8 @@ def test_the_jobsets_shell_makes_a_tf_config_that_is_accepted(jobset, tmp_path, 
 
 def test_the_page_of_the_command_has_every_verb():
     verbs = re.findall(
-        r"^\| `(\w+)` \| ", (DOCS / "running.md").read_text().partition("## Commands")[2].partition("\n## ")[0], re.MULTILINE
+        r"^\| `(\w+)` \| ",
+        (DOCS / "running.md").read_text().partition("## Commands")[2].partition("\n## ")[0],
+        re.MULTILINE,
     )
     assert verbs == list(VERBS)

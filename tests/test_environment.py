@@ -13,7 +13,9 @@ from keras_vit import environment
 
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
-    """Makes it look as if only the given libraries were installed, Keras were not imported yet, and its folder were empty."""
+    """Makes it look as if only the given libraries were installed, Keras were not imported yet, and its folder were
+    empty.
+    """
     monkeypatch.delitem(sys.modules, "keras")
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
@@ -28,7 +30,9 @@ def installed(monkeypatch, tmp_path):
 @pytest.mark.parametrize("backend", ["torch", "numpy", "openvino", "tensorflo"])
 def test_other_backends_are_refused_in_one_sentence(backend, installed, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    with pytest.raises(ImportError, match=f'this is "{backend}": set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before'):
+    with pytest.raises(
+        ImportError, match=f'this is "{backend}": set KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax before'
+    ):
         environment.choose_backend()
 
 
@@ -68,5 +72,9 @@ def test_jax_alone_is_chosen(installed, monkeypatch):
 @pytest.mark.processes
 def test_a_script_under_another_backend_ends_with_the_sentence():
     environ = {**os.environ, "KERAS_BACKEND": "numpy"}
-    done = subprocess.run([sys.executable, "-c", "import keras_vit"], capture_output=True, text=True, check=False, env=environ)
-    assert done.stderr.splitlines()[-1].startswith("ImportError: keras_vit runs on the TensorFlow and JAX backends of Keras")
+    done = subprocess.run(
+        [sys.executable, "-c", "import keras_vit"], capture_output=True, text=True, check=False, env=environ
+    )
+    assert done.stderr.splitlines()[-1].startswith(
+        "ImportError: keras_vit runs on the TensorFlow and JAX backends of Keras"
+    )

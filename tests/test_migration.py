@@ -1,4 +1,6 @@
-"""The code in docs/migrating.md and docs/from_tensorflow_addons.md runs and gives what the pages say; the names in them exist."""
+"""The code in docs/migrating.md and docs/from_tensorflow_addons.md runs and gives what the pages say; the names in them
+exist.
+"""
 
 import pathlib
 import re
@@ -38,7 +40,9 @@ def run(code, names):
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """The names that the pages' code uses: images, labels. It runs in a folder of its own, eagerly: each function is called once."""
+    """The names that the pages' code uses: images, labels. It runs in a folder of its own, eagerly: each function is
+    called once.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(keras_vit.Model, "_resolve_auto_jit_compile", lambda self: False)
     tf.config.run_functions_eagerly(True)
@@ -136,7 +140,10 @@ def test_further_names_in_the_tables_are_in_keras():
     """Names without their module, after another one in the same row."""
     for module, names in {
         "optimizers": "Adafactor Lion Muon Nadam ScheduleFreeAdamW MultiOptimizer Lamb",
-        "layers": "RandomShear RandomTranslation RandomPerspective RandomSaturation RandomColorJitter AdaptiveMaxPooling2D AugMix",
+        "layers": (
+            "RandomShear RandomTranslation RandomPerspective RandomSaturation RandomColorJitter AdaptiveMaxPooling2D"
+            " AugMix"
+        ),
         "activations": "hard_shrink soft_shrink tanh_shrink sparsemax",
         "metrics": "FBetaScore PearsonCorrelation",
     }.items():

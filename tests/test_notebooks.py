@@ -1,4 +1,6 @@
-"""The notebooks of docs/notebooks run as they are, cell after cell, as far as a machine without a network and a TPU can."""
+"""The notebooks of docs/notebooks run as they are, cell after cell, as far as a machine without a network and a TPU
+can.
+"""
 
 import json
 import os

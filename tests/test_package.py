@@ -1,4 +1,6 @@
-"""The package as a whole: imports go one way, nothing heavy is loaded, setup.cfg lists the tree, the wheel works anywhere."""
+"""The package as a whole: imports go one way, nothing heavy is loaded, setup.cfg lists the tree, the wheel works
+anywhere.
+"""
 
 import ast
 import configparser
@@ -26,7 +28,18 @@ ALLOWED = {
     "evaluation": {"io", "data", "distribution", "inspection", "models", "training"},
     "inference": {"io", "data", "evaluation", "models", "serving", "training"},
     "tasks": {"io", "checkpoints", "data", "evaluation", "inspection", "layers", "models", "optim", "training"},
-    "runs": {"io", "checkpoints", "data", "distribution", "evaluation", "inspection", "models", "optim", "tasks", "training"},
+    "runs": {
+        "io",
+        "checkpoints",
+        "data",
+        "distribution",
+        "evaluation",
+        "inspection",
+        "models",
+        "optim",
+        "tasks",
+        "training",
+    },
     "planning": {
         "io",
         "checkpoints",
@@ -51,7 +64,9 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield from (f"keras_vit.{alias.name}" for alias in node.names) if node.module == "keras_vit" else [node.module]
+            yield from (
+                (f"keras_vit.{alias.name}" for alias in node.names) if node.module == "keras_vit" else [node.module]
+            )
 
 
 def room_imports():
@@ -116,7 +131,9 @@ def test_setup_lists_every_package():
     listed = set(setup["options"]["packages"].split())
     tree = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "keras_vit").rglob("__init__.py")}
     for mapped in ("trainers", "configs"):
-        tree |= {f"keras_vit.{'.'.join(p.parent.relative_to(ROOT).parts)}" for p in (ROOT / mapped).rglob("__init__.py")}
+        tree |= {
+            f"keras_vit.{'.'.join(p.parent.relative_to(ROOT).parts)}" for p in (ROOT / mapped).rglob("__init__.py")
+        }
     assert listed == tree
 
 
@@ -182,7 +199,18 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
     pytest.importorskip("setuptools", minversion="77")
     ignore = shutil.ignore_patterns(".git", ".venv*", "build", "*.egg-info", "__pycache__", "shared")
     shutil.copytree(ROOT, tmp_path / "source", ignore=ignore)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        ".",
+    ]
     subprocess.run(command, cwd=tmp_path / "source", check=True, env=os.environ)
     wheel = next(tmp_path.glob("keras_vit-*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
@@ -203,11 +231,18 @@ def test_the_wheel_holds_trainers_configs_and_scripts(tmp_path):
         "import keras_vit_command, sys; sys.argv[0] = 'keras-vit-pretrain'\n"
         "keras_vit_command.main(); assert 'site' in sys.modules['keras_vit'].__file__\n"
     )
-    arguments = ["--config=digits_pretrain", f"--workdir={tmp_path / 'run'}", "--config.total=2 steps", "--config.batch_size=8"]
+    arguments = [
+        "--config=digits_pretrain",
+        f"--workdir={tmp_path / 'run'}",
+        "--config.total=2 steps",
+        "--config.batch_size=8",
+    ]
     arguments += ["--config.model.depth=1", "--config.jit_compile=False"]
     (tmp_path / "elsewhere").mkdir()
     command = [sys.executable, "-I", "-c", script, str(tmp_path / "site"), *arguments]
-    done = subprocess.run(command, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False, env=os.environ)
+    done = subprocess.run(
+        command, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=False, env=os.environ
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "run" / "model.keras").exists()
 

@@ -1,4 +1,5 @@
-"""Types: every public function has them, the typed keyword arguments are the specs' fields, and a checker finds a user's mistakes.
+"""Types: every public function has them, the typed keyword arguments are the specs' fields, and a checker finds a
+user's mistakes.
 
 `make test` runs the checker over the package itself.
 """
@@ -20,7 +21,9 @@ ROOMS = "checkpoints data distribution evaluation inspection layers models optim
 
 
 def functions_of(value):
-    """(name, function) of a public function, or of a class' constructor and those of its methods that no base class has."""
+    """(name, function) of a public function, or of a class' constructor and those of its methods that no base class
+    has.
+    """
     if inspect.isfunction(value):
         yield value.__name__, value
     for name, member in vars(value).items() if inspect.isclass(value) else ():
@@ -76,9 +79,10 @@ images, labels = np.zeros((8, 32, 32, 3), "uint8"), np.zeros(8, "int64")
 spec = ViTSpec(patch_size=(4, 4), depth=2, width=16, mlp_dim=32, heads=2)
 model = ViT("Ti/4", image_size=32, classes=10, depth=2, dropout=0.1, pool="gap", mean=(120.0, 115.0, 100.0), remat=[0])
 others: list[keras_vit.Model] = [ViT(spec, image_size=(32, 64)), BiT("R50x1", classes=None, head_bias=-6.9)]
-loaded = keras_vit.load("augreg/B_16-i21k", image_size=384, classes=10, head="reset", dropout=0.1, dtype="mixed_bfloat16")
+loaded = keras_vit.load("augreg/B_16-i21k", image_size=384, classes=10, head="reset", dropout=0.1, dtype="float32")
 with keras_vit.strategy("mirrored").scope():
-    model.compile(keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0), keras_vit.training.SoftmaxCrossEntropy())
+    optimizer = keras_vit.training.AdamW(1e-4, decay=0.1, global_clipnorm=1.0)
+    model.compile(optimizer, keras_vit.training.SoftmaxCrossEntropy())
 model.mixing = keras_vit.training.Mixup(0.2, classes=10)
 model.fit(images, labels, batch_size=4, epochs=1, callbacks=[keras.callbacks.EarlyStopping()])
 headed = model.with_head(keras.layers.Dense(3), class_names=["a", "b", "c"])
@@ -98,7 +102,9 @@ WRONG = {
     'BiT("R50x1", depth=3)': 'Unexpected keyword argument "depth" for "BiT"',
     'keras_vit.load("x.npz", droput=0.1)': 'Unexpected keyword argument "droput" for "load"',
     "keras_vit.exprot": 'Module has no attribute "exprot"',
-    'keras_vit.strategy("tpu", model_parallel="2")': 'Argument "model_parallel" to "strategy" has incompatible type "str"',
+    'keras_vit.strategy("tpu", model_parallel="2")': (
+        'Argument "model_parallel" to "strategy" has incompatible type "str"'
+    ),
 }
 
 

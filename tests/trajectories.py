@@ -1,4 +1,6 @@
-"""A kernel and a bias, gradients for them, and the weights that optimizers reach with these: by our optimizers, and by hand in float64."""
+"""A kernel and a bias, gradients for them, and the weights that optimizers reach with these: by our optimizers, and by
+hand in float64.
+"""
 
 import keras
 import numpy as np

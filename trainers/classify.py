@@ -1,4 +1,5 @@
-"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or with anything that keras_vit.load takes.
+"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or with anything that keras_vit.load
+takes.
 
 python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 """
@@ -21,7 +22,9 @@ def _by_export(folder):
         try:
             answer = predict(tf.constant([pathlib.Path(path).read_bytes() for path in paths]))
         except tf.errors.OpError:
-            raise ValueError("cannot be decoded: an export reads JPEG, PNG, BMP, GIF and WebP; convert other images") from None
+            raise ValueError(
+                "cannot be decoded: an export reads JPEG, PNG, BMP, GIF and WebP; convert other images"
+            ) from None
         bad = [status.decode() for status in answer["status"].numpy() if status != b"ok"] if "status" in answer else []
         if bad:
             raise ValueError(f"cannot be decoded: {bad[0]}")

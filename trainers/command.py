@@ -1,4 +1,6 @@
-"""One command for all binaries: `keras-vit VERB ...`; in a checkout `python -m trainers VERB ...`. Imports no engine."""
+"""One command for all binaries: `keras-vit VERB ...`; in a checkout `python -m trainers VERB ...`. Imports no
+engine.
+"""
 
 import ast
 import importlib
@@ -45,7 +47,9 @@ _PREFIX = "keras-vit-"  # of the scripts that are a verb each
 
 
 def module_of(verb: str) -> str:
-    """The module of a verb. That of "inspect" is inspect_: scripts that are run from trainers/ would import it for Python's own."""
+    """The module of a verb. That of "inspect" is inspect_: scripts that are run from trainers/ would import it for
+    Python's own.
+    """
     return f"{verb}_" if verb in sys.stdlib_module_names else verb
 
 
@@ -67,7 +71,10 @@ def _help(program):
         "",
         "For example, photographs in one folder per class:",
         "",
-        f"    {program} finetune --config=folder_finetune --config.data.source=folder:PHOTOS --config.init=deit/tiny --workdir=runs/photos",
+        (
+            f"    {program} finetune --config=folder_finetune --config.data.source=folder:PHOTOS"
+            " --config.init=deit/tiny --workdir=runs/photos"
+        ),
     ]
     return "\n".join(lines)
 
@@ -87,7 +94,9 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
         SystemExit: for an unknown verb, with the nearest one.
     """
     if verb.startswith("-"):
-        raise SystemExit(f"{program}: the verb comes first, and {verb} after it: {program} VERB {verb}. --help lists the verbs.")
+        raise SystemExit(
+            f"{program}: the verb comes first, and {verb} after it: {program} VERB {verb}. --help lists the verbs."
+        )
     if verb not in VERBS:
         hint = f' Did you mean "{_ELSEWHERE[verb]}"?' if verb in _ELSEWHERE else did_you_mean(verb, VERBS)
         raise SystemExit(f'{program}: there is no verb "{verb}".{hint} Valid: {", ".join(VERBS)}.')

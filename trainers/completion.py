@@ -15,8 +15,8 @@ from . import flags
 from .command import VERBS, module_of
 from .config_files import config_names, load_config, packaged, values_of
 
-# The words that complete a command line come from `keras-vit completion words SHELL VERB FLAG...`, one a line; bash breaks its words at = and
-# :, zsh does not. Without any, both complete names of files.
+# The words that complete a command line come from `keras-vit completion words SHELL VERB FLAG...`, one a line; bash
+# breaks its words at = and :, zsh does not. Without any, both complete names of files.
 _BASH = r"""_keras_vit() {
     local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
     COMPREPLY=($(keras-vit completion words bash "$line" 2>/dev/null))
@@ -62,7 +62,9 @@ def _keys(given):
 
 
 def candidates(given: list[str], word: str) -> list[str]:
-    """What may stand in the place of the unfinished `word`, after the words `given` of a command line; a space ends what is complete."""
+    """What may stand in the place of the unfinished `word`, after the words `given` of a command line; a space ends
+    what is complete.
+    """
     if not given:
         return [f"{name} " for name in (*VERBS, "--help", "--version")]
     verb = given[0]
@@ -72,11 +74,15 @@ def candidates(given: list[str], word: str) -> list[str]:
         return _keys(given)
     if not word.startswith("-"):
         return [f"{name} " for name in {"configs": config_names(), "completion": tuple(_SCRIPTS)}.get(verb, ())]
-    return [flag if flag.endswith("=") else f"{flag} " for flag in (*_flags_of(verb), "--help")] if verb in VERBS else []
+    return (
+        [flag if flag.endswith("=") else f"{flag} " for flag in (*_flags_of(verb), "--help")] if verb in VERBS else []
+    )
 
 
 def words(shell: str, line: str) -> list[str]:
-    """The candidates that continue a command line, up to the cursor; bash has broken the last word at its last = or :."""
+    """The candidates that continue a command line, up to the cursor; bash has broken the last word at its last = or
+    :.
+    """
     _, *given, word = line.split(" ")
     begin = 1 + max(word.rfind("="), word.rfind(":")) if shell == "bash" else 0
     return [text[begin:] for text in candidates([text for text in given if text], word) if text.startswith(word)]

@@ -79,7 +79,9 @@ def load_config(text):
     name, argument = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", text, re.DOTALL).groups(default="")
     if name.endswith(".py") or os.sep in name:
         if not os.path.isfile(name):
-            raise ValueError(f'There is no config file "{name}".{did_you_mean(pathlib.Path(name).stem, config_names())}')
+            raise ValueError(
+                f'There is no config file "{name}".{did_you_mean(pathlib.Path(name).stem, config_names())}'
+            )
         if pathlib.Path(name).resolve().parent != CONFIGS:
             return _call(_own(name), name, argument)
         name = pathlib.Path(name).stem
@@ -131,7 +133,9 @@ def _type(config, parts):
 
 
 def _may_be_none(config, parts):
-    """Whether a key of the config is made to be off, as a placeholder or another reference is, or is in an open section."""
+    """Whether a key of the config is made to be off, as a placeholder or another reference is, or is in an open
+    section.
+    """
     *folders, last = parts
     for part in folders:
         config = config.get(part) if isinstance(config, ConfigDict) else None
@@ -169,7 +173,8 @@ def _check_evaluator(name, config):
     if name not in own:
         has = f"It has: {', '.join(own)}" if own else "It has none"
         raise ValueError(
-            f'--config.evals.{name}=None: the config has no evaluator "{name}" to leave out.{suggest.did_you_mean(name, own)} {has}.'
+            f'--config.evals.{name}=None: the config has no evaluator "{name}" to leave'
+            f" out.{suggest.did_you_mean(name, own)} {has}."
         )
 
 
@@ -179,7 +184,8 @@ def _sets(arg, key):
 
 
 def apply_overrides(argv, config):
-    """Checks the --config.KEY=VALUE arguments, and applies those that absl's flags cannot: None, and new keys of open sections.
+    """Checks the --config.KEY=VALUE arguments, and applies those that absl's flags cannot: None, and new keys of open
+    sections.
 
     Of several values of a key the last one counts.
 

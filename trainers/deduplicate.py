@@ -1,10 +1,12 @@
-"""Finds the training images that are near-duplicates of a test image, and writes their names, so that a run can leave them out.
+"""Finds the training images that are near-duplicates of a test image, and writes their names, so that a run can leave
+them out.
 
-    python -m trainers.deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --train_split=train --test_split=test --output=excluded.txt
+    python -m trainers.deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --train_split=train --test_split=test \\
+        --output=excluded.txt
     python -m trainers.finetune --config=folder_finetune --config.data.exclude=excluded.txt ...
 
-It also writes excluded.json, all pairs with their correlations, and excluded.png, the most doubtful pairs to look at (with matplotlib).
-It finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth.
+It also writes excluded.json, all pairs with their correlations, and excluded.png, the most doubtful pairs to look at
+(with matplotlib). It finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth.
 """
 
 import json
@@ -20,7 +22,9 @@ _SIDE = 128
 
 
 def collect(source, text):
-    """(names, thumbnails (n, 32, 32) uint8, labels, -1 for none) of the examples of a source that decode; warns of the others."""
+    """(names, thumbnails (n, 32, 32) uint8, labels, -1 for none) of the examples of a source that decode; warns of the
+    others.
+    """
     from keras_vit.data.duplicates import SIDE, thumbnail
     from keras_vit.data.scan import scan
     from keras_vit.io.progress import stage
@@ -72,7 +76,9 @@ def write_pictures(path, pairs, train, test):
     right = _pictures(train, {pair["train"] for pair in doubtful})
     rows = -(-len(doubtful) // 6)
     figure = matplotlib.figure.Figure(figsize=(15, 1.6 * rows))
-    for axes, pair in zip(figure.subplots(rows, 6, squeeze=False).flat, [*doubtful, *[None] * (6 * rows - len(doubtful))]):
+    for axes, pair in zip(
+        figure.subplots(rows, 6, squeeze=False).flat, [*doubtful, *[None] * (6 * rows - len(doubtful))]
+    ):
         axes.axis("off")
         if pair:
             axes.imshow(np.concatenate([left[pair["test"]], right[pair["train"]]], 1))
@@ -101,8 +107,17 @@ def deduplicate(train, test, output, threshold):
     with stage("Comparing the images"):
         duplicates = near_duplicates(train_thumbnails, test_thumbnails, threshold)
     pairs = [
-        {"train": train_names[p.train], "test": test_names[p.test], "correlation": round(p.correlation, 4), "flipped": p.flipped}
-        | ({"same_label": train_labels[p.train] == test_labels[p.test]} if train.class_names and test.class_names else {})
+        {
+            "train": train_names[p.train],
+            "test": test_names[p.test],
+            "correlation": round(p.correlation, 4),
+            "flipped": p.flipped,
+        }
+        | (
+            {"same_label": train_labels[p.train] == test_labels[p.test]}
+            if train.class_names and test.class_names
+            else {}
+        )
         for p in duplicates
     ]
     names = [train_names[i] for i in sorted({p.train for p in duplicates})]
@@ -112,7 +127,10 @@ def deduplicate(train, test, output, threshold):
         "threshold": threshold,
         "pairs": pairs,
     }
-    header = f"# {len(names)} images of {train.name} that are near-duplicates of images of {test.name}, correlation {threshold}"
+    header = (
+        f"# {len(names)} images of {train.name} that are near-duplicates of images of {test.name}, correlation"
+        f" {threshold}"
+    )
     write_bytes(output, "".join(f"{line}\n" for line in [header, *names]).encode())
     write_bytes(os.path.splitext(output)[0] + ".json", json.dumps(report, indent=1, ensure_ascii=False).encode())
     if pairs:
@@ -148,7 +166,8 @@ def main():
     output = values.output
     if os.path.isdir(output):
         raise ValueError(
-            f"--output={values.output} is a folder. Name a file in it, such as {os.path.join(values.output, 'excluded.txt')}."
+            f"--output={values.output} is a folder. Name a file in it, such as"
+            f" {os.path.join(values.output, 'excluded.txt')}."
         )
     check_folder(os.path.dirname(os.path.abspath(output)))
     with shown():
@@ -156,14 +175,17 @@ def main():
             train, test = _open(values, "train"), _open(values, "test")
         report = deduplicate(train, test, output, threshold)
     print(
-        f"{report['test']['duplicates']} of {report['test']['images']} test images have near-duplicates among the training images: "
-        f"{report['train']['duplicates']} of {report['train']['images']}. Names: {values.output}; look at the .png next to it."
+        f"{report['test']['duplicates']} of {report['test']['images']} test images have near-duplicates among the"
+        f" training images: {report['train']['duplicates']} of {report['train']['images']}. Names: {values.output};"
+        " look at the .png next to it."
     )
 
 
 def run():
     flags.string("train", None, "The source to search for duplicates, as for --config.data.source.", required=True)
-    flags.string("test", None, "The source whose images may not be duplicated, as for --config.data.source.", required=True)
+    flags.string(
+        "test", None, "The source whose images may not be duplicated, as for --config.data.source.", required=True
+    )
     flags.string("train_split", "train", 'The split of --train; with slices: "train[:90%]".')
     flags.string("test_split", "test", "The split of --test; with slices.")
     flags.path("output", "excluded.txt", "The file of names to write.")

@@ -1,4 +1,5 @@
-"""Runs the whole path on real data: digits at 8x8, fine-tuned at 16x16, evaluated, exported, and served in a fresh process.
+"""Runs the whole path on real data: digits at 8x8, fine-tuned at 16x16, evaluated, exported, and served in a fresh
+process.
 
 python -m trainers.demo --workdir=runs/demo
 """

@@ -2,14 +2,17 @@
 
     python -m trainers.evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
     python -m trainers.evaluate --model=runs/x --evals="few_shot(source='cifar10', shots=(1, 5))|knn(source='cifar10')"
-    python -m trainers.evaluate --model=runs/a,runs/b,runs/c --evals="few_shot(source='cifar10')|calibration(source='cifar10')" --output=out
+    python -m trainers.evaluate --model=runs/a,runs/b,runs/c \\
+        --evals="few_shot(source='cifar10')|calibration(source='cifar10')" --output=out
 
---model is what keras_vit.load takes: a run directory, a file of any format, a published name. Images are preprocessed as the model's
-file says; --preprocess overrides this, in evaluators without a preprocess= of their own. --evals names evaluators with their options, joined by "|"; by default the task's own. A model in a
-run directory is evaluated as its task says, any other as a classifier. --strategy evaluates on several devices.
+--model is what keras_vit.load takes: a run directory, a file of any format, a published name. Images are preprocessed
+as the model's file says; --preprocess overrides this, in evaluators without a preprocess= of their own. --evals names
+evaluators with their options, joined by "|"; by default the task's own. A model in a run directory is evaluated as its
+task says, any other as a classifier. --strategy evaluates on several devices.
 
-Several models, joined by commas, are evaluated one after the other. A table of their scores is printed, sorted by the first evaluator's, or by
---sort=EVALUATOR/MEASURE; --output gets a folder for each model, and models.json and models.png.
+Several models, joined by commas, are evaluated one after the other. A table of their scores is printed, sorted by the
+first evaluator's, or by --sort=EVALUATOR/MEASURE; --output gets a folder for each model, and models.json and
+models.png.
 """
 
 import contextlib
@@ -44,7 +47,9 @@ def _data(values, own, name):
     if values.data or values.evals:
         return values.data, values.split or "test"
     if own is None:
-        raise ValueError(f"{name} is no run directory, which knows its data: give --data, for instance --data=folder:PHOTOS.")
+        raise ValueError(
+            f"{name} is no run directory, which knows its data: give --data, for instance --data=folder:PHOTOS."
+        )
     return own[0], values.split or own[1]
 
 
@@ -59,15 +64,18 @@ def _evaluators(values):
     chosen = parse_evaluators(values.evals)
     if values.split and not values.data:
         raise ValueError(
-            f"--split={values.split} is a split of --data, which is missing. Of an evaluator's own source: NAME(source='...', split='{values.split}')."
+            f"--split={values.split} is a split of --data, which is missing. Of an evaluator's own source:"
+            f" NAME(source='...', split='{values.split}')."
         )
     own = {key: evaluator.source for key, evaluator in chosen.items() if getattr(evaluator, "source", None) is not None}
     if values.data and len(own) == len(chosen):
         raise ValueError(
-            f"--data={values.data} is not read: {', '.join(f'{key} reads {source}' for key, source in own.items())}. Leave out --data, or "
-            "give an evaluator source=None."
+            f"--data={values.data} is not read: {', '.join(f'{key} reads {source}' for key, source in own.items())}."
+            " Leave out --data, or give an evaluator source=None."
         )
-    takes = {key: values.preprocess and getattr(evaluator, "preprocess", "") is None for key, evaluator in chosen.items()}
+    takes = {
+        key: values.preprocess and getattr(evaluator, "preprocess", "") is None for key, evaluator in chosen.items()
+    }
     return {
         key: dataclasses.replace(evaluator, preprocess=values.preprocess) if takes[key] else evaluator
         for key, evaluator in chosen.items()
@@ -100,7 +108,9 @@ def evaluate(values, name, strategy, output):
             task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)
     errors = ExampleErrors(values.broken_limit)
-    setting = Setting(model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True)
+    setting = Setting(
+        model, strategy, values.batch_size, values.data_dir, source, preprocess, task.select, errors, verbose=True
+    )
     chosen = named or {"": task.evaluator()}
     with stage("Preparing the evaluation"):
         prepared = {key: evaluator.prepare(setting) for key, evaluator in chosen.items()}
@@ -110,7 +120,11 @@ def evaluate(values, name, strategy, output):
         found[key or "evaluation"] = chosen[key], evaluation.measures
         if not strategy.chief:
             continue
-        print(f"{key}: {json.dumps(evaluation.measures)}" if key else f"{data} {split}: {task.summary(evaluation.measures)}")
+        print(
+            f"{key}: {json.dumps(evaluation.measures)}"
+            if key
+            else f"{data} {split}: {task.summary(evaluation.measures)}"
+        )
         if output:
             with stage("Writing the report"):
                 write_evaluation(output, key, task, setting, evaluation, name, data, split)
@@ -118,7 +132,8 @@ def evaluate(values, name, strategy, output):
 
 
 def evaluate_all(values, models, strategy):
-    """Evaluates several models, and prints and writes their table. One that cannot be evaluated is named, and the others go on.
+    """Evaluates several models, and prints and writes their table. One that cannot be evaluated is named, and the
+    others go on.
 
     Raises:
         ValueError: if models are named twice, or at the end if some could not be evaluated.
@@ -165,22 +180,28 @@ def run():
     flags.string(
         "data",
         None,
-        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default the run's own, or with --evals what they name.",
+        "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source. By default the run's own,"
+        " or with --evals what they name.",
     )
     flags.string(
         "split",
         None,
         'With slices: "train[90%:]". By default test, or for the run\'s own data the split that it was evaluated on.',
     )
-    flags.string("preprocess", None, "Preprocessing text, of evaluators that have none of their own; by default the model's.")
+    flags.string(
+        "preprocess", None, "Preprocessing text, of evaluators that have none of their own; by default the model's."
+    )
     flags.string("evals", None, 'Evaluators with their options, joined by "|"; by default the task\'s own.')
     flags.path(
         "output",
         None,
-        "A folder for report.html and evaluation.json, or with --evals NAME.json; by default the measures are only printed.",
+        "A folder for report.html and evaluation.json, or with --evals NAME.json; by default the measures are only"
+        " printed.",
     )
     flags.string(
-        "sort", None, "Of several models: EVALUATOR/MEASURE, such as few_shot/5; by default the first evaluator's score."
+        "sort",
+        None,
+        "Of several models: EVALUATOR/MEASURE, such as few_shot/5; by default the first evaluator's score.",
     )
     flags.integer("batch_size", 64, "Images per batch, over all devices.", lowest=1)
     flags.define_broken_limit()

@@ -1,13 +1,15 @@
-"""Exports a model: as a SavedModel that takes image bytes, as a file for ONNX Runtime or LiteRT, or as weights for another library.
+"""Exports a model: as a SavedModel that takes image bytes, as a file for ONNX Runtime or LiteRT, or as weights for
+another library.
 
     python -m trainers.export --model=runs/digits_finetune --output=exported/digits
-    python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --format=onnx --quantization=int8_dynamic
+    python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --format=onnx \\
+        --quantization=int8_dynamic
     python -m trainers.export --model=runs/mine --output=for_torch --format=timm
 
---model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format: tf_saved_model; onnx
-or litert (one file, in floats or with --quantization; int8_static learns the ranges of values from --calibration_images of --calibration); timm or
-huggingface (a folder for PyTorch users), google (an .npz), keras (a .keras file). --class_names=names.txt names the classes of a model that
-does not know their names.
+--model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format:
+tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static learns the ranges of values from
+--calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (an .npz), keras (a
+.keras file). --class_names=names.txt names the classes of a model that does not know their names.
 """
 
 from absl import logging
@@ -33,7 +35,9 @@ def _calibration(model, values):
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     found, wanted = [], values.calibration_images
-    for images, _, weights in evaluation_batches(open_source(values.calibration, "train"), preprocessing_text(model), 16):
+    for images, _, weights in evaluation_batches(
+        open_source(values.calibration, "train"), preprocessing_text(model), 16
+    ):
         found.append(np.asarray(images)[np.asarray(weights) > 0])
         if sum(map(len, found)) >= wanted:
             break
@@ -67,14 +71,19 @@ def export(values):
         else:
             how = {"quantization": values.quantization, "calibration": _calibration(model, values)}
             top_k = values.top_k if values.format == "tf_saved_model" else None
-            keras_vit.export(model, values.output, format=values.format, top_k=top_k, activation=values.activation, **how)
+            keras_vit.export(
+                model, values.output, format=values.format, top_k=top_k, activation=values.activation, **how
+            )
     logging.info("Exported %s to %s.", values.model, values.output)
 
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.path(
-        "output", None, "The folder or file to write; an existing one is replaced once the new one is complete.", required=True
+        "output",
+        None,
+        "The folder or file to write; an existing one is replaced once the new one is complete.",
+        required=True,
     )
     flags.string("format", "tf_saved_model", "tf_saved_model, onnx, litert, timm, huggingface, google or keras.")
     flags.string(
@@ -86,11 +95,16 @@ def run():
     flags.string(
         "activation",
         None,
-        "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else softmax.",
+        "softmax or sigmoid, from logits to probabilities; by default sigmoid for a model trained with it, else"
+        " softmax.",
     )
-    flags.string("quantization", None, "For onnx and litert: int8_weights, int8_dynamic or int8_static; by default floats.")
     flags.string(
-        "calibration", None, "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE."
+        "quantization", None, "For onnx and litert: int8_weights, int8_dynamic or int8_static; by default floats."
+    )
+    flags.string(
+        "calibration",
+        None,
+        "For int8_static: images like those that the model will see, such as images:PHOTOS or csv:FILE.",
     )
     flags.integer("calibration_images", 128, "How many of them, the first ones.", lowest=16)
     files = ("onnx", "litert")

@@ -1,10 +1,12 @@
 """Fine-tunes a trained model, at another resolution and on other classes if the config says so.
 
-    python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain --workdir=runs/digits_finetune
+    python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain \\
+        --workdir=runs/digits_finetune
 
---config.init is what keras_vit.load takes: a run directory, a .keras, .npz or safetensors file, a Hugging Face folder, a published
-name. --config.head: reset (a new head, all zeros) or keep. --config.linear_probe trains only the head, --config.freeze names layers that are
-not trained, --config.optimizer.layer_decay lowers the learning rate layer by layer.
+--config.init is what keras_vit.load takes: a run directory, a .keras, .npz or safetensors file, a Hugging Face folder,
+a published name. --config.head: reset (a new head, all zeros) or keep. --config.linear_probe trains only the head,
+--config.freeze names layers that are not trained, --config.optimizer.layer_decay lowers the learning rate layer by
+layer.
 """
 
 from absl import logging
@@ -19,7 +21,8 @@ def main():
 
     if not flags.FLAGS.config.init:
         logging.warning(
-            "No --config.init: starting from random weights. Fine-tuning on few images needs a trained model: --config.init=MODEL."
+            "No --config.init: starting from random weights. Fine-tuning on few images needs a trained model:"
+            " --config.init=MODEL."
         )
     train.main(flags.FLAGS)
 

@@ -45,7 +45,9 @@ def _default(name):
 
 
 def as_typed(text: str, main) -> str:
-    """A docstring of this package with its commands as the user types them: "keras-vit finetune", "keras-vit-finetune"."""
+    """A docstring of this package with its commands as the user types them: "keras-vit finetune",
+    "keras-vit-finetune".
+    """
     module = main.__globals__["__name__"].rpartition(".")[2]
     verb, typed = module.removesuffix("_"), pathlib.Path(sys.argv[0]).stem
     if not typed.endswith(verb) or typed == verb:
@@ -79,7 +81,9 @@ def _parse(argv):
         keys = values_of(flags.FLAGS["config"].value) if "config" in _OURS else {}
         same = [f"--config.{key}" for key in keys if key.rpartition(".")[2] == error.flagname]
         hint = f' Did you mean "{same[0]}"?' if same else did_you_mean(name, valid)
-        raise SystemExit(f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them.") from None
+        raise SystemExit(
+            f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them."
+        ) from None
     except flags.Error as error:
         # What a validator says comes after all of the flags that it looked at.
         missing = [name for name, required in _OURS.items() if required and flags.FLAGS[name].value is None]
@@ -88,14 +92,19 @@ def _parse(argv):
                 f"{program}: {', '.join(f'--{name}' for name in missing)} is missing. --help explains the flags."
             ) from None
         said = [line.rpartition(": ")[2] if line.startswith("flags ") else line for line in str(error).splitlines()]
-        said = [re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is no whole number.", line) for line in said]
+        said = [
+            re.sub(r"invalid literal for int\(\) with base 10: ('.*')", r"\1 is no whole number.", line)
+            for line in said
+        ]
         said = [line if line.endswith((".", "?", "!")) else f"{line}." for line in said]
         raise SystemExit(f"{program}: {' '.join(said)} --help explains the flags.") from None
 
 
 @contextlib.contextmanager
 def _restartable():
-    """A context in which SIGTERM ends the process at once with exit code 75: run it again. While it trains, training saves first."""
+    """A context in which SIGTERM ends the process at once with exit code 75: run it again. While it trains, training
+    saves first.
+    """
 
     def leave(number, frame):
         os.write(2, f"SIGTERM: exit code {_RESTART}, run the same command again.\n".encode())
@@ -109,7 +118,8 @@ def _restartable():
 
 
 def _take_overrides(wants_help):
-    """The ConfigDict that --config in sys.argv names, with those overrides that absl cannot apply; takes both out of sys.argv.
+    """The ConfigDict that --config in sys.argv names, with those overrides that absl cannot apply; takes both out of
+    sys.argv.
 
     Raises:
         SystemExit: if there is no such config or key.
@@ -163,7 +173,9 @@ def launch(main, with_config=False, takes=None):
 
 
 def _report_errors(main, rest, takes):
-    """Runs `main`. Mistakes, a full disk or a diverged run end with a message and exit code 1; --debug shows the traceback."""
+    """Runs `main`. Mistakes, a full disk or a diverged run end with a message and exit code 1; --debug shows the
+    traceback.
+    """
     try:
         if rest and not takes:
             raise ValueError(f'Unexpected argument "{rest[0]}". Write --flag=value.')
@@ -222,7 +234,9 @@ def enum(name, default, valid, help_text):
 
 
 def only_with(name, other, holds, words):
-    """Refuses a value for the flag `name` that would be ignored: unless holds(the value of the flag `other`), which `words` describe."""
+    """Refuses a value for the flag `name` that would be ignored: unless holds(the value of the flag `other`), which
+    `words` describe.
+    """
     default = flags.FLAGS[name].default
     flags.register_multi_flags_validator(
         [name, other],
@@ -243,12 +257,24 @@ def define_run():
     """The flags of binaries that train."""
     path("workdir", None, "The run's directory; a run that is already there resumes. Required, but not for --dry_run.")
     define_data_dir()
-    string("sweep", None, 'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=None,0.2".')
+    string(
+        "sweep",
+        None,
+        'Runs the config\'s own sweep, or a grid: --sweep="optimizer.learning_rate=1e-3,3e-3;mixup=None,0.2".',
+    )
     integer(
-        "runs", 1, "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.", lowest=1
+        "runs",
+        1,
+        "The number of runs, with seeds config.seed, config.seed + 1...; prints mean and standard deviation.",
+        lowest=1,
     )
     boolean("dry_run", False, "Only print what the run would do; needs no data.")
-    integer("examples", None, "For --dry_run: the number of training examples, if the dataset is not a well-known one.", lowest=1)
+    integer(
+        "examples",
+        None,
+        "For --dry_run: the number of training examples, if the dataset is not a well-known one.",
+        lowest=1,
+    )
     integer("classes", None, "For --dry_run: the number of classes, if the dataset is not a well-known one.", lowest=1)
     only_with("examples", "dry_run", bool, "--dry_run")
     only_with("classes", "dry_run", bool, "--dry_run")
@@ -280,7 +306,8 @@ def define_beam():
     string(
         "beam",
         None,
-        'Options of Apache Beam, to run as its pipeline: --beam="--runner=FlinkRunner --flink_master=HOST:8081"; by default none is used.',
+        'Options of Apache Beam, to run as its pipeline: --beam="--runner=FlinkRunner --flink_master=HOST:8081"; by'
+        " default none is used.",
     )
 
 

@@ -1,12 +1,14 @@
-"""Inspects a model: one page that shows its filters, positions and heads, how its layers compare, and what it sees in images.
+"""Inspects a model: one page that shows its filters, positions and heads, how its layers compare, and what it sees in
+images.
 
     python -m trainers.inspect_ --model=runs/photos --images=PHOTOS --output=look
-    python -m trainers.inspect_ --model=deit/tiny --images="cats.png,photos/**/*.jpg" --class="tabby, tabby cat" --output=look
+    python -m trainers.inspect_ --model=deit/tiny --images="cats.png,photos/**/*.jpg" --class="tabby, tabby cat" \\
+        --output=look
 
---model is what keras_vit.load takes: a run directory, a file of any format, a published name. --images are files, folders and patterns,
-separated by commas; images are preprocessed as the model's file says, and what cannot be read is named and left out. --output gets
-index.html, which needs no other file, its pictures as PNG files and inspection.json, the numbers; an earlier page is replaced. Needs the
-extra [viz].
+--model is what keras_vit.load takes: a run directory, a file of any format, a published name. --images are files,
+folders and patterns, separated by commas; images are preprocessed as the model's file says, and what cannot be read is
+named and left out. --output gets index.html, which needs no other file, its pictures as PNG files and inspection.json,
+the numbers; an earlier page is replaced. Needs the extra [viz].
 """
 
 import sys
@@ -79,8 +81,12 @@ def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string("images", None, "Files, folders and patterns, separated by commas.", required=True)
     flags.path("output", None, "The folder to write; an earlier page there is replaced.", required=True)
-    flags.string("class", None, "The class of which maps are drawn, a name or a number; by default each image's predicted one.")
-    flags.integer("max_images", 128, "Images to measure heads and layers on; of more, as many are spread evenly.", lowest=1)
+    flags.string(
+        "class", None, "The class of which maps are drawn, a name or a number; by default each image's predicted one."
+    )
+    flags.integer(
+        "max_images", 128, "Images to measure heads and layers on; of more, as many are spread evenly.", lowest=1
+    )
     flags.integer("show", 12, "Images to show, of those that are measured.", lowest=1)
     flags.launch(main)
 

@@ -1,12 +1,14 @@
 """Labels images with a trained model, and writes a table that training reads: the pseudo labels of noisy student.
 
     python -m trainers.label --model=runs/teacher --data=images:MORE --output=labelled
-    python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] --test=train[80%:] --output=labelled
+    python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
+        --test=train[80%:] --output=labelled
 
-Then --config.data.source=jsonl:labelled/table.jsonl. Its rows have a path, the class that the model finds most probable, and its probability;
-images below --confidence are left out, and so are those that cannot be read, which label.json names. --labelled adds the images whose labels
-are known: those of --train to the split train, those of --test to the split test, on which the student is evaluated. An image that is there
-is not labelled again. --per_class=N takes the N most confident images of each class, again and again where they are fewer.
+Then --config.data.source=jsonl:labelled/table.jsonl. Its rows have a path, the class that the model finds most
+probable, and its probability; images below --confidence are left out, and so are those that cannot be read, which
+label.json names. --labelled adds the images whose labels are known: those of --train to the split train, those of
+--test to the split test, on which the student is evaluated. An image that is there is not labelled again. --per_class=N
+takes the N most confident images of each class, again and again where they are fewer.
 """
 
 import collections
@@ -74,7 +76,8 @@ def label(model, source, folder, known=None, lowest=0.3, per_class=None, batch_s
         lowest, per_class: as in keras_vit.evaluation.confident.
 
     Raises:
-        ValueError: if the sources have no image files, the classes differ, or no image is labelled with so much confidence.
+        ValueError: if the sources have no image files, the classes differ, or no image is labelled with so much
+            confidence.
         OSError: if it cannot be written.
     """
     import numpy as np
@@ -94,12 +97,21 @@ def label(model, source, folder, known=None, lowest=0.3, per_class=None, batch_s
     new = np.array([os.path.realpath(files[i]) not in seen for i in found.numbers], bool)
     chosen = confident(found.labels, np.where(new, found.confidence, -1.0), len(names), lowest, per_class)
     if not len(chosen):
-        highest = f"the highest confidence is {found.confidence[new].max():.3f}" if new.any() else "none is new and can be read"
+        highest = (
+            f"the highest confidence is {found.confidence[new].max():.3f}"
+            if new.any()
+            else "none is new and can be read"
+        )
         raise ValueError(f"No image of {source.name} is labelled with a confidence of {lowest:g} or more: {highest}.")
     rows += [
-        {"image": files[found.numbers[i]], "label": names[found.labels[i]], "split": "train", "confidence": round(float(found.confidence[i]), 6)}
+        {
+            "image": files[found.numbers[i]],
+            "label": names[found.labels[i]],
+            "split": "train",
+            "confidence": round(float(found.confidence[i]), 6),
+        }
         for i in chosen
-    ]  # fmt: skip
+    ]
     write_table(folder, names, rows)
     report = _report(found, chosen, new, names, rows)
     write_bytes(os.path.join(folder, "label.json"), json.dumps(report, indent=1, ensure_ascii=False).encode())
@@ -126,12 +138,15 @@ def _print(report, folder):
     empty = [name for name, count in report["per_class"].items() if not count]
     if empty:
         print(f"No image was labelled as {counted(len(empty), 'class')}: {listed(empty)}")
-    parts = [f"Labelled {report['labelled']:,} of {counted(report['images'], 'image')}, in {counted(report['rows'], 'row')}"]
+    parts = [
+        f"Labelled {report['labelled']:,} of {counted(report['images'], 'image')}, in {counted(report['rows'], 'row')}"
+    ]
     parts += [f"{report['known']:,} more have known labels"] if report["known"] else []
     parts += [f"{report['already_labelled']:,} among these not labelled again"] if report["already_labelled"] else []
     parts += [f"{len(report['broken']):,} cannot be read: label.json names them"] if report["broken"] else []
     print(
-        f"{'; '.join(parts)}.\nTo train on them: --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}{_evaluation(report)}"
+        f"{'; '.join(parts)}.\nTo train on them:"
+        f" --config.data.source=jsonl:{os.path.join(folder, 'table.jsonl')}{_evaluation(report)}"
     )
 
 
@@ -143,8 +158,8 @@ def _evaluation(report):
     if report["rows"] > report["labelled"]:  # slices would share images
         return f"\nThe table has no split to evaluate on; {known}."
     return (
-        f" --config.data.train=train[:90%] --config.data.evaluation=train[90%:]\nThe table has no split test, so a run evaluates on a part of "
-        f"train; {known}."
+        " --config.data.train=train[:90%] --config.data.evaluation=train[90%:]\nThe table has no split test, so a run"
+        f" evaluates on a part of train; {known}."
     )
 
 
@@ -169,9 +184,14 @@ def main():
 
 
 def run():
-    flags.string("model", None, "The teacher: a run directory, a checkpoint of any format, or a published name.", required=True)
     flags.string(
-        "data", None, "The images: images:PATH, folder:PATH, csv:PATH or jsonl:PATH; labels are not read.", required=True
+        "model", None, "The teacher: a run directory, a checkpoint of any format, or a published name.", required=True
+    )
+    flags.string(
+        "data",
+        None,
+        "The images: images:PATH, folder:PATH, csv:PATH or jsonl:PATH; labels are not read.",
+        required=True,
     )
     flags.string("split", "train", "The split of --data; with slices: train[:90%].")
     flags.path("output", None, "The folder for table.jsonl, labels.txt and label.json.", required=True)

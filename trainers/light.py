@@ -1,4 +1,6 @@
-"""What the binaries use of keras_vit before an engine is needed: modules loaded by their paths, because importing keras_vit imports one."""
+"""What the binaries use of keras_vit before an engine is needed: modules loaded by their paths, because importing
+keras_vit imports one.
+"""
 
 import importlib.util
 import os

@@ -5,9 +5,9 @@
     python -m trainers.models --layers=R50+B/16
     python -m trainers.models --layers=runs/digits_finetune --json
 
-Everything is of one image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add: half of it are GMACs), the activations that a
-forward pass holds at once and those that a training step keeps, in float32. Nothing is downloaded or built, except for --layers of a file. A
-published model's parameters are those with which keras_vit.load builds it.
+Everything is of one image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add: half of it are GMACs), the
+activations that a forward pass holds at once and those that a training step keeps, in float32. Nothing is downloaded or
+built, except for --layers of a file. A published model's parameters are those with which keras_vit.load builds it.
 """
 
 import dataclasses
@@ -33,7 +33,9 @@ def main(patterns):
 
     values = flags.FLAGS
     if len(patterns) > 1 or (patterns and values.layers):
-        raise ValueError(f'One pattern, or --layers=NAME without one: got {patterns}. Write a pattern in quotes: "deit/*".')
+        raise ValueError(
+            f'One pattern, or --layers=NAME without one: got {patterns}. Write a pattern in quotes: "deit/*".'
+        )
     if values.layers:
         found, table = _layers(values.layers, values.image_size), layers_table
     else:

@@ -1,12 +1,15 @@
 """Compiles a config's training step for a slice of TPUs, without one, and says whether it fits and what it costs.
 
-    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --config.batch_size=1024 --topology=v5e:4x4
+    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --config.batch_size=1024 \\
+        --topology=v5e:4x4
     python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --compare=v5e:4x4,v6e:2x2
-    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --topology=v5e:4x4 --find_batch
+    python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --topology=v5e:4x4 \\
+        --find_batch
 
-The step is the run's own on the JAX backend, for any task, with data parallelism or --model_parallel. A compilation takes a minute to several, and its
-answer is kept. --where shows the time and the traffic of each part of the step, --find_batch the largest batch that fits, with and without
-rematerialised blocks. Needs the extra [plan]. No TPU is used: times are predictions.
+The step is the run's own on the JAX backend, for any task, with data parallelism or --model_parallel. A compilation
+takes a minute to several, and its answer is kept. --where shows the time and the traffic of each part of the step,
+--find_batch the largest batch that fits, with and without rematerialised blocks. Needs the extra [plan]. No TPU is
+used: times are predictions.
 """
 
 import math
@@ -51,7 +54,8 @@ def _find_batch(values, plan_of):
     step = math.lcm(8, values.config.micro_batches)
     for remat in (False, True):
         per_chip, plan = find_batch(
-            lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology), step
+            lambda n, remat=remat: plan_of(with_batch(values.config, n, values.topology, remat=remat), values.topology),
+            step,
         )
         says = "are the most that fit" if per_chip + step <= MOST_PER_CHIP else "fit, and more were not tried"
         print(f"{'With' if remat else 'Without'} rematerialised blocks, {per_chip:,} images a chip {says}.")
@@ -99,11 +103,15 @@ def run():
     flags.string("topology", None, "The slice: v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1 and so on.")
     flags.string("compare", None, "Several slices, joined by commas: one table.")
     flags.boolean(
-        "find_batch", False, "Find the largest batch that fits, in multiples of 8 a chip, and of --config.micro_batches."
+        "find_batch",
+        False,
+        "Find the largest batch that fits, in multiples of 8 a chip, and of --config.micro_batches.",
     )
     flags.boolean("where", False, "Show the time and the traffic of each part of the step.")
     flags.integer("model_parallel", None, "Over how many chips a matrix is split; by default over none.", lowest=1)
-    flags.integer("examples", None, "The number of training examples, if the dataset is not a well-known one.", lowest=1)
+    flags.integer(
+        "examples", None, "The number of training examples, if the dataset is not a well-known one.", lowest=1
+    )
     flags.integer("classes", None, "The number of classes, if the dataset is not a well-known one.", lowest=1)
     flags.only_with("find_batch", "topology", bool, "--topology")
     flags.only_with("where", "topology", bool, "--topology")

@@ -3,14 +3,17 @@
     python -m trainers.predict --model=runs/photos --data=images:PHOTOS --output=answers
     python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
 
---answers: classes, the names and probabilities of the most probable --top_k; logits; features, the embedding before the head; several joined by
-commas. Every image has a row, in the data's order: split, row, name, label if the data has one, the answers, and error, which says why
-an image could not be read. pandas.read_parquet("answers") reads all files of a folder.
+--answers: classes, the names and probabilities of the most probable --top_k; logits; features, the embedding before the
+head; several joined by commas. Every image has a row, in the data's order: split, row, name, label if the data has one,
+the answers, and error, which says why an image could not be read. pandas.read_parquet("answers") reads all files of a
+folder.
 
-A job that was stopped goes on by the same command; what it writes is the same, bit for bit. --part=0/4, 1/4, 2/4 and 3/4 on four machines with one
-folder, such as a bucket, share the work. --strategy=mirrored runs on all devices of a machine. --engine=openvino is faster on CPUs (docs/performance.md).
+A job that was stopped goes on by the same command; what it writes is the same, bit for bit. --part=0/4, 1/4, 2/4 and
+3/4 on four machines with one folder, such as a bucket, share the work. --strategy=mirrored runs on all devices of a
+machine. --engine=openvino is faster on CPUs (docs/performance.md).
 
---beam runs an exported model (`export`) as a pipeline of Apache Beam, with these options of Beam's, on a cluster or on this machine:
+--beam runs an exported model (`export`) as a pipeline of Apache Beam, with these options of Beam's, on a cluster or on
+this machine:
 
     python -m trainers.predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
 """
@@ -43,7 +46,9 @@ def _print(report, split, values):
     now, before, total = report.files
     parts = [f"{split}: wrote {counted(report.rows, 'row')} in {counted(now, 'file')} of {total:,} to {values.output}"]
     parts += [f"{before:,} were there before"] if before else []
-    parts += [f'{counted(len(report.broken), "image")} cannot be read: the column "error" says why'] if report.broken else []
+    parts += (
+        [f'{counted(len(report.broken), "image")} cannot be read: the column "error" says why'] if report.broken else []
+    )
     print(f"{'; '.join(parts)}.")
 
 
@@ -59,7 +64,8 @@ def _predict(values, kinds, splits, options):
     strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
     if strategy.hosts > 1:
         raise ValueError(
-            "Several processes need no common strategy here: give each one its share by --part=INDEX/COUNT, and --strategy=one."
+            "Several processes need no common strategy here: give each one its share by --part=INDEX/COUNT, and"
+            " --strategy=one."
         )
     strategy.check_batch(values.batch_size)
     sources = {}
@@ -91,7 +97,10 @@ def _predict_by_beam(values, kinds, splits, options):
     predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
     where = (values.model, values.data, values.output, kinds)
     for split in splits:
-        yield split, predict_by_beam(*where, split=split, data_dir=values.data_dir, options=shlex.split(values.beam), **options)
+        yield (
+            split,
+            predict_by_beam(*where, split=split, data_dir=values.data_dir, options=shlex.split(values.beam), **options),
+        )
 
 
 def main():
@@ -110,7 +119,9 @@ def main():
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string("data", None, "images:PATH, folder:PATH, csv:PATH, tfrecord:PATH, a tensorflow-datasets name...", required=True)
+    flags.string(
+        "data", None, "images:PATH, folder:PATH, csv:PATH, tfrecord:PATH, a tensorflow-datasets name...", required=True
+    )
     flags.string("split", "train", "The split of --data, or several joined by commas; with slices: train[:1000].")
     flags.path("output", None, "The folder to write to; the splits of the same data can share one.", required=True)
     flags.string("answers", "classes", "classes, logits, features, or several joined by commas.")
@@ -120,8 +131,12 @@ def run():
     flags.integer("batch_size", 64, "Images at once, over all devices.", lowest=1)
     flags.string("part", "0/1", "INDEX/COUNT: which share of the files this process writes.")
     flags.string("preprocess", None, "Preprocessing text; by default the model's own.")
-    flags.integer("broken_limit", None, "How many images of this part may be unreadable; by default any number.", lowest=0)
-    flags.string("engine", None, "What computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.")
+    flags.integer(
+        "broken_limit", None, "How many images of this part may be unreadable; by default any number.", lowest=0
+    )
+    flags.string(
+        "engine", None, "What computes the model: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."
+    )
     flags.only_with("top_k", "answers", lambda answers: "classes" in answers, "--answers=classes")
     flags.define_data_dir()
     flags.define_strategy()

@@ -2,14 +2,17 @@
 
     python -m trainers.prepare --source=folder:PHOTOS --output=prepared --split=train --shards=16
     python -m trainers.prepare --source=csv:labels.csv --output=prepared --split=test --shards=4 --resize=512
-    python -m trainers.prepare --source=imagenet2012 --output=gs://BUCKET/imagenet --shards=1024 --beam="--runner=DataflowRunner --project=NAME"
+    python -m trainers.prepare --source=imagenet2012 --output=gs://BUCKET/imagenet --shards=1024 \\
+        --beam="--runner=DataflowRunner --project=NAME"
 
-Then --config.data.source=tfrecord:prepared. Every image is decoded once; those that do not decode are left out and named in
-prepare-SPLIT.json. The examples are shuffled and in files of equal size. If the process is killed or the disk is full, the output is as it was
-before. Make the number of files a multiple of the hosts that will read them, with 100 MB or more per file.
+Then --config.data.source=tfrecord:prepared. Every image is decoded once; those that do not decode are left out and
+named in prepare-SPLIT.json. The examples are shuffled and in files of equal size. If the process is killed or the disk
+is full, the output is as it was before. Make the number of files a multiple of the hosts that will read them, with 100
+MB or more per file.
 
---beam does it as a pipeline of Apache Beam (the extra [beam]), with these options of Beam's: over many machines, or on this one with
---beam=--runner=DirectRunner. Files are then of about equal size, since each example finds its own by a hash of its name.
+--beam does it as a pipeline of Apache Beam (the extra [beam]), with these options of Beam's: over many machines, or on
+this one with --beam=--runner=DirectRunner. Files are then of about equal size, since each example finds its own by a
+hash of its name.
 """
 
 import json
@@ -21,7 +24,9 @@ from . import flags
 
 
 def default_name(source: str, data_dir: str | None = None) -> str:
-    """A name for the files, from the source's text: the last part of its path, without extension and without dots that would hide them."""
+    """A name for the files, from the source's text: the last part of its path, without extension and without dots that
+    would hide them.
+    """
     from keras_vit.io.paths import locate
 
     kind, _, rest = source.partition("?")[0].partition(":")
@@ -35,8 +40,8 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
     """Writes the examples of `source`, shuffled; returns the report, which is also written to the folder.
 
     Raises:
-        ValueError: if the folder already has the split, another process is writing to it, there are fewer examples than files, the
-            examples have more than an image and a label, or none decodes.
+        ValueError: if the folder already has the split, another process is writing to it, there are fewer examples than
+            files, the examples have more than an image and a label, or none decodes.
         OSError: if it cannot be written.
     """
     import tensorflow as tf
@@ -80,7 +85,9 @@ def write_report(folder, source, split, shards, resize, quality, seed, told):
         "shuffle_seed": seed,
         **told,
     }
-    write_bytes(os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode())
+    write_bytes(
+        os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode()
+    )
     return report
 
 
@@ -121,7 +128,10 @@ def write(values):
     from keras_vit.data.sources.selection import read_names
     from keras_vit.data.splits import split_name
 
-    name, split = values.name or default_name(values.source, values.data_dir), values.as_split or split_name(values.split)
+    name, split = (
+        values.name or default_name(values.source, values.data_dir),
+        values.as_split or split_name(values.split),
+    )
     exclude = read_names(values.exclude) if values.exclude else ()
     report = (_prepared if values.beam is None else _prepared_by_beam)(values, name, split, exclude)
     for example, reason in list(report["skipped"].items())[:10]:
@@ -134,14 +144,19 @@ def write(values):
 
 
 def run():
-    flags.string("source", None, 'What --config.data.source takes: "folder:PATH", "csv:PATH", "cifar10"...', required=True)
+    flags.string(
+        "source", None, 'What --config.data.source takes: "folder:PATH", "csv:PATH", "cifar10"...', required=True
+    )
     flags.path("output", None, "The folder to write to; several splits can share one.", required=True)
     flags.string("split", "train", 'With slices: "train[90%:]".')
     flags.string("as_split", None, "The split's name in the output; none for its own name.")
     flags.string("name", None, "What the files' names begin with; none for a name made from the source's.")
     flags.integer("shards", 16, "The number of files.", lowest=1)
     flags.integer(
-        "resize", 0, "Images whose shorter side is longer than this are shrunk to it; 0 to keep all as they are.", lowest=0
+        "resize",
+        0,
+        "Images whose shorter side is longer than this are shrunk to it; 0 to keep all as they are.",
+        lowest=0,
     )
     flags.integer("quality", 95, "Quality of the JPEGs that are shrunk, 1 to 100.", lowest=1, highest=100)
     flags.only_with("quality", "resize", bool, "--resize")

@@ -15,7 +15,8 @@ def main():
 
     if flags.FLAGS.config.init:
         raise ValueError(
-            f"pretrain starts from random weights, but got --config.init={flags.FLAGS.config.init}. Use finetune to start from a model."
+            f"pretrain starts from random weights, but got --config.init={flags.FLAGS.config.init}. Use finetune to"
+            " start from a model."
         )
     train.main(flags.FLAGS)
 

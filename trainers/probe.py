@@ -1,10 +1,11 @@
-"""Measures a model's frozen features: few-shot ridge regression, k nearest neighbours, logistic and ridge regression on all examples.
+"""Measures a model's frozen features: few-shot ridge regression, k nearest neighbours, logistic and ridge regression on
+all examples.
 
     python -m trainers.probe --model=runs/x --data=cifar10 --shots=1,5,10,25 --output=runs/x
 
---model is what keras_vit.load takes. --methods=few_shot,knn,logistic,ridge runs several methods on the same features, so that images are
-embedded once. few_shot alone embeds only the training examples that it samples. logistic and ridge choose their penalty on a fifth of the
-training split.
+--model is what keras_vit.load takes. --methods=few_shot,knn,logistic,ridge runs several methods on the same features,
+so that images are embedded once. few_shot alone embeds only the training examples that it samples. logistic and ridge
+choose their penalty on a fifth of the training split.
 """
 
 import json
@@ -40,7 +41,11 @@ def _lines(results):
         penalty = f", l2 {result['l2']:g}" if "l2" in result else ""
         title = f"few-shot, {shots} per class"
         yield f"{title:28}{result['mean']:7.2%} +- {result['std']:.2%} ({len(result['runs'])} draws{penalty})"
-    for name, title in (("knn", "nearest neighbours"), ("logistic", "logistic regression"), ("ridge", "ridge regression")):
+    for name, title in (
+        ("knn", "nearest neighbours"),
+        ("logistic", "logistic regression"),
+        ("ridge", "ridge regression"),
+    ):
         if name in results:
             result = results[name]
             setting = next(f"{key} {result[key]:g}" for key in ("k", "C", "l2") if key in result)
@@ -68,12 +73,15 @@ def _evaluators(values, methods):
 
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
-        raise ValueError(f'Unknown method "{unknown[0]}".{did_you_mean(unknown[0], METHODS)} Valid: {", ".join(METHODS)}.')
+        raise ValueError(
+            f'Unknown method "{unknown[0]}".{did_you_mean(unknown[0], METHODS)} Valid: {", ".join(METHODS)}.'
+        )
     shared = {"source": values.data, "train": values.train, "test": values.test, "dtype": values.dtype}
     l2 = tuple(float(penalty) for penalty in values.l2.split(","))
     if len(l2) > 1 and not values.validation:
         raise ValueError(
-            f"--l2 names {len(l2)} penalties: name a split to choose among them, --validation=train[90%:], and leave it out of --train."
+            f"--l2 names {len(l2)} penalties: name a split to choose among them, --validation=train[90%:], and leave it"
+            " out of --train."
         )
     specific = {"few_shot": {"shots": values.shots, "l2": l2, "validation": values.validation}}
     return {name: make_evaluator(name, {**shared, **specific.get(name, {})}) for name in methods}
@@ -109,11 +117,14 @@ def run_probe(values):
     embedder = Embedder(model, preprocess, values.batch_size, values.dtype, errors=errors)
     splits = FeatureSplits(embedder, *pair, keep=methods != ["few_shot"], data_dir=values.data_dir)
     results = probe(splits, evaluators)
-    sizes = {name: max(result[name] for result in results.values() if name in result) for name in ("features", "train_images")}
+    sizes = {
+        name: max(result[name] for result in results.values() if name in result)
+        for name in ("features", "train_images")
+    }
     sizes["test_images"] = pair[1].size
     print(
-        f"{values.data}: {sizes['test_images']:,} images of {values.test}, {sizes['train_images']:,} of {values.train}; "
-        f"{sizes['features']} features; {embedder.preprocess}"
+        f"{values.data}: {sizes['test_images']:,} images of {values.test}, {sizes['train_images']:,} of {values.train};"
+        f" {sizes['features']} features; {embedder.preprocess}"
     )
     print("\n".join(_lines(results)))
     if values.output:
@@ -127,7 +138,9 @@ def run_probe(values):
 
 def run():
     flags.string("model", None, "A run directory, a checkpoint of any format, or a published name.", required=True)
-    flags.string("data", "digits", "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source.")
+    flags.string(
+        "data", "digits", "digits, folder:PATH, csv:PATH, a tensorflow-datasets name: as --config.data.source."
+    )
     flags.string("train", "train", "The split that the classifiers are fitted on; with slices: train[:90%].")
     flags.string("test", "test", "The split that is classified.")
     flags.string("methods", "few_shot", "One or several of few_shot, knn, logistic, ridge.")
@@ -135,7 +148,9 @@ def run():
     flags.string("l2", "1024", "few_shot: the penalty; of several, the best one on --validation is taken.")
     flags.string("validation", None, "few_shot: the split on which the best of several --l2 is chosen.")
     flags.integer("image_size", None, "In pixels; positions are resampled. By default the model's own.", lowest=1)
-    flags.string("preprocess", None, "Preprocessing text; by default the model's own, or a resize to 8/7 of its size and a crop.")
+    flags.string(
+        "preprocess", None, "Preprocessing text; by default the model's own, or a resize to 8/7 of its size and a crop."
+    )
     flags.string("dtype", "float32", "Of the features in memory: float32 or float16.")
     flags.path("output", None, "A folder for probe.json and few_shot.png; by default the table is only printed.")
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)

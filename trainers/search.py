@@ -1,10 +1,12 @@
 """Finds the images of a data set that are most like given ones, by a model's features, and shows them in a picture.
 
-    python -m trainers.search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features --output=similar.png
+    python -m trainers.search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features \\
+        --output=similar.png
     python -m trainers.search another.jpg --index=features --output=similar.png
 
-The first command writes the features of all images of --data into the folder --index, as `predict` does, where they are missing; the second searches
-in what is there, with the model that made it. The most similar are printed, with the cosine of their features, and drawn in --output.
+The first command writes the features of all images of --data into the folder --index, as `predict` does, where they are
+missing; the second searches in what is there, with the model that made it. The most similar are printed, with the
+cosine of their features, and drawn in --output.
 """
 
 import os
@@ -31,7 +33,9 @@ def _index(values, folder):
     else:
         if values.model is None:
             raise ValueError("--data needs --model, which makes the features.")
-        sources = {split.strip(): open_source(values.data, split.strip(), values.data_dir) for split in values.split.split(",")}
+        sources = {
+            split.strip(): open_source(values.data, split.strip(), values.data_dir) for split in values.split.split(",")
+        }
         with stage(f"Loading {values.model}"):
             model = keras_vit.load(values.model)
         about = {"model": values.model, "data": values.data, "data_dir": values.data_dir}
@@ -45,7 +49,9 @@ def _index(values, folder):
 
 
 def _others(index, features, path, k):
-    """The `k` nearest of the features (d,) of the image in the file `path`, without that file, which may be there several times."""
+    """The `k` nearest of the features (d,) of the image in the file `path`, without that file, which may be there
+    several times.
+    """
     own, most = os.path.realpath(path), k + 1
     while True:
         [found] = index.nearest(features[None], most)
@@ -97,7 +103,9 @@ def main(images):
         if not read:
             raise ValueError(f"None of the {len(paths)} images to search for can be read.")
         with stage("Searching"):
-            found = [_others(index, row, path, values.neighbours) for row, path in zip(features_of(model, pixels), read)]
+            found = [
+                _others(index, row, path, values.neighbours) for row, path in zip(features_of(model, pixels), read)
+            ]
     for path, row in zip(read, found):
         print(f"{path}:")
         print("\n".join(f"  {neighbour.similarity:.3f}  {neighbour.name}" for neighbour in row))
@@ -109,14 +117,18 @@ def run():
     flags.path("index", None, "The folder of the features, as predict --answers=features writes it.", required=True)
     flags.string("model", None, "The model; by default the one that made the features.")
     flags.string(
-        "data", None, "The images to search in, if the folder has no features yet: images:PATH, a tensorflow-datasets name..."
+        "data",
+        None,
+        "The images to search in, if the folder has no features yet: images:PATH, a tensorflow-datasets name...",
     )
     flags.string("split", "train", "The split of --data, or several joined by commas.")
     flags.path("output", None, "The picture, a PNG file; by default none.")
     flags.integer("neighbours", 8, "How many similar images are found for each.", lowest=1)
     flags.integer("batch_size", 64, "Images at once.", lowest=1)
     flags.string(
-        "engine", None, "What computes the features of --data: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."
+        "engine",
+        None,
+        "What computes the features of --data: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.",
     )
     for name in ("split", "engine"):
         flags.only_with(name, "data", bool, "--data")

@@ -3,9 +3,10 @@
     python -m trainers.serve deit/tiny --port=8501
     python -m trainers.serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
 
-Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its name in addresses and
-"=" if it should have another one. --class_names=names.txt names the classes of a model that does not know their names.
-docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs the extra `serve`.
+Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its
+name in addresses and "=" if it should have another one. --class_names=names.txt names the classes of a model that does
+not know their names. docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs the extra
+`serve`.
 """
 
 import os
@@ -26,7 +27,10 @@ def named(argument: str) -> tuple[str, str]:
         return name, model
     last = pathlib.PurePosixPath(argument).name
     last = last if last.strip(".") else pathlib.Path(argument).resolve().name  # of "." the folder's own
-    return re.sub(r"[^\w.-]", "_", last.removesuffix(".keras").removesuffix(".safetensors").removesuffix(".npz")), argument
+    return (
+        re.sub(r"[^\w.-]", "_", last.removesuffix(".keras").removesuffix(".safetensors").removesuffix(".npz")),
+        argument,
+    )
 
 
 def names_of_classes(text: str | None, models: Sequence[str]) -> dict[str, str]:
@@ -45,7 +49,8 @@ def names_of_classes(text: str | None, models: Sequence[str]) -> dict[str, str]:
         if not equals or model not in models:
             hint = did_you_mean(model, models) if equals else ""
             raise ValueError(
-                f'--class_names={text}: expected MODEL=FILE, several with commas between them, got "{part}".{hint} Models: {", ".join(models)}.'
+                f'--class_names={text}: expected MODEL=FILE, several with commas between them, got "{part}".{hint}'
+                f" Models: {', '.join(models)}."
             )
         found[model] = file
     return found
@@ -111,8 +116,8 @@ def serve(arguments, values):
         from keras_vit.serving.http.run import bind, in_address, run
     except ImportError as error:
         raise ImportError(
-            f"{error.name} is not installed: pip install fastapi uvicorn python-multipart prometheus-client swagger-ui-bundle, "
-            'or in a checkout pip install -e ".[serve]".'
+            f"{error.name} is not installed: pip install fastapi uvicorn python-multipart prometheus-client"
+            ' swagger-ui-bundle, or in a checkout pip install -e ".[serve]".'
         ) from None
     with bind(values.host, values.port) as bound:  # before the models, which take their time
         limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds, values.megabytes_together)
@@ -130,18 +135,24 @@ def main(arguments):
 
 
 def run():
-    flags.string("host", "127.0.0.1", "The address to listen at; 0.0.0.0 for all of this machine's, which others reach.")
+    flags.string(
+        "host", "127.0.0.1", "The address to listen at; 0.0.0.0 for all of this machine's, which others reach."
+    )
     flags.integer("port", 8501, "The port to listen at.", lowest=1, highest=65_535)
     flags.integer("top_k", 5, "How many classes are returned for each image.", lowest=1)
     flags.string("activation", None, "softmax or sigmoid, from logits to probabilities; by default the model's own.")
     flags.string(
         "class_names",
         None,
-        'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by default those that '
-        "the models know.",
+        'A file with the names of the classes, one a line, or "imagenet"; of several models MODEL=FILE,MODEL=FILE; by'
+        " default those that the models know.",
     )
-    flags.string("engine", None, "What computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX.")
-    flags.path("api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none.")
+    flags.string(
+        "engine", None, "What computes the models: openvino, or openvino_bfloat16; by default TensorFlow, or JAX."
+    )
+    flags.path(
+        "api_key_file", None, "A file with the key that requests must carry; by default KERAS_VIT_API_KEY, or none."
+    )
     flags.integer("batch", 16, "Images that are computed together at most.", lowest=1)
     flags.integer("wait_ms", 5, "Milliseconds that an image waits for others, at most.", lowest=0)
     flags.integer("queue", 512, "Images that may wait for each model; more are answered with 503.", lowest=1)

@@ -4,9 +4,9 @@
     python -m trainers.share runs/photos --to=hf://USER/NAME --license=apache-2.0
     python -m trainers.share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
 
-The argument is what keras_vit.load takes: a run directory, whose measures, curves and recipe the card shows, or a checkpoint of any format.
---dry_run uploads nothing: it writes the folder to --output, or without it prints the card. docs/sharing.md says what is in the folder, and what
-never is: names of files on this machine.
+The argument is what keras_vit.load takes: a run directory, whose measures, curves and recipe the card shows, or a
+checkpoint of any format. --dry_run uploads nothing: it writes the folder to --output, or without it prints the card.
+docs/sharing.md says what is in the folder, and what never is: names of files on this machine.
 """
 
 import os
@@ -59,10 +59,14 @@ def run():
     flags.string("to", None, "hf://USER/NAME, or kaggle://USER/MODEL/keras/VARIATION.", required=True)
     flags.string("license", None, "Under which licence: apache-2.0, mit, cc-by-4.0 ...", required=True)
     flags.string(
-        "run", None, "The run directory, or what evaluate --output wrote; by default the model's own, if it is a run directory."
+        "run",
+        None,
+        "The run directory, or what evaluate --output wrote; by default the model's own, if it is a run directory.",
     )
     flags.boolean(
-        "private", False, "Make a new repository of the hub private. Kaggle's models are, until their page makes them public."
+        "private",
+        False,
+        "Make a new repository of the hub private. Kaggle's models are, until their page makes them public.",
     )
     flags.boolean("images", False, "Share pictures that show images of the data, too: reconstructions, samples.")
     flags.boolean("untrained", False, "Share a model whose head is all zeros.")

@@ -42,7 +42,8 @@ def train(values, strategy):
         reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
         reader = dataclasses.replace(strategy, host=1)  # which writes nothing
         logging.error(
-            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there. Exit code %d.",
+            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there."
+            " Exit code %d.",
             reason,
             RunDirectory(place, reader).last_checkpoint(),
             RESTART,

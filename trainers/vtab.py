@@ -3,9 +3,10 @@
     python -m trainers.vtab --model=runs/x --data_dir=DIR --output=runs/x
     python -m trainers.vtab --model=imagenet21k/L_16 --data_dir=DIR --finetune=L/16
 
-DIR holds tensorflow-datasets' prepared data; tasks whose data is not there are named. On each task's 1000 examples a linear classifier is fitted
-to the model's features, its penalty chosen on a fifth of them; --method=logistic or knn takes another one. The benchmark itself fine-tunes:
---finetune prints the commands that do so with the recipe vtab_finetune, for the variant named, and measures nothing.
+DIR holds tensorflow-datasets' prepared data; tasks whose data is not there are named. On each task's 1000 examples a
+linear classifier is fitted to the model's features, its penalty chosen on a fifth of them; --method=logistic or knn
+takes another one. The benchmark itself fine-tunes: --finetune prints the commands that do so with the recipe
+vtab_finetune, for the variant named, and measures nothing.
 """
 
 import json
@@ -29,7 +30,9 @@ def _tasks(names):
     chosen = names.replace(" ", "").split(",") if names else list(every)
     unknown = [name for name in chosen if name not in every]
     if unknown:
-        raise ValueError(f'VTAB has no task "{unknown[0]}".{did_you_mean(unknown[0], every)} Valid: {", ".join(every)}.')
+        raise ValueError(
+            f'VTAB has no task "{unknown[0]}".{did_you_mean(unknown[0], every)} Valid: {", ".join(every)}.'
+        )
     return {name: every[name] for name in chosen}
 
 
@@ -56,7 +59,10 @@ def _lines(tasks, results, means, gone):
         yield f"{'mean, ' + group:35}{text}{part}"
     if gone:
         datasets = dict.fromkeys(tasks[name].source.partition("?")[0] for name in gone)
-        yield f"Not prepared: {', '.join(gone)}. Prepare each dataset once, with network: tfds build NAME --data_dir=DIR, NAME being"
+        yield (
+            f"Not prepared: {', '.join(gone)}. Prepare each dataset once, with network: tfds build NAME --data_dir=DIR,"
+            " NAME being"
+        )
         yield f"{', '.join(datasets)}."
 
 
@@ -93,8 +99,9 @@ def run_vtab(values):
         return print("\n".join(lines))
     if not there:
         raise ValueError(
-            f"None of the tasks' data is prepared in {values.data_dir or '~/tensorflow_datasets'}. Prepare each dataset once, with network: "
-            f"tfds build NAME --data_dir=DIR, NAME being {', '.join(dict.fromkeys(t.source.partition('?')[0] for t in tasks.values()))}."
+            f"None of the tasks' data is prepared in {values.data_dir or '~/tensorflow_datasets'}. Prepare each dataset"
+            " once, with network: tfds build NAME --data_dir=DIR, NAME being"
+            f" {', '.join(dict.fromkeys(t.source.partition('?')[0] for t in tasks.values()))}."
         )
     with stage(f"Loading {values.model}"):
         model = keras_vit.load(values.model, image_size=values.image_size)
@@ -128,13 +135,16 @@ def run():
     flags.string("tasks", None, "Some of the nineteen, joined by commas; by default all.")
     flags.enum("method", "ridge", ["ridge", "logistic", "knn"], "The classifier on the features.")
     flags.string(
-        "finetune", None, "A variant of the recipe vtab_finetune, such as B/16: only prints the commands that fine-tune."
+        "finetune",
+        None,
+        "A variant of the recipe vtab_finetune, such as B/16: only prints the commands that fine-tune.",
     )
     flags.integer("image_size", None, "In pixels; positions are resampled. By default the model's own.", lowest=1)
     flags.path(
         "output",
         None,
-        "A folder for vtab.json and vtab.png, with --finetune of the run directories; by default the table is only printed.",
+        "A folder for vtab.json and vtab.png, with --finetune of the run directories; by default the table is only"
+        " printed.",
     )
     flags.integer("batch_size", 64, "Images per batch.", lowest=1)
     flags.define_broken_limit()

@@ -1,14 +1,18 @@
-"""This package beside timm, transformers and KerasHub on the same work: speed, memory, and both over what matrix products reach.
+"""This package beside timm, transformers and KerasHub on the same work: speed, memory, and both over what matrix
+products reach.
 
     python -m benchmarks.peers --peer=timm:/path/to/python --peer=kerashub:/path/to/python --output=DIR
 
-Each peer is named with the Python of an environment that has it. All build the same models with random weights, each in a process of its own, check
-the number of parameters, and take turns: forward passes and training steps (AdamW with weight decay, cross-entropy, one batch in memory) in float32 and in
-bfloat16, whose weights stay in float32. Matrix products of TensorFlow, the best of 1024, 2048 and 4096 square, take turns with them: a forward pass counts as
-its own products, training as three times that. Ratios and fractions are medians over rounds. What a peer cannot do is said, with the reason.
-`--peer=openvino:PYTHON`, of this package's own environment, is this package by its other engine (`keras_vit.serving.runner`).
+Each peer is named with the Python of an environment that has it. All build the same models with random weights, each in
+a process of its own, check the number of parameters, and take turns: forward passes and training steps (AdamW with
+weight decay, cross-entropy, one batch in memory) in float32 and in bfloat16, whose weights stay in float32. Matrix
+products of TensorFlow, the best of 1024, 2048 and 4096 square, take turns with them: a forward pass counts as its own
+products, training as three times that. Ratios and fractions are medians over rounds. What a peer cannot do is said,
+with the reason. `--peer=openvino:PYTHON`, of this package's own environment, is this package by its other engine
+(`keras_vit.serving.runner`).
 
-PyTorch runs eagerly, with scaled_dot_product_attention and the fused AdamW; TensorFlow without XLA. The folder gets table.md, peers.png and results.json.
+PyTorch runs eagerly, with scaled_dot_product_attention and the fused AdamW; TensorFlow without XLA. The folder gets
+table.md, peers.png and results.json.
 """
 
 import dataclasses
@@ -91,9 +95,13 @@ def main():
 
 def run():
     flags.strings(
-        "peer", f"LIBRARY:PYTHON, may be repeated; libraries: {', '.join(_OTHERS)}. Without any, this package alone is measured."
+        "peer",
+        f"LIBRARY:PYTHON, may be repeated; libraries: {', '.join(_OTHERS)}. Without any, this package alone is"
+        " measured.",
     )
-    flags.string("cases", "B/16:8,B/16:1,Ti/16:64,S/16:64", "VARIANT:BATCH, joined by commas; a batch of 1 is not trained with.")
+    flags.string(
+        "cases", "B/16:8,B/16:1,Ti/16:64,S/16:64", "VARIANT:BATCH, joined by commas; a batch of 1 is not trained with."
+    )
     flags.string("dtypes", ",".join(DTYPES), "Of the products, joined by commas.")
     flags.integer("repeats", 5, "Rounds of each pass.", lowest=1)
     flags.integer("threads", 0, "Of each peer; 0 for one per core.", lowest=0)

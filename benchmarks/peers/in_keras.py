@@ -6,7 +6,9 @@ import tensorflow as tf
 
 
 def threads(count):
-    """Sets the number of threads, of an operation and of operations at a time, before TensorFlow has started any; returns how many there are."""
+    """Sets the number of threads, of an operation and of operations at a time, before TensorFlow has started any;
+    returns how many there are.
+    """
     if tf.config.threading.get_intra_op_parallelism_threads() != count:
         tf.config.threading.set_intra_op_parallelism_threads(count)
         tf.config.threading.set_inter_op_parallelism_threads(count)
@@ -56,9 +58,11 @@ def _kerashub(sizes, dtype):
 
 
 def build(library, sizes, batch, dtype):
-    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random images.
+    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random
+    images.
 
-    "openvino" is our model in that engine, for forward passes alone. Of "products" the functions are {"1024": ...}, and the parameters 0.
+    "openvino" is our model in that engine, for forward passes alone. Of "products" the functions are {"1024": ...}, and
+    the parameters 0.
     """
     if library == "products":
         from benchmarks.model import products

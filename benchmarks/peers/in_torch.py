@@ -52,7 +52,9 @@ def _transformers(sizes):
 
 
 def build(library, sizes, batch, dtype):
-    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random images."""
+    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random
+    images.
+    """
     model = {"timm": _timm, "transformers": _transformers}[library](sizes)
     images = torch.randn(batch, 3, sizes["image_size"], sizes["image_size"])
     labels = torch.zeros(batch, dtype=torch.long)

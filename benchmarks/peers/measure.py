@@ -1,4 +1,6 @@
-"""One case measured: every peer builds the same model in a process of its own, and all take turns with plain matrix products."""
+"""One case measured: every peer builds the same model in a process of its own, and all take turns with plain matrix
+products.
+"""
 
 import contextlib
 import dataclasses
@@ -13,7 +15,9 @@ _TURN = 0.5  # seconds that a turn should take at least: short steps are repeate
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is computed: a variant at 224 pixels with 1000 classes, a batch, and the dtype of the products. A batch of one is not trained with."""
+    """What is computed: a variant at 224 pixels with 1000 classes, a batch, and the dtype of the products. A batch of
+    one is not trained with.
+    """
 
     variant: str
     batch: int
@@ -58,7 +62,12 @@ def sizes_of(variant: str, image_size: int = 224, classes: int = 1000) -> tuple[
     spec = make_spec(variant)
     rows = counting.layer_counts(spec, image_size, classes)
     sizes = {name: getattr(spec, name) for name in ("width", "depth", "heads", "mlp_dim")}
-    sizes |= {"variant": variant, "patch_size": int(variant.partition("/")[2]), "image_size": image_size, "classes": classes}
+    sizes |= {
+        "variant": variant,
+        "patch_size": int(variant.partition("/")[2]),
+        "image_size": image_size,
+        "classes": classes,
+    }
     return sizes, counting.parameters(rows), counting.flops(rows)
 
 

@@ -1,13 +1,16 @@
-"""The program that runs in a peer's own Python: it builds a model of one library, and runs a forward pass or a training step when it is told to.
+"""The program that runs in a peer's own Python: it builds a model of one library, and runs a forward pass or a training
+step when it is told to.
 
     python -m benchmarks.peers.program LIBRARY THREADS
 
 Each line that it reads is a JSON object, and each is answered by one:
 
-    {"do": "build", "sizes": {"width": ...}, "batch": 8, "dtype": "float32"}   {"parameters": ..., "versions": "...", "threads": 2}
-    {"do": "forward", "calls": 3}, {"do": "training", "calls": 1}             {"seconds": of one call, "mebibytes": the most so far}
+    {"do": "build", "sizes": {"width": ...}, "batch": 8, "dtype": "float32"}   {"parameters": ..., "versions": "...",
+    "threads": 2} {"do": "forward", "calls": 3}, {"do": "training", "calls": 1}             {"seconds": of one call,
+    "mebibytes": the most so far}
 
-What fails is answered by {"error": "..."}. This module imports nothing but Python's own: a peer's environment has neither keras_vit nor, maybe, NumPy.
+What fails is answered by {"error": "..."}. This module imports nothing but Python's own: a peer's environment has
+neither keras_vit nor, maybe, NumPy.
 """
 
 import importlib

@@ -1,4 +1,6 @@
-"""From what was measured to ratios, fractions, the table and the picture. Ratios are medians over rounds, so that a slower moment meets all peers."""
+"""From what was measured to ratios, fractions, the table and the picture. Ratios are medians over rounds, so that a
+slower moment meets all peers.
+"""
 
 import statistics
 

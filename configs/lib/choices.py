@@ -1,7 +1,7 @@
 """The argument of a config, after the colon: `--config=augreg:medium1,S/32`.
 
-A config with an argument has CHOICES, {what: its valid words}, the default word first; no word is in two of them. Where some of them mean nothing beside
-every word of another, it has ONLY, {what: the word that it belongs to}.
+A config with an argument has CHOICES, {what: its valid words}, the default word first; no word is in two of them. Where
+some of them mean nothing beside every word of another, it has ONLY, {what: the word that it belongs to}.
 """
 
 
@@ -24,5 +24,7 @@ def choose(argument, choices, only=None):
     for what, needed in (only or {}).items():
         if what in named and needed not in chosen.values():
             other = next(chosen[other] for other, words in choices.items() if needed in words)
-            raise ValueError(f'"{named[what]}" is for {needed} alone, not for {other}: leave it out, or choose {needed}.')
+            raise ValueError(
+                f'"{named[what]}" is for {needed} alone, not for {other}: leave it out, or choose {needed}.'
+            )
     return list(chosen.values())

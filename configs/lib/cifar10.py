@@ -1,4 +1,6 @@
-"""The small ViT and the data of the experiments on CIFAR-10 without labels, the same for all objectives, so that they compare."""
+"""The small ViT and the data of the experiments on CIFAR-10 without labels, the same for all objectives, so that they
+compare.
+"""
 
 from . import common
 
@@ -14,7 +16,8 @@ ENCODER = {
     "pool": "gap",
 }
 TEST = "decode|resize(32, 32)"
-# The share of labels that a fine-tuning learns from, as a split. The images are in random order: 1% are 500, 35 to 60 of each class.
+# The share of labels that a fine-tuning learns from, as a split. The images are in random order: 1% are 500, 35 to 60
+# of each class.
 LABELS = {"all": "train", "10percent": "train[:10%]", "1percent": "train[:1%]"}
 
 
@@ -31,5 +34,13 @@ def base():
 
 
 def nearest_neighbours(config, every):
-    """k-NN accuracy of the features while a model trains: the last 1,000 training images by the classes of the first 5,000."""
-    config.evals.knn = {"source": "cifar10", "train": "train[:5000]", "test": "train[98%:]", "preprocess": TEST, "every": every}
+    """k-NN accuracy of the features while a model trains: the last 1,000 training images by the classes of the first
+    5,000.
+    """
+    config.evals.knn = {
+        "source": "cifar10",
+        "train": "train[:5000]",
+        "test": "train[98%:]",
+        "preprocess": TEST,
+        "every": every,
+    }

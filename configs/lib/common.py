@@ -1,8 +1,8 @@
-"""What every config starts from. All keys are here with their defaults: an override of a key that is not here is refused, except fields of `model`,
-options of evaluators in `evals`, and the task's own in `objective`.
+"""What every config starts from. All keys are here with their defaults: an override of a key that is not here is
+refused, except fields of `model`, options of evaluators in `evals`, and the task's own in `objective`.
 
-Durations are whole numbers of steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run). What is off is None; on the command line
-`--config.mixup=None` turns an option off.
+Durations are whole numbers of steps, or text: "150 epochs", "10k steps", "1M examples", "5%" (of the whole run). What
+is off is None; on the command line `--config.mixup=None` turns an option off.
 """
 
 from ml_collections import ConfigDict, config_dict
@@ -19,7 +19,9 @@ def _duration(default):
 
 
 def _model():
-    """The variant; beside these keys `config.model` takes any field of keras_vit.ViTSpec, or for a BiT of keras_vit.BiTSpec."""
+    """The variant; beside these keys `config.model` takes any field of keras_vit.ViTSpec, or for a BiT of
+    keras_vit.BiTSpec.
+    """
     return ConfigDict({"variant": "B/16", "image_size": 224, "channels": 3, "remat": False})
 
 
@@ -70,13 +72,16 @@ def base():
     config.data = _data()
 
     config.batch_size = 512  # of all devices together
-    config.micro_batches = 1  # parts of a device's batch, one after the other: less memory, the same step except in a conv_stem
+    config.micro_batches = (
+        1  # parts of a device's batch, one after the other: less memory, the same step except in a conv_stem
+    )
     config.steps_per_execution = 1  # steps in one call; a TPU wants many (100)
     config.total = _duration("100 epochs")
     config.evaluate = _duration("1 epochs")  # how often
     config.checkpoint = _duration("1 epochs")
     config.keep = 2  # checkpoints
-    # Evaluators while training and at its end: evals.NAME = {"every": a duration, or None for the end only, options of the evaluator}.
+    # Evaluators while training and at its end: evals.NAME = {"every": a duration, or None for the end only, options of
+    # the evaluator}.
     config.evals = ConfigDict()
 
     config.optimizer = _optimizer()
@@ -92,9 +97,13 @@ def base():
     config.mixup = _off(float)  # alpha
     config.cutmix = _off(float)  # alpha
 
-    config.whiten = _off(int)  # training images, such as 4096, whose patches' principal components the first layer begins with
+    config.whiten = _off(
+        int
+    )  # training images, such as 4096, whose patches' principal components the first layer begins with
 
-    config.init = _off(str)  # for finetune, as what follows: what keras_vit.load takes: a file, a run directory, a published name
+    config.init = _off(
+        str
+    )  # for finetune, as what follows: what keras_vit.load takes: a file, a run directory, a published name
     config.head = "reset"  # or keep
     config.resample = _off(str)  # of positions: google, timm, bicubic...; None for what the checkpoint's own code does
     config.freeze = _off(tuple)  # layer name patterns, such as ("patch_encoder", "block_0*")

@@ -1,7 +1,7 @@
 """Classes and examples of well-known datasets, so that a recipe can be planned without its data.
 
-Counts of the splits are those of tensorflow-datasets' catalogue. imagenet21k and jft300m are not in it: their counts are the
-papers' (arXiv 2010.11929, sections 4.1 and 4.3; 303M is JFT without its near-duplicates of the test sets).
+Counts of the splits are those of tensorflow-datasets' catalogue. imagenet21k and jft300m are not in it: their counts
+are the papers' (arXiv 2010.11929, sections 4.1 and 4.3; 303M is JFT without its near-duplicates of the test sets).
 """
 
 # Name: (classes, {split: examples}).

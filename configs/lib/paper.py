@@ -1,4 +1,6 @@
-"""The recipes of "An Image is Worth 16x16 Words" (arXiv 2010.11929): table 3 pre-trains, table 4 fine-tunes. One row per line of a table."""
+"""The recipes of "An Image is Worth 16x16 Words" (arXiv 2010.11929): table 3 pre-trains, table 4 fine-tunes. One row
+per line of a table.
+"""
 
 from . import common
 
@@ -49,8 +51,8 @@ def pretraining(row, rows, decay, weight_decay, dropout):
     return config
 
 
-# Table 4. "held out" is the share of the training split on which the learning rate is chosen; the final run trains on everything. The
-# warm-ups are those of the published code.
+# Table 4. "held out" is the share of the training split on which the learning rate is chosen; the final run trains on
+# everything. The warm-ups are those of the published code.
 _LARGE = {"steps": 10_000, "warmup": 500, "rates": "0.001,0.003,0.01,0.03", "held_out": 2}
 _SMALL = {"steps": 500, "warmup": 100, "rates": "0.001,0.003,0.01,0.03", "held_out": 10}
 _IMAGENET = {"steps": 20_000, "warmup": 500, "rates": "0.003,0.01,0.03,0.06", "held_out": 1, "test": "validation"}
@@ -74,7 +76,9 @@ TABLE_2 = {"imagenet": 85.30, "cifar10": 99.15, "cifar100": 93.25, "pets": 94.67
 
 
 def sizes(variant):
-    """Pixels of {"384": ..., "high": ...}: 512 (H/14: 518) is high. Patches of 14 do not divide 384; the nearest they do is 378."""
+    """Pixels of {"384": ..., "high": ...}: 512 (H/14: 518) is high. Patches of 14 do not divide 384; the nearest they
+    do is 378.
+    """
     return {"384": 378, "high": 518} if variant.endswith("/14") else {"384": 384, "high": 512}
 
 
@@ -85,7 +89,9 @@ def hold_out(split, percent):
 
 
 def fine_tuning(task):
-    """Table 4: momentum, cosine, batches of 512, no weight decay, clipping at 1, a head of zeros; the grid is the config's own sweep."""
+    """Table 4: momentum, cosine, batches of 512, no weight decay, clipping at 1, a head of zeros; the grid is the
+    config's own sweep.
+    """
     row = TASKS[task]
     config = common.base()
     config.data.update(source=row["source"], train=row.get("train", "train"), evaluation=row.get("test", "test"))

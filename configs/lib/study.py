@@ -7,12 +7,16 @@ DATA = ("cifar10", "digits")
 FAMILIES = {
     "ViT": "model.heads=4",
     "convolutional stem": "model.variant=Ti/1;model.conv_stem=(32, 64, 128);model.heads=4",
-    "ResNet": "model.variant=R26x1;model.depth=None;model.width=None;model.heads=None;model.mlp_dim=None;model.gelu=None",
+    "ResNet": (
+        "model.variant=R26x1;model.depth=None;model.width=None;model.heads=None;model.mlp_dim=None;model.gelu=None"
+    ),
 }
 
 
 def base(data):
-    """The smaller sibling of a recipe, on cifar10 or digits; the points of its sweep are compared on a part of the training split."""
+    """The smaller sibling of a recipe, on cifar10 or digits; the points of its sweep are compared on a part of the
+    training split.
+    """
     config = {"cifar10": _cifar10, "digits": _digits}[data]()
     config.model.update(depth=4, width=64, heads=4, mlp_dim=128)
     config.sweep_final = False
@@ -36,7 +40,9 @@ def _cifar10():
 
 
 def _digits():
-    """As `digits_pretrain`, in patches of 2: a grid of 4 x 4. Half of the training split is held out, for 719 examples to compare on."""
+    """As `digits_pretrain`, in patches of 2: a grid of 4 x 4. Half of the training split is held out, for 719 examples
+    to compare on.
+    """
     config = common.base()
     config.model.update(variant="Ti/2", image_size=8, channels=1)
     config.data.update(dev_train="train[:50%]", dev_evaluation="train[50%:]")

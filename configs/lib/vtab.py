@@ -1,6 +1,8 @@
-"""VTAB-1k's nineteen tasks (arXiv 1910.04867) as tensorflow-datasets' names: 800 examples to train on, 200 to choose by.
+"""VTAB-1k's nineteen tasks (arXiv 1910.04867) as tensorflow-datasets' names: 800 examples to train on, 200 to choose
+by.
 
-The splits are the benchmark's. Seven tasks derive their labels from other features (docs/data.md has the words): counts, distances, bins.
+The splits are the benchmark's. Seven tasks derive their labels from other features (docs/data.md has the words):
+counts, distances, bins.
 """
 
 # Name: (group, source, what the 200 are taken from, test split).
@@ -24,7 +26,12 @@ TASKS = {
         "train[63000:63200]",
         "validation",
     ),
-    "dsprites-location": ("structured", "dsprites?label=group(label_x_position, 16)", "train[589824:590024]", "train[663552:]"),
+    "dsprites-location": (
+        "structured",
+        "dsprites?label=group(label_x_position, 16)",
+        "train[589824:590024]",
+        "train[663552:]",
+    ),
     "dsprites-orientation": (
         "structured",
         "dsprites?label=group(label_orientation, 16)",

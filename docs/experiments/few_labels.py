@@ -1,8 +1,10 @@
-"""Draws few_labels.png from few_labels.csv, test accuracy against minutes of training of the runs in few_labels.md: python docs/experiments/few_labels.py
+"""Draws few_labels.png from few_labels.csv, test accuracy against minutes of training of the runs in few_labels.md:
+python docs/experiments/few_labels.py
 
-The minutes are steps of fine-tuning times 0.196 s, of igpt 0.292 s, measured alone on the two cores, after the minutes of pre-training. Dashed lines are of another
-machine: 0.310 s, after 6000 steps of 0.187 s. Those with all labels are of a third: 0.640 s (igpt: 1.6 s), after 4100 steps of 0.290 s (mae), 1600 of
-0.90 (masked patches), 850 of 1.83 (igpt) or 480 of 3.36 (dino).
+The minutes are steps of fine-tuning times 0.196 s, of igpt 0.292 s, measured alone on the two cores, after the minutes
+of pre-training. Dashed lines are of another machine: 0.310 s, after 6000 steps of 0.187 s. Those with all labels are of
+a third: 0.640 s (igpt: 1.6 s), after 4100 steps of 0.290 s (mae), 1600 of 0.90 (masked patches), 850 of 1.83 (igpt) or
+480 of 3.36 (dino).
 """
 
 import collections

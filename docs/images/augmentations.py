@@ -1,7 +1,7 @@
 """Draws augmentations.png, a sheet with every augmentation op on one photograph: python docs/images/augmentations.py
 
-The photographs are scikit-learn's samples, cropped and made smaller, both CC BY 2.0: flower.jpg, flickr.com/photos/vultilion/6056698931, and
-china.jpg, flickr.com/photos/danielbuechele/6061409035.
+The photographs are scikit-learn's samples, cropped and made smaller, both CC BY 2.0: flower.jpg,
+flickr.com/photos/vultilion/6056698931, and china.jpg, flickr.com/photos/danielbuechele/6061409035.
 """
 
 import io

@@ -1,6 +1,8 @@
-"""Draws cifar10.png from cifar10.csv, test accuracy against seconds of training of the runs in docs/recipes.md: python docs/images/cifar10.py
+"""Draws cifar10.png from cifar10.csv, test accuracy against seconds of training of the runs in docs/recipes.md: python
+docs/images/cifar10.py
 
-The seconds are steps times the time of a step, which was measured alone on the two cores; the keras.io example's were measured in its run.
+The seconds are steps times the time of a step, which was measured alone on the two cores; the keras.io example's were
+measured in its run.
 """
 
 import collections
@@ -11,7 +13,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 HERE = pathlib.Path(__file__).resolve().parent
-COLOURS = {"with a convolutional stem": "tab:red", "plain": "tab:blue", "timm": "tab:green", "keras.io example": "tab:gray"}
+COLOURS = {
+    "with a convolutional stem": "tab:red",
+    "plain": "tab:blue",
+    "timm": "tab:green",
+    "keras.io example": "tab:gray",
+}
 TITLES = {"6": "recipes for six minutes", "20": "recipes for twenty minutes"}
 
 

@@ -1,8 +1,10 @@
-"""Draws inspection.png, what `keras-vit inspect` shows of a model, from two pages: python docs/images/inspection.py PHOTOGRAPHS MANY
+"""Draws inspection.png, what `keras-vit inspect` shows of a model, from two pages: python docs/images/inspection.py
+PHOTOGRAPHS MANY
 
-PHOTOGRAPHS is the --output of a page on a few images, of which the rows are taken, MANY that of a page on many, of which the measures are
-taken. inspection.png in the docs is of DeiT-Ti/16, with three photographs and with 101: COCO's 39769 (cats.png), and scikit-learn's samples,
-both CC BY 2.0: flower.jpg, flickr.com/photos/vultilion/6056698931, and china.jpg, flickr.com/photos/danielbuechele/6061409035.
+PHOTOGRAPHS is the --output of a page on a few images, of which the rows are taken, MANY that of a page on many, of
+which the measures are taken. inspection.png in the docs is of DeiT-Ti/16, with three photographs and with 101: COCO's
+39769 (cats.png), and scikit-learn's samples, both CC BY 2.0: flower.jpg, flickr.com/photos/vultilion/6056698931, and
+china.jpg, flickr.com/photos/danielbuechele/6061409035.
 """
 
 import io

@@ -6,8 +6,8 @@ import numpy as np
 def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
     """The first convolution's kernel for another number of input channels.
 
-    For one channel the old ones are summed: a grey image then gives what the RGB model gives. For more channels the old ones are
-    repeated in turn, scaled by old / new, so that the response to a uniform image does not change.
+    For one channel the old ones are summed: a grey image then gives what the RGB model gives. For more channels the old
+    ones are repeated in turn, scaled by old / new, so that the response to a uniform image does not change.
 
     Args:
         kernel: (p, q, c, d).
@@ -23,7 +23,9 @@ def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def adapt_constants(values: float | tuple, channels: int) -> float | tuple:
-    """`mean` or `std` for another number of channels: a number stays; numbers per channel are averaged for one, or repeated in turn."""
+    """`mean` or `std` for another number of channels: a number stays; numbers per channel are averaged for one, or
+    repeated in turn.
+    """
     if not isinstance(values, (tuple, list)):
         return values
     if channels == 1:

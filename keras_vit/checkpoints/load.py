@@ -31,8 +31,8 @@ from keras_vit.training.presets import register_loader
 FORMATS = (bit, google, vit_pytorch, mae, huggingface, own_names, timm)
 # The fields of the spec that array names and shapes determine, in every format.
 _FROM_ARRAYS = (
-    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pre_logits "
-    "qkv_bias qk_norm patch_norm fc_norm stem units width_factor"
+    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions"
+    " positions_at pre_logits qkv_bias qk_norm patch_norm fc_norm stem units width_factor"
 ).split()
 # Arguments that also supply what a file does not state.
 _TOLD = ("heads", "channels", "mean", "std", "epsilon", "gelu", "pool", "norm_first")
@@ -61,7 +61,8 @@ class Located:
     Attributes:
         path: of the file or folder.
         image_size: side of the images, in pixels, where the weights fit any; None where the file determines it.
-        preprocessing: text of the evaluation preprocessing for images of the checkpoint's own size; None for that of the file.
+        preprocessing: text of the evaluation preprocessing for images of the checkpoint's own size; None for that of
+            the file.
         class_names: "imagenet" for a classifier of ImageNet-1k's classes, or None.
         resample: how positions are resampled; None for the method of the file's format.
         fields: of the spec: mean, std, patch_size.
@@ -113,7 +114,9 @@ def locate_checkpoint(name: str | os.PathLike) -> Located:
         raise ValueError(f'"{text}" is a link to "{os.readlink(path)}", which does not exist.')
     if (entry := CATALOGUE.get(text)) is not None:
         place = _fetched(entry.url, entry.sha256)
-        return Located(place, entry.chosen_size, entry.preprocessing, entry.labels, entry.resample, dict(entry.fields_to_load))
+        return Located(
+            place, entry.chosen_size, entry.preprocessing, entry.labels, entry.resample, dict(entry.fields_to_load)
+        )
     if (place := _fetched(text, None)) is not None:
         return Located(place, class_names=next((e.labels for e in CATALOGUE.values() if e.url == text), None))
     hint = _published_like(text, CATALOGUE) or did_you_mean(text, CATALOGUE)
@@ -126,7 +129,11 @@ def _parse_options(recorded, options):
     """What the `parse` of a format is given: arguments of `load`, and what the metadata of this package records."""
     if recorded is None:
         return options
-    known = {"heads": recorded["variant"].get("heads"), "recorded_size": recorded["image_size"], "channels": recorded["channels"]}
+    known = {
+        "heads": recorded["variant"].get("heads"),
+        "recorded_size": recorded["image_size"],
+        "channels": recorded["channels"],
+    }
     return {**options, **{name: value for name, value in known.items() if value is not None}}
 
 
@@ -135,7 +142,8 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: of a file of arrays.
-        options: arguments of `load` that supply what the file does not state: image_size, the rules for names, those of _TOLD.
+        options: arguments of `load` that supply what the file does not state: image_size, the rules for names, those of
+            _TOLD.
 
     Raises:
         ValueError: if no format recognises the names, or the one that does cannot parse the file.
@@ -145,9 +153,10 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
     form = recognised if options.get("names") is None else own_names
     if form is None:
         raise ValueError(
-            f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}. Supported: Google '
-            "and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit, dinov2, siglip), vit-pytorch. A ViT with "
-            "names of its own is read by rules: names=[(pattern, replacement), ...], see docs/checkpoints.md."
+            f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'
+            " Supported: Google and big_vision .npz, BiT .npz, timm (DeiT, DINO, DINOv2), Hugging Face (vit, deit,"
+            " dinov2, siglip), vit-pytorch. A ViT with names of its own is read by rules: names=[(pattern,"
+            " replacement), ...], see docs/checkpoints.md."
         )
     if form is not own_names and options.get("norm_first") is not None:
         raise ValueError(
@@ -167,7 +176,8 @@ def _recorded_fields(recorded, parsed, path):
     """The fields of the spec, completed by the metadata that this package wrote, which must agree with the arrays.
 
     Raises:
-        ValueError: if the metadata describe a different model than the arrays: sizes are never taken from metadata alone.
+        ValueError: if the metadata describe a different model than the arrays: sizes are never taken from metadata
+            alone.
     """
     fields, is_bit = recorded["variant"], parsed.family == "bit"
     if ("units" in fields) != is_bit:
@@ -179,16 +189,21 @@ def _recorded_fields(recorded, parsed, path):
             raise ValueError(f'The arrays of "{path}" describe a model that cannot be built: {error}') from None
         actual = {name: spec[name] for name in _FROM_ARRAYS if name in spec}
         described = {
-            name: tuple(fields[name]) if isinstance(fields[name], list) else fields[name] for name in actual if name in fields
+            name: tuple(fields[name]) if isinstance(fields[name], list) else fields[name]
+            for name in actual
+            if name in fields
         }
         actual.update(image_size=parsed.image_size, classes=parsed.classes, channels=parsed.channels)
         described.update({name: recorded[name] for name in ("image_size", "classes", "channels")})
         differences = [
-            f"{name} {value!r} instead of {actual[name]!r}" for name, value in described.items() if value != actual[name]
+            f"{name} {value!r} instead of {actual[name]!r}"
+            for name, value in described.items()
+            if value != actual[name]
         ]
     if differences:
         raise ValueError(
-            f'The metadata of "{path}" describe a different model than its arrays, so they were altered: {"; ".join(differences)}.'
+            f'The metadata of "{path}" describe a different model than its arrays, so they were altered:'
+            f" {'; '.join(differences)}."
         )
     return {**parsed.fields, **fields}
 
@@ -270,10 +285,18 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     parsed = parse(contents, {"image_size": image_size, "names": names, **told})
     config = _model_config(contents, parsed)
     # With what the file itself was read by there is nothing to change.
-    used = {name for name in ("mean", "std") if name in told and np.array_equal(getattr(config["variant"], name), told[name])}
+    used = {
+        name
+        for name in ("mean", "std")
+        if name in told and np.array_equal(getattr(config["variant"], name), told[name])
+    }
     changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
-    own, wanted = (pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size))
-    text = of_channels(_preprocessing(contents, parsed, located, own, wanted, head), changes.get("channels", config["channels"]))
+    own, wanted = (
+        pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
+    )
+    text = of_channels(
+        _preprocessing(contents, parsed, located, own, wanted, head), changes.get("channels", config["channels"])
+    )
     changes = changes if text is None else {"preprocessing": text, **changes}
     if parsed.decoder is not None and head == "keep" and classes is None and class_names is None:
         _report(contents, parsed, [*parsed.dropped, *counters])
@@ -298,7 +321,9 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
         return model
     named = class_names is None or model.classes is not None
     if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
-        describe(model, class_names, **changes)  # in place: a quantised model, or one with a head of its own, is loaded so, too
+        describe(
+            model, class_names, **changes
+        )  # in place: a quantised model, or one with a head of its own, is loaded so, too
         return model
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
@@ -315,11 +340,15 @@ def _check_arguments(changes):
         if name not in valid:
             meant = nearest(name, valid)
             hint = _HINTS.get(meant[0], "") if meant else ""
-            raise ValueError(f'load has no argument "{name}".{did_you_mean(name, valid)}{hint} Valid: {", ".join(valid)}.')
+            raise ValueError(
+                f'load has no argument "{name}".{did_you_mean(name, valid)}{hint} Valid: {", ".join(valid)}.'
+            )
 
 
 def _name_imagenet_classes(model, path):
-    """Gives the classifier of a published ImageNet model the names of its classes, or warns that they cannot be downloaded."""
+    """Gives the classifier of a published ImageNet model the names of its classes, or warns that they cannot be
+    downloaded.
+    """
     from keras_vit.checkpoints.fetch.imagenet import CLASSES, imagenet_names
 
     if model.classes != CLASSES or model.class_names is not None:
@@ -343,22 +372,24 @@ def load(
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
-    The format is recognised automatically: a `.keras` file or a run directory of this package; Google's .npz (2020, AugReg, big_vision,
-    hybrids, BiT); safetensors of timm and vit-pytorch; a Hugging Face folder; a `.pth` if torch is installed. The form of GELU, epsilon,
-    normalisation and the convention of positions come from the checkpoint; what it does not state is assumed, with a warning. A state dict
-    with names of its own is read by rules for `names`. Published ImageNet-1k models know the names of their classes.
+    The format is recognised automatically: a `.keras` file or a run directory of this package; Google's .npz (2020,
+    AugReg, big_vision, hybrids, BiT); safetensors of timm and vit-pytorch; a Hugging Face folder; a `.pth` if torch is
+    installed. The form of GELU, epsilon, normalisation and the convention of positions come from the checkpoint; what
+    it does not state is assumed, with a warning. A state dict with names of its own is read by rules for `names`.
+    Published ImageNet-1k models know the names of their classes.
 
     Args:
         path: a file or folder; a name in the catalogue (`keras_vit.list_models()`); https://, gs://,
             hf://owner/name or kaggle://owner/model/keras/variation.
         image_size, classes, class_names, head: see checkpoints.transfer.
-        resample: how positions are resampled: "google", "timm", "bicubic", "bilinear" or "flexivit"; None for the method of the code
-            that the checkpoint comes from.
-        names: rules for a state dict with names of its own, applied one after the other: (pattern, replacement) as for re.sub, which
-            rewrite its names to those that docs/checkpoints.md lists, or (pattern, None) for arrays to leave out. [] where no rule is
-            needed. heads, mean and std must be told then; norm_first=True, gelu and epsilon are assumed to be torch's defaults if not.
-        **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and `std` also supply
-            what a file does not state.
+        resample: how positions are resampled: "google", "timm", "bicubic", "bilinear" or "flexivit"; None for the
+            method of the code that the checkpoint comes from.
+        names: rules for a state dict with names of its own, applied one after the other: (pattern, replacement) as for
+            re.sub, which rewrite its names to those that docs/checkpoints.md lists, or (pattern, None) for arrays to
+            leave out. [] where no rule is needed. heads, mean and std must be told then; norm_first=True, gelu and
+            epsilon are assumed to be torch's defaults if not.
+        **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
+            `std` also supply what a file does not state.
 
     Raises:
         FileNotFoundError: if there is no such file or name.
@@ -379,8 +410,8 @@ def load(
     if head == "keep" and isinstance(model, Classifier) and model.has_zero_head():
         model.refuses_zero_head = True
         logging.warning(
-            '%s: the head is all zeros, as in the ImageNet-21k files of 2020. Load it with head="reset" to fine-tune, or with head="drop" '
-            "for features; predict is refused.",
+            '%s: the head is all zeros, as in the ImageNet-21k files of 2020. Load it with head="reset" to fine-tune,'
+            ' or with head="drop" for features; predict is refused.',
             contents.path,
         )
     return model

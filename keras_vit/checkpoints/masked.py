@@ -26,19 +26,27 @@ def masked_autoencoder(
         changes: arguments of `load`, of _CHANGEABLE.
 
     Raises:
-        ValueError: for any other change, also of the size where positions are learned, or if names or shapes in the file do not fit.
+        ValueError: for any other change, also of the size where positions are learned, or if names or shapes in the
+            file do not fit.
     """
     decoder, unknown = parsed.decoder, [name for name in changes if name not in _CHANGEABLE]
     fixed = decoder.encoder_positions != "learned" and decoder.fields["decoder_positions"] != "learned"
-    if "image_size" in changes and not fixed and tuple(pair(changes["image_size"], "image_size")) != config["image_size"]:
+    if (
+        "image_size" in changes
+        and not fixed
+        and tuple(pair(changes["image_size"], "image_size")) != config["image_size"]
+    ):
         unknown.append("image_size, since its positions are learned")
     if unknown:
         raise ValueError(
-            f'"{path}" holds a masked autoencoder, which cannot change {", ".join(unknown)}; it can: {", ".join(_CHANGEABLE)}. For its encoder, '
-            'a ViT, which can change more, load it with head="drop", or with classes=... and head="reset".'
+            f'"{path}" holds a masked autoencoder, which cannot change {", ".join(unknown)}; it can:'
+            f' {", ".join(_CHANGEABLE)}. For its encoder, a ViT, which can change more, load it with head="drop", or'
+            ' with classes=... and head="reset".'
         )
     spec = dataclasses.replace(
-        config["variant"], positions=decoder.encoder_positions, **{name: changes[name] for name in _RATES if name in changes}
+        config["variant"],
+        positions=decoder.encoder_positions,
+        **{name: changes[name] for name in _RATES if name in changes},
     )
     given = {name: config[name] for name in ("image_size", "channels", "preprocessing")}
     given.update({name: value for name, value in changes.items() if name not in _RATES})

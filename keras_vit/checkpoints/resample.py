@@ -1,4 +1,6 @@
-"""Position embeddings and patch kernels at another resolution: pure functions of arrays. The methods are those of layers/interpolation.py."""
+"""Position embeddings and patch kernels at another resolution: pure functions of arrays. The methods are those of
+layers/interpolation.py.
+"""
 
 import numpy as np
 
@@ -53,7 +55,8 @@ def resample_offsets(
 ) -> np.ndarray:
     """A bias by 2-D offset for another patch grid.
 
-    The same share of the image has the same bias; the offset 0 stays where it is. Both halves of an axis are interpolated, (2h - 1) values in all.
+    The same share of the image has the same bias; the offset 0 stays where it is. Both halves of an axis are
+    interpolated, (2h - 1) values in all.
 
     Args:
         bias: (2h - 1, 2w - 1, k) for old_grid = (h, w).
@@ -67,7 +70,9 @@ def resample_offsets(
         ValueError: for a bias of another grid than old_grid.
     """
     if bias.shape[:2] != tuple(2 * m - 1 for m in old_grid):
-        raise ValueError(f"The bias has {bias.shape[0]} x {bias.shape[1]} offsets, which are not those of a grid of {old_grid}.")
+        raise ValueError(
+            f"The bias has {bias.shape[0]} x {bias.shape[1]} offsets, which are not those of a grid of {old_grid}."
+        )
     if tuple(old_grid) == tuple(new_grid):
         return bias.copy()
     rows, columns = (METHODS[method](2 * old - 1, 2 * new - 1) for old, new in zip(old_grid, new_grid))
@@ -77,7 +82,8 @@ def resample_offsets(
 def resample_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:
     """A patch-embedding kernel for another patch size, after FlexiViT (arXiv 2212.08013, section 3.4).
 
-    Applies the pseudo-inverse of bilinear resizing: a patch resized to a larger size has the embedding of the original patch.
+    Applies the pseudo-inverse of bilinear resizing: a patch resized to a larger size has the embedding of the original
+    patch.
 
     Args:
         kernel: (p, q, c, d).
@@ -88,6 +94,7 @@ def resample_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarra
     """
     if tuple(kernel.shape[:2]) == tuple(new_size):
         return kernel.copy()
-    # Resizing factors into its two axes, and so does its pseudo-inverse: B x = R_h x R_w^T gives pinv(R_h^T), pinv(R_w^T).
+    # Resizing factors into its two axes, and so does its pseudo-inverse: B x = R_h x R_w^T gives pinv(R_h^T),
+    # pinv(R_w^T).
     rows, columns = (np.linalg.pinv(METHODS["bilinear"](old, new).T) for old, new in zip(kernel.shape[:2], new_size))
     return np.einsum("yp,xq,pqcd->yxcd", rows, columns, kernel.astype("float64"), optimize=True).astype(kernel.dtype)

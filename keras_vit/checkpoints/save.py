@@ -40,14 +40,18 @@ class Sharing(TypedDict, total=False):
 
 
 def register_sharer(share: _Sharer) -> _Sharer:
-    """Makes `share` what `save` calls for an address of PLACES, since checkpoints do not import what makes cards. A decorator."""
+    """Makes `share` what `save` calls for an address of PLACES, since checkpoints do not import what makes cards. A
+    decorator.
+    """
     _SHARERS[:] = [share]
     return share
 
 
 @contextlib.contextmanager
 def _uncompiled(model):
-    """A context in which `model` counts as not compiled: Keras writes the optimizer of a compiled one, whatever include_optimizer says."""
+    """A context in which `model` counts as not compiled: Keras writes the optimizer of a compiled one, whatever
+    include_optimizer says.
+    """
     if not model.compiled:
         yield
         return
@@ -73,7 +77,9 @@ def save_model(model, path: str | os.PathLike) -> None:
 
 
 def _fold_token_positions(weights, spec):
-    """Adds the position rows of class and distillation token to the tokens: the same sum, for formats without these rows."""
+    """Adds the position rows of class and distillation token to the tokens: the same sum, for formats without these
+    rows.
+    """
     weights = dict(weights)
     table = weights["position_embedding/embedding"].copy()
     tokens = [f"{name}/tokens" for name in ("class_token", "distillation_token") if spec[name]]
@@ -103,7 +109,9 @@ def _google(model, path):
 
 
 def _timm(model, path):
-    """Writes the folder at `path`, with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
+    """Writes the folder at `path`, with model.safetensors and config.json, for
+    `timm.create_model("local-dir:PATH")`.
+    """
     weights, spec = model_weights(model), dataclasses.asdict(model.spec)
     if isinstance(model, BiT):
         bit.CAPABILITIES["timm"].check(model)
@@ -114,7 +122,8 @@ def _timm(model, path):
     else:
         timm.CAPABILITIES.check(model)
         missing_rows = 0
-        # Models with registers have positions for the patches only in timm; so have DeiT III and FlexiViT, whose rows are zeros here.
+        # Models with registers have positions for the patches only in timm; so have DeiT III and FlexiViT, whose rows
+        # are zeros here.
         rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
         if model.spec.registers or (rows.size and not rows.any()):
             weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
@@ -124,14 +133,19 @@ def _timm(model, path):
 
 
 def _huggingface(model, path):
-    """Writes the folder at `path`, with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
+    """Writes the folder at `path`, with weights, config.json and preprocessor_config.json, for
+    `from_pretrained(PATH)`.
+    """
     (bit.CAPABILITIES["huggingface"] if isinstance(model, BiT) else huggingface.CAPABILITIES).check(model)
     weights, spec = model_weights(model), dataclasses.asdict(model.spec)
     kind = huggingface.model_type(model.spec)
     arrays = name_map.pack(huggingface.name_map(spec, model.classes, kind), weights)
     if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
-    configs = {"config.json": config_json.huggingface(model), "preprocessor_config.json": config_json.preprocessor(model)}
+    configs = {
+        "config.json": config_json.huggingface(model),
+        "preprocessor_config.json": config_json.preprocessor(model),
+    }
     _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), configs)
 
 
@@ -146,14 +160,18 @@ def _masked_autoencoder(model, path):
     tables = mae.pack_tables(model)
     entries = {name: entry for name, entry in entries.items() if name not in tables}
     arrays = {**name_map.pack(entries, model_weights(model)), **tables}
-    configs = {"config.json": config_json.masked_autoencoder(model), "preprocessor_config.json": config_json.preprocessor(model)}
+    configs = {
+        "config.json": config_json.masked_autoencoder(model),
+        "preprocessor_config.json": config_json.preprocessor(model),
+    }
     # The file holds a table of positions, whatever made it.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
     _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
 
 
 def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, configs: Mapping[str, dict]) -> None:
-    """Writes model.safetensors, with the metadata `recorded`, and the JSON files `configs`, {name: content}, all or nothing.
+    """Writes model.safetensors, with the metadata `recorded`, and the JSON files `configs`, {name: content}, all or
+    nothing.
 
     Raises:
         ValueError: if the folder holds other files, which would be lost.
@@ -164,7 +182,8 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, co
     others = set(os.listdir(path)) - expected if os.path.isdir(path) else set()
     if others:
         raise ValueError(
-            f'"{path}" holds other files, which would be lost: {name_map.summary(others)}. Pass a new or an empty folder.'
+            f'"{path}" holds other files, which would be lost: {name_map.summary(others)}. Pass a new or an empty'
+            " folder."
         )
     with replacing(path) as temporary:
         os.makedirs(temporary)
@@ -193,19 +212,21 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
 
     What a format cannot express is refused, never dropped. `load` reads every format back as an equal model.
 
-    To an address, hf://USER/NAME of the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, it uploads the model with a card:
-    save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
+    To an address, hf://USER/NAME of the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, it uploads the model
+    with a card: save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
 
     Args:
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
         path: a file that ends in .keras or .npz, or for timm and huggingface a folder.
-        format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of the hybrids and of BiT); "timm";
-            "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the ending of the path.
-        **sharing: for an address: license, which it needs, run, private, images, untrained; see keras_vit.sharing.share.
+        format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of the hybrids and of
+            BiT); "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the ending of the path.
+        **sharing: for an address: license, which it needs, run, private, images, untrained; see
+            keras_vit.sharing.share.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, a model that the format cannot
-            express, also one that is quantised or has LoRA (.keras holds both), or a path that does not suit the format.
+        ValueError: for something other than a model of this package and a path, an unknown format, a model that the
+            format cannot express, also one that is quantised or has LoRA (.keras holds both), or a path that does not
+            suit the format.
     """
     path = check_model_and_path("save", model, path)
     if path.startswith(PLACES):
@@ -216,12 +237,14 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
     ending = os.path.splitext(path)[1]
     if format is None and ending not in endings:
         raise ValueError(
-            f'"{path}" does not say in which format to save: end it in .keras (this package) or .npz (google), or pass format="timm" or '
-            f'"huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
+            f'"{path}" does not say in which format to save: end it in .keras (this package) or .npz (google), or pass'
+            f' format="timm" or "huggingface" for a folder. Valid: {", ".join(FORMATS)}.'
         )
     format = format or endings[ending]
     if format not in FORMATS:
-        raise ValueError(f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.')
+        raise ValueError(
+            f'Unknown format "{format}" for "{path}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
+        )
     if endings.get(ending, format) != format or (format in endings.values() and ending not in endings):
         expected = {"keras": "a file that ends in .keras", "google": "a file that ends in .npz"}.get(format, "a folder")
         raise ValueError(f'The format "{format}" is {expected}, got "{path}".')
@@ -234,7 +257,8 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _masked_autoencoder(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
-            f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save the ViT or BiT.'
+            f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save'
+            " the ViT or BiT."
         )
     if format != "keras":
         check_plain(model, f'The format "{format}"')

@@ -11,7 +11,13 @@ import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
 from keras_vit.checkpoints.formats.usual_steps import of_channels
-from keras_vit.checkpoints.resample import check_method, resample_axis, resample_offsets, resample_patches, resample_positions
+from keras_vit.checkpoints.resample import (
+    check_method,
+    resample_axis,
+    resample_offsets,
+    resample_patches,
+    resample_positions,
+)
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.composed import dense_config
 from keras_vit.layers.patches import grid_size, pair
@@ -22,18 +28,20 @@ from keras_vit.models.checks import check_count, plain_names, preprocessing_or_n
 from keras_vit.training.described import DescribedModel, describe_input
 
 HEADS = ("keep", "reset", "drop")
-# The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other than "map", and
-# the value of layer_scale, need no other weights.
+# The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other
+# than "map", and the value of layer_scale, need no other weights.
 _FIXED_BIT = ("units", "width_factor")
 _FIXED = tuple(
-    "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool pre_logits qkv_bias qk_norm "
-    "patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form causal palette".split()
+    "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool"
+    " pre_logits qkv_bias qk_norm patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form"
+    " causal palette".split()
 )
 # What can change, for the message.
 _CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())
 _CHANGEABLE = (
     *_CHANGEABLE_BIT,
-    *"patch_size pool dropout attention_dropout drop_path gelu epsilon token_merging patch_dropout patch_dropout_block".split(),
+    *("patch_size", "pool", "dropout", "attention_dropout", "drop_path", "gelu", "epsilon"),
+    *("token_merging", "patch_dropout", "patch_dropout_block"),
 )
 _PATCHES = "patch_encoder/kernel"
 _STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # which see the image before the patches do
@@ -52,13 +60,14 @@ def check_plain(model: Classifier, purpose: str) -> None:
     adapted = dense_config(model)
     if "quantization" in adapted:
         raise ValueError(
-            f'{purpose} needs weights in floating point, and "{model.name}" is quantised ({len(adapted["quantization"])} layers). Do it with '
-            "the model that you quantised, and quantise the result; .keras files and exports hold quantised models."
+            f'{purpose} needs weights in floating point, and "{model.name}" is quantised'
+            f" ({len(adapted['quantization'])} layers). Do it with the model that you quantised, and quantise the"
+            " result; .keras files and exports hold quantised models."
         )
     if "lora" in adapted:
         raise ValueError(
-            f'{purpose} needs plain kernels, and "{model.name}" has LoRA ({len(adapted["lora"])} layers). Write model.merge_lora() first, or '
-            "merge a copy, model.clone(); .keras files and exports hold LoRA as it is."
+            f'{purpose} needs plain kernels, and "{model.name}" has LoRA ({len(adapted["lora"])} layers). Write'
+            " model.merge_lora() first, or merge a copy, model.clone(); .keras files and exports hold LoRA as it is."
         )
 
 
@@ -87,7 +96,9 @@ def classifier_in(model: keras.Model) -> Classifier:
         raise ValueError(f'"{model.name}" is not built on one ViT or BiT that takes its images.')
     check_plain(holder, "Taking a ViT or BiT out of a model")
     family = BiT if isinstance(model.spec, BiTSpec) else ViT
-    bare = family(model.spec, model.image_size, None, model.channels, preprocessing=model.preprocessing, dtype=model.dtype_policy)
+    bare = family(
+        model.spec, model.image_size, None, model.channels, preprocessing=model.preprocessing, dtype=model.dtype_policy
+    )
     for layer in bare.layers:
         if layer.weights:
             layer.set_weights(holder.get_layer(layer.name).get_weights())
@@ -101,7 +112,9 @@ def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[
         ValueError: if a weight of the model has no value, a value no weight, or shapes differ; the message lists them.
     """
     prefix = f"{model.name}/"
-    target = {v.path.removeprefix(prefix): v for v in model.weights if not v.path.removeprefix(prefix).startswith(tuple(keep))}
+    target = {
+        v.path.removeprefix(prefix): v for v in model.weights if not v.path.removeprefix(prefix).startswith(tuple(keep))
+    }
     mismatches = [
         f"{path}: {weights[path].shape} to {tuple(v.shape)}"
         for path, v in target.items()
@@ -110,7 +123,8 @@ def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[
     missing, unexpected = sorted(target.keys() - weights.keys()), sorted(weights.keys() - target.keys())
     if missing or unexpected or mismatches:
         raise ValueError(
-            f"The weights do not fit the new model. Weights without values: {missing}; unused values: {unexpected}; other shapes: {mismatches}."
+            f"The weights do not fit the new model. Weights without values: {missing}; unused values: {unexpected};"
+            f" other shapes: {mismatches}."
         )
     for path, variable in target.items():
         variable.assign(weights[path])
@@ -126,9 +140,9 @@ def without_own_head(model: keras.Model, head: str) -> Classifier:
         return model
     if head == "keep" or not isinstance(model, DescribedModel):
         raise ValueError(
-            f'"{model.name}" is a {type(model).__name__} built on a ViT or BiT, whose own head stays only if nothing is to change. '
-            'head="drop" takes the ViT or BiT inside it, head="reset" with classes=... gives that a new head; or build the model again on '
-            "a ViT or BiT that was loaded with these changes."
+            f'"{model.name}" is a {type(model).__name__} built on a ViT or BiT, whose own head stays only if nothing is'
+            ' to change. head="drop" takes the ViT or BiT inside it, head="reset" with classes=... gives that a new'
+            " head; or build the model again on a ViT or BiT that was loaded with these changes."
         )
     return classifier_in(model)
 
@@ -161,14 +175,15 @@ def _class_names(names):
         lines = read_text(locate(os.fspath(names))).splitlines()
     except FileNotFoundError:
         raise ValueError(
-            f'class_names should be a list with one name per class, a file with one a line, or "imagenet", got "{names}", and there is no '
-            "such file."
+            'class_names should be a list with one name per class, a file with one a line, or "imagenet", got'
+            f' "{names}", and there is no such file.'
         ) from None
     return tuple(line.strip() for line in lines if line.strip())
 
 
 def _check_fixed(spec, changes):
-    """Refuses changes of what the weights determine: another value would need other weights, or compute something else with these.
+    """Refuses changes of what the weights determine: another value would need other weights, or compute something else
+    with these.
 
     Raises:
         ValueError: naming each, and what can change.
@@ -205,7 +220,8 @@ def adapted_arguments(
     head: str = "keep",
     **changes: Any,
 ) -> dict[str, Any]:
-    """The constructor's arguments of the model that `transfer` makes of one with those in `config`; for the others see there.
+    """The constructor's arguments of the model that `transfer` makes of one with those in `config`; for the others see
+    there.
 
     Args:
         config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
@@ -242,7 +258,8 @@ def adapted_arguments(
     if new["channels"] != config["channels"]:
         if getattr(spec, "palette", None) is not None:
             raise ValueError(
-                f"channels={new['channels']}: the palette's colours have {config['channels']} values. Leave channels out."
+                f"channels={new['channels']}: the palette's colours have {config['channels']} values. Leave channels"
+                " out."
             )
         for name in ("mean", "std"):
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
@@ -253,7 +270,9 @@ def adapted_arguments(
 
 
 def _resized(weights, spec, new_spec, config, target, method):
-    """The weights for another resolution, patch size and number of channels: from (spec, config) to (new_spec, target)."""
+    """The weights for another resolution, patch size and number of channels: from (spec, config) to (new_spec,
+    target).
+    """
     weights = dict(weights)
     check_method(method)
     if getattr(spec, "positions", None) in FIXED and new_spec.positions == "learned":
@@ -267,7 +286,9 @@ def _resized(weights, spec, new_spec, config, target, method):
     if channels != config["channels"] and first in weights:
         if channels == 1 and first == _PATCHES and not spec.patch_norm:
             bias = _PATCHES.replace("kernel", "bias")
-            folded = fold_normalisation(weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std))
+            folded = fold_normalisation(
+                weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std)
+            )
             weights[first], weights[bias] = folded
         weights[first] = adapt_kernel(weights[first], channels)
     if isinstance(spec, BiTSpec):
@@ -285,8 +306,9 @@ def _on_grid(weights, spec, old_grid, new_grid, method):
     along_rows = spec.positions == "relative" or (spec.positions == "sincos1d" and old_grid[1] != new_grid[1])
     if along_rows:
         raise ValueError(
-            f'positions="{spec.positions}" count patches along the rows of a grid of {old_grid[0]}x{old_grid[1]}, and mean other places on '
-            f"one of {new_grid[0]}x{new_grid[1]}: they cannot be resampled. Keep the number of patches, or train with other positions."
+            f'positions="{spec.positions}" count patches along the rows of a grid of {old_grid[0]}x{old_grid[1]}, and'
+            f" mean other places on one of {new_grid[0]}x{new_grid[1]}: they cannot be resampled. Keep the number of"
+            " patches, or train with other positions."
         )
     weights = dict(weights)
     for path, array in weights.items():
@@ -332,7 +354,8 @@ def adapt(
     activation: str | None = None,
     **changes: Any,
 ) -> Classifier:
-    """A model from the constructor's arguments and the weights of another one; the other arguments are those of `transfer`.
+    """A model from the constructor's arguments and the weights of another one; the other arguments are those of
+    `transfer`.
 
     Args:
         config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
@@ -369,21 +392,25 @@ def transfer(
 
     Args:
         model: a ViT or BiT; with head="reset" or "drop" also a keras_vit.Model built on one, whose own head goes.
-        image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the model's.
-        classes, class_names: of the new head. With the old head class_names names its classes. They may be a file with one a line;
-            "imagenet" stands for the names of ImageNet-1k's 1000 classes, which are downloaded once.
-        head: "keep"; "reset" for a new zero head in place of the old one and of pre_logits; "drop" for a model without a head, which
-            returns features.
+        image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the
+            model's.
+        classes, class_names: of the new head. With the old head class_names names its classes. They may be a file with
+            one a line; "imagenet" stands for the names of ImageNet-1k's 1000 classes, which are downloaded once.
+        head: "keep"; "reset" for a new zero head in place of the old one and of pre_logits; "drop" for a model without
+            a head, which returns features.
         resample: how positions are resampled, a row of resample.METHODS.
-        **changes: constructor arguments, such as dropout, drop_path, remat, dtype; channels (RGB weights are summed for 1 channel,
-            repeated for more); patch_size (the patch kernel is resampled as in FlexiViT). What the weights determine cannot change.
+        **changes: constructor arguments, such as dropout, drop_path, remat, dtype; channels (RGB weights are summed for
+            1 channel, repeated for more); patch_size (the patch kernel is resampled as in FlexiViT). What the weights
+            determine cannot change.
 
     Raises:
-        ValueError: for a change of what the weights determine, or a model that is quantised or has LoRA; if a weight of the new model
-            has no value, a value no weight, or shapes differ; the message lists them.
+        ValueError: for a change of what the weights determine, or a model that is quantised or has LoRA; if a weight of
+            the new model has no value, a value no weight, or shapes differ; the message lists them.
     """
     if not isinstance(model, keras.Model):
-        raise ValueError(f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file.")
+        raise ValueError(
+            f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file."
+        )
     model = without_own_head(model, head)
     given = {
         "image_size": image_size,
@@ -396,4 +423,6 @@ def transfer(
     check_plain(model, f"Another {named}" if named else "A transfer")
     config = {**model.arguments(), "variant": model.spec}
     activation = model.activation
-    return adapt(config, model_weights(model), image_size, classes, class_names, head, resample, activation=activation, **changes)
+    return adapt(
+        config, model_weights(model), image_size, classes, class_names, head, resample, activation=activation, **changes
+    )

@@ -1,6 +1,8 @@
-"""From a source to batches: training batches (x, y), evaluation batches (x, y, weights); by default x are images and y class labels.
+"""From a source to batches: training batches (x, y), evaluation batches (x, y, weights); by default x are images and y
+class labels.
 
-Where several hosts work on one global batch, each asks for its part with `shard=(index, count)`: its number, and the number of hosts.
+Where several hosts work on one global batch, each asks for its part with `shard=(index, count)`: its number, and the
+number of hosts.
 """
 
 from collections.abc import Callable, Hashable
@@ -28,20 +30,23 @@ def image_and_label(example: dict[str, Any]) -> tuple:
     """
     if "label" not in example:
         raise ValueError(
-            f'The examples have no "label", only {", ".join(name for name in example if name != "seed")}: say by select= what a batch holds, a function of an example that '
-            "returns (x, y) or (x, y, weights)."
+            f'The examples have no "label", only {", ".join(name for name in example if name != "seed")}: say by'
+            " select= what a batch holds, a function of an example that returns (x, y) or (x, y, weights)."
         )
     return example["image"], example["label"]
 
 
 def _check_outputs(outputs, text):
-    """Refuses what `select` returned if it is not (x, y) or (x, y, weights), or has no fixed shape: a TPU, and a batch, need one.
+    """Refuses what `select` returned if it is not (x, y) or (x, y, weights), or has no fixed shape: a TPU, and a batch,
+    need one.
 
     Raises:
         ValueError: naming the shape.
     """
     if not isinstance(outputs, tuple) or len(outputs) not in (2, 3):
-        raise ValueError(f"select= should return (x, y) or (x, y, weights), and returned {type(outputs).__name__}: {outputs}.")
+        raise ValueError(
+            f"select= should return (x, y) or (x, y, weights), and returned {type(outputs).__name__}: {outputs}."
+        )
     for spec in tf.nest.flatten(outputs[0]):
         if not spec.shape.is_fully_defined():
             raise ValueError(
@@ -51,12 +56,15 @@ def _check_outputs(outputs, text):
     for spec in tf.nest.flatten(outputs[1:]):
         if not spec.shape.is_fully_defined():
             raise ValueError(
-                f"select= returns a target of shape {tuple(spec.shape)}, and a batch needs fixed shapes: pad it to a fixed number of rows."
+                f"select= returns a target of shape {tuple(spec.shape)}, and a batch needs fixed shapes: pad it to a"
+                " fixed number of rows."
             )
 
 
 def _selected(source, ops, select, seed):
-    """A function: (number of a row, key) -> what `select` makes of the preprocessed example, which has a seed of its own, (2,) int64."""
+    """A function: (number of a row, key) -> what `select` makes of the preprocessed example, which has a seed of its
+    own, (2,) int64.
+    """
 
     def prepare(number, key):
         own = fold(seed, number)
@@ -69,7 +77,8 @@ def _selected(source, ops, select, seed):
 def _traced(source, ops, select, seed, element_spec):
     """The ConcreteFunction of `_selected`, of (number, key).
 
-    The source keeps it: tracing takes up to seconds, and a run would do it for its check of shapes, each evaluation and the report.
+    The source keeps it: tracing takes up to seconds, and a run would do it for its check of shapes, each evaluation and
+    the report.
 
     Raises:
         ValueError: as _check_outputs says.
@@ -90,7 +99,8 @@ def _traced(source, ops, select, seed, element_spec):
 def example_spec(
     source: Source, preprocess: str, select: Select = image_and_label, training: bool = True, seed: int | None = None
 ) -> tuple:
-    """What one example becomes, as `training_batches` does it, and without `training` `evaluation_batches` with `seed`: the specs of (x, y) or (x, y, weights).
+    """What one example becomes, as `training_batches` does it, and without `training` `evaluation_batches` with `seed`:
+    the specs of (x, y) or (x, y, weights).
 
     It is traced; no data is read.
 
@@ -136,11 +146,13 @@ def training_batches(
     deterministic: bool = True,
     select: Select = image_and_label,
 ) -> tf.data.Dataset:
-    """An endless dataset of (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed, step).
+    """An endless dataset of (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed,
+    step).
 
-    Row i of the stream is augmented with a seed of its own, whatever the threads do. If the source has random access, the hosts' batches
-    of a step, concatenated, are the one-host batch, bit for bit; of records each host reads its own files. An example that cannot be read
-    or decoded is replaced by the nearest good one of its batch, and added to `errors`.
+    Row i of the stream is augmented with a seed of its own, whatever the threads do. If the source has random access,
+    the hosts' batches of a step, concatenated, are the one-host batch, bit for bit; of records each host reads its own
+    files. An example that cannot be read or decoded is replaced by the nearest good one of its batch, and added to
+    `errors`.
 
     Args:
         source: from `open_source` or `from_arrays`.
@@ -148,19 +160,24 @@ def training_batches(
         batch_size: rows of the global batch.
         seed: of the order and the augmentation.
         start_step: the number of global batches that have already been used; the dataset begins after them.
-        shard: (index, count): this host's rows of each step are index * batch_size / count to (index + 1) * batch_size / count.
+        shard: (index, count): this host's rows of each step are index * batch_size / count to (index + 1) * batch_size
+            / count.
         replicas: how many batches the host's rows of a step make.
-        service: "grpc://host:port" of a tf.data service, whose workers then prepare the batches. Hosts get them first come, first
-            served, each example once: neither the order nor the example at which a resumed run continues is exact then.
-        errors: an ExampleErrors, which counts the examples that cannot be used; None for a new one, with a limit of 100.
-        deterministic: False takes records from whichever file has some ready, so that a slow file holds nothing up: the order of records,
-            and the example at which a resumed run continues, are then not exact. Random access is not affected.
-        select: a preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes. The example's
-            "seed", (2,) int64, is its own: what is drawn from it is the same on any number of devices, resumed or not.
+        service: "grpc://host:port" of a tf.data service, whose workers then prepare the batches. Hosts get them first
+            come, first served, each example once: neither the order nor the example at which a resumed run continues is
+            exact then.
+        errors: an ExampleErrors, which counts the examples that cannot be used; None for a new one, with a limit of
+            100.
+        deterministic: False takes records from whichever file has some ready, so that a slow file holds nothing up: the
+            order of records, and the example at which a resumed run continues, are then not exact. Random access is not
+            affected.
+        select: a preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes. The
+            example's "seed", (2,) int64, is its own: what is drawn from it is the same on any number of devices,
+            resumed or not.
 
     Raises:
-        ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer files of records than hosts, no
-            data service answers, or the examples lack what `select` takes.
+        ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer files of records
+            than hosts, no data service answers, or the examples lack what `select` takes.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
     if service is None:
@@ -205,13 +222,14 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """One pass in order: (x, y, weights), by default images (b, h, w, c) uint8, labels (b,) and weights (b,) float32.
 
-    Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read or decoded is all
-    zeros, with weight 0, and is added to `errors`. `select` may return weights of its own, which are multiplied by these. With `seed`
-    random ops are allowed, and row n's are drawn by a seed folded from it: the same pixels in each pass, on any number of hosts. The other
-    arguments are those of `training_batches`.
+    Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read
+    or decoded is all zeros, with weight 0, and is added to `errors`. `select` may return weights of its own, which are
+    multiplied by these. With `seed` random ops are allowed, and row n's are drawn by a seed folded from it: the same
+    pixels in each pass, on any number of hosts. The other arguments are those of `training_batches`.
 
     Raises:
-        ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split evenly.
+        ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split
+            evenly.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
     _check_evaluation(ops, preprocess, seed)

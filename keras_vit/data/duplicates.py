@@ -1,9 +1,10 @@
-"""Near-duplicates of one set's images in another, as the paper removes them from pre-training data (section 4.1; Kolesnikov et al. 2020).
+"""Near-duplicates of one set's images in another, as the paper removes them from pre-training data (section 4.1;
+Kolesnikov et al. 2020).
 
-Images are compared as grey thumbnails (n, 32, 32) uint8. A first comparison takes the low frequencies, 35 numbers per image, of all images
-with all others, also mirrored and slightly shifted: matrix products. Similar pairs are then overlaid in many positions and sizes, and their
-edges are correlated: after recompression, resizing, a change of brightness, a crop of up to a tenth or a mirror the correlation is still
-near 1, between different photos it is not.
+Images are compared as grey thumbnails (n, 32, 32) uint8. A first comparison takes the low frequencies, 35 numbers per
+image, of all images with all others, also mirrored and slightly shifted: matrix products. Similar pairs are then
+overlaid in many positions and sizes, and their edges are correlated: after recompression, resizing, a change of
+brightness, a crop of up to a tenth or a mirror the correlation is still near 1, between different photos it is not.
 """
 
 import concurrent.futures
@@ -18,9 +19,14 @@ SIDE = 32
 THRESHOLD = 0.9
 
 _LOW = 6  # frequencies each way
-_PART = 28  # side of the part of a thumbnail in the first comparison: its centre, and for the test image also its corners
+_PART = (
+    28  # side of the part of a thumbnail in the first comparison: its centre, and for the test image also its corners
+)
 _OFFSETS = ((2, 2), (0, 0), (0, 4), (4, 0), (4, 4))
-_SIMILAR, _VERY_SIMILAR = 0.75, 0.88  # correlations of low frequencies above which pairs go on: the best of each image, or all
+_SIMILAR, _VERY_SIMILAR = (
+    0.75,
+    0.88,
+)  # correlations of low frequencies above which pairs go on: the best of each image, or all
 _BEST = 8  # of each image
 _WINDOW = 22  # side of the window of edges that is compared
 _SIZES = (26, 27, 29, 30, 32, 34, 36, 38, 40)  # to which the other image is resized
@@ -59,7 +65,8 @@ def _cosines():
 
 
 def descriptors(thumbnails: np.ndarray, y: int = 2, x: int = 2) -> np.ndarray:
-    """The low frequencies of the part of thumbnails (n, 32, 32) that begins at (y, x), each times its frequency: in photos high ones are weak.
+    """The low frequencies of the part of thumbnails (n, 32, 32) that begins at (y, x), each times its frequency: in
+    photos high ones are weak.
 
     Returns:
         (n, 35) float32 of length 1, or almost 0 for an image of a single colour.
@@ -111,7 +118,9 @@ def _window_energies(edges):
 
 
 def _correlations(a, b, resizing, step):
-    """The best correlation of the centre of images `a` with `b` (n, 32, 32), over sizes of `b` and every `step`-th position: (n,)."""
+    """The best correlation of the centre of images `a` with `b` (n, 32, 32), over sizes of `b` and every `step`-th
+    position: (n,).
+    """
     edges = _edges(a)
     margin = (edges.shape[1] - _WINDOW) // 2
     edges = edges[:, margin : margin + _WINDOW, margin : margin + _WINDOW]
@@ -136,7 +145,8 @@ def _detail(images):
 
 
 def _is_duplicate(correlation, detail, threshold):
-    """Whether edges agree better than by chance: Fisher's z of the correlation, in its standard deviations, must be high as well.
+    """Whether edges agree better than by chance: Fisher's z of the correlation, in its standard deviations, must be
+    high as well.
 
     Silhouettes against an empty sky correlate at .9 by chance; `detail` is the number of observations.
     """

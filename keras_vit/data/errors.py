@@ -17,7 +17,9 @@ DESCRIBED_WRONGLY = "The source is described wrongly:"  # begins the reason of a
 
 
 class WrongDescription(ValueError):
-    """An example does not fit what was said of the source: it is not left out, since others would fail, or be taken for something else."""
+    """An example does not fit what was said of the source: it is not left out, since others would fail, or be taken for
+    something else.
+    """
 
 
 def wrong_description(name: str, found: str) -> WrongDescription | None:
@@ -73,21 +75,25 @@ class ExampleErrors:
             if len(self.names) <= _NAMED:
                 logging.warning("Skipping %s: %s", printable(name), self.names[name])
             elif len(self.names) == _NAMED + 1:
-                logging.warning("More than %d examples failed: from now on they are counted and not named here.", _NAMED)
+                logging.warning(
+                    "More than %d examples failed: from now on they are counted and not named here.", _NAMED
+                )
             if len(self.names) > self.limit:
                 self.stop(f"More than {self.limit} examples cannot be used, {name} among them: {self.names[name]} ")
 
     def stop(self, what: str) -> None:
         """Raises the TooManyErrors that `raised` passes on to the user."""
         self._error = TooManyErrors(
-            f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit: --config.data.broken_limit "
-            "of training, --broken_limit of evaluate, probe, vtab and predict, ExampleErrors(limit=...) in a script."
+            f"{what.strip()} Fix or remove the files that the warnings name, or raise the limit:"
+            " --config.data.broken_limit of training, --broken_limit of evaluate, probe, vtab and predict,"
+            " ExampleErrors(limit=...) in a script."
         )
         raise self._error
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises the original one.
+        """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises
+        the original one.
 
         Raises:
             TooManyErrors, WrongDescription: as `add` raised it.
@@ -162,7 +168,9 @@ def _nearest(good):
 
 
 def replaced(values, good: tf.Tensor, errors: ExampleErrors):
-    """`values` with each row that is not good replaced by the nearest good one; in a graph. Raises TooManyErrors if none is good."""
+    """`values` with each row that is not good replaced by the nearest good one; in a graph. Raises TooManyErrors if
+    none is good.
+    """
 
     def stop(rows):
         errors.stop(f"None of the {rows} examples of a batch can be used, so nothing can replace them.")

@@ -1,8 +1,9 @@
-"""Mapping examples when some of them fail, row by row and inside the graph, so that it also works in a tf.data service's workers.
+"""Mapping examples when some of them fail, row by row and inside the graph, so that it also works in a tf.data
+service's workers.
 
-`Dataset.ignore_errors` silently drops a row that fails. Here each row knows its place in its batch, and each batch is followed by an end
-row, which cannot fail. Where places are missing, copies of the next row fill them and are marked. The ids of a batch's examples travel with
-its end row, since a dropped row can report nothing.
+`Dataset.ignore_errors` silently drops a row that fails. Here each row knows its place in its batch, and each batch is
+followed by an end row, which cannot fail. Where places are missing, copies of the next row fill them and are marked.
+The ids of a batch's examples travel with its end row, since a dropped row can report nothing.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,8 @@ def _zeros(spec):
 
 
 def _all_places(places):
-    """For Dataset.scan over surviving rows (place (n,), rows (n, ...)), whose places count from 0 to `places` - 1 again and again.
+    """For Dataset.scan over surviving rows (place (n,), rows (n, ...)), whose places count from 0 to `places` - 1 again
+    and again.
 
     Its state is the place of the last row; its output is (present (m,) bool, rows (m, ...)), one row for every place.
     """
@@ -60,8 +62,8 @@ def fallible_map(
         batches: how many batches, padded with zeros; None for an endless dataset.
 
     Returns:
-        A dataset of (values (rows, ...), good (rows,) bool, failed (rows,) bool, ids: serialized (n, m) int64). Padding rows are neither
-        good nor failed. The values of rows that are not good have no meaning.
+        A dataset of (values (rows, ...), good (rows,) bool, failed (rows,) bool, ids: serialized (n, m) int64). Padding
+        rows are neither good nor failed. The values of rows that are not good have no meaning.
     """
     examples = examples.batch(rows)
     if batches is not None:

@@ -1,4 +1,6 @@
-"""Opening a source by name: the values of --config.data.source and --data. A new kind is one row here and a file of its own."""
+"""Opening a source by name: the values of --config.data.source and --data. A new kind is one row here and a file of its
+own.
+"""
 
 import os
 import re
@@ -22,12 +24,15 @@ _KINDS = {
     "tfrecord": tfrecord,
 }
 _FOLDERS = ("folder", "images")
-_VALID = '"digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a tensorflow-datasets name'
+_VALID = (
+    '"digits", "folder:PATH", "images:PATH", "csv:PATH", "jsonl:PATH", "tfrecord:PATH", or a tensorflow-datasets name'
+)
 _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
 
 def _check_no_file(text, data_dir):
-    """Refuses the path of a table, or of records, without its kind. Folders are left to tfds: a prepared dataset with a config, "eurosat/rgb", is one, too.
+    """Refuses the path of a table, or of records, without its kind. Folders are left to tfds: a prepared dataset with a
+    config, "eurosat/rgb", is one, too.
 
     Raises:
         ValueError: saying what to write.
@@ -43,11 +48,12 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     """The source that `text` names.
 
     Args:
-        text: "digits"; "folder:PATH"; "images:PATH", without classes; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a folder or a glob; or a tensorflow-datasets name,
-            "cifar10", "cifar10:3.0.2". Options follow a "?": "csv:PATH?label=breed".
+        text: "digits"; "folder:PATH"; "images:PATH", without classes; "csv:PATH" or "jsonl:PATH"; "tfrecord:PATH", a
+            folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2". Options follow a "?":
+            "csv:PATH?label=breed".
         split: "train", "train[:90%]"...
-        data_dir: what relative paths are relative to, and where tensorflow-datasets' prepared data is; None for the working directory
-            and tensorflow-datasets' own folder. Paths may be in a bucket: gs://...
+        data_dir: what relative paths are relative to, and where tensorflow-datasets' prepared data is; None for the
+            working directory and tensorflow-datasets' own folder. Paths may be in a bucket: gs://...
         buffer: records in the shuffle buffer of sources that are read in order.
 
     Raises:
@@ -61,11 +67,14 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
             raise ValueError(f'"{text}" names no path. Write "{kind}:PATH".')
         if rest.partition("?")[0] == "PATH":  # what the packaged configs say
             raise ValueError(
-                f'"{text}" stands for data of yours: write {kind}: and the path of your {"folder" if kind in _FOLDERS else "file"}.'
+                f'"{text}" stands for data of yours: write {kind}: and the path of your'
+                f" {'folder' if kind in _FOLDERS else 'file'}."
             )
         return _KINDS[kind](rest, split, data_dir, buffer)
     if colon and not _VERSION.fullmatch(rest.partition("?")[0]):
         near = did_you_mean(f"{kind}:", [f"{name}:" for name in _KINDS])
-        raise ValueError(f'"{text}" is not a source: there is no kind "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").')
+        raise ValueError(
+            f'"{text}" is not a source: there is no kind "{kind}".{near} Valid: {_VALID} ("cifar10:3.0.2").'
+        )
     _check_no_file(text, data_dir)
     return tfds(text, split, data_dir, buffer)

@@ -1,4 +1,6 @@
-"""A palette for images: the colours to which pixels are reduced, found by k-means on the pixels of a source (iGPT, section 3 of the paper)."""
+"""A palette for images: the colours to which pixels are reduced, found by k-means on the pixels of a source (iGPT,
+section 3 of the paper).
+"""
 
 from typing import Any
 
@@ -13,10 +15,14 @@ _BATCH = 64  # images read at a time
 
 
 def nearest_colors(image: Any, palette: np.ndarray) -> tf.Tensor:
-    """The number of each pixel's nearest colour, of equally near ones the first; runs in tf.data, too: (h, w, c), (colors, c) -> (n,) int32."""
+    """The number of each pixel's nearest colour, of equally near ones the first; runs in tf.data, too: (h, w, c),
+    (colors, c) -> (n,) int32.
+    """
     palette = tf.constant(palette, tf.float32)
     pixels = tf.reshape(tf.cast(image, tf.float32), (-1, palette.shape[1]))  # (h, w, c) -> (n, c)
-    far = tf.reduce_sum(palette**2, -1) - 2.0 * tf.matmul(pixels, palette, transpose_b=True)  # |x - p|^2 - |x|^2, (n, colors)
+    far = tf.reduce_sum(palette**2, -1) - 2.0 * tf.matmul(
+        pixels, palette, transpose_b=True
+    )  # |x - p|^2 - |x|^2, (n, colors)
     return tf.ensure_shape(tf.argmin(far, axis=-1, output_type=tf.int32), (np.prod(image.shape[:-1]),))
 
 
@@ -31,7 +37,9 @@ def _assigned(pixels, colors):
 
 
 def _spread(pixels, counts, colors, rng):
-    """The first colours, by k-means++: each is drawn from the pixels by its squared distance to the nearest one so far."""
+    """The first colours, by k-means++: each is drawn from the pixels by its squared distance to the nearest one so
+    far.
+    """
     chosen = [rng.choice(len(pixels), p=counts / counts.sum())]
     distance = ((pixels - pixels[chosen[0]]) ** 2).sum(-1)
     while len(chosen) < colors:
@@ -74,7 +82,9 @@ def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: in
 
 
 def sample_pixels(source: Source, preprocess: str, count: int, seed: int = 0, per_image: int = 64) -> np.ndarray:
-    """Pixels (about count, c) from random places of random images of a source, each preprocessed by the text; the same for the same seed."""
+    """Pixels (about count, c) from random places of random images of a source, each preprocessed by the text; the same
+    for the same seed.
+    """
     rng, found = np.random.default_rng(seed), []
     images = -(-count // per_image)
     select = lambda example: (example["image"], tf.zeros(()))  # noqa: E731

@@ -1,4 +1,6 @@
-"""One pass over a source outside training: each example by name, and the examples that do not decode by name and reason."""
+"""One pass over a source outside training: each example by name, and the examples that do not decode by name and
+reason.
+"""
 
 import functools
 from collections.abc import Callable, Collection, Iterator
@@ -55,13 +57,14 @@ def scan(
 
     Args:
         source: from `open_source` or `from_arrays`.
-        work: (example, pixels (h, w, 3) uint8 of its image) -> a tuple of tensors of static shapes; runs in a graph. The example is
-            the source's dict.
+        work: (example, pixels (h, w, 3) uint8 of its image) -> a tuple of tensors of static shapes; runs in a graph.
+            The example is the source's dict.
         seed: of a shuffled order; None for the source's own order.
         only: names of the examples to map, in the source's own order; None for all.
 
     Yields:
-        (name, the arrays that `work` returns, None) for each example; at the end (name, None, reason) for those that do not decode.
+        (name, the arrays that `work` returns, None) for each example; at the end (name, None, reason) for those that do
+        not decode.
 
     Raises:
         WrongDescription: at the end, for an example that does not fit what was said of the source.

@@ -29,13 +29,15 @@ def _check_answers(service, seconds=5):
 def distribute(dataset: tf.data.Dataset, service: str, job: str) -> tf.data.Dataset:
     """`dataset`, prepared by the service's workers, with the same shapes.
 
-    The readers of one `job` get the elements first come, first served, each element once; elements that a worker holds when it dies are
-    lost. The workers share out the elements of the dataset's source (for HostShard.row_numbers: steps).
+    The readers of one `job` get the elements first come, first served, each element once; elements that a worker holds
+    when it dies are lost. The workers share out the elements of the dataset's source (for HostShard.row_numbers:
+    steps).
 
     Args:
         dataset: the same for all readers.
         service: "grpc://host:port" of the dispatcher.
-        job: its name. A dispatcher gives the elements of a known job to every reader that names it, whatever dataset the reader has.
+        job: its name. A dispatcher gives the elements of a known job to every reader that names it, whatever dataset
+            the reader has.
 
     Raises:
         ValueError: if no dispatcher answers there within seconds.

@@ -1,7 +1,7 @@
 """Which rows of the global batches a host prepares.
 
-The global batch of a step is split into contiguous parts, one per host, and each part into batches, one per replica. Concatenated in that
-order, the hosts' batches of a step are the batch that a single host would make.
+The global batch of a step is split into contiguous parts, one per host, and each part into batches, one per replica.
+Concatenated in that order, the hosts' batches of a step are the batch that a single host would make.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ class HostShard:
             below = max(self.batch_size, 0) // parts * parts
             nearest = f"{below} or {below + parts}" if below else f"{parts}"
             raise ValueError(
-                f"batch_size={self.batch_size} is the global batch, which {parts} replicas (hosts: {self.count}, replicas per host: "
-                f"{self.replicas}) cannot share evenly. Nearest sizes that they can: {nearest}."
+                f"batch_size={self.batch_size} is the global batch, which {parts} replicas (hosts: {self.count},"
+                f" replicas per host: {self.replicas}) cannot share evenly. Nearest sizes that they can: {nearest}."
             )
 
     @property
@@ -55,7 +55,9 @@ class HostShard:
         return self.per_host // self.replicas
 
     def row_numbers(self, start_step: int = 0) -> tf.data.Dataset:
-        """An endless dataset of the host's row numbers, beginning at a step. A tf.data service shares it out step by step."""
+        """An endless dataset of the host's row numbers, beginning at a step. A tf.data service shares it out step by
+        step.
+        """
 
         @tf.autograph.experimental.do_not_convert
         def of_step(step):

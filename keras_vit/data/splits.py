@@ -11,7 +11,8 @@ _SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%
 def _bound(text, size, default):
     """One bound of a slice as an index; percents are rounded to whole examples.
 
-    They count from the front before they are rounded, so that train[:90%] and train[-10%:] share no example and leave none out.
+    They count from the front before they are rounded, so that train[:90%] and train[-10%:] share no example and leave
+    none out.
     """
     if text is None:
         return default
@@ -22,7 +23,9 @@ def _bound(text, size, default):
 
 
 def canonical(name: str) -> str:
-    """The standard name of a split: "training" is "train"; "valid" and "validation" are "val"; upper case does not matter."""
+    """The standard name of a split: "training" is "train"; "valid" and "validation" are "val"; upper case does not
+    matter.
+    """
     return _WORDS.get(name.lower(), name.lower() if name.lower() in SPLITS else name)
 
 
@@ -49,7 +52,8 @@ def split_range(split: str, size: int) -> tuple[int, int]:
     start, stop = _bound(match["start"], size, 0), _bound(match["stop"], size, size)
     if start >= stop:
         raise ValueError(
-            f'The split "{split}" is empty, since "{split_name(split)}" has {size} examples in all. Take a larger slice, or add examples.'
+            f'The split "{split}" is empty, since "{split_name(split)}" has {size} examples in all. Take a larger'
+            " slice, or add examples."
         )
     return start, stop
 

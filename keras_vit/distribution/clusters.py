@@ -17,7 +17,9 @@ def multi_worker_strategy() -> tuple[Any, int, int]:
     example = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'
     text = os.environ.get("TF_CONFIG", "")
     if not text:
-        raise ValueError(f'The strategy "multiworker" needs TF_CONFIG, the same on every worker except for the index: {example}')
+        raise ValueError(
+            f'The strategy "multiworker" needs TF_CONFIG, the same on every worker except for the index: {example}'
+        )
     try:
         config = json.loads(text)
         workers, task = config["cluster"]["worker"], config["task"]
@@ -26,8 +28,9 @@ def multi_worker_strategy() -> tuple[Any, int, int]:
         raise ValueError(f"TF_CONFIG is not valid ({error!r}): {text}. Example: {example}") from None
     if kind != "worker" or set(config["cluster"]) != {"worker"} or not 0 <= index < len(workers):
         raise ValueError(
-            f"TF_CONFIG: got task {kind} {index} in a cluster of { ({k: len(v) for k, v in config['cluster'].items()}) }. Expected "
-            'only tasks of type "worker", numbered from 0 (the first is the chief).'
+            f"TF_CONFIG: got task {kind} {index} in a cluster of"
+            f' { ({k: len(v) for k, v in config["cluster"].items()}) }. Expected only tasks of type "worker",'
+            " numbered from 0 (the first is the chief)."
         )
     import tensorflow as tf
 
@@ -37,7 +40,8 @@ def multi_worker_strategy() -> tuple[Any, int, int]:
         engine = tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
         raise ValueError(
-            f'keras_vit.strategy("multiworker") must come before any TensorFlow operation: it is where the workers join. ({error})'
+            'keras_vit.strategy("multiworker") must come before any TensorFlow operation: it is where the workers'
+            f" join. ({error})"
         ) from None
     return engine, len(workers), index
 
@@ -49,7 +53,8 @@ def _check_answers(address, seconds=10):
 
 
 def tpu_strategy(name: str | None = None) -> Any:
-    """A tf.distribute.TPUStrategy on the TPU with this name or address; None for TPU_NAME in the environment, or this machine's.
+    """A tf.distribute.TPUStrategy on the TPU with this name or address; None for TPU_NAME in the environment, or this
+    machine's.
 
     Raises:
         ValueError: if there is no TPU, or it does not answer.
@@ -59,9 +64,9 @@ def tpu_strategy(name: str | None = None) -> Any:
     name = name or os.environ.get("TPU_NAME", "local")
     if name == "local" and not tf.config.list_physical_devices("TPU"):
         raise ValueError(
-            "There is no TPU on this machine, or TensorFlow does not see it. On a TPU VM, install the tpu extra and import keras_vit before "
-            "tensorflow (it sets the environment that TensorFlow's TPU plugin needs); for a slice, give its name (--tpu=NAME, or "
-            "TPU_NAME). See docs/tpu.md."
+            "There is no TPU on this machine, or TensorFlow does not see it. On a TPU VM, install the tpu extra and"
+            " import keras_vit before tensorflow (it sets the environment that TensorFlow's TPU plugin needs); for a"
+            " slice, give its name (--tpu=NAME, or TPU_NAME). See docs/tpu.md."
         )
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
@@ -71,7 +76,7 @@ def tpu_strategy(name: str | None = None) -> Any:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except Exception as error:  # from the name service, the network or the TPU itself: they share no base class
         raise ValueError(
-            f'The TPU "{name}" does not answer: {type(error).__name__}: {error} Check the name, that it is READY (gcloud compute tpus '
-            "tpu-vm list), and that this machine is in the same network. See docs/tpu.md."
+            f'The TPU "{name}" does not answer: {type(error).__name__}: {error} Check the name, that it is READY'
+            " (gcloud compute tpus tpu-vm list), and that this machine is in the same network. See docs/tpu.md."
         ) from error
     return tf.distribute.TPUStrategy(resolver)

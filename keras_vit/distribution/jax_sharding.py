@@ -1,7 +1,8 @@
-"""Keras' distributions for the JAX backend: "data" shards the batch over the devices, "model" also shards the blocks' matrices.
+"""Keras' distributions for the JAX backend: "data" shards the batch over the devices, "model" also shards the blocks'
+matrices.
 
-A block is sharded as in Megatron (arXiv 1909.08053): query, key, value and the MLP's first matrix by columns, the matrices after
-them by rows, so that the forward pass sums over devices only twice per block.
+A block is sharded as in Megatron (arXiv 1909.08053): query, key, value and the MLP's first matrix by columns, the
+matrices after them by rows, so that the forward pass sums over devices only twice per block.
 """
 
 import os
@@ -32,7 +33,9 @@ class BlockParallel(keras.distribution.ModelParallel):
     """ModelParallel with the sharding of Vision Transformer blocks. The mesh has the axes "batch" and "model"."""
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
-        super().__init__(layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name="batch", auto_shard_dataset=False)
+        super().__init__(
+            layout_map=keras.distribution.LayoutMap(mesh), batch_dim_name="batch", auto_shard_dataset=False
+        )
 
     def get_variable_layout(self, variable):
         """The TensorLayout of a variable, which follows from its path.
@@ -44,8 +47,8 @@ class BlockParallel(keras.distribution.ModelParallel):
         if axis is not None:
             if variable.shape[axis] % shards:
                 raise ValueError(
-                    f"{variable.path} {tuple(variable.shape)} cannot be split over {shards} devices: its axis {axis} is not a "
-                    "multiple. Choose a model_parallel that divides the width, the heads and the MLP's width."
+                    f"{variable.path} {tuple(variable.shape)} cannot be split over {shards} devices: its axis {axis} is"
+                    " not a multiple. Choose a model_parallel that divides the width, the heads and the MLP's width."
                 )
             axes[axis] = "model"
         if getattr(variable, "_layout", None) is not None:  # a variable of the optimizer, which follows its weight
@@ -54,7 +57,9 @@ class BlockParallel(keras.distribution.ModelParallel):
 
 
 def _initialize():
-    """Joins the other processes if the environment describes several; returns (number of processes, index of this one)."""
+    """Joins the other processes if the environment describes several; returns (number of processes, index of this
+    one).
+    """
     import jax
 
     if "KERAS_DISTRIBUTION_JOB_ADDRESSES" in os.environ and not jax.distributed.is_initialized():
@@ -79,7 +84,8 @@ def model_parallel(shards: int | None = None) -> tuple[BlockParallel, int, int]:
     processes, index = _initialize()
     if processes > 1:
         raise ValueError(
-            f'The strategy "model" runs in one process, whose checkpoints hold whole matrices; got {processes} processes.'
+            f'The strategy "model" runs in one process, whose checkpoints hold whole matrices; got {processes}'
+            " processes."
         )
     return block_parallel(keras.distribution.list_devices(), shards or jax.local_device_count()), processes, index
 

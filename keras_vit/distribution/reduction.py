@@ -1,4 +1,6 @@
-"""Sums over the replicas of a tf.distribute strategy, the only place in a step where replicas meet. On JAX they change nothing."""
+"""Sums over the replicas of a tf.distribute strategy, the only place in a step where replicas meet. On JAX they change
+nothing.
+"""
 
 import keras
 

@@ -55,8 +55,8 @@ class Strategy:
     def distribute(self, make: Callable) -> Any:
         """The input of `fit` and `evaluate`, from `make`: (shard, replicas) -> tf.data.Dataset.
 
-        `make` is called with the shard (host, hosts) and the number of replicas on that host, and returns a dataset of per-replica
-        batches, as data.training_batches does.
+        `make` is called with the shard (host, hosts) and the number of replicas on that host, and returns a dataset of
+        per-replica batches, as data.training_batches does.
         """
         return make((self.host, self.hosts), 1)
 
@@ -109,7 +109,8 @@ def check_divisible(batch_size: int, replicas: int) -> None:
         lower = batch_size // replicas * replicas
         near = f"{lower} or {lower + replicas}" if lower else f"{replicas}"
         raise ValueError(
-            f"A global batch of {batch_size} cannot be shared evenly by {replicas} replicas: use a batch size of {near}."
+            f"A global batch of {batch_size} cannot be shared evenly by {replicas} replicas: use a batch size of"
+            f" {near}."
         )
 
 
@@ -172,22 +173,24 @@ STRATEGIES = {
 def check_name(name: str) -> None:
     """Raises ValueError for an unknown strategy, with the nearest name."""
     if name not in STRATEGIES:
-        raise ValueError(f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.')
+        raise ValueError(
+            f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.'
+        )
 
 
 def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int | None = None) -> Strategy:
     """The strategy with this name.
 
     Args:
-        name: "one" device; on the TensorFlow backend "mirrored" (all GPUs of this machine), "multiworker" (the workers listed in
-            TF_CONFIG) or "tpu"; on the JAX backend "data" (every device holds the model and a share of the batch) or "model" (in
-            addition, groups of devices share the model's matrices).
+        name: "one" device; on the TensorFlow backend "mirrored" (all GPUs of this machine), "multiworker" (the workers
+            listed in TF_CONFIG) or "tpu"; on the JAX backend "data" (every device holds the model and a share of the
+            batch) or "model" (in addition, groups of devices share the model's matrices).
         tpu: for "tpu": the name or address of a TPU; None for the one in the environment, or this machine's.
         model_parallel: for "model": the number of devices that share a matrix; None for all devices of this machine.
 
     Raises:
-        ValueError: for an unknown name, an argument that is for another strategy, a strategy of the other backend, or a cluster that is not
-            described or does not answer.
+        ValueError: for an unknown name, an argument that is for another strategy, a strategy of the other backend, or a
+            cluster that is not described or does not answer.
     """
     check_name(name)
     row, backend, options = STRATEGIES[name], keras.backend.backend(), {"tpu": tpu, "model_parallel": model_parallel}
@@ -195,7 +198,8 @@ def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int |
         if value is not None and option != row.option:
             owner = next(other for other, r in STRATEGIES.items() if r.option == option)
             raise ValueError(
-                f'{option}={value!r} is for the strategy "{owner}", not for "{name}": leave it out, or write strategy("{owner}", {option}={value!r}).'
+                f'{option}={value!r} is for the strategy "{owner}", not for "{name}": leave it out, or write'
+                f' strategy("{owner}", {option}={value!r}).'
             )
     if row.backend not in (None, backend):
         valid = ", ".join(other for other, r in STRATEGIES.items() if r.backend in (None, backend))

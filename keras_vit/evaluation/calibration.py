@@ -1,4 +1,6 @@
-"""Calibration: whether a model's confidence is its accuracy, and the temperature that brings it nearer (Guo et al. 2017, arXiv 1706.04599)."""
+"""Calibration: whether a model's confidence is its accuracy, and the temperature that brings it nearer (Guo et al.
+2017, arXiv 1706.04599).
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,10 +37,11 @@ def _slopes(logits, labels, inverse):
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature that minimises the negative log-likelihood of logits / temperature, by Newton's method on its inverse.
+    """The temperature that minimises the negative log-likelihood of logits / temperature, by Newton's method on its
+    inverse.
 
-    The likelihood is convex in the inverse; a bracket keeps the steps inside, and temperatures are 0.01 to 100: where all predictions are
-    right, or no better than chance, the best one has no limit, and a warning says so.
+    The likelihood is convex in the inverse; a bracket keeps the steps inside, and temperatures are 0.01 to 100: where
+    all predictions are right, or no better than chance, the best one has no limit, and a warning says so.
 
     Args:
         logits: (n, classes).
@@ -49,7 +52,9 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     """
     logits, labels = np.asarray(logits), np.asarray(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
-        raise ValueError(f"Expected logits (n, classes) and labels (n,), n above 0, got {logits.shape} and {labels.shape}.")
+        raise ValueError(
+            f"Expected logits (n, classes) and labels (n,), n above 0, got {logits.shape} and {labels.shape}."
+        )
     low, high, inverse = 1 / _HOTTEST, 1 / _COLDEST, 1.0
     if _slopes(logits, labels, low)[0] >= 0 or _slopes(logits, labels, high)[0] <= 0:
         best = _HOTTEST if _slopes(logits, labels, low)[0] >= 0 else _COLDEST
@@ -69,12 +74,14 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 @register("calibration")
 @dataclasses.dataclass(frozen=True)
 class Calibration(Evaluator):
-    """ECE and negative log-likelihood, before and after temperature scaling. The logits of the images that it is fitted on stay in memory.
+    """ECE and negative log-likelihood, before and after temperature scaling. The logits of the images that it is fitted
+    on stay in memory.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source that is measured, "test" by default.
-        fit: the split that the temperature is fitted on; None for every other image of the one that is measured, and then the others are.
+        fit: the split that the temperature is fitted on; None for every other image of the one that is measured, and
+            then the others are.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         bins: intervals of confidence.
     """
@@ -107,7 +114,8 @@ class Calibration(Evaluator):
         check_classes(model, source)
         if ends_in_probabilities(model):
             raise ValueError(
-                "calibration needs logits, and the model ends in a softmax or sigmoid: leave the activation out of the model."
+                "calibration needs logits, and the model ends in a softmax or sigmoid: leave the activation out of the"
+                " model."
             )
         fitted, measured = self._splits(source, setting.data_dir)
         check_classes(model, fitted)
@@ -126,7 +134,9 @@ class Calibration(Evaluator):
             for batch in logits_of.batches(measured):
                 before.add(*batch)
                 after.add(*batch)
-            return _evaluation(before, after, {"source": source.name, "preprocess": preprocess, "fit_images": len(labels)})
+            return _evaluation(
+                before, after, {"source": source.name, "preprocess": preprocess, "fit_images": len(labels)}
+            )
 
         return evaluate
 
@@ -145,5 +155,8 @@ def _evaluation(before: Reliability, after: Reliability, about: dict) -> Evaluat
         "nll_scaled": after.nll,
     }
     intervals = {"calibration": before.intervals(), "calibration_scaled": after.intervals()}
-    curves = {"as it is": intervals["calibration"], f"temperature {after.temperature:.3g}": intervals["calibration_scaled"]}
+    curves = {
+        "as it is": intervals["calibration"],
+        f"temperature {after.temperature:.3g}": intervals["calibration_scaled"],
+    }
     return Evaluation(measures, {**about, **intervals}, {"reliability": Chart("reliability", curves)})

@@ -11,7 +11,8 @@ SAME, REORDERED, OTHER = "same", "reordered", "other"
 def compared(own: Sequence[str], names: Sequence[str]) -> str:
     """SAME, REORDERED or OTHER: what two lists of as many class names say of the classes.
 
-    The numbers from 0 on, in their order, are the same classes as any names; ImageNet's synsets in their order the same as its names in words.
+    The numbers from 0 on, in their order, are the same classes as any names; ImageNet's synsets in their order the same
+    as its names in words.
     """
     own, names = tuple(own), tuple(names)
     if own == names:
@@ -33,12 +34,14 @@ def check_class_count(classes: int | None, source: Any) -> None:
     """
     if classes is None:
         raise ValueError(
-            "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]), in the order of the data."
+            "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]),"
+            " in the order of the data."
         )
     if len(source.class_names) != classes:
         raise ValueError(
-            f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list all of "
-            "them, in the model's order: one per line in labels.txt beside the table, or csv:PATH?classes=FILE."
+            f"The model has {classes} classes, the data {len(source.class_names)}. If some have no examples here, list"
+            " all of them, in the model's order: one per line in labels.txt beside the table, or"
+            " csv:PATH?classes=FILE."
         )
 
 
@@ -53,11 +56,12 @@ def check_classes(model: Any, source: Any) -> None:
     found = SAME if own is None else compared(own, names)
     if found == REORDERED:
         raise ValueError(
-            f"The model has the classes of {source.name} in another order, {own[:5]}, the data {names[:5]}: right answers would count as wrong. "
-            "List the images in a table with the model's order, csv:PATH?classes=FILE."
+            f"The model has the classes of {source.name} in another order, {own[:5]}, the data {names[:5]}: right"
+            " answers would count as wrong. List the images in a table with the model's order, csv:PATH?classes=FILE."
         )
     if found == OTHER:
         raise ValueError(
-            f"The model's classes are {own[:10]}, those of {source.name} {names[:10]}. If they are the same, in this order, give the model the data's "
-            "names: keras_vit.load(MODEL, class_names=FILE) with one a line, and keras_vit.save."
+            f"The model's classes are {own[:10]}, those of {source.name} {names[:10]}. If they are the same, in this"
+            " order, give the model the data's names: keras_vit.load(MODEL, class_names=FILE) with one a line, and"
+            " keras_vit.save."
         )

@@ -15,7 +15,9 @@ from keras_vit.evaluation.sources import source_of
 from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 MOST_CLASSES = 1000  # with more, predictions are not counted class by class: the matrix grows with their square
-WHOLE_MATRIX = 100  # up to so many classes the details have the whole confusion matrix, with more the most confused pairs
+WHOLE_MATRIX = (
+    100  # up to so many classes the details have the whole confusion matrix, with more the most confused pairs
+)
 PAIRS = 100
 
 
@@ -30,7 +32,9 @@ def confused_pairs(confusion, count: int = PAIRS) -> list[list[int]]:
     wrong[np.eye(*wrong.shape, dtype=np.bool_)] = 0
     order = np.argsort(-wrong, axis=None, kind="stable")[:count]
     pairs = zip(*np.unravel_index(order, wrong.shape))
-    return [[int(true), int(predicted), int(wrong[true, predicted])] for true, predicted in pairs if wrong[true, predicted]]
+    return [
+        [int(true), int(predicted), int(wrong[true, predicted])] for true, predicted in pairs if wrong[true, predicted]
+    ]
 
 
 def _shares(parts, wholes):
@@ -39,7 +43,8 @@ def _shares(parts, wholes):
 
 
 class ClassCounts(keras.metrics.Metric):
-    """For each true class, counts the predictions of every class; without `confusion` only examples, right ones and predictions.
+    """For each true class, counts the predictions of every class; without `confusion` only examples, right ones and
+    predictions.
 
     The result is the mean of the classes' recalls (balanced accuracy), over the classes that have examples.
     """
@@ -75,8 +80,9 @@ class ClassCounts(keras.metrics.Metric):
     def details(self) -> dict[str, list]:
         """What is known of each class, and which are confused; a share of nothing is None.
 
-        "per_class" has the recalls, "precision" the precisions, "examples_per_class" the numbers of examples. "confusion" is the matrix,
-        rows true, columns predicted; with more than WHOLE_MATRIX classes there is "most_confused" instead, as confused_pairs returns it.
+        "per_class" has the recalls, "precision" the precisions, "examples_per_class" the numbers of examples.
+        "confusion" is the matrix, rows true, columns predicted; with more than WHOLE_MATRIX classes there is
+        "most_confused" instead, as confused_pairs returns it.
         """
         counts = ops.convert_to_numpy(self.counts)
         examples, right, predicted = (ops.convert_to_numpy(part).astype("int64") for part in self._sums(counts))
@@ -93,7 +99,9 @@ class ClassCounts(keras.metrics.Metric):
 
 
 def both_ways(model: Model) -> Model:
-    """The model whose logits are the mean of those of an image and of its mirror image: twice the time, a little more accuracy."""
+    """The model whose logits are the mean of those of an image and of its mirror image: twice the time, a little more
+    accuracy.
+    """
     mirrored = model(ops.flip(model.input, axis=2))  # (b, h, w, c), left to right
     mean = Model(model.input, (model.output + mirrored) / 2)
     mean.jit_compile = model.jit_compile
@@ -109,7 +117,8 @@ class Classification(Evaluator):
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source, "test" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
-        flips: whether to average the logits of each image and its mirror image. Say so beside the accuracy: it is that of two passes.
+        flips: whether to average the logits of each image and its mirror image. Say so beside the accuracy: it is that
+            of two passes.
     """
 
     source: str | None = None

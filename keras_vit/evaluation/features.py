@@ -33,15 +33,17 @@ def mean_of_block(model: keras.Model, block: int) -> keras.KerasTensor:
     Raises:
         ValueError: for a number that no block has.
     """
-    return keras.ops.mean(keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2))  # (b, h, w, d) -> (b, d)
+    return keras.ops.mean(
+        keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2)
+    )  # (b, h, w, d) -> (b, d)
 
 
 class Embedder:
     """Embeds the images of a source with a model, using the weights that it has at the time of the call.
 
     Args:
-        model: a ViT or BiT, or a model built on one, whose features are embedded. It and its Embedder are created in the scope of the
-            strategy.
+        model: a ViT or BiT, or a model built on one, whose features are embedded. It and its Embedder are created in
+            the scope of the strategy.
         preprocess: preprocessing text.
         batch_size: images per batch.
         dtype: of the returned features: float32, or float16 to halve the memory.
@@ -103,8 +105,8 @@ class Embedder:
         """(features (b, d), labels (b,) int64) of a source, batch by batch; images that cannot be read are left out.
 
         Raises:
-            ValueError: if the preprocessing does not give images of the model's size, or more images than the limit of the errors cannot
-                be read.
+            ValueError: if the preprocessing does not give images of the model's size, or more images than the limit of
+                the errors cannot be read.
         """
         for features, labels, _ in self._numbered_batches(source):
             yield features, labels
@@ -137,8 +139,8 @@ class FeatureSplits:
     Args:
         embedder: an Embedder.
         train, test: sources of the same classes.
-        keep: whether to keep all features in memory, for several evaluators; otherwise training features are computed when they are
-            needed, and test features batch by batch.
+        keep: whether to keep all features in memory, for several evaluators; otherwise training features are computed
+            when they are needed, and test features batch by batch.
         data_dir: where other splits of the data are read from.
     """
 
@@ -156,7 +158,8 @@ class FeatureSplits:
         return self.embedder(self.test_source)
 
     def train(self, numbers: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels of the training split, or only of the examples at the positions `numbers`, in ascending order.
+        """Features and labels of the training split, or only of the examples at the positions `numbers`, in ascending
+        order.
 
         Raises:
             ValueError: if images among `numbers` cannot be read.
@@ -171,8 +174,8 @@ class FeatureSplits:
             features, labels = self.embedder(subset(self.train_source, numbers))
         if len(labels) < len(numbers):
             raise ValueError(
-                f"{len(numbers) - len(labels)} training images of {self.train_source.name} cannot be read; the warnings name them. All sampled "
-                "examples are needed: fix or remove them."
+                f"{len(numbers) - len(labels)} training images of {self.train_source.name} cannot be read; the warnings"
+                " name them. All sampled examples are needed: fix or remove them."
             )
         return features, labels
 
@@ -188,18 +191,23 @@ class FeatureSplits:
             yield features, labels
         if not n:
             raise ValueError(
-                f"None of the {self.test_source.size} examples of {self.test_source.name} can be used: the warnings say why."
+                f"None of the {self.test_source.size} examples of {self.test_source.name} can be used: the warnings say"
+                " why."
             )
 
 
 def top_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:
-    """How many rows of scores (n, classes) have their label (n,) among the k best; of equal scores the first class is better."""
+    """How many rows of scores (n, classes) have their label (n,) among the k best; of equal scores the first class is
+    better.
+    """
     best = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
     return int((best == labels[:, None]).any(axis=-1).sum())
 
 
 def test_accuracy(splits: FeatureSplits, scores: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
-    """ "examples", "top1" and, with more than 5 classes, "top5" of `scores`, features (b, d) -> (b, classes), on the test split."""
+    """ "examples", "top1" and, with more than 5 classes, "top5" of `scores`, features (b, d) -> (b, classes), on the
+    test split.
+    """
     hits, n = {1: 0, 5: 0}, 0
     for features, labels in splits.test():
         values = scores(features)
@@ -220,8 +228,8 @@ class FeatureEvaluator(Evaluator):
         train, test: its splits.
         preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
         dtype: of the features: float32 or float16.
-        block: the number of a block, negative ones counted from the end: its output, averaged over the patches, takes the place of the
-            features (iGPT is best in its middle). None for the features.
+        block: the number of a block, negative ones counted from the end: its output, averaged over the patches, takes
+            the place of the features (iGPT is best in its middle). None for the features.
     """
 
     source: str | None = None
@@ -235,11 +243,13 @@ class FeatureEvaluator(Evaluator):
         raise NotImplementedError
 
     def check(self, splits: FeatureSplits) -> None:
-        """Refuses splits that cannot be evaluated, before anything is embedded; warns of a test on images that were fitted."""
+        """Refuses splits that cannot be evaluated, before anything is embedded; warns of a test on images that were
+        fitted.
+        """
         if overlap(self.train, self.test):
             logging.warning(
-                "The splits %s and %s share images: %s is tested on what it was fitted on, and its accuracy says nothing of other images. "
-                "Splits that share none: train[:90%%] and train[90%%:].",
+                "The splits %s and %s share images: %s is tested on what it was fitted on, and its accuracy says"
+                " nothing of other images. Splits that share none: train[:90%%] and train[90%%:].",
                 self.train,
                 self.test,
                 type(self).__name__,
@@ -252,12 +262,16 @@ class FeatureEvaluator(Evaluator):
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         if self.source is None:
-            raise ValueError('An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".')
+            raise ValueError(
+                'An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".'
+            )
         preprocess = self.preprocess or default_preprocessing(encoder_of(setting.model))
         verbose = setting.verbose and setting.strategy.chief
         with setting.strategy.scope():
             output = None if self.block is None else mean_of_block(encoder_of(setting.model), self.block)
-            embedder = Embedder(setting.model, preprocess, setting.batch_size, self.dtype, verbose, output, errors=setting.errors)
+            embedder = Embedder(
+                setting.model, preprocess, setting.batch_size, self.dtype, verbose, output, errors=setting.errors
+            )
         train, test = open_pair(self.source, self.train, self.test, setting.data_dir)
         splits = FeatureSplits(embedder, train, test, data_dir=setting.data_dir)
         self.check(splits)

@@ -1,4 +1,5 @@
-"""Few-shot linear evaluation (arXiv 2010.11929, section 4.1): ridge regression on the frozen features of a few examples per class.
+"""Few-shot linear evaluation (arXiv 2010.11929, section 4.1): ridge regression on the frozen features of a few examples
+per class.
 
 What the paper leaves open follows big_vision: whitened features, a constant column for the bias, l2 = 2^10.
 """
@@ -24,7 +25,8 @@ L2 = 2.0**10
 
 
 def draw(labels, class_names, count, seed):
-    """Samples `count` examples of each class: positions (classes, count) in random order, whose first k columns are k shots.
+    """Samples `count` examples of each class: positions (classes, count) in random order, whose first k columns are k
+    shots.
 
     Args:
         labels: (n,) integers.
@@ -35,12 +37,15 @@ def draw(labels, class_names, count, seed):
     Raises:
         ValueError: if classes have fewer examples, naming them.
     """
-    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=len(class_names)))[:-1])
+    by_class = np.split(
+        np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=len(class_names)))[:-1]
+    )
     short = [f"{name} ({len(numbers)})" for name, numbers in zip(class_names, by_class) if len(numbers) < count]
     if short:
         raise ValueError(
-            f"{count} shots need {count} examples of every class. {len(short)} of {len(class_names)} classes have fewer: "
-            f"{', '.join(short[:10])}{', ...' if len(short) > 10 else ''}. Take fewer shots, or a larger part of the data."
+            f"{count} shots need {count} examples of every class. {len(short)} of {len(class_names)} classes have"
+            f" fewer: {', '.join(short[:10])}{', ...' if len(short) > 10 else ''}. Take fewer shots, or a larger part"
+            " of the data."
         )
     rng = np.random.default_rng(seed)
     return np.stack([rng.permutation(numbers)[:count] for numbers in by_class])
@@ -90,8 +95,8 @@ def few_shot(
         draws: results of `draw`, an array of positions in train_features for each seed, in place of `seeds`.
 
     Returns:
-        {shots: {"mean", "std", "runs"}}, accuracies from 0 to 1; std is the population's, over the draws. With several l2 also "l2", the
-        one that was taken.
+        {shots: {"mean", "std", "runs"}}, accuracies from 0 to 1; std is the population's, over the draws. With several
+        l2 also "l2", the one that was taken.
 
     Raises:
         ValueError: if a class has too few examples, or for several l2 without `validation`.
@@ -150,8 +155,8 @@ class FewShot(FeatureEvaluator):
         object.__setattr__(self, "l2", tuple(float(penalty) for penalty in penalties))
         if np.size(self.l2) > 1 and self.validation is None:
             raise ValueError(
-                f"few_shot: l2 has {len(self.l2)} penalties. Name a split to choose among them, such as validation=train[90%:], and leave it "
-                "out of train."
+                f"few_shot: l2 has {len(self.l2)} penalties. Name a split to choose among them, such as"
+                " validation=train[90%:], and leave it out of train."
             )
 
     def _draws(self, splits: FeatureSplits) -> list[np.ndarray]:
@@ -164,7 +169,8 @@ class FewShot(FeatureEvaluator):
         shared = [split for split in (self.train, self.test) if self.validation and overlap(self.validation, split)]
         if shared:
             logging.warning(
-                "few_shot: the split validation=%s shares images with %s, so that the penalty is chosen on images that are fitted or tested.",
+                "few_shot: the split validation=%s shares images with %s, so that the penalty is chosen on images that"
+                " are fitted or tested.",
                 self.validation,
                 " and ".join(shared),
             )
@@ -189,7 +195,9 @@ class FewShot(FeatureEvaluator):
             n += len(truth)
             for shots, fitted in heads.items():
                 hits[shots] += [top_hits(scores(batch, head), truth, 1) for head in fitted]
-        results = {shots: _result([float(hit / n) for hit in hits[shots]], penalties[shots], self.l2) for shots in self.shots}
+        results = {
+            shots: _result([float(hit / n) for hit in hits[shots]], penalties[shots], self.l2) for shots in self.shots
+        }
         return Evaluation(
             {str(shots): result["mean"] for shots, result in results.items()},
             {"features": features.shape[1], "train_images": len(features), "test_images": n, "few_shot": results},

@@ -1,4 +1,6 @@
-"""Weighted k-nearest-neighbour classification on frozen features, as in DINO (Wu et al. 2018, arXiv 1805.01978, section 3.4)."""
+"""Weighted k-nearest-neighbour classification on frozen features, as in DINO (Wu et al. 2018, arXiv 1805.01978, section
+3.4).
+"""
 
 import dataclasses
 from typing import ClassVar
@@ -26,9 +28,11 @@ def knn_scores(
     k: int = 20,
     temperature: float = 0.07,
 ) -> np.ndarray:
-    """(n, classes) float32 scores of test features: each of the k nearest neighbours votes for its class with exp(cosine / temperature).
+    """(n, classes) float32 scores of test features: each of the k nearest neighbours votes for its class with
+    exp(cosine / temperature).
 
-    The votes of each row are divided by that of its nearest neighbour, which is 1: small temperatures would make them infinite.
+    The votes of each row are divided by that of its nearest neighbour, which is 1: small temperatures would make them
+    infinite.
 
     Args:
         train_features, train_labels: (m, d) and (m,).
@@ -58,7 +62,8 @@ def knn_scores(
 @register("knn")
 @dataclasses.dataclass(frozen=True)
 class NearestNeighbours(FeatureEvaluator):
-    """Weighted k-nearest-neighbour classification. Training features stay in memory, test features are classified batch by batch.
+    """Weighted k-nearest-neighbour classification. Training features stay in memory, test features are classified batch
+    by batch.
 
     Attributes:
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
@@ -73,8 +78,9 @@ class NearestNeighbours(FeatureEvaluator):
     def __post_init__(self):
         if overlap(self.train, self.test):
             raise ValueError(
-                f'knn: the splits train="{self.train}" and test="{self.test}" share images, each of which would be its own nearest neighbour. '
-                'Take splits that share none, such as train="train[:90%]" and test="train[90%:]".'
+                f'knn: the splits train="{self.train}" and test="{self.test}" share images, each of which would be its'
+                ' own nearest neighbour. Take splits that share none, such as train="train[:90%]" and'
+                ' test="train[90%:]".'
             )
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:

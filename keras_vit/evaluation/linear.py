@@ -1,7 +1,9 @@
-"""Linear classifiers on frozen features: ridge regression in closed form, logistic regression, and the choice of their penalty by a sweep.
+"""Linear classifiers on frozen features: ridge regression in closed form, logistic regression, and the choice of their
+penalty by a sweep.
 
 A head is (kernel (d, classes), bias (classes,)), float64: its scores are `features @ kernel + bias`.
-Features are whitened before fitting, with the mean and standard deviation of the training features; the head includes the whitening.
+Features are whitened before fitting, with the mean and standard deviation of the training features; the head includes
+the whitening.
 """
 
 import dataclasses
@@ -48,7 +50,9 @@ def _whitening(features):
     return features.mean(axis=0, dtype="float64"), features.std(axis=0, dtype="float64") + 1e-5
 
 
-def ridge_head(features: np.ndarray, labels: np.ndarray, classes: int, l2: float = 2.0**10) -> tuple[np.ndarray, np.ndarray]:
+def ridge_head(
+    features: np.ndarray, labels: np.ndarray, classes: int, l2: float = 2.0**10
+) -> tuple[np.ndarray, np.ndarray]:
     """The head of ridge regression to targets +1 and -1, as in the paper's few-shot evaluation.
 
     Args:
@@ -59,7 +63,9 @@ def ridge_head(features: np.ndarray, labels: np.ndarray, classes: int, l2: float
     """
     mean, std = _whitening(features)
     white = (np.asarray(features, "float64") - mean) / std
-    weights = ridge(np.pad(white, ((0, 0), (0, 1)), constant_values=_BIAS_COLUMN), 2.0 * np.eye(classes)[labels] - 1.0, l2)
+    weights = ridge(
+        np.pad(white, ((0, 0), (0, 1)), constant_values=_BIAS_COLUMN), 2.0 * np.eye(classes)[labels] - 1.0, l2
+    )
     kernel = weights[:-1] / std[:, None]
     return kernel, _BIAS_COLUMN * weights[-1] - mean @ kernel
 
@@ -108,7 +114,8 @@ def accuracy(features, labels, head):
 
 
 def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
-    """Chooses the penalty that is best on a fifth of the examples, held out at random by `seed`, and fits on all examples with it.
+    """Chooses the penalty that is best on a fifth of the examples, held out at random by `seed`, and fits on all
+    examples with it.
 
     Args:
         fit: (features, labels, strength) -> a head.
@@ -143,7 +150,9 @@ class _Swept(FeatureEvaluator):
     strength = ""
     strengths: Sequence[float]
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    def fit(
+        self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
 
     def evaluate(self, splits: FeatureSplits) -> Evaluation:
@@ -176,7 +185,9 @@ class Logistic(_Swept):
     strengths: tuple = LOGISTIC_STRENGTHS
     strength = "C"
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    def fit(
+        self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         return logistic_head(features, labels, classes, strength)
 
 
@@ -194,5 +205,7 @@ class Ridge(_Swept):
     strengths: tuple = RIDGE_STRENGTHS
     strength = "l2"
 
-    def fit(self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    def fit(
+        self, features: np.ndarray, labels: np.ndarray, classes: int, strength: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         return ridge_head(features, labels, classes, strength)

@@ -1,4 +1,6 @@
-"""Evaluating a model by a loss and metrics, batch by batch inside its strategy, so that memory does not grow with the data."""
+"""Evaluating a model by a loss and metrics, batch by batch inside its strategy, so that memory does not grow with the
+data.
+"""
 
 import dataclasses
 import sys
@@ -48,7 +50,9 @@ class Examples(keras.metrics.Sum):
 
 
 def _with_examples(metrics, outputs):
-    """The metrics with an Examples() among those of the first output, in the form that Keras takes for the model's outputs."""
+    """The metrics with an Examples() among those of the first output, in the form that Keras takes for the model's
+    outputs.
+    """
     if not keras.tree.is_nested(outputs):
         return [Examples(), *metrics]
     if not metrics:
@@ -66,17 +70,20 @@ def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, f
 
     Args:
         setting: a Setting.
-        loss, metrics: a Keras loss and Keras metrics, or with several outputs a dict or list of them, as compile takes them. The
-            metrics weight examples, and keep their state after each run. Without a loss "loss" has no meaning.
+        loss, metrics: a Keras loss and Keras metrics, or with several outputs a dict or list of them, as compile takes
+            them. The metrics weight examples, and keep their state after each run. Without a loss "loss" has no
+            meaning.
 
-    `measure` takes a data source, its preprocessing text, and a seed for random ops in it; it returns {name: number} with "examples", "loss"
-    and the metrics, and raises a ValueError if no example can be read.
+    `measure` takes a data source, its preprocessing text, and a seed for random ops in it; it returns {name: number}
+    with "examples", "loss" and the metrics, and raises a ValueError if no example can be read.
     """
     model, errors = setting.model, setting.errors or ExampleErrors()
     with setting.strategy.scope():
         evaluated = Model(model.input, model.output)
         evaluated.weighs_examples = getattr(model, "weighs_examples", False)
-        evaluated.compile(loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile)
+        evaluated.compile(
+            loss=loss, weighted_metrics=_with_examples(metrics, model.output), jit_compile=model.jit_compile
+        )
     verbose = (1 if sys.stdout.isatty() else 2) if setting.verbose and setting.strategy.chief else 0
     compiling = [FirstStep()]
 

@@ -2,7 +2,9 @@
 
 
 def default_preprocessing(model) -> str:
-    """The model's own text, or else big_vision's for its size: a resize to 8/7 of it (256 for 224) and a central crop."""
+    """The model's own text, or else big_vision's for its size: a resize to 8/7 of it (256 for 224) and a central
+    crop.
+    """
     if getattr(model, "preprocessing", None):
         return model.preprocessing
     height, width, channels = model.input_shape[1:]

@@ -1,7 +1,7 @@
 """Pseudo labels: what a trained model, the teacher, says of images that nobody labelled, for a student to learn from.
 
-Noisy student (arXiv 1911.04252, section 3): images below a confidence of .3 are left out, and each class gets equally many, its most
-confident ones, repeated where they are too few.
+Noisy student (arXiv 1911.04252, section 3): images below a confidence of .3 are left out, and each class gets equally
+many, its most confident ones, repeated where they are too few.
 """
 
 import dataclasses
@@ -47,17 +47,24 @@ def check_teacher(model: Any) -> None:
         ValueError: saying why.
     """
     if getattr(model, "classes", None) is None:
-        raise ValueError(f'"{model.name}" has no classes, and so no labels to give: take a model that was trained to classify.')
+        raise ValueError(
+            f'"{model.name}" has no classes, and so no labels to give: take a model that was trained to classify.'
+        )
     if model.classes < 2:
-        raise ValueError("The model has one class, and would give every image the same label: take one with two or more.")
+        raise ValueError(
+            "The model has one class, and would give every image the same label: take one with two or more."
+        )
     if model.image_size is None:
         raise ValueError(f'"{model.name}" does not take images of a fixed size: its input is {model.input_shape}.')
     if hasattr(model, "has_zero_head") and model.has_zero_head():
-        raise ValueError("The model's head is all zeros, as before any training: its labels would mean nothing. Train it first.")
+        raise ValueError(
+            "The model's head is all zeros, as before any training: its labels would mean nothing. Train it first."
+        )
 
 
 def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: int | None = None) -> PseudoLabels:
-    """The most probable class of every image of a source, by the model's own preprocessing, as `model.classify` finds it.
+    """The most probable class of every image of a source, by the model's own preprocessing, as `model.classify` finds
+    it.
 
     Batch by batch: of each image a number, a label and a probability stay in memory.
 
@@ -67,7 +74,8 @@ def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: i
         broken_limit: how many images may be unreadable; None for any number.
 
     Raises:
-        ValueError: if the model cannot label (`check_teacher`), answers with NaN, or more images than the limit cannot be read.
+        ValueError: if the model cannot label (`check_teacher`), answers with NaN, or more images than the limit cannot
+            be read.
     """
     check_teacher(model)
     probabilities, text = probabilities_of(model), preprocessing_text(model)
@@ -99,8 +107,8 @@ def confident(
         labels, confidence: (n,) each.
         classes: how many classes there are.
         lowest: the confidence below which a row is left out.
-        per_class: rows per class: its most confident ones, of equal ones the first, again and again where they are fewer; a class
-            without any gets none. None for all rows as they are.
+        per_class: rows per class: its most confident ones, of equal ones the first, again and again where they are
+            fewer; a class without any gets none. None for all rows as they are.
     """
     kept = np.flatnonzero(confidence >= lowest)
     if per_class is None:

@@ -13,7 +13,9 @@ from keras_vit.models import MaskedModel, Reconstruction
 
 
 def picture(made: Reconstruction) -> np.ndarray:
-    """Three rows of images, as they are, with hidden patches in grey, and reconstructed: (height, width, 3) uint8; small ones are enlarged."""
+    """Three rows of images, as they are, with hidden patches in grey, and reconstructed: (height, width, 3) uint8;
+    small ones are enlarged.
+    """
     return sheet(np.concatenate([made.images, made.hidden, made.reconstructed]), len(made.images))
 
 
@@ -28,7 +30,8 @@ def signal_to_noise(made: Reconstruction) -> float:
 @register("reconstructions")
 @dataclasses.dataclass(frozen=True)
 class Reconstructions(Evaluator):
-    """Pictures of images, with patches hidden, and with these as a MaskedAutoencoder or MaskedPatchPredictor predicts them.
+    """Pictures of images, with patches hidden, and with these as a MaskedAutoencoder or MaskedPatchPredictor predicts
+    them.
 
     Attributes:
         source, split: the images, of the split "test" by default; without a source those of the run's evaluation.
@@ -40,8 +43,8 @@ class Reconstructions(Evaluator):
 
     score: ClassVar[str] = "psnr"
     caption: ClassVar[str] = (
-        "Each column is an image: as it is, with hidden patches in grey, and with these as the model predicts them. psnr, in dB, is of the "
-        "predicted pixels: the higher, the closer."
+        "Each column is an image: as it is, with hidden patches in grey, and with these as the model predicts them."
+        " psnr, in dB, is of the predicted pixels: the higher, the closer."
     )
 
     source: str | None = None
@@ -68,6 +71,8 @@ class Reconstructions(Evaluator):
             alone = model if setting.strategy.engine is None else model.clone()
             made = alone.reconstruct(images, self.mask_ratio, self.seed)
             details = {"mask_ratio": self.mask_ratio or model.mask_ratio, "seed": self.seed}
-            return Evaluation({"psnr": signal_to_noise(made), "images": len(images)}, details, pictures={"images": picture(made)})
+            return Evaluation(
+                {"psnr": signal_to_noise(made), "images": len(images)}, details, pictures={"images": picture(made)}
+            )
 
         return evaluate

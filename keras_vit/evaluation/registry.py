@@ -1,7 +1,8 @@
 """What an evaluator is, and the registry of evaluators by name.
 
-An evaluator is a frozen dataclass, whose fields are its options. `prepare` opens its data and refuses what cannot work, before a run trains;
-it returns a function that evaluates the model with the weights that it has when called. `@register` registers an evaluator of your own.
+An evaluator is a frozen dataclass, whose fields are its options. `prepare` opens its data and refuses what cannot work,
+before a run trains; it returns a function that evaluates the model with the weights that it has when called.
+`@register` registers an evaluator of your own.
 """
 
 import ast
@@ -21,7 +22,8 @@ class Chart:
     """A picture of an evaluation, as numbers.
 
     Attributes:
-        kind: "lines", {name: (xs, ys)}, ys from 0 on; "bars", {name: number}; or "reliability", {name: [[examples, accuracy, mean confidence], ...]}.
+        kind: "lines", {name: (xs, ys)}, ys from 0 on; "bars", {name: number}; or "reliability", {name: [[examples,
+            accuracy, mean confidence], ...]}.
         values: what is drawn.
         x_label, y_label: the names of the axes; bars have only the first, reliability none.
         logarithmic: whether the xs of lines may be on a logarithmic axis, as 1, 2, 4, 8 are.
@@ -129,7 +131,8 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
         options: {field: value}.
 
     Raises:
-        ValueError: for an unknown name or option, with the nearest valid one, or for a value that the evaluator refuses.
+        ValueError: for an unknown name or option, with the nearest valid one, or for a value that the evaluator
+            refuses.
     """
     if name not in EVALUATORS:
         raise ValueError(f'Unknown evaluator "{name}".{did_you_mean(name, EVALUATORS)} Valid: {", ".join(EVALUATORS)}.')
@@ -138,7 +141,8 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
     for option in options:
         if option not in valid:
             raise ValueError(
-                f'The evaluator "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid: {", ".join(valid)}.'
+                f'The evaluator "{name}" has no option "{option}".{did_you_mean(option, valid)} Valid:'
+                f" {', '.join(valid)}."
             )
     return evaluator(**options)
 
@@ -151,7 +155,10 @@ def _alternatives(node):
 
 
 def _unreadable(text, example="source='digits'"):
-    return f'Cannot read the evaluator "{text}". Write a name, or name(option=value), several joined by "|"; text needs quotes: {example}.'
+    return (
+        f'Cannot read the evaluator "{text}". Write a name, or name(option=value), several joined by "|"; text needs'
+        f" quotes: {example}."
+    )
 
 
 def _name_and_options(node):
@@ -176,7 +183,8 @@ def _name_and_options(node):
 
 
 def parse_evaluators(text: str) -> dict[str, Evaluator]:
-    """Evaluators from text such as "classification|few_shot(source='cifar10', shots=(1, 5))": values are literals, and nothing is executed.
+    """Evaluators from text such as "classification|few_shot(source='cifar10', shots=(1, 5))": values are literals, and
+    nothing is executed.
 
     Returns:
         {name: evaluator}, in the text's order.

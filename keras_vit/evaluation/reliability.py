@@ -1,7 +1,7 @@
 """Whether confidence is accuracy: predictions counted by intervals of confidence (Guo et al. 2017, arXiv 1706.04599).
 
-The confidence of a prediction is its softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... are of equal width. For each, `sums`
-(bins, 3) holds the examples, the right ones, and their confidences added up.
+The confidence of a prediction is its softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... are of equal
+width. For each, `sums` (bins, 3) holds the examples, the right ones, and their confidences added up.
 """
 
 import keras
@@ -14,7 +14,9 @@ BINS = 15
 
 
 def expected_error(sums: np.ndarray) -> float:
-    """The expected calibration error (ECE, equation 3): |accuracy - mean confidence| of the intervals, averaged over examples; 0 without any."""
+    """The expected calibration error (ECE, equation 3): |accuracy - mean confidence| of the intervals, averaged over
+    examples; 0 without any.
+    """
     return float(np.abs(sums[:, 1] - sums[:, 2]).sum() / max(sums[:, 0].sum(), 1))
 
 
@@ -31,7 +33,8 @@ def log_softmax(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
 
 
 class Reliability:
-    """Accuracy and confidence of predictions by intervals of confidence, and their log-likelihood, added up batch by batch in float64.
+    """Accuracy and confidence of predictions by intervals of confidence, and their log-likelihood, added up batch by
+    batch in float64.
 
     Args:
         temperature: what logits are divided by.
@@ -83,7 +86,9 @@ class CalibrationError(keras.metrics.Metric):
     def __init__(self, bins=BINS, name="ece", dtype=None):
         super().__init__(name=name, dtype=dtype)
         self.bins = bins
-        self.sums = self.add_variable(shape=(bins, 3), initializer="zeros", name="sums")  # examples, right ones, confidences
+        self.sums = self.add_variable(
+            shape=(bins, 3), initializer="zeros", name="sums"
+        )  # examples, right ones, confidences
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         p = ops.softmax(ops.cast(y_pred, "float32"), axis=-1)  # (b, c)

@@ -16,7 +16,8 @@ _COLUMNS = 8  # images in a row
 @register("samples")
 @dataclasses.dataclass(frozen=True)
 class Samples(Evaluator):
-    """Pictures of an ImageGPT's samples, and of evaluation images beside what it makes of their upper half; the first drawn are the same at each step.
+    """Pictures of an ImageGPT's samples, and of evaluation images beside what it makes of their upper half; the first
+    drawn are the same at each step.
 
     Attributes:
         source, split: the images to complete, of the split "test" by default; without a source those of the run.
@@ -30,7 +31,8 @@ class Samples(Evaluator):
 
     score: ClassVar[str] = "samples"
     caption: ClassVar[str] = (
-        "Drawn: samples of the model. Completions: a row for each image: the image, the part of it that the model sees, and what it makes of that."
+        "Drawn: samples of the model. Completions: a row for each image: the image, the part of it that the model sees,"
+        " and what it makes of that."
     )
 
     source: str | None = None
@@ -51,7 +53,9 @@ class Samples(Evaluator):
                 f'The evaluator "samples" needs a keras_vit.ImageGPT, which draws images; got a {type(model).__name__}.'
             )
         if min(self.count, self.images, self.completions) < 1:
-            raise ValueError(f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more.")
+            raise ValueError(
+                f"count={self.count}, images={self.images}, completions={self.completions}: each must be 1 or more."
+            )
         setting, source, preprocess = source_of(self, setting)
         originals = spread_images(source, preprocess, self.images)
 
@@ -70,7 +74,9 @@ class Samples(Evaluator):
         return sheet(model.sample(self.count, **self._options()), _COLUMNS)
 
     def _completions(self, model, originals):
-        """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and its completions."""
+        """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and
+        its completions.
+        """
         kept = model.pixels(model.colors(originals))
         kept[:, model.image_size[0] // 2 if self.rows is None else self.rows :] = 255
         made = model.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **self._options())

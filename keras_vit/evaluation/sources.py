@@ -1,4 +1,6 @@
-"""The data of evaluators that measure a model as it is, without fitting anything: their own source, or else the run's."""
+"""The data of evaluators that measure a model as it is, without fitting anything: their own source, or else the
+run's.
+"""
 
 import dataclasses
 from typing import Any
@@ -25,8 +27,8 @@ def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Se
         source, preprocess = open_source(evaluator.source, evaluator.split or split, setting.data_dir), None
     elif evaluator.split is not None:
         raise ValueError(
-            f'The evaluator "{type(evaluator).__name__}": split="{evaluator.split}" names a split of source=, which is missing; the run\'s own '
-            "data has its split already."
+            f'The evaluator "{type(evaluator).__name__}": split="{evaluator.split}" names a split of source=, which is'
+            " missing; the run's own data has its split already."
         )
     if source is None:
         raise ValueError(f'The evaluator "{type(evaluator).__name__}" needs data: give its source.')

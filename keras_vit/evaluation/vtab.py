@@ -1,4 +1,6 @@
-"""VTAB-1k (arXiv 1910.04867) by frozen features: one classifier for each task whose data is there, and the means of the three groups."""
+"""VTAB-1k (arXiv 1910.04867) by frozen features: one classifier for each task whose data is there, and the means of the
+three groups.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -86,7 +88,8 @@ def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> di
 
 
 def means(tasks: Mapping[str, VtabTask], top1: Mapping[str, float]) -> dict[str, tuple[float | None, int, int]]:
-    """{group: (mean top-1, tasks measured, tasks)}, and "all": the mean over tasks, as the benchmark has it, None without any.
+    """{group: (mean top-1, tasks measured, tasks)}, and "all": the mean over tasks, as the benchmark has it, None
+    without any.
 
     Args:
         tasks: all of the benchmark's.

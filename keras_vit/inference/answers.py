@@ -43,7 +43,8 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
         raise ValueError(f'"{model.name}" has no classes: take features, or a model that was trained to classify.')
     if hasattr(model, "has_zero_head") and model.has_zero_head():
         raise ValueError(
-            "The model's head is all zeros, as before any training: its answers would mean nothing. Train it, or take features."
+            "The model's head is all zeros, as before any training: its answers would mean nothing. Train it, or take"
+            " features."
         )
 
 
@@ -73,7 +74,8 @@ def check_finite(outputs: dict[str, np.ndarray]) -> None:
     for name, values in outputs.items():
         if not np.isfinite(values).all():
             raise FloatingPointError(
-                f"The model's {name} are not finite for some images: its training has diverged, or its weights are damaged."
+                f"The model's {name} are not finite for some images: its training has diverged, or its weights are"
+                " damaged."
             )
 
 
@@ -82,8 +84,8 @@ class Answers:
 
     Args:
         model: a ViT, a BiT or a model built on one; of a model of pre-training the encoder's features.
-        kinds: what it is asked for, of KINDS: "classes" is the names and probabilities of the `top_k` most probable classes, in the columns
-            classes and probabilities; "logits" is (classes,) and "features" (d,), float32.
+        kinds: what it is asked for, of KINDS: "classes" is the names and probabilities of the `top_k` most probable
+            classes, in the columns classes and probabilities; "logits" is (classes,) and "features" (d,), float32.
         top_k: how many classes, at most.
         engine: what computes the model: None for Keras, or an engine of `keras_vit.serving.runner`.
 
@@ -96,7 +98,9 @@ class Answers:
         ImportError: if the engine is not installed.
     """
 
-    def __init__(self, model: keras.Model, kinds: Sequence[str] = ("classes",), top_k: int = 5, engine: str | None = None):
+    def __init__(
+        self, model: keras.Model, kinds: Sequence[str] = ("classes",), top_k: int = 5, engine: str | None = None
+    ):
         check_kinds(model, kinds)
         self._kinds, self._top_k, outputs = tuple(kinds), min(check_top_k(top_k), model.classes or 0), {}
         if set(kinds) != {"features"}:

@@ -1,5 +1,6 @@
-"""The same over many machines, by Apache Beam: its RunInference runs an exported SavedModel, its runner (Flink, Dataflow, or DirectRunner on this
-machine) shares out the work and repeats what failed. Files, columns and resuming are those of `predict`.
+"""The same over many machines, by Apache Beam: its RunInference runs an exported SavedModel, its runner (Flink,
+Dataflow, or DirectRunner on this machine) shares out the work and repeats what failed. Files, columns and resuming are
+those of `predict`.
 
 Workers need this package with the extra [beam], and a folder, a bucket in practice, that all of them see.
 """
@@ -36,7 +37,8 @@ def read_export(folder: str) -> dict[str, Any]:
     path = epath.Path(folder) / METADATA
     if not path.exists() or "signatures" not in (metadata := json.loads(path.read_text())):
         raise ValueError(
-            f'"{folder}" is not a SavedModel of this package, which a pipeline runs: write one with keras-vit export --model=... --output=FOLDER.'
+            f'"{folder}" is not a SavedModel of this package, which a pipeline runs: write one with keras-vit export'
+            " --model=... --output=FOLDER."
         )
     return metadata
 
@@ -79,7 +81,9 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
         self._top_k = min(check_top_k(top_k), metadata["classes"] or 0)
         self._names = metadata["class_names"] or [str(i) for i in range(metadata["classes"] or 0)]
         names = {kind: name for name, given in self._signatures.items() for kind in given if kind != "classes"}
-        self.columns = columns_of(kinds, self._top_k, {kind: _length(metadata, name, kind) for kind, name in names.items()})
+        self.columns = columns_of(
+            kinds, self._top_k, {kind: _length(metadata, name, kind) for kind, name in names.items()}
+        )
 
     def load_model(self):
         import tensorflow as tf
@@ -107,8 +111,9 @@ def _source(data, split, data_dir):
 
 
 class _ReadFile(beam.DoFn):
-    """Number of a file -> ((number, row, label), image) of its rows that can be read. The output "broken" has (number, row) of the others, "reasons"
-    (number, {name: why}) of all of these."""
+    """Number of a file -> ((number, row, label), image) of its rows that can be read. The output "broken" has (number,
+    row) of the others, "reasons" (number, {name: why}) of all of these.
+    """
 
     def __init__(self, plan, data):
         self._plan, self._data = plan, data
@@ -135,7 +140,9 @@ def _answer(element):
 
 
 class _WriteFile(beam.DoFn):
-    """(number of a file, all that is known of its rows) -> (rows, {name: why} of those that could not be read); writes the file."""
+    """(number of a file, all that is known of its rows) -> (rows, {name: why} of those that could not be read); writes
+    the file.
+    """
 
     def __init__(self, plan, data, about):
         self._plan, self._data, self._about = plan, data, about
@@ -160,7 +167,9 @@ class _WriteFile(beam.DoFn):
 
 def _empty(column, n):
     """Rows (n, length) of a column of answers, to be filled."""
-    return np.full((n, column.length), "", object) if column.kind == "texts" else np.zeros((n, column.length), "float32")
+    return (
+        np.full((n, column.length), "", object) if column.kind == "texts" else np.zeros((n, column.length), "float32")
+    )
 
 
 def predict_by_beam(
@@ -185,10 +194,12 @@ def predict_by_beam(
         data, split, data_dir: as for `open_source`, which the workers call.
         folder: where to write, where all workers see it.
         options: Beam's own, such as ("--runner=FlinkRunner", "--flink_master=HOST:8081"); its DirectRunner by default.
-        kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads a file's rows at a time.
+        kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads a file's rows at a
+            time.
 
     Raises:
-        ValueError: if the export cannot give the answers, an option is none of Beam's, or the folder holds rows of another job.
+        ValueError: if the export cannot give the answers, an option is none of Beam's, or the folder holds rows of
+            another job.
     """
     export, folder = locate(export), locate(folder)
     metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)

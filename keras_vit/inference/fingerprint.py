@@ -1,7 +1,7 @@
 """By what a job knows its model: the weights alone do not tell what it computes, nor what its classes are called.
 
-A fingerprint is a dict for JSON: "weights" and "architecture" are checksums; where classes are asked for, "model_class_names" is a list or None, and
-"activation" says how probabilities are made of logits.
+A fingerprint is a dict for JSON: "weights" and "architecture" are checksums; where classes are asked for,
+"model_class_names" is a list or None, and "activation" says how probabilities are made of logits.
 """
 
 import json
@@ -21,14 +21,16 @@ from keras_vit.training.state import KEY as TRAINING
 
 EXPORT = "export "  # before the checksums of an export, which are not those of the model
 
-# Entries of configs that change no answer, or that a job writes down elsewhere. Names of layers, which also say how they are connected, depend on
-# what else the process has made.
+# Entries of configs that change no answer, or that a job writes down elsewhere. Names of layers, which also say how
+# they are connected, depend on what else the process has made.
 _LEFT_OUT = {"name", "inbound_nodes", "input_layers", "output_layers", "build_config", "compile_config", TRAINING}
 _LEFT_OUT |= {"class_names", "preprocessing", "remat", "trainable", "seed", "shared_object_id"}
 
 
 def _plain(config):
-    """A config without those entries, and without what is off, so that a field that a later version adds changes no fingerprint."""
+    """A config without those entries, and without what is off, so that a field that a later version adds changes no
+    fingerprint.
+    """
     if isinstance(config, (list, tuple)):
         return [_plain(value) for value in config]
     if not isinstance(config, dict):
@@ -40,7 +42,9 @@ def _plain(config):
 
 
 def _architecture(model):
-    """A checksum of the model's config; of the classes of its layers where one of the user's own has none that can be written down."""
+    """A checksum of the model's config; of the classes of its layers where one of the user's own has none that can be
+    written down.
+    """
     try:
         config = _plain(keras.saving.serialize_keras_object(model))
     except (NotImplementedError, TypeError, ValueError):
@@ -55,8 +59,8 @@ def _of_classes(names, activation):
 def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, Any]:
     """The fingerprint of a model that is asked for these answers.
 
-    The same model loaded again has the same one, in every process; a copy with other weights, fields of its spec, precision or
-    normalisation has another.
+    The same model loaded again has the same one, in every process; a copy with other weights, fields of its spec,
+    precision or normalisation has another.
     """
     weights = checksum({f"{i:06d}": np.asarray(variable) for i, variable in enumerate(model.weights)})
     own = {"weights": weights, "architecture": _architecture(model)}
@@ -64,7 +68,8 @@ def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, 
 
 
 def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
-    """The fingerprint of a SavedModel with this metadata.json. One that is written again may have another, also of the same model.
+    """The fingerprint of a SavedModel with this metadata.json. One that is written again may have another, also of the
+    same model.
 
     Raises:
         ValueError: if the SavedModel is not whole.
@@ -73,7 +78,9 @@ def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable
     program = epath.Path(folder, "saved_model.pb")
     if not files or not program.exists():
         lacks = program.name if files else "variables/variables.data-..."
-        raise ValueError(f'"{folder}" is not a whole SavedModel: it has no {lacks}. Copy it again, or export the model again.')
+        raise ValueError(
+            f'"{folder}" is not a whole SavedModel: it has no {lacks}. Copy it again, or export the model again.'
+        )
     weights = checksum({file.name: np.frombuffer(file.read_bytes(), "uint8") for file in files})
     own = {"weights": EXPORT + weights, "architecture": f"{EXPORT}{zlib.crc32(program.read_bytes()):08x}"}
     return own | (_of_classes(metadata["class_names"], metadata["activation"]) if "classes" in kinds else {})

@@ -1,4 +1,6 @@
-"""What a job over many images is: which rows it reads, how they are prepared, and which columns and files they become."""
+"""What a job over many images is: which rows it reads, how they are prepared, and which columns and files they
+become.
+"""
 
 import contextlib
 import dataclasses
@@ -39,8 +41,8 @@ def format_named(name: str) -> Format:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Every image of a split has a row: split, row (its number), name, label (of a source with classes), the answers, and error, which says
-    why an image could not be read and is null for all others.
+    """Every image of a split has a row: split, row (its number), name, label (of a source with classes), the answers,
+    and error, which says why an image could not be read and is null for all others.
 
     Attributes:
         source: the images.
@@ -49,7 +51,8 @@ class Job:
         batch_size: images at once.
         format: a name of FORMATS.
         answers: the columns of the answers.
-        shards: the files. They hold whole batches, so that each answer is computed in the same batch, interrupted or not.
+        shards: the files. They hold whole batches, so that each answer is computed in the same batch, interrupted or
+            not.
     """
 
     source: Source
@@ -81,7 +84,8 @@ class Job:
         longest = max((column for column in answers), key=lambda column: column.length or 1)
         if min(rows, source.size) * (longest.length or 1) >= 2**31:
             raise ValueError(
-                f"rows_per_file={rows:,} of {longest} are more numbers than a file can have, 2^31: take fewer rows per file."
+                f"rows_per_file={rows:,} of {longest} are more numbers than a file can have, 2^31: take fewer rows per"
+                " file."
             )
         shards = Shards(folder, split, format_named(format).ending, source.size, rows)
         return cls(source, split, preprocess, batch_size, format, tuple(answers), shards)
@@ -124,8 +128,12 @@ class Job:
             **about,
         }
 
-    def batches(self, rows: Sequence[int], errors: ExampleErrors) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(images (b, height, width, c) uint8, labels (n,), good (n,) bool) of these rows, batch by batch; the last has images of padding."""
+    def batches(
+        self, rows: Sequence[int], errors: ExampleErrors
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """(images (b, height, width, c) uint8, labels (n,), good (n,) bool) of these rows, batch by batch; the last has
+        images of padding.
+        """
         chosen, left = subset(self.source, rows), len(rows)
         for images, labels, weights in evaluation_batches(
             chosen, self.preprocess, self.batch_size, errors=errors, select=image_and_label
@@ -143,7 +151,9 @@ class Job:
         errors: dict[str, str],
         about: str,
     ):
-        """Writes file `number`: of each of its rows the label, whether it was read, the answers, and by its name why it was not."""
+        """Writes file `number`: of each of its rows the label, whether it was read, the answers, and by its name why it
+        was not.
+        """
         rows = self.shards.range(number)
         names = names_at(self.source, rows)
         why = [None if fine else errors.get(name, "it could not be read") for fine, name in zip(good, names)]

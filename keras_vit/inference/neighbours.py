@@ -1,4 +1,5 @@
-"""The images of a data set that are most like a given one: the nearest by the cosine of features, which `predict` has written.
+"""The images of a data set that are most like a given one: the nearest by the cosine of features, which `predict` has
+written.
 
     index = read_index("features")
     [found] = index.nearest(features_of_cat, k=8)      # Neighbour(similarity, name, split, row), most similar first
@@ -26,7 +27,9 @@ from keras_vit.io.progress import stage
 
 
 class Neighbour(NamedTuple):
-    """An image of the index: the cosine of its features with the query's, its name, and its place in a split of the data."""
+    """An image of the index: the cosine of its features with the query's, its name, and its place in a split of the
+    data.
+    """
 
     similarity: float
     name: str
@@ -75,8 +78,9 @@ class Index:
         for split, description in self.descriptions.items():
             if description["weights"].startswith(EXPORT):
                 raise ValueError(
-                    f'The features of "{split}" are of the export {description.get("model", "unknown")}, which cannot be told from that of '
-                    "another model: write them with the model itself, by keras-vit predict --answers=features without --beam."
+                    f'The features of "{split}" are of the export {description.get("model", "unknown")}, which cannot'
+                    " be told from that of another model: write them with the model itself, by keras-vit predict"
+                    " --answers=features without --beam."
                 )
 
     def check_model(self, model: Any) -> None:
@@ -92,8 +96,8 @@ class Index:
                 description.get(key, value) != value for key, value in own.items()
             ):  # earlier versions wrote the weights alone
                 raise ValueError(
-                    f'The features of "{split}" are of another model, {description.get("model", "unknown")}, or of other weights of it: search '
-                    "with that one, or write them again into another folder."
+                    f'The features of "{split}" are of another model, {description.get("model", "unknown")}, or of'
+                    " other weights of it: search with that one, or write them again into another folder."
                 )
 
     @property
@@ -103,7 +107,9 @@ class Index:
 
     def nearest(self, features: Any, k: int = 8) -> list[list[Neighbour]]:
         """For each of the features (b, d) its `k` nearest images, or all if there are fewer, most similar first."""
-        distances, numbers = self._search.kneighbors(_normalised(np.asarray(features, "float32")), min(k, len(self.names)))
+        distances, numbers = self._search.kneighbors(
+            _normalised(np.asarray(features, "float32")), min(k, len(self.names))
+        )
         return [
             [Neighbour(1 - float(d), self.names[i], self.splits[i], int(self.rows[i])) for d, i in zip(*query)]
             for query in zip(distances, numbers)
@@ -116,7 +122,8 @@ def _read_file(form, path):
         return form.read(path, ("features", "name", "row"))
     except (pa.ArrowException, tf.errors.OpError) as error:
         raise ValueError(
-            f'"{path}" is damaged: {getattr(error, "message", None) or error}. Delete it, and run keras-vit predict again, as before.'
+            f'"{path}" is damaged: {getattr(error, "message", None) or error}. Delete it, and run keras-vit predict'
+            " again, as before."
         ) from None
 
 
@@ -127,12 +134,13 @@ def _read_split(folder, description):
     missing = shards.missing()
     if missing:
         raise ValueError(
-            f'"{folder}" is not complete: {len(missing)} of the {shards.count} files of "{description["split"]}" are missing, such as '
-            f"{os.path.basename(shards.path(missing[0]))}. Run keras-vit predict again, as before."
+            f'"{folder}" is not complete: {len(missing)} of the {shards.count} files of "{description["split"]}" are'
+            f" missing, such as {os.path.basename(shards.path(missing[0]))}. Run keras-vit predict again, as before."
         )
     if not any(column.startswith("features[") for column in description["columns"]):
         raise ValueError(
-            f'"{folder}" has no features, only {", ".join(description["columns"])}: run keras-vit predict with --answers=features.'
+            f'"{folder}" has no features, only {", ".join(description["columns"])}: run keras-vit predict with'
+            " --answers=features."
         )
     parts = []
     for i in range(shards.count):
@@ -146,7 +154,8 @@ def _read_split(folder, description):
 
 
 def read_index(folder: str | os.PathLike) -> Index:
-    """The features in a folder that `predict` has written, of all of its splits. Images that could not be read are left out.
+    """The features in a folder that `predict` has written, of all of its splits. Images that could not be read are left
+    out.
 
     Raises:
         FileNotFoundError: if there are none.
@@ -159,12 +168,14 @@ def read_index(folder: str | os.PathLike) -> Index:
             f'"{folder}" holds no features: write them with keras-vit predict --answers=features --output={folder}.'
         )
     if any(len({d[key] for d in descriptions if key in d}) > 1 for key in ("weights", "architecture")):
-        raise ValueError(f'"{folder}" holds features of different models. Write those of each into a folder of its own.')
+        raise ValueError(
+            f'"{folder}" holds features of different models. Write those of each into a folder of its own.'
+        )
     texts = sorted({description["preprocess"] for description in descriptions})
     if len(texts) > 1:
         raise ValueError(
-            f'"{folder}" holds features of images that were prepared differently, by "{texts[0]}" and "{texts[1]}", which are not alike: write '
-            "those of each into a folder of its own."
+            f'"{folder}" holds features of images that were prepared differently, by "{texts[0]}" and "{texts[1]}",'
+            " which are not alike: write those of each into a folder of its own."
         )
     with stage(f"Reading {folder}"):
         tables = [_read_split(folder, description) for description in descriptions]
@@ -189,10 +200,14 @@ def pixels_of(index: Index, found: Sequence[Neighbour]) -> list[np.ndarray]:
     for split in {neighbour.split for neighbour in found}:
         description = index.descriptions[split]
         if "data" not in description:
-            raise ValueError(f'It is not written down where the images of "{split}" are: pass about={{"data": ...}} to predict.')
+            raise ValueError(
+                f'It is not written down where the images of "{split}" are: pass about={{"data": ...}} to predict.'
+            )
         source = open_source(description["data"], split, description.get("data_dir"))
         if digest(source) != description["names"]:
-            raise ValueError(f"{source.name} has changed since the features were written: write them again into another folder.")
+            raise ValueError(
+                f"{source.name} has changed since the features were written: write them again into another folder."
+            )
         numbers = sorted({neighbour.row for neighbour in found if neighbour.split == split})
         batches = evaluation_batches(subset(source, numbers), description["preprocess"], 64, select=image_and_label)
         images = [image for batch, *_ in batches for image in batch.numpy()]

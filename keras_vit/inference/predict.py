@@ -1,7 +1,8 @@
 """A model over all images of a source: what it answers, in files of rows. A job that was stopped goes on where it was.
 
 model = keras_vit.load("runs/photos")
-keras_vit.inference.predict(model, keras_vit.data.open_source("images:PHOTOS", "train"), "answers", ("classes", "features"))
+source = keras_vit.data.open_source("images:PHOTOS", "train")
+keras_vit.inference.predict(model, source, "answers", ("classes", "features"))
 """
 
 import dataclasses
@@ -45,7 +46,9 @@ def _check_part(part):
 
 
 def _errors(job, there, limit):
-    """(ExampleErrors that goes on from the files that are there, {name: why} of these). Without a limit they are not read."""
+    """(ExampleErrors that goes on from the files that are there, {name: why} of these). Without a limit they are not
+    read.
+    """
     if limit is None:
         return ExampleErrors(job.source.size), {}
     errors, before = ExampleErrors(limit), job.broken(there)
@@ -89,9 +92,11 @@ def predict(
     about: dict[str, Any] | None = None,
     engine: str | None = None,
 ) -> Report:
-    """Writes a model's answers about every image of a source, as files in a folder. Files that are there already are not written again.
+    """Writes a model's answers about every image of a source, as files in a folder. Files that are there already are
+    not written again.
 
-    The columns are those of inference.job.Job. The files of a job that was interrupted are those of one that was not, bit for bit.
+    The columns are those of inference.job.Job. The files of a job that was interrupted are those of one that was not,
+    bit for bit.
 
     Args:
         model: what `keras_vit.load` gives, made in the scope of its strategy.
@@ -104,15 +109,17 @@ def predict(
         batch_size: images at once, over all devices.
         rows_per_file: rounded up to whole batches.
         format: "parquet" or "tfrecord".
-        part: (index, count): of several processes or machines that share the work, this one writes the files index, index + count, ...
-        broken_limit: how many images of this part may be unreadable, those of the files that are there included; None for any number.
+        part: (index, count): of several processes or machines that share the work, this one writes the files index,
+            index + count, ...
+        broken_limit: how many images of this part may be unreadable, those of the files that are there included; None
+            for any number.
         about: what else should be written down, for JSON.
-        engine: what computes the model: None for Keras, or "openvino", which is faster on CPUs (keras_vit.serving.runner). Its answers differ in
-            the last digits, so that it is part of what the job is.
+        engine: what computes the model: None for Keras, or "openvino", which is faster on CPUs
+            (keras_vit.serving.runner). Its answers differ in the last digits, so that it is part of what the job is.
 
     Raises:
-        ValueError: if the model cannot give these answers or does not fit the preprocessing, the engine cannot compute it, the folder holds
-            rows of another job, or more images than the limit cannot be read.
+        ValueError: if the model cannot give these answers or does not fit the preprocessing, the engine cannot compute
+            it, the folder holds rows of another job, or more images than the limit cannot be read.
         ImportError: if the engine is not installed.
         FloatingPointError: if the model's answers are not finite.
         OSError: if the folder cannot be written to.

@@ -1,7 +1,8 @@
-"""The files of a job over many images: which rows are in which, which are there, and that all of them are of the same job.
+"""The files of a job over many images: which rows are in which, which are there, and that all of them are of the same
+job.
 
-A folder holds a job per split: train-00000-of-00005.parquet and so on, each file complete from the moment it is there, and _train.json, which
-says what the job is. Readers of tables leave names that begin with "_" out.
+A folder holds a job per split: train-00000-of-00005.parquet and so on, each file complete from the moment it is there,
+and _train.json, which says what the job is. Readers of tables leave names that begin with "_" out.
 """
 
 import dataclasses
@@ -16,7 +17,16 @@ from etils import epath
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import paths_in
 
-_KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "weights", "names")  # that every description has
+_KEYS = (
+    "split",
+    "rows",
+    "rows_per_file",
+    "format",
+    "preprocess",
+    "columns",
+    "weights",
+    "names",
+)  # that every description has
 _LATER = ("architecture", "model_class_names", "activation")  # that descriptions of earlier versions lack
 
 
@@ -57,7 +67,9 @@ class Shards:
         return range(i * self.rows, min((i + 1) * self.rows, self.size))
 
     def missing(self, part: tuple[int, int] = (0, 1)) -> list[int]:
-        """The numbers of the files that are not there, of those that belong to part (index, count): index, index + count, ..."""
+        """The numbers of the files that are not there, of those that belong to part (index, count): index, index +
+        count, ...
+        """
         index, count = part
         there = {path.name for path in paths_in(self.folder, end=self.ending)}
         return [i for i in range(index, self.count, count) if os.path.basename(self.path(i)) not in there]
@@ -74,7 +86,9 @@ def _read_description(path):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f'"{path}" does not describe a job of keras-vit predict: it is no JSON, {error}. {mend}') from None
+        raise ValueError(
+            f'"{path}" does not describe a job of keras-vit predict: it is no JSON, {error}. {mend}'
+        ) from None
     if not isinstance(content, dict) or (missing := [key for key in _KEYS if key not in content]):
         what = f"it has no {missing[0]}" if isinstance(content, dict) else f"it holds a {type(content).__name__}"
         raise ValueError(f'"{path}" does not describe a job of keras-vit predict: {what}. {mend}')
@@ -116,7 +130,8 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
 
     Args:
         shards: its files.
-        description: what the job is, for JSON; where it differs from what was begun, the files would not belong together.
+        description: what the job is, for JSON; where it differs from what was begun, the files would not belong
+            together.
         free: the keys of it that may differ.
 
     Raises:
@@ -138,8 +153,8 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
             raise ValueError(f'"{shards.folder}" holds rows of another job: {words}. {mend}')
         if unknown and shards.missing():
             raise ValueError(
-                f'"{shards.folder}" was begun by an earlier version of keras_vit, which did not write down the {", ".join(unknown)} of its model: '
-                f"rows of another model may be added to it by mistake. {mend}"
+                f'"{shards.folder}" was begun by an earlier version of keras_vit, which did not write down the'
+                f" {', '.join(unknown)} of its model: rows of another model may be added to it by mistake. {mend}"
             )
         return
     stray = [file.name for file in paths_in(shards.folder, f"{file_stem(shards.split)}-", shards.ending)]

@@ -1,7 +1,9 @@
-"""Files of rows: Parquet, by pyarrow, and TFRecords of tf.train.Example. A format is a pair of functions and a row of FORMATS.
+"""Files of rows: Parquet, by pyarrow, and TFRecords of tf.train.Example. A format is a pair of functions and a row of
+FORMATS.
 
-A table is {column: values}, of equally many rows: an array (n,) or (n, length), or a list. A row without an answer, of an image that cannot be
-read, has null in Parquet, and in an Example no such feature; `present` (n,) bool says which rows have one.
+A table is {column: values}, of equally many rows: an array (n,) or (n, length), or a list. A row without an answer, of
+an image that cannot be read, has null in Parquet, and in an Example no such feature; `present` (n,) bool says which
+rows have one.
 """
 
 import dataclasses
@@ -37,7 +39,9 @@ class Column:
 
 def _arrow_type(column):
     values = {"integer": pa.int64(), "text": pa.string(), "texts": pa.string(), "numbers": pa.float32()}[column.kind]
-    return values if column.length is None else pa.list_(values)  # of any length: pyarrow 25 cannot read fixed ones with nulls
+    return (
+        values if column.length is None else pa.list_(values)
+    )  # of any length: pyarrow 25 cannot read fixed ones with nulls
 
 
 def _arrow_array(column, values, present):
@@ -52,7 +56,9 @@ def _arrow_array(column, values, present):
 
 def _write_parquet(path, columns, table, present, about):
     arrays = [_arrow_array(column, table[column.name], present[column.name]) for column in columns]
-    schema = pa.schema([pa.field(column.name, _arrow_type(column)) for column in columns], metadata={"keras_vit": about})
+    schema = pa.schema(
+        [pa.field(column.name, _arrow_type(column)) for column in columns], metadata={"keras_vit": about}
+    )
     memory = io.BytesIO()
     pa.parquet.write_table(pa.Table.from_arrays(arrays, schema=schema), memory)
     write_bytes(path, memory.getvalue())
@@ -68,7 +74,9 @@ def _read_parquet(path, names):
         if isinstance(array.type, pa.ListType):
             rows = array.drop_null()
             length = len(rows[0]) if len(rows) else 0
-            read[name] = rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), length)  # (m * length,) -> (m, length)
+            read[name] = (
+                rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), length)
+            )  # (m * length,) -> (m, length)
         else:
             read[name] = array.drop_null().to_numpy(zero_copy_only=False)
     return read, present
@@ -130,7 +138,8 @@ class Format:
 
     Attributes:
         ending: of its files' names.
-        write: (path, columns, table, present, about), all or nothing; `about` is text that is kept in the file where it has room.
+        write: (path, columns, table, present, about), all or nothing; `about` is text that is kept in the file where it
+            has room.
         read: (path, names of columns) -> (table of the rows that have a value, {name: present}).
     """
 

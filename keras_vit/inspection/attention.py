@@ -1,6 +1,7 @@
 """Attention on demand: the weights of any block, their rollout, and maps on the image.
 
-They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a layer.
+They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a
+layer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,10 @@ def _call(block) -> dict:
     call = block._inbound_nodes[0].arguments
     given = {**dict(zip(("x", "mask", "attention_mask"), call.args)), **call.kwargs}
     implicit = getattr(given["x"], "_keras_mask", None)
-    masks = {"mask": implicit if given.get("mask") is None else given["mask"], "attention_mask": given.get("attention_mask")}
+    masks = {
+        "mask": implicit if given.get("mask") is None else given["mask"],
+        "attention_mask": given.get("attention_mask"),
+    }
     return {"x": given["x"], **{name: mask for name, mask in masks.items() if mask is not None}}
 
 
@@ -33,7 +37,9 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
     taps.check_whole_grid(encoder)
     layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
     if not layers:
-        raise ValueError(f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.')
+        raise ValueError(
+            f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.'
+        )
     return encoder, layers
 
 
@@ -45,10 +51,14 @@ def _converted(model, images):
 
 
 def _computing(model, calls):
-    """The function from tensors of images that `model` takes to `calls`, {key: {name: symbolic tensor, or anything else}}, computed."""
+    """The function from tensors of images that `model` takes to `calls`, {key: {name: symbolic tensor, or anything
+    else}}, computed.
+    """
     encoder, image = taps.encoder_in(model)
     front = None if encoder is model else keras.Model(model.input, image)
-    symbolic = {key: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for key, call in calls.items()}
+    symbolic = {
+        key: {name: t for name, t in call.items() if isinstance(t, keras.KerasTensor)} for key, call in calls.items()
+    }
     tapped = keras.Model(encoder.input, symbolic)
 
     def compute(images):
@@ -59,7 +69,9 @@ def _computing(model, calls):
 
 
 def _weighing(model, blocks):
-    """The function from tensors of images to an iterator of (block number, weights (b, k, n, n) float32), for each of `blocks`, or all."""
+    """The function from tensors of images to an iterator of (block number, weights (b, k, n, n) float32), for each of
+    `blocks`, or all.
+    """
     _, layers = attention_blocks(model)
     try:
         numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
@@ -75,8 +87,11 @@ def _weighing(model, blocks):
     return each
 
 
-def each_attention(model: keras.Model, images: Any, blocks: Sequence[int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
-    """The attention weights of a model's blocks, one block after the other, so that memory holds those of a single block.
+def each_attention(
+    model: keras.Model, images: Any, blocks: Sequence[int] | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The attention weights of a model's blocks, one block after the other, so that memory holds those of a single
+    block.
 
     Args:
         model, images, blocks: as in `attention_weights`.
@@ -96,11 +111,13 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
 
     Args:
         model: a ViT, or a functional model that contains one.
-        images: (b, h, w, c), what the model takes: pixels 0..255; a list for a model with several inputs, such as masks.
+        images: (b, h, w, c), what the model takes: pixels 0..255; a list for a model with several inputs, such as
+            masks.
         blocks: block numbers, negative ones counting from the end; None for all.
 
     Returns:
-        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1, or 0 where a mask leaves none.
+        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1, or 0 where a mask leaves
+        none.
 
     Raises:
         ValueError: if the model has no attention blocks, or not those.
@@ -111,7 +128,8 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
 def rollout(weights: Iterable[np.ndarray] | Mapping[int, np.ndarray]) -> np.ndarray:
     """Attention rollout (Abnar and Zuidema 2020): how much of each input token each output token contains.
 
-    The heads are averaged, the identity is added for the residual, rows are normalised again, and the blocks are multiplied.
+    The heads are averaged, the identity is added for the residual, rows are normalised again, and the blocks are
+    multiplied.
 
     Args:
         weights: (b, k, n, n) of each block, the first block first; also as `attention_weights` returns them.
@@ -134,8 +152,8 @@ def _rolled(blocks):
 
 
 def _reading(model):
-    """The function from tensors of images to how much of each token the output reads after the last block, (b, n) or (1, n): of class and
-    distillation token, of the patches, or by attention pooling.
+    """The function from tensors of images to how much of each token the output reads after the last block, (b, n) or
+    (1, n): of class and distillation token, of the patches, or by attention pooling.
     """
     encoder, blocks = attention_blocks(model)
     pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
@@ -171,7 +189,8 @@ def _on_grid(model, reads, weights):
 
 
 def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
-    """The function from images to `attention_maps` of them, tensors both, (b, height, width, c) -> (b, h, w): for graphs and exports.
+    """The function from images to `attention_maps` of them, tensors both, (b, height, width, c) -> (b, h, w): for
+    graphs and exports.
 
     Raises:
         ValueError: as in `attention_weights`.
@@ -189,8 +208,8 @@ def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
     """What the output of a ViT attends to: the rollout's row of the token that it reads.
 
-    That is the class token, with a distillation token the mean of both; else the mean over the patches, or what attention pooling (MAP) takes
-    of each token; with pool="token_gap" the class token and the patches, one half each.
+    That is the class token, with a distillation token the mean of both; else the mean over the patches, or what
+    attention pooling (MAP) takes of each token; with pool="token_gap" the class token and the patches, one half each.
 
     Args:
         model: a ViT, or a functional model that contains one.

@@ -1,4 +1,6 @@
-"""Principal components: of the tokens of several images, as colours (the picture of DINOv2, arXiv 2304.07193), and of any vectors."""
+"""Principal components: of the tokens of several images, as colours (the picture of DINOv2, arXiv 2304.07193), and of
+any vectors.
+"""
 
 import numpy as np
 
@@ -11,7 +13,8 @@ def principal_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, n
         count: how many components, at most; fewer where m or d is smaller.
 
     Returns:
-        (axes (count, d), of length 1, the largest entry of each positive; scores (m, count); each one's share of the variance (count,)), float64.
+        (axes (count, d), of length 1, the largest entry of each positive; scores (m, count); each one's share of the
+        variance (count,)), float64.
     """
     x = np.asarray(vectors, "float64")
     x = x - x.mean(0)
@@ -28,9 +31,11 @@ def principal_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, n
 
 
 def foreground(features: np.ndarray) -> np.ndarray:
-    """Which tokens belong to the objects: those on the inner side of the first principal component of all tokens of all images.
+    """Which tokens belong to the objects: those on the inner side of the first principal component of all tokens of all
+    images.
 
-    The component separates objects from background in models that learn well; the side that is rarer at the images' borders is the foreground.
+    The component separates objects from background in models that learn well; the side that is rarer at the images'
+    borders is the foreground.
 
     Args:
         features: (b, h, w, d), of several images of the same kind.

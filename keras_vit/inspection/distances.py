@@ -1,4 +1,6 @@
-"""How far heads look: mean attention distance (figures 7 and 11 of arXiv 2010.11929), and how widely: the entropy of attention."""
+"""How far heads look: mean attention distance (figures 7 and 11 of arXiv 2010.11929), and how widely: the entropy of
+attention.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,9 +27,11 @@ def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.nd
 
 
 def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
-    """The distance between a patch and the patches that it attends to, weighted by the attention and averaged over the patches.
+    """The distance between a patch and the patches that it attends to, weighted by the attention and averaged over the
+    patches.
 
-    Class token, distillation token and registers have no place: they are left out, and what a patch attends to among the patches counts as all.
+    Class token, distillation token and registers have no place: they are left out, and what a patch attends to among
+    the patches counts as all.
 
     Args:
         weights: (b, k, n, n); the last h*w of the n tokens are patches.
@@ -37,7 +41,9 @@ def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: 
         (b, k) float64, in pixels; NaN for a head that attends to no patch.
     """
     distances = patch_distances(grid, stride)
-    patches = np.asarray(weights, "float64")[..., -len(distances) :, -len(distances) :]  # (b, k, n, n) -> (b, k, h*w, h*w)
+    patches = np.asarray(weights, "float64")[
+        ..., -len(distances) :, -len(distances) :
+    ]  # (b, k, n, n) -> (b, k, h*w, h*w)
     total = patches.sum(-1)  # (b, k, h*w)
     attending = total > 0
     weighted = (patches * distances).sum(-1) / np.where(attending, total, 1)
@@ -98,7 +104,9 @@ def head_statistics(
     parts = []
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
-        rows = [(mean_attention_distance(w, grid, stride), attention_entropy(w)) for _, w in each_attention(model, batch)]
+        rows = [
+            (mean_attention_distance(w, grid, stride), attention_entropy(w)) for _, w in each_attention(model, batch)
+        ]
         parts.append(np.array(rows))  # (l, 2, b, k)
         if advance:
             advance(len(batch))

@@ -1,6 +1,7 @@
 """Pictures of a run. Those for files are PNG bytes; those for the report's page are SVG text in the page's own colours.
 
-They need matplotlib, the extra [viz]. Class names, which may be in any script, are never drawn: the page writes them next to a picture.
+They need matplotlib, the extra [viz]. Class names, which may be in any script, are never drawn: the page writes them
+next to a picture.
 """
 
 import io
@@ -11,7 +12,16 @@ from typing import Any
 import numpy as np
 
 _INK = "#010203"  # stands for the text colour of the page: light on dark, dark on light
-_COLOURS = ("#3b82f6", "#e8590c", "#2f9e44", "#ae3ec9", "#e03131", "#0c8599", "#a07000", "#868e96")  # readable on white and black
+_COLOURS = (
+    "#3b82f6",
+    "#e8590c",
+    "#2f9e44",
+    "#ae3ec9",
+    "#e03131",
+    "#0c8599",
+    "#a07000",
+    "#868e96",
+)  # readable on white and black
 _SMALL = 96  # images up to this many pixels are kept whole, and shown enlarged
 _LARGE = 256  # the longer side of other images
 
@@ -66,7 +76,9 @@ def _for_page():
 def _svg(figure, name):
     """The figure as an <svg> element; `name`, a word that is unique on the page, begins its ids."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    figure.savefig(
+        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    )
     text = buffer.getvalue()
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text[text.index("<svg") :]).replace(_INK, "currentColor")
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
@@ -79,7 +91,9 @@ def _finite(points):
 
 
 def curves(series, x_label: str, name: str) -> str:
-    """Curves in one picture. `series` is {name: [(x, y)]}; the first is a line, the others are dashed and dotted. SVG."""
+    """Curves in one picture. `series` is {name: [(x, y)]}; the first is a line, the others are dashed and dotted.
+    SVG.
+    """
     with _for_page():
         figure, axes = _new(4.4, 2.7)
         for i, (label, points) in enumerate(series.items()):
@@ -104,18 +118,24 @@ def histogram(percentages, x_label: str, y_label: str, name: str) -> str:
 
 
 def reliability(intervals, name: str) -> str:
-    """Accuracy against confidence, a dot for each interval [examples, accuracy, mean confidence], larger with more examples. SVG."""
+    """Accuracy against confidence, a dot for each interval [examples, accuracy, mean confidence], larger with more
+    examples. SVG.
+    """
     examples, accuracy, confidence = np.asarray(intervals, "float64").T
     with _for_page():
         figure, axes = _new(4.4, 3.6)
         axes.plot((0, 100), (0, 100), "--", color=_INK, alpha=0.6, linewidth=1)
-        axes.scatter(100 * confidence, 100 * accuracy, 15 + 500 * examples / examples.sum(), alpha=0.75, clip_on=False, zorder=3)
+        axes.scatter(
+            100 * confidence, 100 * accuracy, 15 + 500 * examples / examples.sum(), alpha=0.75, clip_on=False, zorder=3
+        )
         axes.set(xlabel="mean confidence, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 100))
         return _svg(figure, name)
 
 
 def reliabilities(curves: dict) -> bytes:
-    """Accuracy against confidence side by side, {title: [[examples, accuracy, mean confidence], ...]}, dots larger with more examples. PNG."""
+    """Accuracy against confidence side by side, {title: [[examples, accuracy, mean confidence], ...]}, dots larger with
+    more examples. PNG.
+    """
     figure = _empty(3.6 * len(curves), 3.4)
     for axes, (title, intervals) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items()):
         examples, accuracy, confidence = np.asarray(intervals, "float64").T
@@ -179,7 +199,9 @@ def matrix(values, label: str, name: str) -> tuple[str, bytes]:
 
 
 def few_shot_accuracy(results) -> bytes:
-    """Accuracy against examples per class, with the standard deviation over samples; `results` is evaluation.few_shot's. PNG."""
+    """Accuracy against examples per class, with the standard deviation over samples; `results` is
+    evaluation.few_shot's. PNG.
+    """
     figure, axes = _new(4.5, 3.2)
     shots = list(results)
     mean, std = ([100 * measures[name] for measures in results.values()] for name in ("mean", "std"))
@@ -198,7 +220,10 @@ def _label_each(axes, label, xs, may_be_logarithmic=True):
     axes.set_xlabel(label)
     axes.minorticks_off()
     axes.autoscale_view()  # now: what follows measures
-    places, labels = axes.transData.transform([(x, 0) for x in xs])[:, 0], [f"{x:,.0f}" if x >= 1e4 else f"{x:.4g}" for x in xs]
+    places, labels = (
+        axes.transData.transform([(x, 0) for x in xs])[:, 0],
+        [f"{x:,.0f}" if x >= 1e4 else f"{x:.4g}" for x in xs],
+    )
     room = (2 + max(map(len, labels))) * 0.09 * axes.figure.dpi  # pixels: a digit is 0.09 inches wide
     shown = []
     for i, place in enumerate(places):
@@ -208,14 +233,20 @@ def _label_each(axes, label, xs, may_be_logarithmic=True):
 
 
 def lines(
-    series: dict, x_label: str, y_label: str, label_each: bool = False, logarithmic: bool = True, from_zero: bool = False
+    series: dict,
+    x_label: str,
+    y_label: str,
+    label_each: bool = False,
+    logarithmic: bool = True,
+    from_zero: bool = False,
 ) -> bytes:
-    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot, and a NaN interrupts a line. PNG.
+    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot, and a NaN interrupts a line.
+    PNG.
 
     Args:
         series, x_label, y_label: what is drawn, and the names of the axes.
-        label_each: whether the xs are few chosen values, to be labelled each, on a logarithmic axis if they span a factor of 4;
-            otherwise they are whole numbers, such as steps.
+        label_each: whether the xs are few chosen values, to be labelled each, on a logarithmic axis if they span a
+            factor of 4; otherwise they are whole numbers, such as steps.
         logarithmic: whether label_each may do so.
         from_zero: whether the y axis begins at 0.
     """
@@ -264,9 +295,13 @@ def bars(values: dict, label: str) -> bytes:
 
 
 def grouped_bars(panels: dict, label: str) -> bytes:
-    """Horizontal bars side by side, {title: {group: {name: value}}}, with a colour for each name; the first group is at the top. PNG."""
+    """Horizontal bars side by side, {title: {group: {name: value}}}, with a colour for each name; the first group is at
+    the top. PNG.
+    """
     names = list(dict.fromkeys(name for groups in panels.values() for group in groups.values() for name in group))
-    highest = max((value for groups in panels.values() for group in groups.values() for value in group.values()), default=1)
+    highest = max(
+        (value for groups in panels.values() for group in groups.values() for value in group.values()), default=1
+    )
     rows = max(len(groups) for groups in panels.values())
     figure = _empty(5.2 * len(panels), 1.2 + 0.16 * (len(names) + 1) * rows)
     for axes, (title, groups) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items()):
@@ -294,12 +329,16 @@ def _pillow(image):
 
 
 def as_rgb(image) -> np.ndarray:
-    """An image (h, w, c) of pixels 0..255 as (h, w, 3) uint8: gray is repeated, channels after the third are left out."""
+    """An image (h, w, c) of pixels 0..255 as (h, w, 3) uint8: gray is repeated, channels after the third are left
+    out.
+    """
     return np.asarray(_pillow(image).convert("RGB"))
 
 
 def photograph(image) -> tuple[str, bytes]:
-    """An image (h, w, c) of pixels 0..255 as a file: (media type, bytes). Small ones are PNG, others JPEG of at most 256 pixels."""
+    """An image (h, w, c) of pixels 0..255 as a file: (media type, bytes). Small ones are PNG, others JPEG of at most
+    256 pixels.
+    """
     picture, buffer = _pillow(image), io.BytesIO()
     if max(picture.size) <= _SMALL:
         picture.save(buffer, "PNG")
@@ -317,7 +356,9 @@ def png(image) -> bytes:
 
 
 def heat(image, weights) -> np.ndarray:
-    """An image (height, width, c) under a map (h, w) of weights from 0 to 1: (height', width', 3) uint8, small images enlarged."""
+    """An image (height, width, c) under a map (h, w) of weights from 0 to 1: (height', width', 3) uint8, small images
+    enlarged.
+    """
     matplotlib = matplotlib_or_error()
     from PIL import Image
 

@@ -1,4 +1,6 @@
-"""Which parts of an image speak for a class: Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on the tokens of a ViT or the feature map of a BiT."""
+"""Which parts of an image speak for a class: Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on the tokens of a ViT
+or the feature map of a BiT.
+"""
 
 from typing import Any
 
@@ -63,7 +65,8 @@ def _check_classes(model, classes, count):
     outputs = model.output_shape[-1]
     if chosen.shape != (count,) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < outputs)).all():
         raise ValueError(
-            f"classes={classes!r}: expected one class for all images or one for each of {count}, from 0 to {outputs - 1}."
+            f"classes={classes!r}: expected one class for all images or one for each of {count}, from 0 to"
+            f" {outputs - 1}."
         )
     return chosen
 
@@ -77,27 +80,32 @@ def _on_grid(encoder, values):
     return values[:, -h * w :].reshape(len(values), h, w, -1)  # (b, n, d) -> (b, h, w, d)
 
 
-def class_maps(model: keras.Model, images: Any, classes: Any, block: int | None = None, batch_size: int = 8) -> np.ndarray:
+def class_maps(
+    model: keras.Model, images: Any, classes: Any, block: int | None = None, batch_size: int = 8
+) -> np.ndarray:
     """Where images show a class, as the model sees it: Grad-CAM.
 
     Args:
-        model: a ViT or BiT with a head, or a model built on one, with one input and outputs (b, classes). The logit is followed back; of a
-            model that ends in probabilities, the logarithm of the probability.
+        model: a ViT or BiT with a head, or a model built on one, with one input and outputs (b, classes). The logit is
+            followed back; of a model that ends in probabilities, the logarithm of the probability.
         images: (b, height, width, c), pixels 0..255.
         classes: the class's number, or one for each image (b,).
-        block: whose output is weighed; negative numbers count from the end. None for the tokens that enter a ViT's last block, since after
-            it a class token has taken in all that the head will read, and for a BiT's last feature map, after normalisation and ReLU.
+        block: whose output is weighed; negative numbers count from the end. None for the tokens that enter a ViT's last
+            block, since after it a class token has taken in all that the head will read, and for a BiT's last feature
+            map, after normalisation and ReLU.
         batch_size: images at once.
 
     Returns:
         (b, h, w) on the grid of the tokens or of the feature map, each map scaled to a maximum of 1.
 
     Raises:
-        ValueError: for outputs that are not (b, classes), classes or blocks that are not there, or a block after which the output reads no
-            patch.
+        ValueError: for outputs that are not (b, classes), classes or blocks that are not there, or a block after which
+            the output reads no patch.
     """
     if len(model.output_shape) != 2:
-        raise ValueError(f'"{model.name}" returns {model.output_shape}; class maps need one output per class, (b, classes).')
+        raise ValueError(
+            f'"{model.name}" returns {model.output_shape}; class maps need one output per class, (b, classes).'
+        )
     chosen, maps = _check_classes(model, classes, len(images)), []
     encoder, _ = taps.encoder_in(model)
     taps.check_whole_grid(encoder)
@@ -108,14 +116,16 @@ def class_maps(model: keras.Model, images: Any, classes: Any, block: int | None 
         values = front(np.asarray(images[start : start + batch_size], "float32"), training=False)
 
         def score(x, rows=rows):
-            chosen = keras.ops.sum(rows * keras.ops.cast(back(x, training=False), "float32"), -1)  # (b, classes) -> (b,)
+            chosen = keras.ops.sum(
+                rows * keras.ops.cast(back(x, training=False), "float32"), -1
+            )  # (b, classes) -> (b,)
             return keras.ops.log(chosen) if probable else chosen
 
         gradients = _on_grid(encoder, _gradient(score, values))
         if not gradients.any():
             raise ValueError(
-                f"block={block}: no patch has any influence on the output after it, which reads the class token alone, or has a head of "
-                "zeros. Take an earlier block, or train the head."
+                f"block={block}: no patch has any influence on the output after it, which reads the class token alone,"
+                " or has a head of zeros. Take an earlier block, or train the head."
             )
         maps.append(grad_cam(_on_grid(encoder, values), gradients))
     return np.concatenate(maps)

@@ -38,12 +38,18 @@ def _found(part):
         files = [path]  # whatever it is: what cannot be read is named later
     else:
         matches = _matches(path)
-        files = [f for match in matches for f in (_in_folder(match) if tf.io.gfile.isdir(match) else [match]) if format_of(f)]
+        files = [
+            f for match in matches for f in (_in_folder(match) if tf.io.gfile.isdir(match) else [match]) if format_of(f)
+        ]
     if files:
         return files
     folder, name = os.path.split(path.rstrip("/"))
     beside = tf.io.gfile.listdir(folder or ".") if tf.io.gfile.isdir(folder or ".") else []
-    kind = "a folder without images" if tf.io.gfile.isdir(path) else "no file or folder, and as a pattern it matches no image"
+    kind = (
+        "a folder without images"
+        if tf.io.gfile.isdir(path)
+        else "no file or folder, and as a pattern it matches no image"
+    )
     hint = "" if tf.io.gfile.isdir(path) else did_you_mean(name, [other.rstrip("/") for other in beside])
     raise FileNotFoundError(f'"{part}" is {kind}.{hint}')
 
@@ -52,7 +58,8 @@ def find_images(text: str) -> list[str]:
     """The image files that a text names, each once, in its order.
 
     Args:
-        text: files, folders (with all folders in them) and patterns such as "photos/**/*.jpg", separated by commas; local or in a bucket.
+        text: files, folders (with all folders in them) and patterns such as "photos/**/*.jpg", separated by commas;
+            local or in a bucket.
 
     Raises:
         FileNotFoundError: if a part of the text stands for no image.
@@ -65,7 +72,9 @@ def find_images(text: str) -> list[str]:
 
 
 def short_names(paths: list[str]) -> list[str]:
-    """What to call files: their names; where two files share one, all paths without the folder that contains them all."""
+    """What to call files: their names; where two files share one, all paths without the folder that contains them
+    all.
+    """
     names = [os.path.basename(path) for path in paths]
     if len(set(names)) == len(names):
         return names

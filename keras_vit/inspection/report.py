@@ -1,7 +1,7 @@
 """report.html: one self-contained page about a run, pictures included; page.html is its frame, with style and script.
 
-Sections are functions that return HTML, and `page` puts them into a document. Which sections a run's page has, its task says. Names of
-classes and files are HTML text, in any script, and always escaped.
+Sections are functions that return HTML, and `page` puts them into a document. Which sections a run's page has, its task
+says. Names of classes and files are HTML text, in any script, and always escaped.
 """
 
 import base64
@@ -57,14 +57,17 @@ def section(title: str, body: str, note: str = "") -> str:
 
 def table(rows) -> str:
     """A table of (name, value) pairs; numbers are rounded."""
-    cells = "".join(f'<tr><th scope="row">{html.escape(str(k))}</th><td>{own_text(number(v))}</td></tr>\n' for k, v in rows)
+    cells = "".join(
+        f'<tr><th scope="row">{html.escape(str(k))}</th><td>{own_text(number(v))}</td></tr>\n' for k, v in rows
+    )
     return f'<table class="facts"><tbody>\n{cells}</tbody></table>'
 
 
 def figure_row(svgs: dict[str, str]) -> str:
     """Pictures side by side, or below each other where there is no room, from {caption: SVG}."""
     parts = (
-        f'<figure role="img" aria-label="{html.escape(caption)}"><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>'
+        '<figure role="img"'
+        f' aria-label="{html.escape(caption)}"><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>'
         for caption, svg in svgs.items()
     )
     return f'<div class="pictures">{"".join(parts)}</div>'
@@ -87,10 +90,15 @@ def _gallery(items):
 
 
 def _sortable(columns, rows):
-    """A table that sorts by a click, and scrolls if it is long; its columns as {title: attributes}, its rows lists of cells."""
+    """A table that sorts by a click, and scrolls if it is long; its columns as {title: attributes}, its rows lists of
+    cells.
+    """
     head = "".join(f'<th scope="col"{attributes}>{title}</th>' for title, attributes in columns.items())
     body = "".join(f"<tr>{''.join(cells)}</tr>\n" for cells in rows)
-    return f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+    return (
+        '<div class="scroll"><table'
+        f' class="sortable"><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+    )
 
 
 def _cell(value, text=None):
@@ -102,7 +110,9 @@ def _cell(value, text=None):
 
 
 def curve_points(records: list[dict], key: str, scale: float) -> dict[str, list[tuple[int, float]]]:
-    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric; what the records do not have is left out."""
+    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric; what the records do not have is left
+    out.
+    """
     series = {}
     for line, name in (("training", key), ("evaluation", f"val_{key}")):
         points = [(record["step"], scale * record[name]) for record in records if record.get(name) is not None]
@@ -125,7 +135,9 @@ def learning_curves(records, metric: str = "accuracy", title: str = "", percent:
     if len(records) == 1:
         rows = [(f"{name}, {line}", points[0][1]) for name, lines in series.items() for line, points in lines.items()]
         return section(f"After step {records[0]['step']:,}", table(rows), note) if rows else ""
-    drawn = {name: figures.curves(lines, "step", f"curve{i}") for i, (name, lines) in enumerate(series.items()) if lines}
+    drawn = {
+        name: figures.curves(lines, "step", f"curve{i}") for i, (name, lines) in enumerate(series.items()) if lines
+    }
     return section("Learning curves", figure_row(drawn), note) if drawn else ""
 
 
@@ -147,7 +159,9 @@ def evaluator(
     """
     title = title or name.replace("_", " ").capitalize()
     curves = {key: points for key, points in measures.items() if len({value for _, value in points}) > 1}
-    drawn = {key: figures.curves({key: points}, "step", f"{name}-{i}") for i, (key, points) in enumerate(curves.items())}
+    drawn = {
+        key: figures.curves({key: points}, "step", f"{name}-{i}") for i, (key, points) in enumerate(curves.items())
+    }
     parts = [figure_row(drawn)] if drawn else []
     last = [(key, points[-1][1]) for key, points in measures.items() if points]
     parts += [table(last)] if last else []
@@ -159,7 +173,9 @@ def evaluator(
 
 def _share(count, whole):
     """A cell of a confusion matrix, shaded by its share of the row."""
-    return f'<td style="background: rgb(59 130 246 / {0.6 * count / whole:.3f})">{count:,}</td>' if count else "<td></td>"
+    return (
+        f'<td style="background: rgb(59 130 246 / {0.6 * count / whole:.3f})">{count:,}</td>' if count else "<td></td>"
+    )
 
 
 def confusion(matrix, names) -> str:
@@ -202,7 +218,10 @@ def classes(details, names) -> str:
         rows.append([f'<th scope="row">{own_text(names[i])}</th>', *cells])
     heads = {"class": "", **dict.fromkeys(columns, ' class="number"')}
     heads["recall"] += ' aria-sort="ascending"'
-    notes = ["Recall: the share of a class's examples that are found. Precision: the share of its predictions that are right."]
+    notes = [
+        "Recall: the share of a class's examples that are found. Precision: the share of its predictions that are"
+        " right."
+    ]
     if len(order) < len(known):
         notes.append(f"The {len(order):,} classes with the lowest recall of {len(known):,}.")
     if len(known) < len(names):
@@ -224,7 +243,9 @@ def confused(pairs, names, examples_per_class, samples=None) -> str:
         found = [] if samples is None else np.flatnonzero((samples[1] == true) & (samples[2] == guess))
         image = image_element(samples[0][found[0]], f"{names[true]}, taken for {names[guess]}") if len(found) else ""
         share = f"{count:,} of {examples_per_class[true]:,}, {count / examples_per_class[true]:.0%}"
-        items.append(f"{image}<span>{own_text(names[true])} taken for {own_text(names[guess])}</span><small>{share}</small>")
+        items.append(
+            f"{image}<span>{own_text(names[true])} taken for {own_text(names[guess])}</span><small>{share}</small>"
+        )
     return section("Most confused", _gallery(items)) if items else ""
 
 
@@ -237,9 +258,10 @@ def calibration(intervals, error: float) -> str:
     """
     picture = figures.reliability(intervals, "reliability")
     note = (
-        "A dot is an interval of confidence, larger with more examples: above the line the model is too cautious, below it too sure. "
-        "Confidence is the softmax probability of the predicted class. The expected calibration error (ECE) is the distance between "
-        "accuracy and mean confidence in 15 intervals of equal width, averaged over the examples."
+        "A dot is an interval of confidence, larger with more examples: above the line the model is too cautious, below"
+        " it too sure. Confidence is the softmax probability of the predicted class. The expected calibration error"
+        " (ECE) is the distance between accuracy and mean confidence in 15 intervals of equal width, averaged over the"
+        " examples."
     )
     return section("Calibration", figure_row({f"ECE {error:.2%}": picture}), note)
 
@@ -253,12 +275,16 @@ def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
     """
     wrong = np.flatnonzero(logits.argmax(-1) != labels)[: count // 2]
     right = np.flatnonzero(logits.argmax(-1) == labels)
-    spread = right[np.linspace(0, len(right) - 1, min(count - len(wrong), len(right))).astype(int)] if len(right) else right
+    spread = (
+        right[np.linspace(0, len(right) - 1, min(count - len(wrong), len(right))).astype(int)] if len(right) else right
+    )
     return np.concatenate([wrong, spread]).astype(int)
 
 
 def predictions(images, labels, logits, names) -> str:
-    """Images (n, h, w, c), 0..255, with predicted and true class (n,) and confidence from the logits (n, classes); "" without any."""
+    """Images (n, h, w, c), 0..255, with predicted and true class (n,) and confidence from the logits (n, classes); ""
+    without any.
+    """
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p = p / p.sum(-1, keepdims=True)
     items = []
@@ -293,9 +319,13 @@ def skipped(failed) -> str:
     if not failed:
         return section("Left out", "<p>No example: all could be read.</p>")
     count = "1 example" if len(failed) == 1 else f"{len(failed):,} examples"
-    rows = [[f"<td>{own_text(name)}</td>", f"<td>{own_text(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]]
+    rows = [
+        [f"<td>{own_text(name)}</td>", f"<td>{own_text(reason)}</td>"] for name, reason in list(failed.items())[:NAMED]
+    ]
     more = f" The first {NAMED}:" if len(failed) > NAMED else ""
-    return section("Left out", f"<p>{count} could not be used.{more}</p>\n" + _sortable({"example": "", "why": ""}, rows))
+    return section(
+        "Left out", f"<p>{count} could not be used.{more}</p>\n" + _sortable({"example": "", "why": ""}, rows)
+    )
 
 
 def configuration(config) -> str:

@@ -14,10 +14,11 @@ _BYTES = 2**28  # of the features of a batch, about
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear CKA of two representations of the same examples: |Y'X|^2 / (|X'X| |Y'Y|) in Frobenius norms, of centred features.
+    """Linear CKA of two representations of the same examples: |Y'X|^2 / (|X'X| |Y'Y|) in Frobenius norms, of centred
+    features.
 
-    It is 1 for representations that are equal up to a rotation and a factor. With more features than examples it is too high; see
-    `minibatch_cka`.
+    It is 1 for representations that are equal up to a rotation and a factor. With more features than examples it is too
+    high; see `minibatch_cka`.
 
     Args:
         x: (m, d), one row per example.
@@ -28,7 +29,9 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     """
     x, y = np.asarray(x, "float64"), np.asarray(y, "float64")
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
-        raise ValueError(f"linear_cka expected features (m, d) and (m, e) of the same examples, got {x.shape} and {y.shape}.")
+        raise ValueError(
+            f"linear_cka expected features (m, d) and (m, e) of the same examples, got {x.shape} and {y.shape}."
+        )
     x, y = x - x.mean(0), y - y.mean(0)
     if max(x.shape[1], y.shape[1]) > len(x):  # the same by the smaller products: |Y'X|^2 = <XX', YY'>
         k, g = x @ x.T, y @ y.T  # (m, m)
@@ -59,8 +62,8 @@ def unbiased_hsic(grams: np.ndarray) -> np.ndarray:
 def minibatch_cka(batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """Linear CKA between layers from small batches (Nguyen et al. 2021, arXiv 2010.15327, equation 3).
 
-    The unbiased estimates of HSIC are averaged over the batches before the division, so that neither the size of a batch nor features that
-    outnumber the examples raise the result. Noise may lead slightly above 1 and below 0.
+    The unbiased estimates of HSIC are averaged over the batches before the division, so that neither the size of a
+    batch nor features that outnumber the examples raise the result. Noise may lead slightly above 1 and below 0.
 
     Args:
         batches: of each batch, which may come one by one, the features (m, ...) of all layers; m is 4 or more.
@@ -92,7 +95,8 @@ def _even_batches(count, bytes_each):
 
 
 def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], None] | None = None) -> np.ndarray:
-    """Linear CKA between the outputs of all blocks of a ViT, or residual units of a BiT: all tokens or positions of an image are one vector.
+    """Linear CKA between the outputs of all blocks of a ViT, or residual units of a BiT: all tokens or positions of an
+    image are one vector.
 
     Args:
         model: a ViT or BiT, or a functional model that contains one, with one input.
@@ -106,7 +110,9 @@ def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], N
         ValueError: for fewer than 4 images.
     """
     if len(images) < SMALLEST:
-        raise ValueError(f"CKA compares what layers make of different images, and needs {SMALLEST} or more; got {len(images)}.")
+        raise ValueError(
+            f"CKA compares what layers make of different images, and needs {SMALLEST} or more; got {len(images)}."
+        )
     taken = keras.Model(model.input, taps.block_outputs(model))
     bytes_each = 4 * sum(int(np.prod(t.shape[1:])) for t in taken.outputs)
 

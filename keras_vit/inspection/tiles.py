@@ -11,7 +11,8 @@ def signed(filters: np.ndarray) -> np.ndarray:
     """Filters as images, each stretched for itself: 0 is grey.
 
     Args:
-        filters: (m, p, q, c); of more than three channels the first three are red, green and blue, of one or two the first is grey.
+        filters: (m, p, q, c); of more than three channels the first three are red, green and blue, of one or two the
+            first is grey.
 
     Returns:
         (m, p, q, 3) uint8.
@@ -51,7 +52,9 @@ def sheet(tiles: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
         whole[i // columns, :h, i % columns, :w] = np.concatenate([tile, np.full((h, w, 1), 255, "uint8")], axis=-1)
     # (rows, h + gap, columns, w + gap, 4) -> (height, width, 4)
     return (
-        whole.reshape(rows * (h + gap), columns * (w + gap), 4)[:-gap, :-gap] if gap else whole.reshape(rows * h, columns * w, 4)
+        whole.reshape(rows * (h + gap), columns * (w + gap), 4)[:-gap, :-gap]
+        if gap
+        else whole.reshape(rows * h, columns * w, 4)
     )
 
 

@@ -1,4 +1,6 @@
-"""What the weights alone show: the filters of the first layer, and how similar the position embeddings are (figure 7 of arXiv 2010.11929)."""
+"""What the weights alone show: the filters of the first layer, and how similar the position embeddings are (figure 7 of
+arXiv 2010.11929).
+"""
 
 from typing import NamedTuple
 
@@ -9,7 +11,8 @@ from keras_vit.inspection.components import principal_components
 from keras_vit.layers import AddPositionEmbs, PaletteEncoder, StdConv2D, TransformerBlock
 from keras_vit.models import taps
 
-# The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem, the patch embedding.
+# The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem,
+# the patch embedding.
 _FIRST = ("stem_conv", "stem_conv1", "patch_encoder")
 
 
@@ -38,7 +41,8 @@ def first_filters(model: keras.Model) -> FirstFilters:
     layer = encoder.get_layer(next(name for name in _FIRST if name in names))
     if isinstance(layer, PaletteEncoder):
         raise ValueError(
-            f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of a palette.'
+            f'"{model.name}" has no filters that see the pixels: each pixel has the embedding of its nearest colour of'
+            " a palette."
         )
     kernel = layer.standardized() if isinstance(layer, StdConv2D) else layer.kernel
     return FirstFilters(keras.ops.convert_to_numpy(kernel).astype("float32"), layer.name, layer.name == "patch_encoder")
@@ -81,8 +85,8 @@ def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
         block: whose table it is, where each block has its own; otherwise it has no effect.
 
     Raises:
-        ValueError: if the model adds none: it is a BiT, contains no ViT, or its positions are in the attention, or "none"; or for a block that it
-            does not have.
+        ValueError: if the model adds none: it is a BiT, contains no ViT, or its positions are in the attention, or
+            "none"; or for a block that it does not have.
     """
     encoder, _ = taps.encoder_in(model)
     tables = [layer for layer in encoder.layers if isinstance(layer, AddPositionEmbs)]

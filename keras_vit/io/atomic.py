@@ -26,7 +26,9 @@ def _sync(path):
 
 
 def sync_all(path: str | os.PathLike) -> None:
-    """Syncs a local file, or a folder with all that is in it: synced alone, it would name files without content after a power failure."""
+    """Syncs a local file, or a folder with all that is in it: synced alone, it would name files without content after a
+    power failure.
+    """
     if not os.path.isdir(path):
         return _sync(path)
     for folder, _, names in os.walk(path, topdown=False):
@@ -52,7 +54,9 @@ def _exchange(first, second):
 
 
 def _replace_folder(path, new, old):
-    """Puts the folder `new` at `path`; what was there is moved to `old` or `new`. Stopped between, it leaves `old` alone."""
+    """Puts the folder `new` at `path`; what was there is moved to `old` or `new`. Stopped between, it leaves `old`
+    alone.
+    """
     if _exchange(new, path):
         return
     os.rename(path, old)  # a folder cannot be renamed over another
@@ -70,7 +74,8 @@ def _lives(pid):
 
 
 def remove_leftovers(folder: str | os.PathLike, name: str = "") -> None:
-    """Removes what processes of this machine that are gone left in a local folder while writing a file `name`, or any file.
+    """Removes what processes of this machine that are gone left in a local folder while writing a file `name`, or any
+    file.
 
     A folder that was moved away and not yet replaced comes back.
     """
@@ -114,10 +119,11 @@ def _naming(path):
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a temporary path next to `path`, where a file or folder is to be written; at the end it replaces `path`. "~" is expanded.
+    """Yields a temporary path next to `path`, where a file or folder is to be written; at the end it replaces `path`.
+    "~" is expanded.
 
-    An error inside leaves `path` as it was. The temporary name begins with "." and ends as `path` does; what a killed process left under
-    such a name is removed.
+    An error inside leaves `path` as it was. The temporary name begins with "." and ends as `path` does; what a killed
+    process left under such a name is removed.
 
     Raises:
         ValueError: for a path in a bucket.
@@ -129,7 +135,9 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
         )
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     folder, name = os.path.split(path)
-    temporary, old = (os.path.join(folder, f".{what}-{socket.gethostname()}-{os.getpid()}-{name}") for what in ("tmp", "old"))
+    temporary, old = (
+        os.path.join(folder, f".{what}-{socket.gethostname()}-{os.getpid()}-{name}") for what in ("tmp", "old")
+    )
     with _naming(path):
         os.makedirs(folder, exist_ok=True)
         remove_leftovers(folder, name)

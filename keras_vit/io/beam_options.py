@@ -13,7 +13,9 @@ _HERE = (None, "direct", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDi
 
 
 def _parsed(options) -> tuple[PipelineOptions, dict[str, Any]]:
-    """(Beam's options, {name: value} of all that it knows); argparse, which ends the process, writes what is wrong to stderr."""
+    """(Beam's options, {name: value} of all that it knows); argparse, which ends the process, writes what is wrong to
+    stderr.
+    """
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -27,10 +29,12 @@ def _parsed(options) -> tuple[PipelineOptions, dict[str, Any]]:
 
 
 def pipeline_options(options: Sequence[str]) -> PipelineOptions:
-    """Beam's options from words such as "--runner=FlinkRunner". Other runners may have options that Beam itself does not know.
+    """Beam's options from words such as "--runner=FlinkRunner". Other runners may have options that Beam itself does
+    not know.
 
     Raises:
-        ValueError: for a word that is no option, a value of the wrong kind, or an option that nothing reads on this machine, such as a misspelt --runner.
+        ValueError: for a word that is no option, a value of the wrong kind, or an option that nothing reads on this
+            machine, such as a misspelt --runner.
     """
     options = list(options)
     wrong = [word for i, word in enumerate(options) if (word[:1] == "-" or i == 0) and word[:2] != "--"]
@@ -40,7 +44,7 @@ def pipeline_options(options: Sequence[str]) -> PipelineOptions:
     unknown = sorted(set(made.get_all_options(retain_unknown_options=True)) - set(known))
     if unknown and made.view_as(StandardOptions).runner in _HERE:
         raise ValueError(
-            f"Beam has no option --{unknown[0]} for a pipeline on this machine.{did_you_mean(unknown[0], list(known))} Another runner is "
-            "named by --runner=."
+            f"Beam has no option --{unknown[0]} for a pipeline on this machine.{did_you_mean(unknown[0], list(known))}"
+            " Another runner is named by --runner=."
         )
     return made

@@ -1,4 +1,6 @@
-"""Durations in a config: a whole number of steps, or text such as "150 epochs", "10k steps", "1.5M examples", "5%" (of the whole run)."""
+"""Durations in a config: a whole number of steps, or text such as "150 epochs", "10k steps", "1.5M examples", "5%" (of
+the whole run).
+"""
 
 import math
 import re
@@ -25,7 +27,8 @@ def _parse(duration):
         number, unit = (float(match[1]) * _MULTIPLIERS[match[2]], match[3]) if match else (math.nan, "")
     if not 0 <= number < math.inf:
         raise ValueError(
-            f'"{duration}" is not a duration. Write a number of steps, or text such as "150 epochs", "10k steps", "1M examples", "5%".'
+            f'"{duration}" is not a duration. Write a number of steps, or text such as "150 epochs", "10k steps", "1M'
+            ' examples", "5%".'
         )
     if unit in ("", "step", "steps"):
         return _whole(number, duration), unit
@@ -42,7 +45,8 @@ def is_nothing(duration: int | float | str) -> bool:
 
 
 def in_examples(duration: int | float | str, batch_size: int) -> int | float | str:
-    """A duration that stays as long when the batch has another size: one in steps as text in examples, another as it is.
+    """A duration that stays as long when the batch has another size: one in steps as text in examples, another as it
+    is.
 
     Raises:
         ValueError: for text that is not a duration, a negative number, or steps that are not whole.
@@ -61,12 +65,15 @@ def resolve_steps(duration: int | float | str, batch_size: int, examples: int, t
         total: steps of the whole run, for "%".
 
     Raises:
-        ValueError: for text that is not a duration, a negative number, steps that are not whole, or "%" where the total is not known.
+        ValueError: for text that is not a duration, a negative number, steps that are not whole, or "%" where the total
+            is not known.
     """
     number, unit = _parse(duration)
     if unit == "%":
         if total is None:
-            raise ValueError(f'The length of the whole run cannot be "{duration}" of itself: use steps, epochs or examples.')
+            raise ValueError(
+                f'The length of the whole run cannot be "{duration}" of itself: use steps, epochs or examples.'
+            )
         return int(round(number / 100 * total))
     if unit.startswith("epoch"):
         return math.ceil(number * examples / batch_size)

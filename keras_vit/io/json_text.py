@@ -7,7 +7,8 @@ from typing import Any
 def json_text(content: Any, indent: str = "") -> str:
     """`content` as JSON text; what JSON has no form for becomes its str.
 
-    Every key of a dict has a line of its own, and so has every element of a list of lists or dicts; other lists take one line.
+    Every key of a dict has a line of its own, and so has every element of a list of lists or dicts; other lists take
+    one line.
     """
     inner = indent + "  "
     if isinstance(content, dict) and content:

@@ -1,7 +1,8 @@
-"""One process at a time owns a folder, on this machine, on others or in a bucket: lock.json in the folder says which one.
+"""One process at a time owns a folder, on this machine, on others or in a bucket: lock.json in the folder says which
+one.
 
-The owner renews the file every few seconds. Who comes later takes the folder over if the owner is gone: on the same machine, if there is no
-such process any more; otherwise, if the file is not renewed for a while.
+The owner renews the file every few seconds. Who comes later takes the folder over if the owner is gone: on the same
+machine, if there is no such process any more; otherwise, if the file is not renewed for a while.
 """
 
 import contextlib
@@ -40,7 +41,9 @@ class InUse(ValueError):
 
 
 def machine() -> str:
-    """Names what process numbers refer to: the host since it booted, and the container. "" where the system does not tell."""
+    """Names what process numbers refer to: the host since it booted, and the container. "" where the system does not
+    tell.
+    """
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -49,7 +52,9 @@ def machine() -> str:
 
 
 def started(pid: int) -> str:
-    """When a process of this machine was started, which tells it from a later one of the same number; "" if there is none."""
+    """When a process of this machine was started, which tells it from a later one of the same number; "" if there is
+    none.
+    """
     try:
         state, *fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -98,9 +103,9 @@ class _Lock:
         age = max(0.0, time.time() - holder.get("renewed", 0.0))
         kill = f" (kill {holder.get('pid')})" if holder.get("machine") == self._content["machine"] else ""
         return (
-            f"{self._folder} is in use: process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')}) has written to it since "
-            f"{holder.get('since')}, and renewed {FILE} {age:.0f} s ago. Wait for it, stop it{kill}, "
-            f"or use another folder. If there is no such process, delete {self._path}."
+            f"{self._folder} is in use: process {holder.get('pid')} on {holder.get('host')} ({holder.get('command')})"
+            f" has written to it since {holder.get('since')}, and renewed {FILE} {age:.0f} s ago. Wait for it, stop"
+            f" it{kill}, or use another folder. If there is no such process, delete {self._path}."
         )
 
     def _lives(self, holder):
@@ -123,7 +128,9 @@ class _Lock:
 
     @contextlib.contextmanager
     def _alone(self):
-        """A context in which no other process of this machine takes the folder; on file systems that cannot do that, any other may."""
+        """A context in which no other process of this machine takes the folder; on file systems that cannot do that,
+        any other may.
+        """
         if fcntl is None or "://" in str(self._folder):
             yield
             return
@@ -150,7 +157,10 @@ class _Lock:
                 raise InUse(self._message(holder))
         if holder is not None:
             logging.info(
-                "%s: the lock of a process that is gone (%s on %s) was replaced.", self._folder, holder["pid"], holder["host"]
+                "%s: the lock of a process that is gone (%s on %s) was replaced.",
+                self._folder,
+                holder["pid"],
+                holder["host"],
             )
         self._thread.start()
 
@@ -164,7 +174,9 @@ class _Lock:
                 self._write()
 
     def check(self) -> None:
-        """Raises InUse if another process has taken the folder over, because this one did not renew its lock for too long."""
+        """Raises InUse if another process has taken the folder over, because this one did not renew its lock for too
+        long.
+        """
         if self._taken_over_by is not None:
             raise InUse(f"This process has lost {self._folder} to another. {self._message(self._taken_over_by)}")
 

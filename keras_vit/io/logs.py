@@ -11,7 +11,9 @@ _said = set()
 
 @contextlib.contextmanager
 def quiet(level: int = logging.WARNING) -> Iterator[None]:
-    """A context in which only messages of `level` or above are logged: TensorFlow logs a lot while it writes a SavedModel."""
+    """A context in which only messages of `level` or above are logged: TensorFlow logs a lot while it writes a
+    SavedModel.
+    """
     before = logging.get_verbosity()
     logging.set_verbosity(level)
     try:
@@ -27,7 +29,9 @@ def printable(name: str) -> str:
 
 @logging.skip_log_prefix
 def log_once(level: int, text: str) -> None:
-    """Logs `text`, unless this process has logged it already: a run opens the same data for training and for evaluation."""
+    """Logs `text`, unless this process has logged it already: a run opens the same data for training and for
+    evaluation.
+    """
     if text not in _said:
         _said.add(text)
         logging.log(level, "%s", text)

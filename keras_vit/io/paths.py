@@ -17,7 +17,8 @@ THREADS = 32  # at once: a bucket answers slowly, but answers many requests
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """A context in which a failed read or write of a bucket, an error of TensorFlow's, is the OSError that it would be on a disk.
+    """A context in which a failed read or write of a bucket, an error of TensorFlow's, is the OSError that it would be
+    on a disk.
 
     Raises:
         OSError: FileNotFoundError or PermissionError where it is one of these.
@@ -28,7 +29,10 @@ def os_errors() -> Iterator[None]:
         tensorflow = sys.modules.get("tensorflow")  # without it no error is one of its own
         if tensorflow is None or not isinstance(error, tensorflow.errors.OpError):
             raise
-        kinds = {tensorflow.errors.NotFoundError: FileNotFoundError, tensorflow.errors.PermissionDeniedError: PermissionError}
+        kinds = {
+            tensorflow.errors.NotFoundError: FileNotFoundError,
+            tensorflow.errors.PermissionDeniedError: PermissionError,
+        }
         raise kinds.get(type(error), OSError)(error.message or type(error).__name__) from None
 
 

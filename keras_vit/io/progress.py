@@ -1,12 +1,13 @@
-"""What long work is doing: on a terminal one line that is refreshed, in a log file a line at its beginning and one a minute.
+"""What long work is doing: on a terminal one line that is refreshed, in a log file a line at its beginning and one a
+minute.
 
     with progress.stage("Embedding the test split", total=360, unit="images") as stage:
         for batch in batches:
             ...
             stage.advance(len(batch))
 
-The binaries switch the line on with `shown`; without it stages are messages of level info, which absl keeps to itself in a library. Of stages
-within each other the innermost is shown.
+The binaries switch the line on with `shown`; without it stages are messages of level info, which absl keeps to itself
+in a library. Of stages within each other the innermost is shown.
 """
 
 import contextlib
@@ -114,7 +115,8 @@ _TRAINING, _EVALUATION = "the first training step", "the evaluation"
 
 
 class FirstStep(keras.callbacks.Callback):
-    """Says within fit and evaluate that the first training step and the first evaluation are being compiled, until they are done.
+    """Says within fit and evaluate that the first training step and the first evaluation are being compiled, until they
+    are done.
 
     Keras' bar begins after them.
     """
@@ -156,16 +158,17 @@ class FirstStep(keras.callbacks.Callback):
         self._end(_EVALUATION)
 
 
-# Libraries of other languages write to stderr directly, wherever the cursor is. Their lines go through a process of their own, which
-# clears the cursor's line first; it outlives this one, so that the last words of a crash are not lost. What libjpeg says of a damaged
-# image names no file, so once is enough.
+# Libraries of other languages write to stderr directly, wherever the cursor is. Their lines go through a process of
+# their own, which clears the cursor's line first; it outlives this one, so that the last words of a crash are not lost.
+# What libjpeg says of a damaged image names no file, so once is enough.
 _LINES = r"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 out, said = sys.stdout.buffer, set()
 for line in sys.stdin.buffer:
     start = b" ".join(line.split()[:2])
-    if start in (b"Corrupt JPEG", b"Premature end", b"Invalid SOS", b"Unsupported marker", b"Inconsistent progression") and start in said:
+    known = (b"Corrupt JPEG", b"Premature end", b"Invalid SOS", b"Unsupported marker", b"Inconsistent progression")
+    if start in known and start in said:
         continue
     said.add(start)
     out.write(b"\r\033[K" + line)
@@ -175,7 +178,9 @@ for line in sys.stdin.buffer:
 
 @contextlib.contextmanager
 def _stderr_in_lines():
-    """A context in which every line that is written to stderr, by any library, clears the line that the cursor is in."""
+    """A context in which every line that is written to stderr, by any library, clears the line that the cursor is
+    in.
+    """
     sys.stderr.flush()
     original = os.dup(2)
     process: subprocess.Popen[Any] = subprocess.Popen(
@@ -195,7 +200,8 @@ def _stderr_in_lines():
 
 @contextlib.contextmanager
 def shown(chief: bool = True) -> Iterator[None]:
-    """A context in which stages are shown as one line on the terminal, if stdout is one, and what libraries say does not run into it.
+    """A context in which stages are shown as one line on the terminal, if stdout is one, and what libraries say does
+    not run into it.
 
     Args:
         chief: whether this process is the one of several that speaks.

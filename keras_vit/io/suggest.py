@@ -12,7 +12,9 @@ _ELSEWHERE = {
     ("depth",): "transformer_layers blocks layers n_layers num_layers num_hidden_layers num_blocks",
     ("distillation_token",): "distilled",
     ("drop_path",): "stochastic_depth_rate drop_path_rate stochastic_depth stochastic_depth_prob",
-    ("dropout",): "hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop drop_rate dropout_rate hidden_dropout_prob",
+    (
+        "dropout",
+    ): "hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop drop_rate dropout_rate hidden_dropout_prob",
     ("dtype",): "policy torch_dtype dtype_policy precision",
     ("epsilon",): "layer_norm_epsilon eps layer_norm_eps layernorm_eps norm_eps",
     ("gelu",): "mlp_activation act act_layer activation hidden_act",
@@ -36,7 +38,9 @@ _ELSEWHERE = {
     ("width",): "projection_dim d_model dim embed_dim embedding_dim hidden_dim hidden_size",
 }
 
-_LOAD = "Trained weights come with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
+_LOAD = (
+    "Trained weights come with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
+)
 # Arguments that have no counterpart, and what to write instead.
 _SENTENCES = {
     **dict.fromkeys(("weights", "pretrained", "checkpoint", "pretrained_weights", "load_weights"), _LOAD),
@@ -44,7 +48,9 @@ _SENTENCES = {
     "include_top": "A model without a head is classes=None.",
     "input_shape": "The size of the images is image_size, a number or (height, width), and channels.",
     "input_tensor": "Call the model on the tensor: model(tensor).",
-    "classifier_activation": "The model returns logits: leave it out, and apply a softmax to them or give the loss from_logits=True.",
+    "classifier_activation": (
+        "The model returns logits: leave it out, and apply a softmax to them or give the loss from_logits=True."
+    ),
     **dict.fromkeys(
         ("include_rescaling", "rescaling", "include_normalization"), "The model normalises pixels 0..255: leave it out."
     ),
@@ -83,7 +89,9 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def argument_hint(name: str, valid: Iterable[str]) -> str:
-    """What to write instead of the unknown argument `name` of a model: a sentence where there is none like it, or did_you_mean's hint."""
+    """What to write instead of the unknown argument `name` of a model: a sentence where there is none like it, or
+    did_you_mean's hint.
+    """
     return f" {_INSTEAD[_plain(name)]}" if _plain(name) in _INSTEAD else did_you_mean(name, valid)
 
 
@@ -101,11 +109,16 @@ def did_you_mean_key(name: str, valid: Iterable[str], tree: Mapping) -> str:
     Args:
         name: the key, without the sections above it.
         valid: the keys that are there.
-        tree: all of the mappings. The same key in another section is named first, then the nearest one of `valid`, then the nearest anywhere.
+        tree: all of the mappings. The same key in another section is named first, then the nearest one of `valid`, then
+            the nearest anywhere.
     """
     paths = list(_paths(tree))
     named = {path: path.rpartition(".")[2] for path in paths}
     near = nearest(name, set(named.values()))
-    found = [path for path in paths if named[path] == name] or nearest(name, valid) or [p for p in paths if named[p] in near]
+    found = (
+        [path for path in paths if named[path] == name]
+        or nearest(name, valid)
+        or [p for p in paths if named[p] in near]
+    )
     quoted = [f'"{path}"' for path in found]
     return f" Did you mean {' or '.join(quoted)}?" if quoted else ""

@@ -1,4 +1,6 @@
-"""Arguments of layers and specs as plain Python values: numpy's numbers are taken, anything of another kind is refused by its name."""
+"""Arguments of layers and specs as plain Python values: numpy's numbers are taken, anything of another kind is refused
+by its name.
+"""
 
 import math
 import numbers
@@ -8,7 +10,9 @@ import numpy as np
 
 def _plain(value):
     """A numpy scalar, or an array of no dimensions, as Python's own number, string or bool; anything else as it is."""
-    return value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    return (
+        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    )
 
 
 def is_integer(value) -> bool:

@@ -1,7 +1,7 @@
 """Multi-head self-attention (appendix A of arXiv 2010.11929).
 
-The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the fastest on CPUs
-(docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
+The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the
+fastest on CPUs (docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
 """
 
 from typing import Any
@@ -56,8 +56,8 @@ class MultiHeadSelfAttention(ComposedLayer):
         grid, prefix: for these, the (h, w) patches and the number of tokens before them.
         causal: whether each token attends only to itself and to those before it.
 
-    Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call and of
-    `attention_weights`, are boolean or integers, True or 1 for yes:
+    Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
+    and of `attention_weights`, are boolean or integers, True or 1 for yes:
 
     - mask (b, n): which tokens are there. Keras passes its own on: that of Embedding(mask_zero=True), for example.
     - attention_mask (b, n), (b, n, n) or (b, k, n, n): to which tokens (the last axis) each token may attend.
@@ -131,7 +131,8 @@ class MultiHeadSelfAttention(ComposedLayer):
             return
         if n is None:
             raise ValueError(
-                f'MultiHeadSelfAttention: positions="{self.positions}" need a fixed number of tokens, got one that is known only at run time.'
+                f'MultiHeadSelfAttention: positions="{self.positions}" need a fixed number of tokens, got one that is'
+                " known only at run time."
             )
         arguments = {"grid": self.grid, "prefix": self.prefix, "dtype": self.dtype_policy}
         if self.positions == "rope2d":
@@ -173,17 +174,25 @@ class MultiHeadSelfAttention(ComposedLayer):
         return keys if self.rotary is None else self.rotary(keys)
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
-        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is masked."""
+        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is
+        masked.
+        """
         return self._weights_over(self._keys(x), x, mask, attention_mask, sizes)
 
     def attend(
-        self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None, training: bool = False, seed: Any = None
+        self,
+        x: Any,
+        mask: Any = None,
+        attention_mask: Any = None,
+        sizes: Any = None,
+        training: bool = False,
+        seed: Any = None,
     ) -> tuple[Any, Any, Any]:
         """What `call` returns, with what it was computed from.
 
         Args:
-            sizes: (b, n) integers, how many tokens were merged to each; None for 1 each. A token counts as often as it is large: the
-                proportional attention of arXiv 2210.09461.
+            sizes: (b, n) integers, how many tokens were merged to each; None for 1 each. A token counts as often as it
+                is large: the proportional attention of arXiv 2210.09461.
 
         Returns:
             (output (b, n, d), keys (b, k, n, c), attention weights (b, k, n, n) before their dropout).
@@ -215,11 +224,14 @@ class MultiHeadSelfAttention(ComposedLayer):
         """
         if not self.causal or self.positions is not None:
             raise ValueError(
-                f"Token by token an attention must be causal and without positions of its own, got causal={self.causal}, positions={self.positions!r}."
+                "Token by token an attention must be causal and without positions of its own, got"
+                f" causal={self.causal}, positions={self.positions!r}."
             )
         keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))
         values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
-        weights = masked_softmax(self._scores(self._queries(x), keys), ops.arange(keys.shape[2]) <= place)  # (b, k, 1, n)
+        weights = masked_softmax(
+            self._scores(self._queries(x), keys), ops.arange(keys.shape[2]) <= place
+        )  # (b, k, 1, n)
         return self.out(self._joined(ops.matmul(weights, values))), keys, values
 
     def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
@@ -234,7 +246,9 @@ class MultiHeadSelfAttention(ComposedLayer):
         return self.out_dropout(self.out(y), training=training, seed=seed)
 
     def _in_one_kernel(self, x, training):
-        """The heads' outputs (b, n, k*c) by a kernel of the chip for which it is compiled; None where there is none, or for more than it does."""
+        """The heads' outputs (b, n, k*c) by a kernel of the chip for which it is compiled; None where there is none, or
+        for more than it does.
+        """
         if self.causal or self.qk_norm or self.positions or (training and self.attention_dropout):
             return None
         kernel = attention_in_one_kernel(x, self.heads * self.size, self.heads)

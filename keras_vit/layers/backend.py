@@ -1,4 +1,6 @@
-"""The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU, the fused matrix product, kernels for TPUs."""
+"""The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU, the fused matrix
+product, kernels for TPUs.
+"""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +21,9 @@ def replica_id():
 
 
 def sum_over_replicas(tensors: list) -> list:
-    """The sums of tensors over the replicas that share a batch; the tensors themselves on one device and on JAX, whose program is global."""
+    """The sums of tensors over the replicas that share a batch; the tensors themselves on one device and on JAX, whose
+    program is global.
+    """
     if keras.backend.backend() != "tensorflow":
         return tensors
     import tensorflow as tf
@@ -41,8 +45,9 @@ def _on_tpus():
 
 
 def hashes_masks(shape: tuple) -> bool:
-    """Whether masks of this shape come from layers/masks.py: where a step is one compiled program, which makes them where they are used; on TensorFlow, for
-    TPUs, if the shape is known. Elsewhere TensorFlow has one operation for the engine's own, which is quicker on a CPU than a dozen.
+    """Whether masks of this shape come from layers/masks.py: where a step is one compiled program, which makes them
+    where they are used; on TensorFlow, for TPUs, if the shape is known. Elsewhere TensorFlow has one operation for the
+    engine's own, which is quicker on a CPU than a dozen.
     """
     if keras.backend.backend() != "tensorflow":
         return keras.backend.backend() == "jax"
@@ -62,12 +67,16 @@ def _has_xla():
 
 
 def keeps_gelus_slope() -> bool:
-    """Whether GELU in training keeps its own slope: on JAX. TensorFlow's program for TPUs would hold erf as a call, and its plain form is one operation."""
+    """Whether GELU in training keeps its own slope: on JAX. TensorFlow's program for TPUs would hold erf as a call, and
+    its plain form is one operation.
+    """
     return keras.backend.backend() == "jax"
 
 
 def compiles_parts() -> bool:
-    """Whether `one_pass` is worth it: on TensorFlow with nothing but CPUs. TPUs' whole program is compiled, as on JAX."""
+    """Whether `one_pass` is worth it: on TensorFlow with nothing but CPUs. TPUs' whole program is compiled, as on
+    JAX.
+    """
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -76,19 +85,25 @@ def compiles_parts() -> bool:
 
 
 def one_pass(function: Callable) -> Callable:
-    """`function` of tensors, compiled by XLA alone on TensorFlow: a chain of operations on single elements goes through memory once, not once each."""
+    """`function` of tensors, compiled by XLA alone on TensorFlow: a chain of operations on single elements goes through
+    memory once, not once each.
+    """
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _fuses_by_xla():
-    """Whether XLA compiles the whole program: it fuses by itself, and on a TPU a reshape of tokens is a copy, unless their number is a multiple of 8."""
+    """Whether XLA compiles the whole program: it fuses by itself, and on a TPU a reshape of tokens is a copy, unless
+    their number is a multiple of 8.
+    """
     return keras.backend.backend() != "tensorflow" or _on_tpus()
 
 
 def as_matrix(x):
-    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is between; x where XLA fuses."""
+    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is
+    between; x where XLA fuses.
+    """
     if _fuses_by_xla() or len(x.shape) == 2:
         return x
     return ops.reshape(x, (-1, x.shape[-1]))
@@ -107,8 +122,9 @@ def as_tokens(y, x):
 def affine(x, kernel, bias=None, activation=None):
     """activation(x kernel + bias): (b, n, c) or (b*n, c), (c, d), (d,) -> (b, n, d) or (b*n, d).
 
-    TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which `keras.ops`
-    does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself, on JAX and for TPUs.
+    TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which
+    `keras.ops` does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself, on JAX and for
+    TPUs.
     """
     if _fuses_by_xla():
         y = ops.einsum("...c,cd->...d", x, kernel) if keras.backend.backend() == "tensorflow" else ops.matmul(x, kernel)
@@ -123,9 +139,11 @@ def affine(x, kernel, bias=None, activation=None):
 
 
 def fused_batch_normalization(x, gamma, beta, epsilon):
-    """(x normalised over all axes but the last, means (c,), variances (c,)) of (b, h, w, c); None where there is no one operation for it.
+    """(x normalised over all axes but the last, means (c,), variances (c,)) of (b, h, w, c); None where there is no one
+    operation for it.
 
-    There is TensorFlow's, on one replica: in bfloat16 on a CPU it takes a sixth of the time of Keras' single operations.
+    There is TensorFlow's, on one replica: in bfloat16 on a CPU it takes a sixth of the time of Keras' single
+    operations.
     """
     if keras.backend.backend() != "tensorflow":
         return None
@@ -159,8 +177,9 @@ def normalization_in_one_kernel(x: Any, epsilon: float) -> Callable[[Any, Any, A
 
 
 def _with_bias(y, bias):
-    """y (..., d) + bias (d,). In 16 bits the bias' gradient is a product with ones: of a sum over rows XLA makes a reduction of 171 us for 12,608 rows on
-    a v5e, by its own estimate, and of the product, by the matrix unit and in float32, 17 us.
+    """y (..., d) + bias (d,). In 16 bits the bias' gradient is a product with ones: of a sum over rows XLA makes a
+    reduction of 171 us for 12,608 rows on a v5e, by its own estimate, and of the product, by the matrix unit and in
+    float32, 17 us.
     """
     if keras.backend.standardize_dtype(y.dtype) not in ("bfloat16", "float16"):
         return y + bias
@@ -173,7 +192,9 @@ def _with_bias_on_jax(y, bias):
     def gradients(_, g):
         rows = tuple(range(g.ndim - 1))
         ones = jax.numpy.ones((*g.shape[:-1], 8), g.dtype)  # eight columns: of one XLA makes the reduction again
-        return g, jax.lax.dot_general(ones, g, ((rows, rows), ((), ())), preferred_element_type="float32")[0].astype(bias.dtype)
+        return g, jax.lax.dot_general(ones, g, ((rows, rows), ((), ())), preferred_element_type="float32")[0].astype(
+            bias.dtype
+        )
 
     add = jax.custom_vjp(lambda y, bias: y + bias)
     add.defvjp(lambda y, bias: (y + bias, None), gradients)

@@ -17,7 +17,9 @@ from keras_vit.layers.seeds import ReplicaSeedGenerator, fold_in
 
 @serializable
 class LayerScale(keras.layers.Layer):
-    """Multiplies by one learned factor per channel, all starting at `initial` (arXiv 2103.17239). Any shape (..., d)."""
+    """Multiplies by one learned factor per channel, all starting at `initial` (arXiv 2103.17239). Any shape (...,
+    d).
+    """
 
     def __init__(self, initial: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
@@ -53,7 +55,8 @@ class TransformerBlock(ComposedLayer):
     """x = x + attention(norm(x)); x = x + mlp(norm(x)).
 
     Args:
-        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see MultiHeadSelfAttention.
+        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
+        MultiHeadSelfAttention.
         mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
@@ -173,7 +176,9 @@ class TransformerBlock(ComposedLayer):
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
     def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
-        """What a causal block returns for one token; arguments and results are those of MultiHeadSelfAttention.attend_next."""
+        """What a causal block returns for one token; arguments and results are those of
+        MultiHeadSelfAttention.attend_next.
+        """
         y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
         return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
 

@@ -1,7 +1,7 @@
 """Bottleneck units with group normalisation and weight standardisation: 1x1, 3x3, 1x1 convolutions and a residual.
 
-One unit in two orders: normalisation after each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv 1912.11370;
-ResNet v2).
+One unit in two orders: normalisation after each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv
+1912.11370; ResNet v2).
 """
 
 from typing import Any
@@ -28,8 +28,8 @@ class BottleneckUnit(keras.layers.Layer):
     Args:
         filters: the width F of the inner convolutions, a multiple of 32.
         strides: of the 3x3 convolution and of the shortcut.
-        preactivation: normalise before each convolution (BiT) rather than after it (hybrids). As in BiT, this order also pads
-            symmetrically and does not normalise the shortcut.
+        preactivation: normalise before each convolution (BiT) rather than after it (hybrids). As in BiT, this order
+            also pads symmetrically and does not normalise the shortcut.
         remat: recompute the unit in the backward pass instead of keeping its activations.
 
     Input (b, h, w, c); output (b, h', w', 4F). Where channels or strides change, the shortcut is a convolution, "proj".
@@ -39,7 +39,9 @@ class BottleneckUnit(keras.layers.Layer):
         super().__init__(**kwargs)
         self.filters = integer(filters, "BottleneckUnit: filters")
         if self.filters % GROUPS:
-            raise ValueError(f"BottleneckUnit: filters must be a multiple of {GROUPS} for group normalisation, got {filters}.")
+            raise ValueError(
+                f"BottleneckUnit: filters must be a multiple of {GROUPS} for group normalisation, got {filters}."
+            )
         self.strides = integer(strides, "BottleneckUnit: strides")
         self.preactivation = flag(preactivation, "BottleneckUnit: preactivation")
         self.remat = flag(remat, "BottleneckUnit: remat")

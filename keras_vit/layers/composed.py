@@ -42,13 +42,18 @@ def dense_config(layer: keras.layers.Layer) -> dict[str, Any]:
     inner = {path: part for path, part in inner_layers(layer).items() if isinstance(part, keras.layers.Dense)}
     quantization = {path: _quantization(part) for path, part in inner.items() if part.quantization_mode is not None}
     lora = {
-        path: (part.lora_rank, part.lora_alpha) for path, part in inner.items() if isinstance(part, Dense) and part.lora_enabled
+        path: (part.lora_rank, part.lora_alpha)
+        for path, part in inner.items()
+        if isinstance(part, Dense) and part.lora_enabled
     }
     return {name: value for name, value in (("quantization", quantization), ("lora", lora)) if value}
 
 
-def apply_dense_config(layer: keras.layers.Layer, quantization: Mapping[str, Any] | None, lora: Mapping[str, Any] | None) -> None:
-    """Makes the dense layers inside a built layer what the two entries of its config say; LoRA then freezes the rest of the layer.
+def apply_dense_config(
+    layer: keras.layers.Layer, quantization: Mapping[str, Any] | None, lora: Mapping[str, Any] | None
+) -> None:
+    """Makes the dense layers inside a built layer what the two entries of its config say; LoRA then freezes the rest of
+    the layer.
 
     Raises:
         ValueError: for a path that leads to no dense layer.
@@ -56,10 +61,13 @@ def apply_dense_config(layer: keras.layers.Layer, quantization: Mapping[str, Any
     if not quantization and not lora:
         return
     inner = inner_layers(layer)
-    wrong = [path for path in {**(quantization or {}), **(lora or {})} if not isinstance(inner.get(path), keras.layers.Dense)]
+    wrong = [
+        path for path in {**(quantization or {}), **(lora or {})} if not isinstance(inner.get(path), keras.layers.Dense)
+    ]
     if wrong:
         raise ValueError(
-            f'"{layer.name}" has no dense layers {wrong[:5]} ({len(wrong)}), which its config says are quantised or have LoRA.'
+            f'"{layer.name}" has no dense layers {wrong[:5]} ({len(wrong)}), which its config says are quantised or'
+            " have LoRA."
         )
     with kernels_deleted_quickly():
         for path, how in (quantization or {}).items():
@@ -72,7 +80,9 @@ def apply_dense_config(layer: keras.layers.Layer, quantization: Mapping[str, Any
 
 
 def set_trainable(layer: keras.layers.Layer, value: bool) -> None:
-    """Sets `trainable` of a layer and of everything inside. Keras on TensorFlow does nothing where the layer itself has this value already."""
+    """Sets `trainable` of a layer and of everything inside. Keras on TensorFlow does nothing where the layer itself has
+    this value already.
+    """
     layer.trainable = not value
     layer.trainable = value
 
@@ -85,14 +95,17 @@ def train_lora_alone(layer: keras.layers.Layer) -> None:
 
 
 def freeze_quantized(layer: keras.layers.Layer) -> None:
-    """Freezes the layers inside that are quantised, unless they have LoRA: integers do not learn, and biases alone would learn something else."""
+    """Freezes the layers inside that are quantised, unless they have LoRA: integers do not learn, and biases alone
+    would learn something else.
+    """
     for part in layer._flatten_layers():
         if part.quantization_mode is not None and not getattr(part, "lora_enabled", False):
             part.trainable = False
 
 
 class ComposedLayer(keras.layers.Layer):
-    """The base of layers with dense layers inside: they come back from their configs quantised and with LoRA, as they were.
+    """The base of layers with dense layers inside: they come back from their configs quantised and with LoRA, as they
+    were.
 
     A subclass calls `restore_dense` at the end of `build`.
     """

@@ -14,21 +14,30 @@ FORMS = ("std", "variance")
 
 @serializable
 class StdConv2D(keras.layers.Layer):
-    """A 2-D convolution without bias. Its kernel is standardised to mean 0 and variance 1 per output channel before use.
+    """A 2-D convolution without bias. Its kernel is standardised to mean 0 and variance 1 per output channel before
+    use.
 
     Args:
         filters: output channels.
         kernel_size: pixels, of a square kernel.
         strides: pixels.
-        padding: "same" (as much as the stride needs, an odd pixel at the end) or "fixed" ((kernel_size - 1) // 2 zeros on each side).
-        form: "std", (w - mean) / (std + 1e-5), as in the hybrids; "variance", (w - mean) / sqrt(var + 1e-10), as in BiT.
+        padding: "same" (as much as the stride needs, an odd pixel at the end) or "fixed" ((kernel_size - 1) // 2 zeros
+            on each side).
+        form: "std", (w - mean) / (std + 1e-5), as in the hybrids; "variance", (w - mean) / sqrt(var + 1e-10), as in
+            BiT.
 
-    Input (b, h, w, c); output (b, h', w', filters). The kernel is (kernel_size, kernel_size, c, filters). It is standardised in
-    the variable dtype under every policy.
+    Input (b, h, w, c); output (b, h', w', filters). The kernel is (kernel_size, kernel_size, c, filters). It is
+    standardised in the variable dtype under every policy.
     """
 
     def __init__(
-        self, filters: int, kernel_size: int = 1, strides: int = 1, padding: str = "same", form: str = "std", **kwargs: Any
+        self,
+        filters: int,
+        kernel_size: int = 1,
+        strides: int = 1,
+        padding: str = "same",
+        form: str = "std",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         for name, value, valid in (("padding", padding, ("same", "fixed")), ("form", form, FORMS)):

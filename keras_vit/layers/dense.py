@@ -1,4 +1,6 @@
-"""Keras' Dense, computed in the form that is fastest on the backend; Keras quantises it, and it learns by LoRA (arXiv 2106.09685)."""
+"""Keras' Dense, computed in the form that is fastest on the backend; Keras quantises it, and it learns by LoRA (arXiv
+2106.09685).
+"""
 
 import contextlib
 import gc
@@ -14,8 +16,8 @@ LORA_WEIGHTS = ("lora_kernel_a", "lora_kernel_b")
 
 @contextlib.contextmanager
 def kernels_deleted_quickly():
-    """A context for replacing many kernels. Keras collects garbage at each one, which takes longer than all the rest: a tenth of a second and more
-    where TensorFlow is loaded. What was there before is left out of these collections.
+    """A context for replacing many kernels. Keras collects garbage at each one, which takes longer than all the rest: a
+    tenth of a second and more where TensorFlow is loaded. What was there before is left out of these collections.
     """
     if gc.get_freeze_count():  # somebody's own choice, which could not be told apart afterwards
         yield
@@ -31,8 +33,9 @@ def kernels_deleted_quickly():
 class Dense(keras.layers.Dense):
     """keras.layers.Dense on tokens: (b, n, c) -> (b, n, units).
 
-    Quantised, it computes as Keras' own does. With LoRA, its kernel and bias are frozen, however `trainable` is set, and a file keeps the two
-    matrices apart from the kernel: Keras would add them to it, and go on from two matrices of zeros, which never learn.
+    Quantised, it computes as Keras' own does. With LoRA, its kernel and bias are frozen, however `trainable` is set,
+    and a file keeps the two matrices apart from the kernel: Keras would add them to it, and go on from two matrices of
+    zeros, which never learn.
     """
 
     def call(self, inputs, training=None):
@@ -40,7 +43,9 @@ class Dense(keras.layers.Dense):
         if not self.lora_enabled:
             return affine(inputs, ops.convert_to_tensor(self.kernel), bias, self.activation)
         y = affine(inputs, ops.convert_to_tensor(self._kernel), bias)
-        x = ops.matmul(ops.matmul(inputs, self.lora_kernel_a), self.lora_kernel_b)  # (b, n, c) -> (b, n, rank) -> (b, n, d)
+        x = ops.matmul(
+            ops.matmul(inputs, self.lora_kernel_a), self.lora_kernel_b
+        )  # (b, n, c) -> (b, n, rank) -> (b, n, d)
         return self.activation(y + ops.cast(self.lora_alpha / self.lora_rank, x.dtype) * x)
 
     def quantize(self, mode=None, type_check=True, config=None):
@@ -66,7 +71,8 @@ class Dense(keras.layers.Dense):
         self._freeze_all_but_lora()
 
     def merge_lora(self):
-        """Adds LoRA's product to the kernel and drops its two matrices. A quantised kernel is quantised again, with a new scale.
+        """Adds LoRA's product to the kernel and drops its two matrices. A quantised kernel is quantised again, with a
+        new scale.
 
         Raises:
             ValueError: if the layer has no LoRA.

@@ -45,12 +45,16 @@ class _RandomLayer(keras.layers.Layer):
 
 @serializable
 class Dropout(_RandomLayer):
-    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate). Masks differ between replicas."""
+    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate). Masks differ between
+    replicas.
+    """
 
 
 @serializable
 class DropPath(_RandomLayer):
-    """Zeroes a residual branch for whole examples (stochastic depth, arXiv 1603.09382) and scales the others by 1 / (1 - rate)."""
+    """Zeroes a residual branch for whole examples (stochastic depth, arXiv 1603.09382) and scales the others by 1 / (1
+    - rate).
+    """
 
     def noise_shape(self, x: Any) -> tuple | None:
         return (keras.ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)

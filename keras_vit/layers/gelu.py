@@ -1,8 +1,9 @@
 """GELU in training, with a backward pass of its own.
 
-Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and computes erf or tanh again in each product
-of the backward pass. On JAX the slope, GELU's derivative, is one tensor, and the backward pass a product with it. TensorFlow on a CPU would go through memory
-fourteen times for a GELU and its gradient; compiled, each is one pass.
+Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and
+computes erf or tanh again in each product of the backward pass. On JAX the slope, GELU's derivative, is one tensor, and
+the backward pass a product with it. TensorFlow on a CPU would go through memory fourteen times for a GELU and its
+gradient; compiled, each is one pass.
 """
 
 import functools
@@ -19,7 +20,9 @@ _CUBE = 0.044715
 
 
 def gelu_slope(x: Any, approximate: bool) -> Any:
-    """The derivative of GELU: of x Phi(x), Phi(x) + x phi(x); or that of the approximation by tanh (arXiv 1606.08415, section 2)."""
+    """The derivative of GELU: of x Phi(x), Phi(x) + x phi(x); or that of the approximation by tanh (arXiv 1606.08415,
+    section 2).
+    """
     if approximate:
         t = ops.tanh(_TANH * (x + _CUBE * x * x * x))
         return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _TANH * (1 + 3 * _CUBE * x * x)
@@ -43,7 +46,9 @@ def gelu_with_slope(x: Any, approximate: bool) -> Any:
 
 @functools.cache
 def _compiled(approximate):
-    """(GELU of x, its gradient of x and what arrives from above), each one pass over memory; of 16 bits they compute in float32."""
+    """(GELU of x, its gradient of x and what arrives from above), each one pass over memory; of 16 bits they compute in
+    float32.
+    """
 
     def exact(x):
         return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))

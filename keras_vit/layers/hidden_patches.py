@@ -1,4 +1,6 @@
-"""What pre-training on hidden patches needs: layers that leave patches out, put them back, or replace them, and the pixels to predict."""
+"""What pre-training on hidden patches needs: layers that leave patches out, put them back, or replace them, and the
+pixels to predict.
+"""
 
 from typing import Any
 
@@ -18,7 +20,8 @@ class KeptPatches(keras.layers.Layer):
     Args:
         prefix: number of tokens before the patches.
 
-    Inputs (b, prefix + n, d) and the numbers of the patches (b, m), integers; output (b, prefix + m, d), in the patches' order.
+    Inputs (b, prefix + n, d) and the numbers of the patches (b, m), integers; output (b, prefix + m, d), in the
+    patches' order.
     """
 
     def __init__(self, prefix: int = 0, **kwargs: Any):
@@ -38,13 +41,15 @@ class KeptPatches(keras.layers.Layer):
 
 @serializable
 class RestoredPatches(keras.layers.Layer):
-    """The inverse of KeptPatches: each patch that was left out gets a learned token, the same for all (arXiv 2111.06377, section 3).
+    """The inverse of KeptPatches: each patch that was left out gets a learned token, the same for all (arXiv
+    2111.06377, section 3).
 
     Args:
         patches: how many there are, n.
         prefix: number of tokens before them.
 
-    Inputs (b, prefix + m, d) and the numbers of the m patches (b, m), integers; output (b, prefix + n, d). The weight is (1, 1, d).
+    Inputs (b, prefix + m, d) and the numbers of the m patches (b, m), integers; output (b, prefix + n, d). The weight
+    is (1, 1, d).
     """
 
     def __init__(self, patches: int, prefix: int = 0, **kwargs: Any):
@@ -73,10 +78,11 @@ class RestoredPatches(keras.layers.Layer):
 
 @serializable
 class ReplacedPatches(keras.layers.Layer):
-    """Puts other embeddings in the place of some patches': a learned one, or another patch's (arXiv 2010.11929, appendix B.1.2).
+    """Puts other embeddings in the place of some patches': a learned one, or another patch's (arXiv 2010.11929,
+    appendix B.1.2).
 
-    Inputs: the patches' embeddings (b, n, d), and for each the number of the patch whose embedding takes its place (b, n), integers: its
-    own to keep it, -1 for the learned one. Output (b, n, d). The weight is (1, 1, d).
+    Inputs: the patches' embeddings (b, n, d), and for each the number of the patch whose embedding takes its place (b,
+    n), integers: its own to keep it, -1 for the learned one. Output (b, n, d). The weight is (1, 1, d).
     """
 
     def build(self, x_shape, source_shape):
@@ -97,8 +103,8 @@ class PatchPixels(keras.layers.Layer):
 
     Args:
         patch_size: pixels, a number or (height, width).
-        normalise: whether each patch is normalised by its own mean and standard deviation (arXiv 2111.06377, section 3): the variance is
-            the unbiased one, plus 1e-6.
+        normalise: whether each patch is normalised by its own mean and standard deviation (arXiv 2111.06377, section
+            3): the variance is the unbiased one, plus 1e-6.
     """
 
     def __init__(self, patch_size: int | tuple[int, int], normalise: bool = False, **kwargs: Any):

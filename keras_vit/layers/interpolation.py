@@ -1,7 +1,8 @@
-"""Resizing along one axis as a matrix, which is exact, differentiable and runs on every device: of images, and of position tables.
+"""Resizing along one axis as a matrix, which is exact, differentiable and runs on every device: of images, and of
+position tables.
 
-Code bases interpolate differently, enough to break parity. Each method is one row of METHODS: a function (old, new) -> (new, old)
-interpolation matrix of one axis; both axes are interpolated in turn.
+Code bases interpolate differently, enough to break parity. Each method is one row of METHODS: a function (old, new) ->
+(new, old) interpolation matrix of one axis; both axes are interpolated in turn.
 """
 
 from collections.abc import Callable
@@ -54,7 +55,9 @@ def _half_pixel(old, new, kernel, radius):
 
 
 def _antialiased(old, new, kernel, radius):
-    """Interpolation at pixel centres with a kernel as wide as a new pixel; pixels outside the grid have no weight (as in PIL)."""
+    """Interpolation at pixel centres with a kernel as wide as a new pixel; pixels outside the grid have no weight (as
+    in PIL).
+    """
     scale = max(old / new, 1.0)
     samples = (np.arange(new) + 0.5) * old / new - 0.5
     distance = (np.arange(old)[None] - samples[:, None]) / scale  # (new, old)
@@ -79,7 +82,9 @@ METHODS: dict[str, Callable[[int, int], np.ndarray]] = {
 def check_method(method: str) -> None:
     """Raises ValueError unless `method` is one of METHODS."""
     if method not in METHODS:
-        raise ValueError(f'Unknown resampling method "{method}".{did_you_mean(method, METHODS)} Valid: {", ".join(METHODS)}.')
+        raise ValueError(
+            f'Unknown resampling method "{method}".{did_you_mean(method, METHODS)} Valid: {", ".join(METHODS)}.'
+        )
 
 
 def resized(images: Any, size: tuple[int, int], method: str) -> Any:

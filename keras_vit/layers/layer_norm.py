@@ -12,8 +12,9 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class LayerNormalization(keras.layers.LayerNormalization):
-    """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d). On TPUs, with JAX, by a kernel
-    (layers/tpu); on TensorFlow's CPUs in fewer passes over memory (layers/normalized.py)."""
+    """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d). On TPUs, with
+    JAX, by a kernel (layers/tpu); on TensorFlow's CPUs in fewer passes over memory (layers/normalized.py).
+    """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(epsilon=epsilon, **kwargs)
@@ -28,7 +29,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
         if kernel is not None:
             return kernel(x, gamma, beta, self._plain)
         if compiles_parts():
-            return x, (normalized_in_training if training else normalized)(x, gamma, beta, self.epsilon, self.compute_dtype)
+            return x, (normalized_in_training if training else normalized)(
+                x, gamma, beta, self.epsilon, self.compute_dtype
+            )
         return x, super().call(x)
 
     def _plain(self, x, gamma, beta):

@@ -1,4 +1,6 @@
-"""Masks of tokens in attention and pooling: boolean or integers, True or 1 for a token that is there, or may be attended to."""
+"""Masks of tokens in attention and pooling: boolean or integers, True or 1 for a token that is there, or may be
+attended to.
+"""
 
 import keras
 from keras import ops
@@ -14,14 +16,16 @@ def _boolean(mask, shapes, what):
 
     Args:
         mask: a tensor or an array.
-        shapes: {rank: shape} that it may have; None for a size that is known only at run time. Sizes of 1 fit all but the last.
+        shapes: {rank: shape} that it may have; None for a size that is known only at run time. Sizes of 1 fit all but
+            the last.
         what: the argument's name, for the error.
     """
     mask = ops.convert_to_tensor(mask)
     if "float" in keras.backend.standardize_dtype(mask.dtype):
         raise ValueError(
-            f"{what} must be boolean, or integers with 1 for yes, got {keras.backend.standardize_dtype(mask.dtype)}. Give what is "
-            "added to attention scores, 0 or a large negative number, as its comparison with 0: mask == 0."
+            f"{what} must be boolean, or integers with 1 for yes, got {keras.backend.standardize_dtype(mask.dtype)}."
+            " Give what is added to attention scores, 0 or a large negative number, as its comparison with 0: mask"
+            " == 0."
         )
     expected = shapes.get(len(mask.shape), ())
     sizes = list(zip(mask.shape, expected))
@@ -73,7 +77,9 @@ def attendable(x, heads: int, mask=None, attention_mask=None):
 
 
 def causal(n):
-    """To which tokens each may attend if it sees only itself and those before it: booleans (n, n); n is an int or a scalar tensor."""
+    """To which tokens each may attend if it sees only itself and those before it: booleans (n, n); n is an int or a
+    scalar tensor.
+    """
     places = ops.arange(n)
     return places[:, None] >= places[None, :]
 
@@ -84,12 +90,16 @@ def _lowest(scores):
 
 
 def causal_softmax(scores, n):
-    """Softmax of scores (b, k, n, n) by the mask `causal`: each row has a token that is allowed, so that a sum with (n, n) numbers does it."""
+    """Softmax of scores (b, k, n, n) by the mask `causal`: each row has a token that is allowed, so that a sum with (n,
+    n) numbers does it.
+    """
     return ops.softmax(scores + ops.where(causal(n), ops.cast(0, scores.dtype), _lowest(scores)))
 
 
 def masked_softmax(scores, mask=None):
-    """Softmax over the last axis of scores (b, k, n, n) among those that the mask allows; all others are 0, also where none is allowed."""
+    """Softmax over the last axis of scores (b, k, n, n) among those that the mask allows; all others are 0, also where
+    none is allowed.
+    """
     if mask is None:
         return ops.softmax(scores)
     weights = ops.softmax(ops.where(mask, scores, _lowest(scores)))

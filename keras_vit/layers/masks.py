@@ -1,10 +1,13 @@
-"""Masks of dropout from a hash of the seed and the place: a few integer operations per element, which XLA fuses into what needs the mask.
+"""Masks of dropout from a hash of the seed and the place: a few integer operations per element, which XLA fuses into
+what needs the mask.
 
-A counter-based generator, such as JAX's Threefry, spends some hundred operations on each element: of a training step on a TPU more than a quarter of the time,
-since a mask is made again wherever it is used. A mask needs no cryptography, but rates that are exact, and independence of elements, layers, steps, replicas
-and seeds that differ in one bit; tests/layers/test_masks.py tests that.
+A counter-based generator, such as JAX's Threefry, spends some hundred operations on each element: of a training step on
+a TPU more than a quarter of the time, since a mask is made again wherever it is used. A mask needs no cryptography, but
+rates that are exact, and independence of elements, layers, steps, replicas and seeds that differ in one bit;
+tests/layers/test_masks.py tests that.
 
-Words are 32 bits. `_mix` is a bijection of well-mixed shifts and products (lowbias32: github.com/skeeto/hash-prospector, by exhaustive search).
+Words are 32 bits. `_mix` is a bijection of well-mixed shifts and products (lowbias32:
+github.com/skeeto/hash-prospector, by exhaustive search).
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
-"""Fewer tokens, in shapes that are fixed: similar ones are merged (ToMe, arXiv 2210.09461), or those that are heeded least left out.
+"""Fewer tokens, in shapes that are fixed: similar ones are merged (ToMe, arXiv 2210.09461), or those that are heeded
+least left out.
 
-Functions of tokens x (b, n, d), the first `prefix` of which (class and distillation token, registers) always stay in their places, and of
-sizes (b, n), integers: of how many of the original tokens each is the mean.
+Functions of tokens x (b, n, d), the first `prefix` of which (class and distillation token, registers) always stay in
+their places, and of sizes (b, n), integers: of how many of the original tokens each is the mean.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ class Matching(NamedTuple):
 
 
 def rows(x: Any, indices: Any) -> Any:
-    """Tokens by their indices: (b, n, d), (b, m) -> (b, m, d). On one long list of tokens, which is quicker than along an axis."""
+    """Tokens by their indices: (b, n, d), (b, m) -> (b, m, d). On one long list of tokens, which is quicker than along
+    an axis.
+    """
     b, n, d = ops.shape(x)[0], x.shape[1], x.shape[2]
     places = indices + ops.cast(n * ops.arange(b)[:, None], indices.dtype)
     return ops.take(ops.reshape(x, (-1, d)), places, axis=0)  # (b, n, d) -> (b*n, d) -> (b, m, d)
@@ -37,7 +40,9 @@ def log_sizes(sizes: Any) -> Any:
 
 
 def similarity_of(keys: Any) -> Any:
-    """What tokens are compared by, the mean of their keys over the heads as a unit vector: (b, k, n, c) -> (b, n, c) float32."""
+    """What tokens are compared by, the mean of their keys over the heads as a unit vector: (b, k, n, c) -> (b, n, c)
+    float32.
+    """
     metric = ops.mean(ops.cast(ops.stop_gradient(keys), "float32"), axis=1)
     return metric / ops.maximum(ops.norm(metric, axis=-1, keepdims=True), 1e-12)
 
@@ -45,8 +50,9 @@ def similarity_of(keys: Any) -> Any:
 def match(metric: Any, r: int, prefix: int) -> Matching:
     """The r most similar pairs of patches, by their cosine (section 3 of the paper).
 
-    The tokens are two sets in turns, A from the first on and B. Each patch of A is drawn to the most similar one of B, and the r of A that are
-    most similar to theirs are merged. What stays is the prefix, the rest of A and B, in their order.
+    The tokens are two sets in turns, A from the first on and B. Each patch of A is drawn to the most similar one of B,
+    and the r of A that are most similar to theirs are merged. What stays is the prefix, the rest of A and B, in their
+    order.
 
     Args:
         metric: (b, n, c), see `similarity_of`.
@@ -68,7 +74,9 @@ def match(metric: Any, r: int, prefix: int) -> Matching:
 
 
 def merge(x: Any, sizes: Any, matching: Matching) -> tuple[Any, Any]:
-    """Merges pairs to the mean of all the tokens in them: (b, n, d), (b, n) -> (b, n - r, d), (b, n - r). Means are computed in float32."""
+    """Merges pairs to the mean of all the tokens in them: (b, n, d), (b, n) -> (b, n - r, d), (b, n - r). Means are
+    computed in float32.
+    """
     wide = keras.backend.result_type(x.dtype, "float32")
     kept_sizes = ops.take_along_axis(sizes, matching.stays, axis=1)
     merged_sizes = ops.take_along_axis(sizes, matching.merged, axis=1)
@@ -82,7 +90,8 @@ def merge(x: Any, sizes: Any, matching: Matching) -> tuple[Any, Any]:
 
 
 def most_heeded(weights: Any, count: int, prefix: int, class_token: bool) -> Any:
-    """The prefix and the `count` patches that are attended to most, as indices in order: (b, k, n, n) -> (b, prefix + count).
+    """The prefix and the `count` patches that are attended to most, as indices in order: (b, k, n, n) -> (b, prefix +
+    count).
 
     Attention is the class token's, as in EViT (arXiv 2202.07800), or without one all tokens', averaged over the heads.
     """

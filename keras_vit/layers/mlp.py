@@ -1,4 +1,6 @@
-"""The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv 2002.05202)."""
+"""The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv
+2002.05202).
+"""
 
 from typing import Any
 
@@ -32,7 +34,8 @@ def check_mlp(form: str, owner: str):
 
 @serializable
 class MlpBlock(ComposedLayer):
-    """Dense, GELU, dropout, dense, dropout. With SwiGLU the first layer gives two values x, y per hidden unit, and silu(x) y follows.
+    """Dense, GELU, dropout, dense, dropout. With SwiGLU the first layer gives two values x, y per hidden unit, and
+    silu(x) y follows.
 
     Args:
         mlp_dim: the hidden width.

@@ -16,8 +16,8 @@ class PixelNormalization(keras.layers.Layer):
     Args:
         mean, std: a number, or one per channel. 127.5 and 127.5 give [-1, 1] (Google's checkpoints).
 
-    Input (b, h, w, c) of any numeric type; output the same shape in the compute dtype. The arithmetic is in float32 under every
-    policy. Autocast is off because bfloat16 would round the pixels first.
+    Input (b, h, w, c) of any numeric type; output the same shape in the compute dtype. The arithmetic is in float32
+    under every policy. Autocast is off because bfloat16 would round the pixels first.
     """
 
     def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs: Any):
@@ -45,7 +45,8 @@ class PixelNormalization(keras.layers.Layer):
     def call(self, x, mask=None):
         if mask is not None:
             raise ValueError(
-                "A mask of an image has no effect on a Vision Transformer. Mask its tokens: keras_vit.models.encode(tokens, spec, mask=mask)."
+                "A mask of an image has no effect on a Vision Transformer. Mask its tokens:"
+                " keras_vit.models.encode(tokens, spec, mask=mask)."
             )
         x = ops.cast(x, self.variable_dtype)
         mean = ops.convert_to_tensor(self.mean, dtype=self.variable_dtype)

@@ -1,4 +1,6 @@
-"""Layer normalisation in fewer passes over memory than Keras' form makes on TensorFlow; layers/layer_norm.py chooses."""
+"""Layer normalisation in fewer passes over memory than Keras' form makes on TensorFlow; layers/layer_norm.py
+chooses.
+"""
 
 import functools
 from typing import Any
@@ -20,7 +22,8 @@ def _centred(x, epsilon):
 
 
 def normalized(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any:
-    """(x - mean) / sqrt(variance + epsilon) gamma + beta along the last axis: (..., d), (d,), (d,) -> (..., d) of `dtype`.
+    """(x - mean) / sqrt(variance + epsilon) gamma + beta along the last axis: (..., d), (d,), (d,) -> (..., d) of
+    `dtype`.
 
     16 bits compute in float32, as in Keras.
     """
@@ -30,7 +33,9 @@ def normalized(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any
 
 
 def _row_gradients(x, gamma, upstream, epsilon):
-    """The gradient of x (..., d) and, before it is summed over the rows, that of gamma, of what arrives from above (..., d)."""
+    """The gradient of x (..., d) and, before it is summed over the rows, that of gamma, of what arrives from above
+    (..., d).
+    """
     dy, (centred, inverse) = _exact(upstream), _centred(_exact(x), epsilon)
     unscaled, scaled = centred * inverse, dy * gamma
     mean = ops.mean(scaled, axis=-1, keepdims=True)
@@ -40,7 +45,9 @@ def _row_gradients(x, gamma, upstream, epsilon):
 
 @functools.cache
 def _compiled(epsilon, dtype):
-    """`normalized` and `_row_gradients`, each in one pass. Sums over rows are left out: XLA makes them on one thread."""
+    """`normalized` and `_row_gradients`, each in one pass. Sums over rows are left out: XLA makes them on one
+    thread.
+    """
     value = functools.partial(normalized, epsilon=epsilon, dtype=dtype)
     return one_pass(value), one_pass(functools.partial(_row_gradients, epsilon=epsilon))
 

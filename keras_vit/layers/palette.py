@@ -1,4 +1,6 @@
-"""Pixels to tokens by a palette: the nearest colour of each pixel has an embedding (iGPT: Chen et al., ICML 2020, section 3)."""
+"""Pixels to tokens by a palette: the nearest colour of each pixel has an embedding (iGPT: Chen et al., ICML 2020,
+section 3).
+"""
 
 from typing import Any
 
@@ -11,7 +13,9 @@ from keras_vit.layers.registration import serializable
 
 
 def grid_palette(colors: int, channels: int = 3) -> np.ndarray:
-    """Colours spread evenly over all that there are: (colors, c) float32 whole numbers from 0 to 255. 512 of RGB are 8 x 8 x 8."""
+    """Colours spread evenly over all that there are: (colors, c) float32 whole numbers from 0 to 255. 512 of RGB are 8
+    x 8 x 8.
+    """
     levels = int(np.ceil(colors ** (1 / channels) - 1e-9))
     values = np.rint(np.linspace(0, 255, levels)) if levels > 1 else np.array([128.0])
     grid = np.stack(np.meshgrid(*[values] * channels, indexing="ij"), axis=-1).reshape(-1, channels)
@@ -27,14 +31,16 @@ class PaletteEncoder(keras.layers.Layer):
         colors: how many the palette has.
         width: the size d of a token.
 
-    Input: pixels 0..255, (b, height, width, c). Output (b, n, d) with n = height * width, row by row. The weights are `palette` (colors, c), pixel
-    values that do not train, at first those of `grid_palette`; and `embedding` (colors, d). Whole numbers in palette and images
-    find the same colours on every device, under every policy.
+    Input: pixels 0..255, (b, height, width, c). Output (b, n, d) with n = height * width, row by row. The weights are
+    `palette` (colors, c), pixel values that do not train, at first those of `grid_palette`; and `embedding` (colors,
+    d). Whole numbers in palette and images find the same colours on every device, under every policy.
     """
 
     def __init__(self, colors: int, width: int, **kwargs: Any):
         if kwargs.pop("autocast", False):
-            raise ValueError("PaletteEncoder: autocast must be False, since a compute dtype of 16 bits would round the pixels.")
+            raise ValueError(
+                "PaletteEncoder: autocast must be False, since a compute dtype of 16 bits would round the pixels."
+            )
         super().__init__(autocast=False, **kwargs)
         self.colors = integer(colors, "PaletteEncoder: colors", least=2)
         self.width = integer(width, "PaletteEncoder: width")
@@ -61,7 +67,8 @@ class PaletteEncoder(keras.layers.Layer):
         _, h, w, c = images.shape
         pixels = ops.cast(ops.reshape(images, (-1, h * w, c)), "float32")  # (b, h, w, c) -> (b, n, c)
         palette = ops.convert_to_tensor(self.palette)
-        # |x - p|^2 without |x|^2. Of whole numbers the products are exact even where a device multiplies with fewer bits.
+        # |x - p|^2 without |x|^2. Of whole numbers the products are exact even where a device multiplies with fewer
+        # bits.
         far = ops.sum(ops.square(palette), axis=-1) - 2.0 * ops.matmul(pixels, ops.transpose(palette))  # (b, n, colors)
         return ops.cast(ops.argmin(far, axis=-1), "int32")
 

@@ -1,4 +1,6 @@
-"""Some of the patches instead of all (PatchDropout, arXiv 2208.07220): fewer tokens, so less time and memory in every block."""
+"""Some of the patches instead of all (PatchDropout, arXiv 2208.07220): fewer tokens, so less time and memory in every
+block.
+"""
 
 from typing import Any
 
@@ -22,8 +24,8 @@ def kept_patches(patches: int, share: float) -> int:
 class PatchDropout(keras.layers.Layer):
     """Leaves out a share of the patches, chosen at random.
 
-    Training draws them anew for every image and step. Otherwise they are the same for all images: those that `seed` draws, so that a model
-    always gives the same answer.
+    Training draws them anew for every image and step. Otherwise they are the same for all images: those that `seed`
+    draws, so that a model always gives the same answer.
 
     Args:
         rate: the share that is left out.
@@ -44,7 +46,9 @@ class PatchDropout(keras.layers.Layer):
     def build(self, input_shape):
         n = input_shape[1]
         if n is None or n <= self.prefix:
-            raise ValueError(f"PatchDropout: expected a fixed number of tokens, more than the prefix of {self.prefix}, got {n}.")
+            raise ValueError(
+                f"PatchDropout: expected a fixed number of tokens, more than the prefix of {self.prefix}, got {n}."
+            )
 
     def call(self, x, training=False):
         if not self.rate:

@@ -23,7 +23,9 @@ def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
     Raises:
         ValueError: if `value` is neither.
     """
-    values = (value, value) if is_integer(value) else tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else ()
+    values = (
+        (value, value) if is_integer(value) else tuple(value) if isinstance(value, (tuple, list, np.ndarray)) else ()
+    )
     if len(values) != 2 or not all(is_integer(v) and v > 0 for v in values):
         raise ValueError(f"{what} must be a positive integer or a pair (height, width) of them, got {value!r}.")
     return int(values[0]), int(values[1])
@@ -55,14 +57,17 @@ def cut(images: Any, patch_size: tuple[int, int]) -> Any:
 
 
 def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) -> None:
-    """Refuses a number of tokens that is not that of the prefix and the patches; None, a number known only at run time, passes.
+    """Refuses a number of tokens that is not that of the prefix and the patches; None, a number known only at run time,
+    passes.
 
     Raises:
         ValueError: if it is another; `owner` names the class in the message.
     """
     h, w = grid
     if n not in (None, prefix + h * w):
-        raise ValueError(f"{owner}: got {n} tokens, expected {prefix + h * w} ({prefix} before a grid of {h}x{w} patches).")
+        raise ValueError(
+            f"{owner}: got {n} tokens, expected {prefix + h * w} ({prefix} before a grid of {h}x{w} patches)."
+        )
 
 
 @serializable
@@ -72,10 +77,10 @@ class PatchEncoder(keras.layers.Layer):
     Args:
         patch_size: pixels, a number or (height, width).
         width: the size d of a token.
-        form: "conv" (a convolution whose stride is its kernel size) or "dense" (flatten, then a matrix product). Same weights,
-            same result; which is faster depends on the machine.
-        norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch does). It implies
-            the dense form.
+        form: "conv" (a convolution whose stride is its kernel size) or "dense" (flatten, then a matrix product). Same
+            weights, same result; which is faster depends on the machine.
+        norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch does).
+            It implies the dense form.
         epsilon: of those normalisations.
 
     Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
@@ -114,7 +119,9 @@ class PatchEncoder(keras.layers.Layer):
             policy = self.dtype_policy
             self.pixel_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="pixel_norm")
             self.pixel_norm.build((None, None, pixels))
-            self.embedding_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="embedding_norm")
+            self.embedding_norm = keras.layers.LayerNormalization(
+                epsilon=self.epsilon, dtype=policy, name="embedding_norm"
+            )
             self.embedding_norm.build((None, None, self.width))
 
     def call(self, images):

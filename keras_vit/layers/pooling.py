@@ -1,7 +1,9 @@
-"""From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return (b, d).
+"""From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return
+(b, d).
 
-With a `mask` (b, n), Keras' own or given, mean and attention leave out the tokens that are not there (False); without any token the result
-is that of zeros. With `sizes` (b, n), integers, a token counts as often as that: it is the mean of so many (layers.ReducingBlock).
+With a `mask` (b, n), Keras' own or given, mean and attention leave out the tokens that are not there (False); without
+any token the result is that of zeros. With `sizes` (b, n), integers, a token counts as often as that: it is the mean of
+so many (layers.ReducingBlock).
 """
 
 from typing import Any
@@ -47,7 +49,9 @@ class TokenPooling(keras.layers.Layer):
 
 @serializable
 class MeanPooling(keras.layers.Layer):
-    """Averages the patch tokens (GAP), leaving out the first `prefix` tokens: class token, distillation token, registers."""
+    """Averages the patch tokens (GAP), leaving out the first `prefix` tokens: class token, distillation token,
+    registers.
+    """
 
     def __init__(self, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -82,7 +86,8 @@ class MeanPooling(keras.layers.Layer):
 
 @serializable
 class AttentionPooling(ComposedLayer):
-    """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned query attends to all tokens; a residual MLP follows.
+    """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned query attends to all tokens; a residual MLP
+    follows.
 
     Args:
         heads: number of heads k.
@@ -103,7 +108,9 @@ class AttentionPooling(ComposedLayer):
     def build(self, input_shape):
         width = input_shape[-1]
         if width % self.heads:
-            raise ValueError(f"AttentionPooling: a width of {width} does not divide into {self.heads} heads. Change heads.")
+            raise ValueError(
+                f"AttentionPooling: a width of {width} does not divide into {self.heads} heads. Change heads."
+            )
         self.probe = self.add_weight(shape=(1, 1, width), initializer="glorot_uniform", name="probe")
         policy = self.dtype_policy
         self.query = Dense(width, dtype=policy, name="query")
@@ -123,8 +130,13 @@ class AttentionPooling(ComposedLayer):
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
     def attention_weights(self, x: Any, mask: Any = None, sizes: Any = None) -> Any:
-        """How much the query attends to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 where all is masked."""
-        q, k = self._split(self.query(ops.cast(self.probe, x.dtype))), self._split(self.key(x))  # (1, k, 1, c), (b, k, n, c)
+        """How much the query attends to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 where all is
+        masked.
+        """
+        q, k = (
+            self._split(self.query(ops.cast(self.probe, x.dtype))),
+            self._split(self.key(x)),
+        )  # (1, k, 1, c), (b, k, n, c)
         q = q * ops.cast(q.shape[-1] ** -0.5, q.dtype)
         scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (b, k, 1, n)
         if sizes is not None:

@@ -1,7 +1,7 @@
 """Position embeddings, added to the tokens (E_pos in equation 1 of arXiv 2010.11929).
 
-Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It runs when the layer is built and returns the table
-(1, prefix + n, d): a weight, a numpy constant, or the Halves of which each call makes it.
+Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It runs when the layer is built and returns
+the table (1, prefix + n, d): a weight, a numpy constant, or the Halves of which each call makes it.
 """
 
 import functools
@@ -17,13 +17,15 @@ from keras_vit.layers.registration import serializable
 
 
 def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0, reaches: bool = True) -> np.ndarray:
-    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), in the form of big_vision or, not `reaches`, of MAE.
+    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), in the form of big_vision or, not `reaches`, of
+    MAE.
 
     Args:
         grid: (h, w) patches.
         width: the tokens' size d.
         temperature: the longest wavelength, divided by 2 pi.
-        reaches: whether the last of the d/4 wavelengths is the longest, as in big_vision, or one step short of it, as in MAE.
+        reaches: whether the last of the d/4 wavelengths is the longest, as in big_vision, or one step short of it, as
+            in MAE.
 
     Returns:
         (h*w, d) float32; the quarters of a row are sin x, cos x, sin y, cos y.
@@ -51,13 +53,17 @@ def sincos_1d(length: int, width: int, temperature: float = 10_000.0) -> np.ndar
     if width % 2:
         raise ValueError(f"1-D sin-cos positions need an even width, got {width}.")
     angles = np.arange(length)[:, None] / temperature ** (np.arange(0, width, 2) / width)  # (n, d/2)
-    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, width).astype("float32")  # (n, d/2, 2) -> (n, d)
+    return (
+        np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, width).astype("float32")
+    )  # (n, d/2, 2) -> (n, d)
 
 
 class Halves(keras.layers.Layer):
-    """The weights of a 2-D table (appendix D.4 of the paper): for each column and each row of the grid an embedding of width d/2.
+    """The weights of a 2-D table (appendix D.4 of the paper): for each column and each row of the grid an embedding of
+    width d/2.
 
-    Tokens before the patches have embeddings of their own; a patch has that of its column, X, and that of its row, Y, concatenated.
+    Tokens before the patches have embeddings of their own; a patch has that of its column, X, and that of its row, Y,
+    concatenated.
     """
 
     def __init__(self, grid, prefix, width, stddev, **kwargs):
@@ -66,7 +72,9 @@ class Halves(keras.layers.Layer):
             raise ValueError(f'positions="learned2d" need an even width, got {width}.')
         self.grid = grid
         normal, (h, w) = keras.initializers.RandomNormal(stddev=stddev), grid
-        self.prefix_embedding = self.add_weight(shape=(prefix, width), initializer=normal, name="prefix") if prefix else None
+        self.prefix_embedding = (
+            self.add_weight(shape=(prefix, width), initializer=normal, name="prefix") if prefix else None
+        )
         self.x_embedding = self.add_weight(shape=(w, width // 2), initializer=normal, name="x")
         self.y_embedding = self.add_weight(shape=(h, width // 2), initializer=normal, name="y")
         self.built = True
@@ -84,7 +92,9 @@ class Halves(keras.layers.Layer):
 
 def _learned(layer, grid, prefix, width):
     shape = (1, prefix + grid[0] * grid[1], width)
-    return layer.add_weight(shape=shape, initializer=keras.initializers.RandomNormal(stddev=layer.stddev), name="embedding")
+    return layer.add_weight(
+        shape=shape, initializer=keras.initializers.RandomNormal(stddev=layer.stddev), name="embedding"
+    )
 
 
 def _learned_2d(layer, grid, prefix, width):
@@ -118,8 +128,8 @@ class AddPositionEmbs(keras.layers.Layer):
     Args:
         grid: (h, w) patches; a rectangle is possible. Resampling to another resolution reads it.
         prefix: number of tokens before the patches, such as the class token.
-        kind: "learned" (1-D, the paper's default), "learned2d" (half of a token by its column, half by its row), "sincos1d", "sincos2d"
-            or "sincos2d_mae" (fixed; zeros for the prefix tokens).
+        kind: "learned" (1-D, the paper's default), "learned2d" (half of a token by its column, half by its row),
+            "sincos1d", "sincos2d" or "sincos2d_mae" (fixed; zeros for the prefix tokens).
         stddev: standard deviation of the initial learned positions.
         registers: number of tokens between the prefix and the patches that get none.
 

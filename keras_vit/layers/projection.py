@@ -1,4 +1,6 @@
-"""DINO's projection head, and what it makes of the teacher's outputs: centred and sharpened (arXiv 2104.14294, section 3.1)."""
+"""DINO's projection head, and what it makes of the teacher's outputs: centred and sharpened (arXiv 2104.14294, section
+3.1).
+"""
 
 from typing import Any
 
@@ -12,7 +14,8 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class ProjectionHead(keras.layers.Layer):
-    """An MLP with GELU, l2-normalised, then a linear layer whose columns are normalised: features (b, d) to logits (b, k), float32.
+    """An MLP with GELU, l2-normalised, then a linear layer whose columns are normalised: features (b, d) to logits (b,
+    k), float32.
 
     Args:
         outputs: the number of logits k.
@@ -26,7 +29,13 @@ class ProjectionHead(keras.layers.Layer):
     """
 
     def __init__(
-        self, outputs: int = 65_536, hidden: int = 2048, bottleneck: int = 256, depth: int = 3, scale: bool = False, **kwargs: Any
+        self,
+        outputs: int = 65_536,
+        hidden: int = 2048,
+        bottleneck: int = 256,
+        depth: int = 3,
+        scale: bool = False,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.outputs = integer(outputs, "ProjectionHead: outputs", least=2)
@@ -49,8 +58,12 @@ class ProjectionHead(keras.layers.Layer):
             width = units
         limit = self.bottleneck**-0.5  # torch's for a linear layer; only directions matter
         uniform = keras.initializers.RandomUniform(-limit, limit)
-        self.kernel = self.add_weight(shape=(self.bottleneck, self.outputs), initializer=uniform, autocast=False, name="kernel")
-        self.kernel.rests_without_gradient = True  # while it does not learn, weight decay leaves it, too: as in the authors' code
+        self.kernel = self.add_weight(
+            shape=(self.bottleneck, self.outputs), initializer=uniform, autocast=False, name="kernel"
+        )
+        self.kernel.rests_without_gradient = (
+            True  # while it does not learn, weight decay leaves it, too: as in the authors' code
+        )
         if self.scale:
             self.norms = self.add_weight(shape=(self.outputs,), initializer="ones", autocast=False, name="norms")
         self.learns = self.add_weight(shape=(), initializer="ones", trainable=False, autocast=False, name="learns")
@@ -62,7 +75,9 @@ class ProjectionHead(keras.layers.Layer):
         x = x / ops.maximum(ops.norm(x, axis=-1, keepdims=True), 1e-12)
         kernel = self._held_back(self.kernel)
         kernel = kernel / ops.norm(kernel, axis=0, keepdims=True)
-        x = ops.matmul(ops.cast(x, self.compute_dtype), ops.cast(kernel, self.compute_dtype))  # (b, bottleneck) -> (b, k)
+        x = ops.matmul(
+            ops.cast(x, self.compute_dtype), ops.cast(kernel, self.compute_dtype)
+        )  # (b, bottleneck) -> (b, k)
         x = ops.cast(x, "float32")
         return x * self._held_back(self.norms) if self.scale else x
 
@@ -82,15 +97,18 @@ class ProjectionHead(keras.layers.Layer):
 class Sharpening(keras.layers.Layer):
     """(x - centre) / temperature of the teacher's logits x (b, v, k), without a gradient.
 
-    In training it adds up the logits; `update`, once after each step, moves the centre towards their mean over all rows of the batch,
-    whatever replicas and micro-batches they were in, and counts the step. So every part of a batch is centred alike.
+    In training it adds up the logits; `update`, once after each step, moves the centre towards their mean over all rows
+    of the batch, whatever replicas and micro-batches they were in, and counts the step. So every part of a batch is
+    centred alike.
 
     Args:
         momentum: of the centre.
         temperature: after `warmup` steps, in which it rises linearly from `first`.
     """
 
-    def __init__(self, momentum: float = 0.9, temperature: float = 0.07, first: float = 0.04, warmup: int = 0, **kwargs: Any):
+    def __init__(
+        self, momentum: float = 0.9, temperature: float = 0.07, first: float = 0.04, warmup: int = 0, **kwargs: Any
+    ):
         super().__init__(**{"trainable": False, "autocast": False, **kwargs})
         self.momentum = number(momentum, "Sharpening: momentum", least=0)
         self.temperature, self.first = (number(t, "Sharpening: temperature", least=0) for t in (temperature, first))

@@ -13,7 +13,8 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class ReducingBlock(TransformerBlock):
-    """A TransformerBlock that leaves out the patches that its attention heeds least, and merges the most similar ones of the others.
+    """A TransformerBlock that leaves out the patches that its attention heeds least, and merges the most similar ones
+    of the others.
 
     Args:
         kept: how many patches stay; None for all.
@@ -22,8 +23,8 @@ class ReducingBlock(TransformerBlock):
         class_token: whether the first token's attention says what is heeded; else that of all tokens.
         heads, mlp_dim, **kwargs: see TransformerBlock.
 
-    Input (b, n, d), and `sizes` (b, n), integers: how many tokens each stands for; None for 1 each. Output: tokens (b, m, d) and their
-    sizes (b, m) with m = prefix + kept - merged. It takes no masks.
+    Input (b, n, d), and `sizes` (b, n), integers: how many tokens each stands for; None for 1 each. Output: tokens (b,
+    m, d) and their sizes (b, m) with m = prefix + kept - merged. It takes no masks.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class ReducingBlock(TransformerBlock):
         owner = "ReducingBlock"
         if self.positions is not None:
             raise ValueError(
-                f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which there are.'
+                f'{owner}: positions="{self.positions}" need all patches in their places, and this block changes which'
+                " there are."
             )
         self.kept = None if kept is None else integer(kept, f"{owner}: kept")
         self.merged = integer(merged, f"{owner}: merged", least=0)
@@ -52,13 +54,15 @@ class ReducingBlock(TransformerBlock):
     def build(self, input_shape):
         n = input_shape[1]
         if n is None:
-            raise ValueError("ReducingBlock: the number of tokens must be fixed, got one that is known only at run time.")
+            raise ValueError(
+                "ReducingBlock: the number of tokens must be fixed, got one that is known only at run time."
+            )
         patches = n - self.prefix
         kept = patches if self.kept is None else self.kept
         if kept > patches or self.merged > kept // 2:
             raise ValueError(
-                f"ReducingBlock: of {patches} patches {kept} are to be kept and {self.merged} merged into others: at most half of those "
-                "kept can be."
+                f"ReducingBlock: of {patches} patches {kept} are to be kept and {self.merged} merged into others: at"
+                " most half of those kept can be."
             )
         super().build(input_shape)
 

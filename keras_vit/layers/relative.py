@@ -1,7 +1,8 @@
 """Relative positions: what attention adds to its scores by the offset of two patches.
 
-Class token, distillation token and registers have no offset. They share three rows of their own, as in BEiT (arXiv 2106.08254): for a query
-before the patches and a patch as key, for a patch and a key before the patches, and for two tokens before them.
+Class token, distillation token and registers have no offset. They share three rows of their own, as in BEiT (arXiv
+2106.08254): for a query before the patches and a patch as key, for a patch and a key before the patches, and for two
+tokens before them.
 """
 
 from typing import Any
@@ -65,16 +66,18 @@ class _Relative(keras.layers.Layer):
 
 @serializable
 class RelativeAttention(_Relative):
-    """1-D relative attention (arXiv 2010.11929, appendix D.4): each offset along the rows of patches has an embedding, a key besides the patch's.
+    """1-D relative attention (arXiv 2010.11929, appendix D.4): each offset along the rows of patches has an embedding,
+    a key besides the patch's.
 
-    The paper does not say what heads share: here the embedding is as wide as all heads' keys together, and split like them.
+    The paper does not say what heads share: here the embedding is as wide as all heads' keys together, and split like
+    them.
 
     Args:
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
 
-    Input: queries (b, k, n, c), scaled. Output: what is added to the scores, (b, k, n, n). Of the rows of `embedding`, (2 h w - 1, k, c), row
-    j - i + h w - 1 is for patch i as query and patch j as key.
+    Input: queries (b, k, n, c), scaled. Output: what is added to the scores, (b, k, n, n). Of the rows of `embedding`,
+    (2 h w - 1, k, c), row j - i + h w - 1 is for patch i as query and patch j as key.
     """
 
     def build(self, input_shape):
@@ -91,7 +94,9 @@ class RelativeAttention(_Relative):
             return scores
         before, patches = queries[:, :, : self.prefix], queries[:, :, self.prefix :]
         own = ops.convert_to_tensor(self.prefix_embedding)
-        return _around(scores, [_products(q, own[i : i + 1]) for i, q in enumerate((before, patches, before))], self.prefix)
+        return _around(
+            scores, [_products(q, own[i : i + 1]) for i, q in enumerate((before, patches, before))], self.prefix
+        )
 
     def compute_output_shape(self, input_shape):
         b, k, n, _ = input_shape
@@ -111,9 +116,9 @@ class RelativeBias(_Relative):
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
 
-    Input: queries (b, k, n, c), of which only the shape counts. Output: what is added to the scores, (1, k, n, n). Of `bias`,
-    (2h - 1, 2w - 1, k), [y - y' + h - 1, x - x' + w - 1] is for the patch in row y and column x as query and that in y', x' as key, as in the
-    tables of Swin and BEiT.
+    Input: queries (b, k, n, c), of which only the shape counts. Output: what is added to the scores, (1, k, n, n). Of
+    `bias`, (2h - 1, 2w - 1, k), [y - y' + h - 1, x - x' + w - 1] is for the patch in row y and column x as query and
+    that in y', x' as key, as in the tables of Swin and BEiT.
     """
 
     def build(self, input_shape):
@@ -126,7 +131,9 @@ class RelativeBias(_Relative):
         check_tokens(queries.shape[2], self.prefix, self.grid, "RelativeBias")
         h, w = self.grid
         bias = ops.cast(self.bias, queries.dtype)
-        rows, columns = (np.arange(m)[:, None] - np.arange(m) + m - 1 for m in (h, w))  # (h, h), (w, w): of query and key
+        rows, columns = (
+            np.arange(m)[:, None] - np.arange(m) + m - 1 for m in (h, w)
+        )  # (h, h), (w, w): of query and key
         x = ops.take(bias, rows.astype("int32"), axis=0)  # (h, h, 2w - 1, k)
         x = ops.take(x, columns.astype("int32"), axis=2)  # (h, h, w, w, k)
         x = ops.reshape(ops.transpose(x, (4, 0, 2, 1, 3)), (1, -1, h * w, h * w))  # (k, h, w, h, w) -> (1, k, n, n)
@@ -134,7 +141,9 @@ class RelativeBias(_Relative):
             return x
         own = ops.cast(self.prefix_bias, queries.dtype)
         counts = (self.prefix, h * w, self.prefix)
-        return _around(x, [ops.repeat(own[i][None, :, None, None], m, axis=2) for i, m in enumerate(counts)], self.prefix)
+        return _around(
+            x, [ops.repeat(own[i][None, :, None, None], m, axis=2) for i, m in enumerate(counts)], self.prefix
+        )
 
     def compute_output_shape(self, input_shape):
         _, k, n, _ = input_shape

@@ -1,4 +1,6 @@
-"""Rotary positions: queries and keys are rotated by their places, so that their products know the offset (arXiv 2104.09864, in 2-D)."""
+"""Rotary positions: queries and keys are rotated by their places, so that their products know the offset (arXiv
+2104.09864, in 2-D).
+"""
 
 from typing import Any
 
@@ -43,7 +45,8 @@ class RotaryPositions(keras.layers.Layer):
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
 
-    Input and output (b, k, n, c). Value i and value i + c/2 of a head are the two coordinates that are rotated by angle i.
+    Input and output (b, k, n, c). Value i and value i + c/2 of a head are the two coordinates that are rotated by angle
+    i.
     """
 
     def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):

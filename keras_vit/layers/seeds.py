@@ -5,16 +5,20 @@ from keras import ops
 
 from keras_vit.layers.backend import replica_id, seed_dtype
 
-# Large odd strides keep the streams of a seed's children separate: Keras counts calls in the second word, these change the first.
+# Large odd strides keep the streams of a seed's children separate: Keras counts calls in the second word, these change
+# the first.
 _CHILD = 0x3C6EF35
 _REPLICA = 0x5851F43
 
 
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
-    """A SeedGenerator whose seeds differ between the replicas of a tf.distribute strategy (Keras' own are the same on all)."""
+    """A SeedGenerator whose seeds differ between the replicas of a tf.distribute strategy (Keras' own are the same on
+    all).
+    """
 
     def __init__(self, seed: int | None = None, name: str = "seeds", **kwargs):
-        # A fixed name: Keras' default counts the generators of the process, so a checkpoint would not find its variable again.
+        # A fixed name: Keras' default counts the generators of the process, so a checkpoint would not find its variable
+        # again.
         super().__init__(seed, name=name, **kwargs)
 
     def next(self, ordered=True):
@@ -22,7 +26,9 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
 
 
 class FixedSeed(keras.random.SeedGenerator):
-    """One seed, (2,) integers, in the form that `keras.random` functions accept. It has no state: every call gives the same."""
+    """One seed, (2,) integers, in the form that `keras.random` functions accept. It has no state: every call gives the
+    same.
+    """
 
     def __init__(self, seed):
         self._seed = seed

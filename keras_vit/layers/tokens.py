@@ -13,8 +13,8 @@ from keras_vit.layers.registration import serializable
 class ClassToken(keras.layers.Layer):
     """Inserts `count` learned tokens after the first `after` tokens of the sequence.
 
-    The defaults insert the paper's class token at the front. `ClassToken(4, after=1, initializer="normal")` adds four registers (arXiv
-    2309.16588) between the class token and the patches.
+    The defaults insert the paper's class token at the front. `ClassToken(4, after=1, initializer="normal")` adds four
+    registers (arXiv 2309.16588) between the class token and the patches.
 
     Args:
         count: number of tokens.
@@ -29,7 +29,9 @@ class ClassToken(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if not (is_integer(count) and is_integer(after)) or count < 1 or after < 0:
-            raise ValueError(f"ClassToken: expected integers count >= 1 and after >= 0, got count={count!r}, after={after!r}.")
+            raise ValueError(
+                f"ClassToken: expected integers count >= 1 and after >= 0, got count={count!r}, after={after!r}."
+            )
         self.count = int(count)
         self.after = int(after)
         if initializer == "normal":

@@ -1,4 +1,5 @@
-"""The keyword arguments that ViT, BiT, `load` and `transfer` hand on, for type checkers: the fields of the specs, each of them optional.
+"""The keyword arguments that ViT, BiT, `load` and `transfer` hand on, for type checkers: the fields of the specs, each
+of them optional.
 
 What each means is in ViTSpec and BiTSpec.
 """
@@ -64,7 +65,9 @@ class BiTOverrides(TypedDict, total=False):
 
 
 class Changes(ViTOverrides, total=False):
-    """What `load` and `transfer` may change: any field of ViTSpec or BiTSpec, and the other arguments of ViT and BiT."""
+    """What `load` and `transfer` may change: any field of ViTSpec or BiTSpec, and the other arguments of ViT and
+    BiT.
+    """
 
     units: Sequence[int]
     width_factor: float

@@ -1,4 +1,5 @@
-"""BiT (arXiv 1912.11370), the convolutional baseline of the ViT paper: ResNet v2, group normalisation, weight standardisation.
+"""BiT (arXiv 1912.11370), the convolutional baseline of the ViT paper: ResNet v2, group normalisation, weight
+standardisation.
 
 "R50x1" has 50 layers and 64 channels times 1 in its root.
 """
@@ -62,7 +63,9 @@ class BiTSpec:
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         if self.width_factor <= 0 or self.width % layers.bottleneck.GROUPS:
-            raise ValueError(f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32.")
+            raise ValueError(
+                f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32."
+            )
 
     @property
     def width(self) -> int:
@@ -105,7 +108,8 @@ def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpac
         if not match or int(match.group(1)) not in DEPTHS:
             depths = ", ".join(f"R{depth}" for depth in DEPTHS)
             raise ValueError(
-                f'Unknown BiT "{variant}".{variant_hint(str(variant), "BiT")} A BiT is a depth ({depths}) and a width factor: '
+                f'Unknown BiT "{variant}".{variant_hint(str(variant), "BiT")} A BiT is a depth ({depths}) and a width'
+                " factor: "
                 f"{', '.join(BIT_VARIANTS)}."
             )
         fields = {"units": DEPTHS[int(match.group(1))], "width_factor": int(match.group(2))}
@@ -141,7 +145,8 @@ class BiT(Classifier):
         remat: rematerialise all residual units (True), or those with these numbers, to train with less memory.
         **overrides: any field of BiTSpec.
 
-    Input: pixels 0..255, (b, height, width, channels); output: logits (b, classes). The residual units are named `block_00`...
+    Input: pixels 0..255, (b, height, width, channels); output: logits (b, classes). The residual units are named
+    `block_00`...
 
     Raises:
         ValueError: for an unknown variant or argument.

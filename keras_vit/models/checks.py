@@ -22,7 +22,8 @@ def model_name(name: str | None, default: str) -> str:
 
 
 def image_input(image_size, channels, name: str, default: str):
-    """A model's input, pixels 0..255 (b, height, width, c): "image", or "left_image" for a model called "left", so that several fit into a graph.
+    """A model's input, pixels 0..255 (b, height, width, c): "image", or "left_image" for a model called "left", so that
+    several fit into a graph.
 
     Never uint8: Keras would truncate floats to it.
 
@@ -81,7 +82,9 @@ def blocks_to_remat(remat, count: int) -> set[int]:
     remat = plain_remat(remat)
     blocks = set(range(count if remat else 0)) if isinstance(remat, bool) else set(remat)
     if not blocks <= set(range(count)):
-        raise ValueError(f"remat names blocks {sorted(blocks - set(range(count)))}; the model has blocks 0 to {count - 1}.")
+        raise ValueError(
+            f"remat names blocks {sorted(blocks - set(range(count)))}; the model has blocks 0 to {count - 1}."
+        )
     return blocks
 
 
@@ -112,7 +115,11 @@ def check_count(class_names: tuple[str, ...] | None, classes: int | None) -> Non
         ValueError: with both numbers.
     """
     if class_names is not None and len(class_names) != classes:
-        mend = "leave them out, or set classes" if classes is None else f"set classes={len(class_names)}, or give all names"
+        mend = (
+            "leave them out, or set classes"
+            if classes is None
+            else f"set classes={len(class_names)}, or give all names"
+        )
         raise ValueError(f"class_names has {len(class_names)} names for {classes or 'no'} classes: {mend}.")
 
 

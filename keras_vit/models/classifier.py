@@ -22,7 +22,8 @@ class Classifier(ModelOfArguments):
         spec: the architecture, a frozen dataclass.
         image_size: pixels (height, width).
         classes, channels, class_names, preprocessing, remat: as in the constructors of ViT and BiT.
-        features: the symbolic features before the head, (b, d): `keras_vit.Model(model.input, model.features)` extracts them.
+        features: the symbolic features before the head, (b, d): `keras_vit.Model(model.input, model.features)` extracts
+            them.
     """
 
     # Set by checkpoints.load: a new model may be run before it is trained, but a loaded one is expected to predict.
@@ -64,25 +65,32 @@ class Classifier(ModelOfArguments):
         return taps.feature_map(self, blocks)
 
     def with_head(
-        self, layer: keras.layers.Layer, on: str = "features", class_names: Sequence[str] | None = None, name: str | None = None
+        self,
+        layer: keras.layers.Layer,
+        on: str = "features",
+        class_names: Sequence[str] | None = None,
+        name: str | None = None,
     ) -> Model:
         """A model of this package with another head: its output is layer(self.features).
 
-        It shares this model's layers and weights; `clone()` gives a model with copies. This model's own head is left out.
+        It shares this model's layers and weights; `clone()` gives a model with copies. This model's own head is left
+        out.
 
         Args:
-            layer: any Keras layer: Dense, a Sequential, or your own. To be loaded from a file, a class of your own must be registered
-                (keras.saving.register_keras_serializable) by the process that loads it.
+            layer: any Keras layer: Dense, a Sequential, or your own. To be loaded from a file, a class of your own must
+                be registered (keras.saving.register_keras_serializable) by the process that loads it.
             on: what the layer takes: "features" (b, d), a ViT's "tokens" (b, n, d), or "feature_map" (b, h, w, d).
-            class_names: names of the classes, where the layer returns one logit per class; an exported model then returns them.
+            class_names: names of the classes, where the layer returns one logit per class; an exported model then
+                returns them.
             name: of the model; None for this model's name.
 
         Returns:
             A keras_vit.Model: trained, saved, loaded, exported and inspected as this one.
 
         Raises:
-            ValueError: for something that is not a layer, a Lambda layer, also inside another one, a layer with a name of this
-                model's layers, an unknown `on`, another number of names than logits, or names for probabilities.
+            ValueError: for something that is not a layer, a Lambda layer, also inside another one, a layer with a name
+                of this model's layers, an unknown `on`, another number of names than logits, or names for
+                probabilities.
         """
         self._check_new_head(layer)
         inputs = {
@@ -99,14 +107,18 @@ class Classifier(ModelOfArguments):
                 raise ValueError(f"class_names has {len(class_names)} names for outputs of shape {model.output_shape}.")
             if taps.ends_in_probabilities(model):
                 raise ValueError(
-                    "class_names are for a head that returns logits, and this one ends in a softmax or sigmoid: leave that out. An "
-                    "exported model applies the softmax itself."
+                    "class_names are for a head that returns logits, and this one ends in a softmax or sigmoid: leave"
+                    " that out. An exported model applies the softmax itself."
                 )
             model.classes, model.class_names = len(class_names), class_names
         return model
 
-    def enable_lora(self, rank: int, targets: str | Sequence[str] = lora.TARGETS, alpha: float | None = None) -> list[str]:
-        """Low-rank adaptation: only small matrices beside the dense layers' kernels train, and the head; see models.lora.enable_lora."""
+    def enable_lora(
+        self, rank: int, targets: str | Sequence[str] = lora.TARGETS, alpha: float | None = None
+    ) -> list[str]:
+        """Low-rank adaptation: only small matrices beside the dense layers' kernels train, and the head; see
+        models.lora.enable_lora.
+        """
         return lora.enable_lora(self, rank, targets, alpha)
 
     def merge_lora(self) -> None:
@@ -117,13 +129,14 @@ class Classifier(ModelOfArguments):
         inner = layer._flatten_layers() if isinstance(layer, keras.layers.Layer) else []
         if not inner or any(isinstance(part, keras.layers.Lambda) for part in inner):
             raise ValueError(
-                f"with_head expected a Keras layer other than Lambda, and without one inside, got {layer!r}. Put functions into a layer "
-                "class of your own."
+                f"with_head expected a Keras layer other than Lambda, and without one inside, got {layer!r}. Put"
+                " functions into a layer class of your own."
             )
         taken = {other.name for other in self.layers if other not in self.heads()}
         if taps.is_reserved(layer.name) or layer.name in taken:
             raise ValueError(
-                f'with_head: a head cannot have the name "{layer.name}", which is one of the model\'s layers. Rename it.'
+                f'with_head: a head cannot have the name "{layer.name}", which is one of the model\'s layers.'
+                " Rename it."
             )
 
     def heads(self) -> list:
@@ -131,15 +144,17 @@ class Classifier(ModelOfArguments):
         return [layer for layer in self.layers if layer.name in ("head", "head_dist")]
 
     def has_zero_head(self) -> bool:
-        """Whether a head's kernel is all zeros, as it is before any training and in Google's ImageNet-21k files of 2020."""
+        """Whether a head's kernel is all zeros, as it is before any training and in Google's ImageNet-21k files of
+        2020.
+        """
         return any(not np.any(keras.ops.convert_to_numpy(head.kernel)) for head in self.heads())
 
     def check_head(self) -> None:
         """Refuses to predict with a head that was loaded as zeros and still is zero: its logits mean nothing."""
         if self.refuses_zero_head and self.has_zero_head():
             raise ValueError(
-                "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts nothing. Load it with "
-                'head="reset" and fine-tune it, or with head="drop" for features.'
+                "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts"
+                ' nothing. Load it with head="reset" and fine-tune it, or with head="drop" for features.'
             )
 
     def predict(self, x, *args, **kwargs):
@@ -151,12 +166,18 @@ class Classifier(ModelOfArguments):
         return super().predict_on_batch(x)
 
     def classify(
-        self, x: Any, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+        self,
+        x: Any,
+        top_k: int = 5,
+        batch_size: int = 32,
+        activation: str | None = None,
+        verbose: bool | int | str = "auto",
     ) -> list[Prediction] | list[list[Prediction]]:
         self.check_head()
         if self.has_zero_head():
             raise ValueError(
-                "The head is all zeros, as before any training: every class would be as probable. Train the model first."
+                "The head is all zeros, as before any training: every class would be as probable. Train the model"
+                " first."
             )
         return super().classify(x, top_k, batch_size, activation, verbose)
 

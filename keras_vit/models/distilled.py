@@ -16,9 +16,11 @@ from keras_vit.training.model import Model
 
 @serializable
 class FrozenTeacher(keras.layers.Layer):
-    """A classifier that never changes: images of any size, pixels 0..255 (b, h, w, c), to its logits (b, classes), float32.
+    """A classifier that never changes: images of any size, pixels 0..255 (b, h, w, c), to its logits (b, classes),
+    float32.
 
-    It always runs as in evaluation, without dropout and with the running statistics of batch normalisation, and no gradient passes.
+    It always runs as in evaluation, without dropout and with the running statistics of batch normalisation, and no
+    gradient passes.
 
     Args:
         model: the classifier. Images are resized to its size, bilinearly and antialiased. It is frozen.
@@ -54,19 +56,23 @@ class FrozenTeacher(keras.layers.Layer):
 def _check_classifier(model, what):
     """Refuses anything but a model from images to logits, one per class."""
     if not isinstance(model, Model):
-        raise ValueError(f"Distilled: the {what} should be a model of keras_vit, such as keras_vit.load gives, got {model!r}.")
+        raise ValueError(
+            f"Distilled: the {what} should be a model of keras_vit, such as keras_vit.load gives, got {model!r}."
+        )
     if model.image_size is None or not isinstance(model.output, keras.KerasTensor) or len(model.output_shape) != 2:
         raise ValueError(
-            f'Distilled: the {what}, "{model.name}", should take one image and return logits (b, classes); it takes {model.input_shape} '
-            f"and returns {model.output_shape}."
+            f'Distilled: the {what}, "{model.name}", should take one image and return logits (b, classes); it takes'
+            f" {model.input_shape} and returns {model.output_shape}."
         )
     if model.classes is None and what_is(model.output) is None:
         raise ValueError(
-            f'Distilled: the {what}, "{model.name}", has no classes: its outputs are features. Load or make it with classes.'
+            f'Distilled: the {what}, "{model.name}", has no classes: its outputs are features. Load or make it with'
+            " classes."
         )
     if what_is(model.output) == "probabilities":
         raise ValueError(
-            f'Distilled: the {what}, "{model.name}", ends in a softmax or sigmoid, and distillation takes logits: leave the activation out.'
+            f'Distilled: the {what}, "{model.name}", ends in a softmax or sigmoid, and distillation takes logits: leave'
+            " the activation out."
         )
 
 
@@ -79,14 +85,16 @@ def _order(student, teacher):
     ours, theirs = student.output_shape[-1], teacher.output_shape[-1]
     if ours != theirs:
         raise ValueError(
-            f"The student has {ours} classes, the teacher {theirs}: a teacher teaches its own classes. Fine-tune it on the student's data first."
+            f"The student has {ours} classes, the teacher {theirs}: a teacher teaches its own classes. Fine-tune it on"
+            " the student's data first."
         )
     if student.class_names is None or teacher.class_names is None or student.class_names == teacher.class_names:
         return None
     if sorted(student.class_names) != sorted(teacher.class_names):
         raise ValueError(
-            f"The teacher's classes are {teacher.class_names[:5]}..., the student's {student.class_names[:5]}... If they are the same ones "
-            "with other names, in the same order, load the teacher with the student's: keras_vit.load(path, class_names=[...])."
+            f"The teacher's classes are {teacher.class_names[:5]}..., the student's {student.class_names[:5]}... If"
+            " they are the same ones with other names, in the same order, load the teacher with the student's:"
+            " keras_vit.load(path, class_names=[...])."
         )
     if len(set(theirs := list(teacher.class_names))) != len(theirs):
         raise ValueError(
@@ -113,18 +121,19 @@ class Distilled(Model):
 
     Args:
         student: any classifier of this package. With a distillation token (DeiT) its two heads are trained apart.
-        teacher: a trained classifier with the same classes; another order of the same class names is put right. Its image size and
-            normalisation are its own. It is frozen, and left as it is.
+        teacher: a trained classifier with the same classes; another order of the same class names is put right. Its
+            image size and normalisation are its own. It is frozen, and left as it is.
         name: of the model.
 
-    Input: pixels 0..255 of the student's size. Output: logits (b, k, classes), float32, of the student's head, of its second head if it
-    has one, and last of the teacher.
+    Input: pixels 0..255 of the student's size. Output: logits (b, k, classes), float32, of the student's head, of its
+    second head if it has one, and last of the teacher.
 
     Attributes:
         student, teacher: the two models. Training changes the student in place.
 
     Raises:
-        ValueError: for models that are no classifiers of the same classes and channels, or that end in a softmax or sigmoid.
+        ValueError: for models that are no classifiers of the same classes and channels, or that end in a softmax or
+            sigmoid.
     """
 
     weighs_examples = made_from_arguments = True
@@ -135,11 +144,13 @@ class Distilled(Model):
         _check_classifier(teacher, "teacher")
         if student.channels != teacher.channels:
             raise ValueError(
-                f"The student's images have {student.channels} channels, the teacher's {teacher.channels}: load the teacher with "
-                f"channels={student.channels}."
+                f"The student's images have {student.channels} channels, the teacher's {teacher.channels}: load the"
+                f" teacher with channels={student.channels}."
             )
         if {id(v) for v in student.variables} & {id(v) for v in teacher.variables}:
-            raise ValueError("The student shares weights with the teacher, which never change: give it a copy, teacher.clone().")
+            raise ValueError(
+                "The student shares weights with the teacher, which never change: give it a copy, teacher.clone()."
+            )
         order = _order(student, teacher)
         logits = FrozenTeacher(teacher, order, dtype="float32", name="teacher")(student.input)
         heads = [ops.cast(head, "float32") for head in _heads(student)]
@@ -165,15 +176,17 @@ class Distilled(Model):
     def _take_loss(self, loss):
         if isinstance(loss, SoftDistillation) and self.teacher.activation == "sigmoid":
             raise ValueError(
-                "The teacher was trained with a sigmoid for each class: its logits have no softmax to learn from. Use HardDistillation, which takes "
-                "its most probable class, or a teacher trained with the softmax."
+                "The teacher was trained with a sigmoid for each class: its logits have no softmax to learn from. Use"
+                " HardDistillation, which takes its most probable class, or a teacher trained with the softmax."
             )
         super()._take_loss(loss)
         if isinstance(loss, DistillationLoss):
             self.student.activation = "softmax"
 
     def _check_trainable(self):
-        """Refuses a teacher that was never trained, too; not in `compile`, which a file calls before it has the weights."""
+        """Refuses a teacher that was never trained, too; not in `compile`, which a file calls before it has the
+        weights.
+        """
         super()._check_trainable()
         if hasattr(self.teacher, "has_zero_head") and self.teacher.has_zero_head():
             raise ValueError("The teacher's head is all zeros, as before any training: it has nothing to teach.")

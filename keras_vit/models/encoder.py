@@ -1,6 +1,8 @@
-"""The Vision Transformer's encoder (arXiv 2010.11929) as two functions on symbolic tensors: pixels to tokens, tokens through the blocks.
+"""The Vision Transformer's encoder (arXiv 2010.11929) as two functions on symbolic tensors: pixels to tokens, tokens
+through the blocks.
 
-`encode(embed(image, spec), spec)` is a ViT without its head; blocks with positions of their own need the grid, too. The layers carry the names that checkpoints and taps rely on.
+`encode(embed(image, spec), spec)` is a ViT without its head; blocks with positions of their own need the grid, too. The
+layers carry the names that checkpoints and taps rely on.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,9 @@ from keras_vit.models.stems import conv_stem, hybrid_stem
 
 def _positions(spec, grid, policy, name="position_embedding", registers=0):
     """The layer that adds a table."""
-    return layers.AddPositionEmbs(grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name)
+    return layers.AddPositionEmbs(
+        grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name
+    )
 
 
 def _patches(image, spec, remat, policy):
@@ -84,20 +88,22 @@ def encode(
 
     Args:
         tokens: symbolic (b, n, d).
-        spec: the architecture, a ViTSpec or a variant's name. With `fc_norm` the last normalisation is left to the head.
+        spec: the architecture, a ViTSpec or a variant's name. With `fc_norm` the last normalisation is left to the
+            head.
         remat: True to rematerialise all blocks, or a collection of block numbers.
         dtype: a policy or its name; None for Keras' default.
-        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have one. It is passed on:
-            layers.MeanPooling and AttentionPooling leave the others out.
-        attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for all.
+        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have
+            one. It is passed on: layers.MeanPooling and AttentionPooling leave the others out.
+        attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for
+            all.
         grid: (h, w) patches, for positions in the attention or at each block; otherwise it has no effect.
 
     Returns:
         Tokens (b, n, d); fewer than there were with token_merging or patch_dropout.
 
     Raises:
-        ValueError: if `remat` contains a number that no block has; for masks with token_merging or patch_dropout_block; without a grid that
-            the blocks need.
+        ValueError: if `remat` contains a number that no block has; for masks with token_merging or patch_dropout_block;
+            without a grid that the blocks need.
     """
     return encode_with_sizes(tokens, spec, remat, dtype, mask, attention_mask, grid)[0]
 
@@ -145,11 +151,13 @@ def _block_reductions(spec, tokens, masks):
         return [None] * spec.depth
     if masks:
         raise ValueError(
-            f"encode takes no {' and '.join(masks)} with token_merging or patch_dropout_block: they change which tokens there are."
+            f"encode takes no {' and '.join(masks)} with token_merging or patch_dropout_block: they change which tokens"
+            " there are."
         )
     if tokens.shape[1] is None:
         raise ValueError(
-            "token_merging and patch_dropout_block need a fixed number of tokens, got one that is known only at run time."
+            "token_merging and patch_dropout_block need a fixed number of tokens, got one that is known only at run"
+            " time."
         )
     return reductions(spec, tokens.shape[1] - spec.prefix)
 
@@ -163,13 +171,16 @@ def encode_with_sizes(
     attention_mask: Any = None,
     grid: tuple[int, int] | None = None,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-    """What `encode` returns, and the tokens' sizes (b, n), integers, by which pooling weights them; None where no tokens are merged."""
+    """What `encode` returns, and the tokens' sizes (b, n), integers, by which pooling weights them; None where no
+    tokens are merged.
+    """
     spec, policy = make_spec(spec), float_policy(dtype)
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}
     if spec.reads_grid and grid is None:
         raise ValueError(
-            f'encode needs the grid (h, w) of the patches for positions="{spec.positions}", positions_at="{spec.positions_at}": give grid=.'
+            f'encode needs the grid (h, w) of the patches for positions="{spec.positions}",'
+            f' positions_at="{spec.positions_at}": give grid=.'
         )
     x, sizes, tables = tokens, None, _tables(spec, grid, policy)
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
@@ -178,7 +189,9 @@ def encode_with_sizes(
         if reduction is None:
             x = layers.TransformerBlock(**arguments)(x, **masks)
         else:
-            block = layers.ReducingBlock(**arguments, **reduction._asdict(), prefix=spec.prefix, class_token=spec.class_token)
+            block = layers.ReducingBlock(
+                **arguments, **reduction._asdict(), prefix=spec.prefix, class_token=spec.class_token
+            )
             x, sizes = block(x, sizes=sizes)
     sizes = None if spec.token_merging is None else sizes
     if spec.fc_norm:

@@ -34,10 +34,12 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
 
 
 def freeze_all_but_head(model: keras.Model) -> list[str]:
-    """Linear probing: only what comes after the features trains, or after the tokens or feature map of a model that does not pool.
+    """Linear probing: only what comes after the features trains, or after the tokens or feature map of a model that
+    does not pool.
 
     Args:
-        model: a ViT or BiT, or a model built on one or that calls one; its layers are frozen in place. Call it before compile.
+        model: a ViT or BiT, or a model built on one or that calls one; its layers are frozen in place. Call it before
+            compile.
 
     Returns:
         The names of the frozen layers, sorted.

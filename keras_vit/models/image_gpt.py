@@ -1,4 +1,6 @@
-"""iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): a Transformer that predicts the colour of each pixel from those before it."""
+"""iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): a Transformer that predicts the colour of each
+pixel from those before it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,8 +48,8 @@ def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, over
     spec = make_spec(row, **{**overrides, **_FIELDS, "palette": colors})
     if spec.positions not in KINDS or spec.positions_at != "stem":
         raise ValueError(
-            f'positions="{spec.positions}", positions_at="{spec.positions_at}": an ImageGPT adds positions to its tokens once. '
-            f'Valid: {", ".join(KINDS)}, with positions_at="stem".'
+            f'positions="{spec.positions}", positions_at="{spec.positions_at}": an ImageGPT adds positions to its'
+            f' tokens once. Valid: {", ".join(KINDS)}, with positions_at="stem".'
         )
     return spec
 
@@ -73,19 +75,20 @@ class ImageGPT(ModelOfArguments):
         variant: "iGPT-S", "iGPT-M" or "iGPT-L", a ViT of patch size 1 such as "Ti/1", or a ViTSpec.
         image_size: pixels, a number or (height, width). An image has height * width tokens: 32 is much already.
         channels: of the image.
-        palette: the colours (colors, c), pixel values 0..255, which files keep as a weight (data.fit_palette finds them in images); or a
-            number of colours, spread evenly over all.
+        palette: the colours (colors, c), pixel values 0..255, which files keep as a weight (data.fit_palette finds them
+            in images); or a number of colours, spread evenly over all.
         preprocessing, remat, dtype: as in ViT.
         name: of the model, and of its input.
         **overrides: any field of ViTSpec that an iGPT leaves open: depth, width, dropout, positions, ...
 
-    Input: pixels 0..255, (b, height, width, c). Output: logits (b, n, colors) float32, row n's those of pixel n, row by row. It trains with
-    the colours as labels, (b, n) integers:
+    Input: pixels 0..255, (b, height, width, c). Output: logits (b, n, colors) float32, row n's those of pixel n, row by
+    row. It trains with the colours as labels, (b, n) integers:
 
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(images, model.colors(images))
 
-    `sample` draws images, and completes given ones. `get_encoder()` is a ViT with the same weights, whose features are the mean of all pixels' tokens.
+    `sample` draws images, and completes given ones. `get_encoder()` is a ViT with the same weights, whose features are
+    the mean of all pixels' tokens.
 
     Raises:
         ValueError: for an unknown variant or argument, or a palette that does not fit the image's channels.
@@ -120,7 +123,9 @@ class ImageGPT(ModelOfArguments):
         )
         if values is not None:
             if values.shape[1] != vit.channels:
-                raise ValueError(f"The palette has colours of {values.shape[1]} values, the images {vit.channels} channels.")
+                raise ValueError(
+                    f"The palette has colours of {values.shape[1]} values, the images {vit.channels} channels."
+                )
             vit.get_layer("patch_encoder").palette.assign(values)
         super().__init__(vit.input, _logits(vit), name=name)
         self.dtype_policy = vit.dtype_policy
@@ -143,15 +148,21 @@ class ImageGPT(ModelOfArguments):
         return keras.ops.convert_to_numpy(self.get_layer("patch_encoder").palette)
 
     def colors(self, images: Any, batch_size: int = 64) -> np.ndarray:
-        """The numbers of the palette's colours that are nearest to the pixels of images: (b, height, width, c) -> (b, n) int32."""
+        """The numbers of the palette's colours that are nearest to the pixels of images: (b, height, width, c) -> (b,
+        n) int32.
+        """
         nearest, images = self.get_layer("patch_encoder").nearest, np.asarray(images)
-        parts = [nearest(keras.ops.convert_to_tensor(images[i : i + batch_size])) for i in range(0, len(images), batch_size)]
+        parts = [
+            nearest(keras.ops.convert_to_tensor(images[i : i + batch_size])) for i in range(0, len(images), batch_size)
+        ]
         return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])
 
     def pixels(self, colors: Any) -> np.ndarray:
         """The images of colours: (b, n) integers -> (b, height, width, c) uint8."""
         values = np.clip(np.rint(self.palette), 0, 255).astype("uint8")
-        return values[np.asarray(colors)].reshape(-1, *self.image_size, self.channels)  # (b, n, c) -> (b, height, width, c)
+        return values[np.asarray(colors)].reshape(
+            -1, *self.image_size, self.channels
+        )  # (b, n, c) -> (b, height, width, c)
 
     def sample(
         self,
@@ -171,7 +182,8 @@ class ImageGPT(ModelOfArguments):
             rows: how many rows of `prompt` are kept; None for half of them.
             temperature: the logits are divided by it: below 1 likelier colours, above 1 more varied ones.
             top_k: how many of the likeliest colours are drawn from; None for all of them.
-            seed: of the draws. Image number i is the same in every call with this seed, whatever `count` and `batch_size`.
+            seed: of the draws. Image number i is the same in every call with this seed, whatever `count` and
+                `batch_size`.
             batch_size: images at once.
 
         Returns:
@@ -189,7 +201,9 @@ class ImageGPT(ModelOfArguments):
 
 
 def _logits(vit):
-    """The symbolic logits (b, n, colors): those of pixel i from the start and the pixels before it, so that the last pixel is not looked at."""
+    """The symbolic logits (b, n, colors): those of pixel i from the start and the pixels before it, so that the last
+    pixel is not looked at.
+    """
     x = vit.get_layer("embedding_dropout").output[:, :-1]  # (b, 1 + n, d) -> (b, n, d)
     for block in taps.blocks(vit):
         x = block(x)

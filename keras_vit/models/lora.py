@@ -1,6 +1,7 @@
 """Low-rank adaptation, LoRA (arXiv 2106.09685): fine-tuning by two small matrices beside a frozen kernel.
 
-A dense layer x W becomes x W + (alpha / rank) x A B, with A (c, rank) random and B (rank, d) zeros, so that training starts from the model as it is.
+A dense layer x W becomes x W + (alpha / rank) x A B, with A (c, rank) random and B (rank, d) zeros, so that training
+starts from the model as it is.
 """
 
 import fnmatch
@@ -26,8 +27,9 @@ def _adaptable(model):
     if encoder is not None:
         return encoder
     raise ValueError(
-        f'"{model.name}" is a {type(model).__name__}, whose teacher is a moving average of its student, weight by weight: give LoRA to the '
-        "encoder before, keras_vit.models.enable_lora(encoder, rank), and make the model of that."
+        f'"{model.name}" is a {type(model).__name__}, whose teacher is a moving average of its student, weight by'
+        " weight: give LoRA to the encoder before, keras_vit.models.enable_lora(encoder, rank), and make the model of"
+        " that."
     )
 
 
@@ -49,7 +51,9 @@ def _chosen(dense, targets):
     """
     found = {}
     for pattern in [targets] if isinstance(targets, str) else targets:
-        matched = {p: part for p, part in dense.items() if fnmatch.fnmatch(p, pattern) or fnmatch.fnmatch(p, f"*/{pattern}")}
+        matched = {
+            p: part for p, part in dense.items() if fnmatch.fnmatch(p, pattern) or fnmatch.fnmatch(p, f"*/{pattern}")
+        }
         if not matched:
             names = sorted({"/".join(path.split("/")[1:]) for path in dense})
             raise ValueError(f'No dense layer matches the target "{pattern}". They are: {", ".join(names)}.')
@@ -60,7 +64,8 @@ def _chosen(dense, targets):
 
 
 def freeze_all_but_lora(model: keras.Model) -> None:
-    """Freezes everything before the head but the LoRA of its dense layers, and a head that is quantised: integers do not learn.
+    """Freezes everything before the head but the LoRA of its dense layers, and a head that is quantised: integers do
+    not learn.
 
     Of a model for pre-training everything in its encoder.
     """
@@ -73,34 +78,42 @@ def freeze_all_but_lora(model: keras.Model) -> None:
     freeze_quantized(model)
 
 
-def enable_lora(model: keras.Model, rank: int, targets: str | Sequence[str] = TARGETS, alpha: float | None = None) -> list[str]:
+def enable_lora(
+    model: keras.Model, rank: int, targets: str | Sequence[str] = TARGETS, alpha: float | None = None
+) -> list[str]:
     """Gives dense layers LoRA and freezes the rest: only the LoRA trains, and the head. Call it before compile.
 
-    The outputs stay the same until it has been trained. The model may be quantised to int8 or int4; then only the LoRA trains. It is saved, loaded
-    and cloned with its LoRA; `merge_lora` makes it an ordinary model again, which every format can hold.
+    The outputs stay the same until it has been trained. The model may be quantised to int8 or int4; then only the LoRA
+    trains. It is saved, loaded and cloned with its LoRA; `merge_lora` makes it an ordinary model again, which every
+    format can hold.
 
     Args:
-        model: a ViT, a model built on one, or one for pre-training, whose encoder gets LoRA (a distillation's student): a decoder or
-            a head for the targets then trains as a head does. It is changed in place.
+        model: a ViT, a model built on one, or one for pre-training, whose encoder gets LoRA (a distillation's student):
+            a decoder or a head for the targets then trains as a head does. It is changed in place.
         rank: the number of columns of A and of rows of B.
-        targets: patterns with * and ?, for a layer's name or the end of its path: "query", "mlp/*", "block_1?/attention/*", "*".
+        targets: patterns with * and ?, for a layer's name or the end of its path: "query", "mlp/*",
+            "block_1?/attention/*", "*".
         alpha: scales the product by alpha / rank; None for alpha = rank.
 
     Returns:
         The paths of the layers that have LoRA now, sorted.
 
     Raises:
-        ValueError: for a pattern that matches nothing, layers that have LoRA already or are in float8, a rank that is not a positive
-            integer, or a model that does not contain one ViT; for DINO, whose encoder gets it before.
+        ValueError: for a pattern that matches nothing, layers that have LoRA already or are in float8, a rank that is
+            not a positive integer, or a model that does not contain one ViT; for DINO, whose encoder gets it before.
     """
     if isinstance(rank, bool) or not hasattr(rank, "__index__") or operator.index(rank) < 1:
         raise ValueError(f"enable_lora: rank must be a positive integer, got {rank!r}.")
     encoder = _adaptable(model)
     dense = _dense_layers(encoder)
     if not dense:
-        raise ValueError(f'enable_lora: "{model.name}" has no dense layers before its head: a BiT consists of convolutions.')
+        raise ValueError(
+            f'enable_lora: "{model.name}" has no dense layers before its head: a BiT consists of convolutions.'
+        )
     if any(part.lora_enabled for part in dense.values()):
-        raise ValueError(f'enable_lora: "{model.name}" has LoRA already. Merge it first: keras_vit.models.merge_lora(model).')
+        raise ValueError(
+            f'enable_lora: "{model.name}" has LoRA already. Merge it first: keras_vit.models.merge_lora(model).'
+        )
     chosen = _chosen(dense, targets)
     if any(part.quantization_mode == "float8" for part in chosen.values()):
         raise ValueError("enable_lora: LoRA does not go with float8. Quantise to int8 or int4.")
@@ -112,7 +125,8 @@ def enable_lora(model: keras.Model, rank: int, targets: str | Sequence[str] = TA
 
 
 def merge_lora(model: keras.Model) -> None:
-    """Adds (alpha / rank) A B to each kernel and drops A and B: the same function, in an ordinary model whose layers all train.
+    """Adds (alpha / rank) A B to each kernel and drops A and B: the same function, in an ordinary model whose layers
+    all train.
 
     Quantised kernels are quantised again, which rounds what LoRA has learned. Call it before compile.
 

@@ -1,4 +1,6 @@
-"""The masked autoencoder (MAE, arXiv 2111.06377) as a functional Keras model: an image and its visible patches in, all patches out."""
+"""The masked autoencoder (MAE, arXiv 2111.06377) as a functional Keras model: an image and its visible patches in, all
+patches out.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -34,22 +36,26 @@ MASK_RATIO = 0.75  # section 4.1
 
 @serializable
 class MaskedAutoencoder(MaskedModel):
-    """A masked autoencoder: an encoder of the visible patches alone, and a small decoder that predicts the pixels of all patches.
+    """A masked autoencoder: an encoder of the visible patches alone, and a small decoder that predicts the pixels of
+    all patches.
 
     Args:
         variant: of the encoder, as of ViT; without a stem, token merging, fc_norm and pre_logits.
         image_size, channels, preprocessing, remat, dtype: as of ViT. `remat=True` is for the decoder's blocks, too.
-        mask_ratio: the share of the patches that are hidden; the number of visible ones, m, is a whole number below the rest.
-        normalise_targets: whether each patch's pixels are normalised by its own mean and deviation before they are compared, as in
-            the paper's best models.
-        decoder_depth, decoder_width, decoder_heads, decoder_mlp_dim: of the decoder's blocks; `decoder_mlp_dim` None for 4 * width.
+        mask_ratio: the share of the patches that are hidden; the number of visible ones, m, is a whole number below the
+            rest.
+        normalise_targets: whether each patch's pixels are normalised by its own mean and deviation before they are
+            compared, as in the paper's best models.
+        decoder_depth, decoder_width, decoder_heads, decoder_mlp_dim: of the decoder's blocks; `decoder_mlp_dim` None
+            for 4 * width.
         decoder_positions: of the decoder, a kind of layers.AddPositionEmbs.
         name: of the model.
         **overrides: any field of ViTSpec. `positions` is "sincos2d_mae" where `variant` is a name.
 
     Inputs: {"image": pixels 0..255 (b, height, width, c), "kept": numbers of the visible patches (b, m), integers}.
     Output: (b, 2, n, p * q * c) float32, the predicted and the true pixels of all patches, normalised; the loss is
-    keras_vit.training.MaskedSquaredError. `masked` makes both from images. Decoder blocks are named `decoder_block_00`...
+    keras_vit.training.MaskedSquaredError. `masked` makes both from images. Decoder blocks are named
+    `decoder_block_00`...
 
     Raises:
         ValueError: as ViT does, or for an encoder that cannot be one.
@@ -82,7 +88,9 @@ class MaskedAutoencoder(MaskedModel):
         self.decoder_depth = integer(decoder_depth, "decoder_depth")
         self.decoder_width = integer(decoder_width, "decoder_width")
         self.decoder_heads = integer(decoder_heads, "decoder_heads")
-        self.decoder_mlp_dim = 4 * self.decoder_width if decoder_mlp_dim is None else integer(decoder_mlp_dim, "decoder_mlp_dim")
+        self.decoder_mlp_dim = (
+            4 * self.decoder_width if decoder_mlp_dim is None else integer(decoder_mlp_dim, "decoder_mlp_dim")
+        )
         self.decoder_positions = decoder_positions
         vit = ViT(spec, image_size, None, channels, preprocessing=preprocessing, remat=remat, dtype=policy)
         n = vit.grid[0] * vit.grid[1]
@@ -132,7 +140,9 @@ class MaskedAutoencoder(MaskedModel):
         x = keras.layers.Dense(values, dtype=policy.variable_dtype, name="decoder_pred")(x)
         return x[:, spec.prefix :]
 
-    def masked(self, images: Any, seed: int = 0, mask_ratio: float | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def masked(
+        self, images: Any, seed: int = 0, mask_ratio: float | None = None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """(x, y) for `fit`, `evaluate` and `predict`, from images of any kind that `preprocess` takes.
 
         Args:
@@ -154,10 +164,13 @@ class MaskedAutoencoder(MaskedModel):
         copy.set_weights(self.get_weights())
         return copy
 
-    def reconstruct(self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32) -> Reconstruction:
+    def reconstruct(
+        self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32
+    ) -> Reconstruction:
         """Images with some patches hidden, and with these as the model predicts them.
 
-        If the model learns normalised targets, a predicted patch gets the true one's mean and deviation: it does not predict these.
+        If the model learns normalised targets, a predicted patch gets the true one's mean and deviation: it does not
+        predict these.
 
         Args:
             images, seed, mask_ratio: as of `masked`.

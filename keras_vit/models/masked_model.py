@@ -1,4 +1,6 @@
-"""What the models share that learn from hidden patches: which encoders they can have, how many patches are hidden, pictures of them."""
+"""What the models share that learn from hidden patches: which encoders they can have, how many patches are hidden,
+pictures of them.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -38,16 +40,20 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         ValueError: naming each field of the spec, and why.
     """
     problems = {
-        "a stem (stem, conv_stem) sees over the borders of patches, so that nothing would be hidden": spec.stem is not None
-        or bool(spec.conv_stem),
-        "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": spec.fc_norm,
+        "a stem (stem, conv_stem) sees over the borders of patches, so that nothing would be hidden": (
+            spec.stem is not None or bool(spec.conv_stem)
+        ),
+        "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": (
+            spec.fc_norm
+        ),
         'pool="map" has weights that would not be trained': spec.pool == "map",
         "pre_logits has weights that would not be trained": spec.pre_logits is not None,
         "a palette has no patches of pixels to predict": spec.palette is not None,
-        "token_merging and patch_dropout leave out patches of their own": spec.token_merging is not None
-        or spec.patch_dropout > 0,
-        f'positions="{spec.positions}", positions_at="{spec.positions_at}" are in the blocks, which do not see all patches in their places; '
-        "positions here are added once, at the stem": spec.reads_grid,
+        "token_merging and patch_dropout leave out patches of their own": (
+            spec.token_merging is not None or spec.patch_dropout > 0
+        ),
+        f'positions="{spec.positions}", positions_at="{spec.positions_at}" are in the blocks, which do not see all'
+        " patches in their places; positions here are added once, at the stem": spec.reads_grid,
     }
     found = [reason for reason, is_so in problems.items() if is_so]
     if found:
@@ -55,7 +61,9 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
 
 
 def pasted(images: np.ndarray, patches: np.ndarray, hidden: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Images (b, height, width, c) with the pixels (b, n, p*q*c) in the place of hidden patches, (b, n) booleans; uint8."""
+    """Images (b, height, width, c) with the pixels (b, n, p*q*c) in the place of hidden patches, (b, n) booleans;
+    uint8.
+    """
     (b, height, width, c), (p, q) = images.shape, patch_size
     h, w = height // p, width // q
     x = np.broadcast_to(patches, (b, h * w, p * q * c)).reshape(b, h, w, p, q, c).transpose(0, 1, 3, 2, 4, 5)
@@ -83,7 +91,8 @@ def check_mask_ratio(value: Any, name: str = "mask_ratio") -> float:
 
 
 def hidden_count(patches: int, share: float) -> int:
-    """How many of the patches are hidden: all less the whole number of the rest, as in MAE's code, but at least one, and not all.
+    """How many of the patches are hidden: all less the whole number of the rest, as in MAE's code, but at least one,
+    and not all.
 
     Raises:
         ValueError: for an image of a single patch.
@@ -104,7 +113,9 @@ def after_embedding(vit: ViT, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 class MaskedModel(ModelOfArguments):
-    """What the models share that learn from hidden patches: they are built from their arguments, and hold a ViT, their encoder."""
+    """What the models share that learn from hidden patches: they are built from their arguments, and hold a ViT, their
+    encoder.
+    """
 
     spec: ViTSpec
     image_size: tuple[int, int]
@@ -113,8 +124,12 @@ class MaskedModel(ModelOfArguments):
     labels_are_classes = False
 
     def _hold(self, vit: ViT, preprocessing: str | None, remat: Any, policy: Any) -> None:
-        """Takes what a model of one image would find out from its input; `vit` is the encoder, whose layers the model has."""
-        self.__dict__["_encoder"] = vit  # its layers are the model's: as an attribute that Keras tracks they would be there twice
+        """Takes what a model of one image would find out from its input; `vit` is the encoder, whose layers the model
+        has.
+        """
+        self.__dict__["_encoder"] = (
+            vit  # its layers are the model's: as an attribute that Keras tracks they would be there twice
+        )
         self.spec, self.image_size, self.channels = vit.spec, vit.image_size, vit.channels
         self.preprocessing, self.remat, self.dtype_policy = preprocessing, remat, policy
 
@@ -129,7 +144,9 @@ class MaskedModel(ModelOfArguments):
 
     def hidden_count(self, mask_ratio: float | None = None) -> int:
         """How many patches of an image are hidden; `mask_ratio` None for the model's."""
-        return hidden_count(self.grid[0] * self.grid[1], self.mask_ratio if mask_ratio is None else check_mask_ratio(mask_ratio))
+        return hidden_count(
+            self.grid[0] * self.grid[1], self.mask_ratio if mask_ratio is None else check_mask_ratio(mask_ratio)
+        )
 
     @classmethod
     def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:

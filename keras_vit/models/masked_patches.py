@@ -1,5 +1,5 @@
-"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2) as a functional Keras model: an image with some patches' embeddings replaced in,
-what these patches show out.
+"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2) as a functional Keras model: an image with some patches'
+embeddings replaced in, what these patches show out.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,9 @@ def check_target(target: Any, patch_size: tuple[int, int]) -> str:
     if target not in TARGETS:
         raise ValueError(f"Unknown target {target!r}.{did_you_mean(str(target), TARGETS)} Valid: {', '.join(TARGETS)}.")
     if target == "thumbnail" and any(side % _SIDE for side in patch_size):
-        raise ValueError(f'target="thumbnail" needs patches whose sides are multiples of {_SIDE} pixels, got {patch_size}.')
+        raise ValueError(
+            f'target="thumbnail" needs patches whose sides are multiples of {_SIDE} pixels, got {patch_size}.'
+        )
     return target
 
 
@@ -55,15 +57,15 @@ class MaskedPatchPredictor(MaskedModel):
         variant: of the encoder, as of ViT; without a stem, token merging, fc_norm and pre_logits.
         image_size, channels, preprocessing, remat, dtype: as of ViT.
         mask_ratio: the share of the patches that are corrupted, each time others.
-        target: "mean_colour", 3 bits per channel, 512 classes of RGB; "thumbnail", the patch as 4 x 4 such colours; or "pixels", a
-            regression of all its pixels, normalised by the model's mean and std.
+        target: "mean_colour", 3 bits per channel, 512 classes of RGB; "thumbnail", the patch as 4 x 4 such colours; or
+            "pixels", a regression of all its pixels, normalised by the model's mean and std.
         name: of the model.
         **overrides: any field of ViTSpec.
 
-    Inputs: {"image": pixels 0..255 (b, height, width, c), "source": for each patch the number of the one whose embedding it gets (b, n),
-    integers, -1 for the learned one}. Outputs, float32: logits (b, n, 8 ** c), or (b, n, 16, 8 ** c) of a thumbnail, for
-    keras_vit.training.MaskedCrossEntropy; for pixels (b, 2, n, p * q * c), predicted and true ones, for MaskedSquaredError. `masked`
-    makes inputs and y from images.
+    Inputs: {"image": pixels 0..255 (b, height, width, c), "source": for each patch the number of the one whose
+    embedding it gets (b, n), integers, -1 for the learned one}. Outputs, float32: logits (b, n, 8 ** c), or (b, n, 16,
+    8 ** c) of a thumbnail, for keras_vit.training.MaskedCrossEntropy; for pixels (b, 2, n, p * q * c), predicted and
+    true ones, for MaskedSquaredError. `masked` makes inputs and y from images.
 
     Raises:
         ValueError: as ViT does, for an encoder that cannot be one, or an unknown target.
@@ -99,7 +101,9 @@ class MaskedPatchPredictor(MaskedModel):
         n = self.grid[0] * self.grid[1]
         return {"source": Numbers(n, -1, n - 1)}
 
-    def masked(self, images: Any, seed: int = 0, mask_ratio: float | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def masked(
+        self, images: Any, seed: int = 0, mask_ratio: float | None = None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """(x, y) for `fit`, `evaluate` and `predict`, from images of any kind that `preprocess` takes.
 
         Args:
@@ -108,8 +112,8 @@ class MaskedPatchPredictor(MaskedModel):
             mask_ratio: the share that is corrupted; None for the model's.
 
         Returns:
-            {"image": (b, height, width, c), "source": (b, n)}, and what the loss takes: classes, -1 where nothing is predicted, or for
-            pixels (b, n), 1 for each corrupted patch.
+            {"image": (b, height, width, c), "source": (b, n)}, and what the loss takes: classes, -1 where nothing is
+            predicted, or for pixels (b, n), 1 for each corrupted patch.
         """
         from keras_vit.training import hiding
 
@@ -118,8 +122,11 @@ class MaskedPatchPredictor(MaskedModel):
             lambda image, seed: hiding.corrupt(image, seed, size, count, self.target), as_pixels(self, images), seed
         )
 
-    def reconstruct(self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32) -> Reconstruction:
-        """Images with corrupted patches in grey, and with these as the model predicts them: in its colours, or pixel by pixel.
+    def reconstruct(
+        self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32
+    ) -> Reconstruction:
+        """Images with corrupted patches in grey, and with these as the model predicts them: in its colours, or pixel by
+        pixel.
 
         Args:
             images, seed, mask_ratio: as of `masked`.
@@ -138,7 +145,9 @@ class MaskedPatchPredictor(MaskedModel):
 
         p, q = self.spec.patch_size
         if self.target == "pixels":
-            mean, std = (np.resize(np.asarray(value, "float32"), outputs.shape[-1]) for value in (self.spec.mean, self.spec.std))
+            mean, std = (
+                np.resize(np.asarray(value, "float32"), outputs.shape[-1]) for value in (self.spec.mean, self.spec.std)
+            )
             return outputs[:, 0] * std + mean
         colours = colour_of(outputs.argmax(-1), self.channels).astype("float32")  # (b, n, c) or (b, n, 16, c)
         side = _SIDE if self.target == "thumbnail" else 1

@@ -33,7 +33,10 @@ def check_model_and_path(function: str, model: Any, path: Any) -> str:
         elif isinstance(model, (list, tuple, dict)):
             mend = f"{function} takes one model: call it once for each."
         elif isinstance(model, keras.Model):
-            mend = f"Build it as keras_vit.Model(inputs, outputs){', or use model.save(path)' if function == 'save' else ''}."
+            mend = (
+                "Build it as keras_vit.Model(inputs,"
+                f" outputs){', or use model.save(path)' if function == 'save' else ''}."
+            )
         raise ValueError(f"{function} expected a model of keras_vit, got {_described(model)}. {mend}")
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise ValueError(f"{function} expected a path, got {path!r}: {function}(model, path).")

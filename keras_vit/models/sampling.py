@@ -1,4 +1,6 @@
-"""Drawing images from an ImageGPT, pixel by pixel, with the keys and values of earlier pixels kept: one compiled loop on every backend."""
+"""Drawing images from an ImageGPT, pixel by pixel, with the keys and values of earlier pixels kept: one compiled loop
+on every backend.
+"""
 
 from typing import Any
 
@@ -11,7 +13,9 @@ from keras_vit.models import taps
 
 
 def empty_cache(model: Any, count: int) -> tuple:
-    """The keys and values of each block before the first pixel, for `count` images: ((keys, values), ...), each (count, k, n, c) zeros."""
+    """The keys and values of each block before the first pixel, for `count` images: ((keys, values), ...), each (count,
+    k, n, c) zeros.
+    """
     n = model.output_shape[1]
     attentions = [block.attention for block in taps.blocks(model)]
     shape = lambda attention: (count, attention.heads, n, attention.size)  # noqa: E731
@@ -30,8 +34,12 @@ def next_logits(model: Any, place: Any, previous: Any, cache: tuple) -> tuple[An
     Returns:
         (logits (b, colors) float32, the cache with this pixel's).
     """
-    pixels, start, positions = (model.get_layer(name) for name in ("patch_encoder", "class_token", "position_embedding"))
-    x = ops.where(ops.equal(place, 0), ops.cast(start.tokens[0], pixels.compute_dtype), pixels.embed(previous))  # (b, d)
+    pixels, start, positions = (
+        model.get_layer(name) for name in ("patch_encoder", "class_token", "position_embedding")
+    )
+    x = ops.where(
+        ops.equal(place, 0), ops.cast(start.tokens[0], pixels.compute_dtype), pixels.embed(previous)
+    )  # (b, d)
     table = positions.table()  # (1, 1 + n, d)
     x = x[:, None] + ops.cast(ops.take(table, ops.reshape(place, (1,)), axis=1), x.dtype)  # (b, 1, d)
     kept = []
@@ -43,21 +51,25 @@ def next_logits(model: Any, place: Any, previous: Any, cache: tuple) -> tuple[An
 
 
 def draw(logits: Any, uniform: Any, temperature: Any, top_k: int | None) -> Any:
-    """Colours drawn from logits (b, colors) by numbers in [0, 1), (b,), as the inverse of their distribution: (b,) int32."""
+    """Colours drawn from logits (b, colors) by numbers in [0, 1), (b,), as the inverse of their distribution: (b,)
+    int32.
+    """
     logits = logits / ops.reshape(temperature, (-1, 1))
     if top_k is not None:
         least = ops.top_k(logits, top_k)[0][:, -1:]
         logits = ops.where(logits >= least, logits, -1e30)
     below = ops.cumsum(ops.softmax(logits), axis=-1)  # (b, colors)
-    place = uniform[:, None] * below[:, -1:]  # of the sum as it was rounded, so that the last colours are not drawn too often
+    place = (
+        uniform[:, None] * below[:, -1:]
+    )  # of the sum as it was rounded, so that the last colours are not drawn too often
     return ops.sum(ops.cast(below <= place, "int32"), axis=-1)
 
 
 class Sampler(keras.Model):
     """A loop over the pixels, compiled by Keras' predict on whichever backend.
 
-    Its call takes a dict: colors (b, n) int32 of which the first `given`, (b,), are kept; uniform (b, n), numbers in [0, 1); and temperature (b,).
-    It returns the colours (b, n).
+    Its call takes a dict: colors (b, n) int32 of which the first `given`, (b,), are kept; uniform (b, n), numbers in
+    [0, 1); and temperature (b,). It returns the colours (b, n).
     """
 
     def __init__(self, model, top_k):

@@ -1,4 +1,6 @@
-"""DINO (arXiv 2104.14294): a student learns to say of every crop of an image what its own moving average says of two large ones."""
+"""DINO (arXiv 2104.14294): a student learns to say of every crop of an image what its own moving average says of two
+large ones.
+"""
 
 import math
 from typing import Any
@@ -24,7 +26,8 @@ GLOBAL = 2  # crops that the teacher sees
 
 
 def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
-    """A model on images of another size, with the same layers and so the same weights; positions are interpolated, bicubically, in the graph.
+    """A model on images of another size, with the same layers and so the same weights; positions are interpolated,
+    bicubically, in the graph.
 
     Args:
         model: a ViT or BiT without a head.
@@ -32,15 +35,15 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         name: of the new model.
 
     Raises:
-        ValueError: if the size is not a whole number of patches, or the model merges or leaves out patches, or has positions of one grid
-            in its attention.
+        ValueError: if the size is not a whole number of patches, or the model merges or leaves out patches, or has
+            positions of one grid in its attention.
     """
     spec: Any = model.spec
     resampled: dict[keras.layers.Layer, keras.layers.Layer] = {}
     if getattr(spec, "positions", None) in POSITIONS:
         raise ValueError(
-            f'Crops of several sizes need positions that can be interpolated, {", ".join(KINDS)}, or none: positions="{spec.positions}" are in '
-            "the attention, for one grid."
+            f"Crops of several sizes need positions that can be interpolated, {', '.join(KINDS)}, or none:"
+            f' positions="{spec.positions}" are in the attention, for one grid.'
         )
     if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", None):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
@@ -69,7 +72,9 @@ def _views(logits, count):
 
 
 def _student(encoder, head, local_size, local_crops):
-    """({name: symbolic crops}, [the student's logits (b, v, k) of the large crops, and of the small ones if there are some])."""
+    """({name: symbolic crops}, [the student's logits (b, v, k) of the large crops, and of the small ones if there are
+    some]).
+    """
     crops = {"global": keras.Input((GLOBAL, *encoder.image_size, encoder.channels), name="global")}
     views = [_views(head(encoder(_rows(crops["global"]))), GLOBAL)]
     if local_crops:
@@ -86,7 +91,8 @@ def _check(encoder, **rates):
     """Refuses anything but a ViT or BiT without classes, and rates out of [0, 1]."""
     if not isinstance(encoder, Classifier) or encoder.classes is not None:
         raise ValueError(
-            f'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got {encoder!r}.'
+            'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got'
+            f" {encoder!r}."
         )
     for key, value in rates.items():
         if not 0 <= number(value, f"DINO: {key}") <= 1:
@@ -95,15 +101,17 @@ def _check(encoder, **rates):
 
 @serializable
 class DINO(Model):
-    """Learns features without labels: `DINO(encoder, steps=...)`, then compile and fit on crops; `get_encoder()` is what was learned.
+    """Learns features without labels: `DINO(encoder, steps=...)`, then compile and fit on crops; `get_encoder()` is
+    what was learned.
 
         vit = keras_vit.ViT("S/16", classes=None, drop_path=0.1)
         dino = keras_vit.DINO(vit, local_size=96, steps=100_000)
         dino.compile(AdamW(5e-4, decay=0.04), DINOLoss())
         dino.fit(dataset)  # of ({"global": (b, 2, 224, 224, 3), "local": (b, 8, 96, 96, 3)}, anything (b,))
 
-    The teacher has the student's shape and starts with its weights; after each update it moves towards them. Its outputs are centred by
-    their running mean over all images of a batch, on all replicas and in all micro-batches, and sharpened.
+    The teacher has the student's shape and starts with its weights; after each update it moves towards them. Its
+    outputs are centred by their running mean over all images of a batch, on all replicas and in all micro-batches, and
+    sharpened.
 
     Args:
         encoder: a ViT or BiT without classes, the student. It is trained in place.
@@ -119,8 +127,9 @@ class DINO(Model):
         frozen_steps: during which the head's last layer does not learn.
         name: of the model.
 
-    Input: {"global": (b, 2, height, width, c), "local": (b, local_crops, h, w, c)}, pixels 0..255. Output: logits (b, 2 + 2 + local_crops,
-    outputs), float32: the teacher's two, centred and divided by its temperature, then the student's; DINOLoss takes them.
+    Input: {"global": (b, 2, height, width, c), "local": (b, local_crops, h, w, c)}, pixels 0..255. Output: logits (b, 2
+    + 2 + local_crops, outputs), float32: the teacher's two, centred and divided by its temperature, then the student's;
+    DINOLoss takes them.
 
     Raises:
         ValueError: for an encoder with classes, or numbers out of range.
@@ -209,7 +218,11 @@ class DINO(Model):
         self.get_layer("head").learns.assign(ops.cast(step + 1 >= self._frozen_steps, "float32"))
 
     def get_config(self):
-        return {"encoder": keras.saving.serialize_keras_object(self.student), **self._arguments, **state.to_config(self)}
+        return {
+            "encoder": keras.saving.serialize_keras_object(self.student),
+            **self._arguments,
+            **state.to_config(self),
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

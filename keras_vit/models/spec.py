@@ -1,7 +1,7 @@
 """The architecture of a Vision Transformer: ViTSpec, and one row per size.
 
-Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv 2305.13035.
-Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
+Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv
+2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 """
 
 import dataclasses
@@ -76,13 +76,15 @@ class ViTSpec:
         class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
         registers: number of register tokens, after the class token.
         distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
-        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" as in big_vision, "sincos2d_mae" (layers.AddPositionEmbs);
-            in the attention: "relative", "relative2d", "rope2d" (layers.MultiHeadSelfAttention); or "none".
-        positions_at: where they are added: at the "stem", once; at "every" block's input, each with a table of its own; or "shared", one
-            table at every block's input.
-        position_std: standard deviation of the initial learned tables, 0.02 in the paper's code. Small data sets learn better
-            with more (docs/recipes.md).
-        pool: "token", "gap" (mean of the patch tokens), "map", or "token_gap" (both, concatenated: DINOv2's classifiers).
+        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" as in big_vision,
+            "sincos2d_mae" (layers.AddPositionEmbs); in the attention: "relative", "relative2d", "rope2d"
+            (layers.MultiHeadSelfAttention); or "none".
+        positions_at: where they are added: at the "stem", once; at "every" block's input, each with a table of its own;
+            or "shared", one table at every block's input.
+        position_std: standard deviation of the initial learned tables, 0.02 in the paper's code. Small data sets learn
+            better with more (docs/recipes.md).
+        pool: "token", "gap" (mean of the patch tokens), "map", or "token_gap" (both, concatenated: DINOv2's
+            classifiers).
         fc_norm: normalise after the pooling instead of before it (timm's average-pooled models).
         pre_logits: width of a tanh layer before the head; None for no such layer.
         qkv_bias, qk_norm, gelu, mlp_form, epsilon, layer_scale: see layers.TransformerBlock.
@@ -92,21 +94,25 @@ class ViTSpec:
         head_bias: initial value of the head's bias (AugReg: -6.9 for ImageNet with the sigmoid loss).
         mean, std: the normalisation, on the 0..255 scale: a number, or one per channel.
         patch_form, patch_norm: "conv" or "dense", and normalisations around the embedding; see layers.PatchEncoder.
-        stem: a hybrid's ResNet units per stage, such as (3, 4, 9); () for its root alone; None for a ViT without a ResNet.
+        stem: a hybrid's ResNet units per stage, such as (3, 4, 9); () for its root alone; None for a ViT without a
+            ResNet.
         stem_width: channels of that ResNet's root, 64 in the paper.
-        conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv 2106.14881); ()
-            for none. Small data sets learn faster with such a stem.
+        conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv
+            2106.14881); () for none. Small data sets learn faster with such a stem.
         conv_strides: strides of these convolutions; () for 2 each.
-        conv_form: "plain"; or "residual": after the first convolution, max-pooling takes the place of strides, and a convolution that
-            keeps the shape is added to its input. It takes more time a step, and learns more in the same time.
-        token_merging: how many patches each block merges into similar ones (ToMe, arXiv 2210.09461), a number or one per block; None for
-            none. A number is at most half of the patches that a block has left.
+        conv_form: "plain"; or "residual": after the first convolution, max-pooling takes the place of strides, and a
+            convolution that keeps the shape is added to its input. It takes more time a step, and learns more in the
+            same time.
+        token_merging: how many patches each block merges into similar ones (ToMe, arXiv 2210.09461), a number or one
+            per block; None for none. A number is at most half of the patches that a block has left.
         patch_dropout: share of the patches that are left out, in prediction too; 0 to see them all.
-        patch_dropout_block: the block after whose attention the patches that it heeds least are left out; None to leave out random
-            ones before the first block, in prediction the same for every image (PatchDropout, arXiv 2208.07220).
-        causal: whether each token attends only to itself and those before it: the prefix, then the patches row by row (iGPT).
-        palette: number of colours of a palette; the nearest one of each pixel has an embedding, in place of linear patches
-            (layers.PaletteEncoder). None for no palette.
+        patch_dropout_block: the block after whose attention the patches that it heeds least are left out; None to leave
+            out random ones before the first block, in prediction the same for every image (PatchDropout, arXiv
+            2208.07220).
+        causal: whether each token attends only to itself and those before it: the prefix, then the patches row by row
+            (iGPT).
+        palette: number of colours of a palette; the nearest one of each pixel has an embedding, in place of linear
+            patches (layers.PaletteEncoder). None for no palette.
     """
 
     patch_size: tuple
@@ -212,10 +218,13 @@ class ViTSpec:
         for name in _CHOICES:
             self._replace(name, str(getattr(self, name)))
         if self.pool in ("token", "token_gap") and not self.class_token:
-            raise ValueError(f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".')
+            raise ValueError(
+                f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".'
+            )
         if self.distillation_token and (self.pool != "token" or self.pre_logits):
             raise ValueError(
-                'distillation_token needs pool="token" and no pre_logits: each of the two tokens has a linear head of its own.'
+                'distillation_token needs pool="token" and no pre_logits: each of the two tokens has a linear head of'
+                " its own."
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
@@ -226,13 +235,13 @@ class ViTSpec:
         if self.causal and (self.pool in ("token", "token_gap") or self.distillation_token):
             what = "distillation_token" if self.distillation_token else f'pool="{self.pool}"'
             raise ValueError(
-                f'causal=True lets the tokens before the patches see no patch, so that {what} would read the same of every image: use pool="gap" or '
-                '"map", with class_token=True for a token to start from.'
+                f"causal=True lets the tokens before the patches see no patch, so that {what} would read the same of"
+                ' every image: use pool="gap" or "map", with class_token=True for a token to start from.'
             )
         if self.causal and (self.token_merging is not None or self.patch_dropout):
             raise ValueError(
-                "causal=True needs all patches in their order: leave token_merging and patch_dropout out, which merge later ones into "
-                "earlier, or change their order."
+                "causal=True needs all patches in their order: leave token_merging and patch_dropout out, which merge"
+                " later ones into earlier, or change their order."
             )
 
     def _check_palette(self):
@@ -249,21 +258,22 @@ class ViTSpec:
         for name, given in wrong.items():
             if given:
                 raise ValueError(
-                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem and patch_norm out, got "
-                    f"{name}={getattr(self, name)!r}."
+                    f"palette={self.palette} makes a token of each pixel: set patch_size=1 and leave stem, conv_stem"
+                    f" and patch_norm out, got {name}={getattr(self, name)!r}."
                 )
 
     def _check_positions(self):
         if self.positions_at != "stem" and self.positions not in KINDS:
             raise ValueError(
-                f'positions_at="{self.positions_at}" needs a table that can be added at each block, {", ".join(KINDS)}; '
-                f'positions="{self.positions}" has none. Leave positions_at at "stem".'
+                f'positions_at="{self.positions_at}" needs a table that can be added at each block, {", ".join(KINDS)};'
+                f' positions="{self.positions}" has none. Leave positions_at at "stem".'
             )
         if not self.reads_grid or (self.token_merging is None and not self.patch_dropout):
             return
         reduces = "patch_dropout" if self.patch_dropout else "token_merging"
         raise ValueError(
-            f'{reduces} does not go with positions="{self.positions}", positions_at="{self.positions_at}": after it the blocks no longer '
+            f'{reduces} does not go with positions="{self.positions}", positions_at="{self.positions_at}": after it the'
+            " blocks no longer "
             f"know where a patch was. They go with positions that are added at the stem ({', '.join(KINDS)}), or none."
         )
 
@@ -271,7 +281,9 @@ class ViTSpec:
         merging = self.token_merging
         if isinstance(merging, (list, tuple, np.ndarray)):
             if len(merging) != self.depth:
-                raise ValueError(f"token_merging has {len(merging)} numbers, the model {self.depth} blocks: give one per block.")
+                raise ValueError(
+                    f"token_merging has {len(merging)} numbers, the model {self.depth} blocks: give one per block."
+                )
             merging = tuple(integer(r, "token_merging", least=0) for r in merging)
             self._replace("token_merging", merging if any(merging) else None)
         elif merging is not None:
@@ -289,11 +301,15 @@ class ViTSpec:
                 f"{self.conv_stem!r} and {self.conv_strides!r}."
             )
         if not all(is_integer(n) and n > 0 for n in (*self.conv_stem, *self.conv_strides)):
-            raise ValueError(f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}.")
+            raise ValueError(
+                f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}."
+            )
         self._replace("conv_stem", tuple(int(n) for n in self.conv_stem))
         self._replace("conv_strides", tuple(int(n) for n in self.conv_strides) or (2,) * len(self.conv_stem))
         if len(self.conv_stem) != len(self.conv_strides):
-            raise ValueError(f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides.")
+            raise ValueError(
+                f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides."
+            )
 
     @property
     def reads_grid(self) -> bool:
@@ -336,7 +352,8 @@ def _parse(variant):
     stem, row, patch = match.groups() if match else (None, None, 0)
     if row not in ROWS:
         raise ValueError(
-            f'Unknown variant "{variant}".{variant_hint(str(variant), "ViT")} A variant is a size and a patch size in pixels, such as "B/16"; '
+            f'Unknown variant "{variant}".{variant_hint(str(variant), "ViT")} A variant is a size and a patch size in'
+            ' pixels, such as "B/16"; '
             f"sizes: {', '.join(ROWS)}."
         )
     if stem is None:
@@ -363,7 +380,9 @@ def check_overrides(overrides, fields, family: str) -> None:
             raise ValueError(f'"{name}" is an argument of keras_vit.{family}, not a field of its spec.')
         if name not in fields:
             hint = argument_hint(name, (*fields, *ARGUMENTS))
-            raise ValueError(f'Unknown argument "{name}" of a {family}.{hint} Valid: {", ".join((*ARGUMENTS, *fields))}.')
+            raise ValueError(
+                f'Unknown argument "{name}" of a {family}.{hint} Valid: {", ".join((*ARGUMENTS, *fields))}.'
+            )
 
 
 def _check_effect(overrides, spec):

@@ -1,4 +1,6 @@
-"""Convolutional stems before the patches: the hybrids' ResNet (appendix B.2 of arXiv 2010.11929) and 3x3 convolutions (2106.14881)."""
+"""Convolutional stems before the patches: the hybrids' ResNet (appendix B.2 of arXiv 2010.11929) and 3x3 convolutions
+(2106.14881).
+"""
 
 import keras
 
@@ -19,7 +21,8 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
         policy: Keras' dtype policy.
 
     Returns:
-        (b, h/4, w/4, width) without stages; otherwise (b, h/s, w/s, 4 * width * 2^(stages-1)) with s = 4 * 2^(stages-1).
+        (b, h/4, w/4, width) without stages; otherwise (b, h/s, w/s, 4 * width * 2^(stages-1)) with s = 4 *
+        2^(stages-1).
     """
     x = layers.StdConv2D(width, 7, 2, dtype=policy, name="stem_conv")(x)
     x = group_norm(1e-6, policy, "stem_norm")(x)
@@ -34,13 +37,14 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
 
 
 def conv_stem(x, widths: tuple, strides: tuple, form: str, policy):
-    """3x3 convolutions, each followed by batch normalisation (over all replicas) and ReLU ("Early Convolutions", arXiv 2106.14881).
+    """3x3 convolutions, each followed by batch normalisation (over all replicas) and ReLU ("Early Convolutions", arXiv
+    2106.14881).
 
     Args:
         x: (b, h, w, c).
         widths, strides: channels and stride of each convolution.
-        form: "plain"; or "residual": max-pooling takes the place of strides after the first convolution, and a convolution that keeps the
-            shape is added to its input.
+        form: "plain"; or "residual": max-pooling takes the place of strides after the first convolution, and a
+            convolution that keeps the shape is added to its input.
         policy: Keras' dtype policy.
 
     Returns:
@@ -49,9 +53,13 @@ def conv_stem(x, widths: tuple, strides: tuple, form: str, policy):
     for i, (channels, stride) in enumerate(zip(widths, strides), 1):
         residual = form == "residual" and i > 1
         before, step = x, 1 if residual else stride
-        x = keras.layers.Conv2D(channels, 3, step, "same", "channels_last", use_bias=False, dtype=policy, name=f"stem_conv{i}")(x)
+        x = keras.layers.Conv2D(
+            channels, 3, step, "same", "channels_last", use_bias=False, dtype=policy, name=f"stem_conv{i}"
+        )(x)
         if step != stride:
-            pool = keras.layers.MaxPooling2D(stride, stride, "same", "channels_last", dtype=policy, name=f"stem_pool{i}")
+            pool = keras.layers.MaxPooling2D(
+                stride, stride, "same", "channels_last", dtype=policy, name=f"stem_pool{i}"
+            )
             x = pool(x)
         x = layers.BatchNormalization(MOMENTUM, dtype=policy, name=f"stem_norm{i}")(x)
         x = keras.layers.Activation("relu", dtype=policy, name=f"stem_relu{i}")(x)

@@ -1,7 +1,7 @@
 """Symbolic tensors inside a model: features, tokens and feature maps, found by the names of the layers.
 
-They work for a ViT or BiT, for a model built on one's tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input, ...)`), and for a model
-that calls one as a layer (nested).
+They work for a ViT or BiT, for a model built on one's tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input,
+...)`), and for a model that calls one as a layer (nested).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,8 @@ def is_reserved(name: str) -> bool:
 
 
 def encoder_in(model: keras.Model) -> tuple:
-    """(the model in whose graph the blocks are, the symbolic images that it takes): `model` itself, or one nested in it.
+    """(the model in whose graph the blocks are, the symbolic images that it takes): `model` itself, or one nested in
+    it.
 
     Raises:
         ValueError: if there is none, or more than one.
@@ -52,8 +53,8 @@ def _node_of_encoder(model):
     calls = [node for node in nodes if _is_call_of_encoder(node)]
     if len(calls) != 1:
         raise ValueError(
-            f'"{model.name}" should contain one ViT or BiT, with blocks named block_00..., and call it once; it contains '
-            f"{len(calls)} such calls. Its layers: {[layer.name for layer in model.layers]}."
+            f'"{model.name}" should contain one ViT or BiT, with blocks named block_00..., and call it once; it'
+            f" contains {len(calls)} such calls. Its layers: {[layer.name for layer in model.layers]}."
         )
     return calls[0]
 
@@ -66,7 +67,8 @@ def _call_of_encoder(model):
 
 
 def own_encoder(model: keras.Model) -> keras.Model | None:
-    """The model of whose layers a model for pre-training consists, below its targets, or a distillation, beside its teacher: else itself.
+    """The model of whose layers a model for pre-training consists, below its targets, or a distillation, beside its
+    teacher: else itself.
 
     None for DINO, whose encoder is called inside it, and is there twice.
     """
@@ -75,7 +77,8 @@ def own_encoder(model: keras.Model) -> keras.Model | None:
 
 
 def trunk(model: keras.Model) -> list:
-    """The layers up to the features, or up to the tokens or feature map of a model that does not pool; with those in a nested model.
+    """The layers up to the features, or up to the tokens or feature map of a model that does not pool; with those in a
+    nested model.
 
     Raises:
         ValueError: if the model does not contain one ViT or BiT.
@@ -124,7 +127,9 @@ def _features(model):
     name = next((name for name in _FEATURES if name in names), None)
     if name is None:
         raise ValueError(f'"{model.name}" does not pool its tokens to features: its head takes tokens or feature maps.')
-    if name == "pool" and "pool_dist" in names:  # of a distilled model with its two heads, whose graph does not hold the mean
+    if (
+        name == "pool" and "pool_dist" in names
+    ):  # of a distilled model with its two heads, whose graph does not hold the mean
         return keras.layers.average([model.get_layer("pool").output, model.get_layer("pool_dist").output])
     return model.get_layer(name).output
 
@@ -178,18 +183,21 @@ def check_whole_grid(model: keras.Model) -> None:
     """
     if any(isinstance(layer, (layers.ReducingBlock, layers.PatchDropout)) for layer in model.layers):
         raise ValueError(
-            f'"{model.name}" merges or leaves out patches, so that its tokens are no map of the image. Load it with token_merging=None and '
-            "patch_dropout=0."
+            f'"{model.name}" merges or leaves out patches, so that its tokens are no map of the image. Load it with'
+            " token_merging=None and patch_dropout=0."
         )
 
 
 def block_outputs(model: keras.Model) -> list:
-    """The outputs of all blocks, symbolic: tokens (b, n, d) of a ViT, prefix tokens included, or feature maps (b, h, w, d) of a BiT."""
+    """The outputs of all blocks, symbolic: tokens (b, n, d) of a ViT, prefix tokens included, or feature maps (b, h, w,
+    d) of a BiT.
+    """
     return _outside(model, lambda encoder: [_output(block) for block in blocks(encoder)])
 
 
 def split(model: keras.Model, tap: Callable[[keras.Model], keras.KerasTensor]) -> tuple[keras.Model, keras.Model]:
-    """A model in two, cut at a tensor inside its ViT or BiT: (from the images to the tensor, from the tensor to the outputs).
+    """A model in two, cut at a tensor inside its ViT or BiT: (from the images to the tensor, from the tensor to the
+    outputs).
 
     Args:
         model: a ViT or BiT, or a model built on one, with one input.
@@ -215,12 +223,15 @@ def _after(model, tensor):
         return keras.Model(tensor, model.output)
     except ValueError:
         raise ValueError(
-            f'The output of "{model.name}" depends on more than what was taken from its ViT or BiT: it cannot be cut there.'
+            f'The output of "{model.name}" depends on more than what was taken from its ViT or BiT: it cannot be cut'
+            " there."
         ) from None
 
 
 def ends_in_probabilities(model: keras.Model) -> bool:
-    """Whether the model's one output, also that of a model nested in it, is a softmax or sigmoid that can be seen as one."""
+    """Whether the model's one output, also that of a model nested in it, is a softmax or sigmoid that can be seen as
+    one.
+    """
     return isinstance(model.output, keras.KerasTensor) and what_is(model.output) == "probabilities"
 
 
@@ -229,12 +240,12 @@ def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) 
 
     Args:
         model: a ViT or BiT, or a model built on one.
-        numbers: a block's number, or a list of numbers, negative ones counting from the end; None for the encoder's output after
-            its last normalisation.
+        numbers: a block's number, or a list of numbers, negative ones counting from the end; None for the encoder's
+            output after its last normalisation.
 
     Returns:
-        A symbolic tensor (b, h, w, d), or for a list of numbers a list of them. Class token and registers are left out. A BiT's
-        maps have sizes and widths of their own, and after the last normalisation a ReLU.
+        A symbolic tensor (b, h, w, d), or for a list of numbers a list of them. Class token and registers are left out.
+        A BiT's maps have sizes and widths of their own, and after the last normalisation a ReLU.
 
     Raises:
         ValueError: for a number that no block has, or a model without blocks.
@@ -260,5 +271,7 @@ def _feature_map(model, numbers):
     if is_vit:
         check_whole_grid(model)
         h, w = patch_grid(model)
-        tensors = [layers.PatchGrid((h, w), prefix=t.shape[1] - h * w, dtype=units[-1].dtype_policy)(t) for t in tensors]
+        tensors = [
+            layers.PatchGrid((h, w), prefix=t.shape[1] - h * w, dtype=units[-1].dtype_policy)(t) for t in tensors
+        ]
     return tensors if isinstance(numbers, (list, tuple)) else tensors[0]

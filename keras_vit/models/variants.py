@@ -1,4 +1,6 @@
-"""Variants as other libraries write them, "vit_b16" or "vit_base_patch16_224": the nearest of ours, for error messages."""
+"""Variants as other libraries write them, "vit_b16" or "vit_base_patch16_224": the nearest of ours, for error
+messages.
+"""
 
 import re
 

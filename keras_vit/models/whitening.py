@@ -1,5 +1,7 @@
-"""The first layer from the statistics of patches: filters whose responses are uncorrelated, as the fastest CIFAR-10 trainings begin (airbench,
-arXiv 2404.00498, section 3.2). The model then learns from the first step on what differs between patches, not what they share."""
+"""The first layer from the statistics of patches: filters whose responses are uncorrelated, as the fastest CIFAR-10
+trainings begin (airbench, arXiv 2404.00498, section 3.2). The model then learns from the first step on what differs
+between patches, not what they share.
+"""
 
 from typing import Any
 
@@ -13,7 +15,8 @@ SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the 
 
 
 def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> np.ndarray:
-    """Filters whose responses over all windows of the images are uncorrelated, each of mean square 1, strongest components first.
+    """Filters whose responses over all windows of the images are uncorrelated, each of mean square 1, strongest
+    components first.
 
     Args:
         pixels: normalised images (b, height, width, c).
@@ -27,7 +30,9 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (p, q), axis=(1, 2))  # (b, h, w, c, p, q)
     moments = np.zeros((p * q * c, p * q * c))
     for image in windows:
-        rows = image.transpose(0, 1, 3, 4, 2).reshape(-1, p * q * c).astype("float64")  # (h, w, c, p, q) -> (h*w, p*q*c)
+        rows = (
+            image.transpose(0, 1, 3, 4, 2).reshape(-1, p * q * c).astype("float64")
+        )  # (h, w, c, p, q) -> (h*w, p*q*c)
         moments += rows.T @ rows
     moments /= windows.shape[0] * windows.shape[1] * windows.shape[2]
     squares, vectors = np.linalg.eigh(moments)
@@ -45,10 +50,16 @@ def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, ViTSpec]:
     """
     encoder = taps.own_encoder(model)  # of a distillation the student, not its teacher
     spec: Any = getattr(encoder, "spec", None)
-    if encoder is None or not isinstance(spec, ViTSpec) or spec.stem is not None or spec.patch_norm or spec.palette is not None:
+    if (
+        encoder is None
+        or not isinstance(spec, ViTSpec)
+        or spec.stem is not None
+        or spec.patch_norm
+        or spec.palette is not None
+    ):
         raise ValueError(
-            f'"{model.name}" has no first layer to whiten: a ViT is needed, plain or with conv_stem, without patch_norm and palette, and not '
-            "in a DINO. Leave whitening out."
+            f'"{model.name}" has no first layer to whiten: a ViT is needed, plain or with conv_stem, without patch_norm'
+            " and palette, and not in a DINO. Leave whitening out."
         )
     name = "stem_conv1" if spec.conv_stem else "patch_encoder"
     return next(layer for layer in encoder._flatten_layers() if layer.name == name), spec
@@ -57,7 +68,8 @@ def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, ViTSpec]:
 def whiten(model: keras.Model, images: np.ndarray) -> None:
     """Sets the first kernel of a new model to whitening filters; before a ReLU each is followed by its negative.
 
-    Channels beyond the number of components (27 of a 3x3 filter on colours, 54 with negatives) keep their random values.
+    Channels beyond the number of components (27 of a 3x3 filter on colours, 54 with negatives) keep their random
+    values.
 
     Args:
         model: a ViT, plain or with conv_stem, or a model that trains one.
@@ -71,7 +83,9 @@ def whiten(model: keras.Model, images: np.ndarray) -> None:
     kernel = keras.ops.convert_to_numpy(layer.kernel).copy()  # (p, q, c, d)
     *size, channels, width = kernel.shape
     pixels = (np.asarray(images, "float32") - np.asarray(spec.mean, "float32")) / np.asarray(spec.std, "float32")
-    filters = whitening_filters(pixels, tuple(size), min(size[0] * size[1] * channels, width // 2 if rectified else width))
+    filters = whitening_filters(
+        pixels, tuple(size), min(size[0] * size[1] * channels, width // 2 if rectified else width)
+    )
     if rectified:
         filters = np.concatenate([filters, -filters], axis=-1)
     kernel[..., : filters.shape[-1]] = filters

@@ -14,10 +14,11 @@ class StochasticWeightAveraging(OptimizerWrapper):
     """Keeps the mean of the weights after steps start, start + every, start + 2 every... (Algorithm 1).
 
     The inner optimizer trains as it would alone. The averages are stored where `use_ema` stores its own:
-    training.EvaluateAverage evaluates with them in fit, and training.swap_averages puts them into the model. Before `start`, they
-    equal the weights. How many weights have been averaged follows from the step count, so a resumed run continues exactly. The
-    paper averages under a high learning rate, constant or cyclical. Its extra pass over the data for batch normalisation is left out:
-    a model with `conv_stem`, which alone has any, keeps the running statistics of the trained weights.
+    training.EvaluateAverage evaluates with them in fit, and training.swap_averages puts them into the model. Before
+    `start`, they equal the weights. How many weights have been averaged follows from the step count, so a resumed run
+    continues exactly. The paper averages under a high learning rate, constant or cyclical. Its extra pass over the data
+    for batch normalisation is left out: a model with `conv_stem`, which alone has any, keeps the running statistics of
+    the trained weights.
 
     Args:
         inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.
@@ -25,8 +26,8 @@ class StochasticWeightAveraging(OptimizerWrapper):
         every: the number of steps between two samples; one epoch in the paper.
 
     Raises:
-        ValueError: if start or every is not a whole number of at least 1, or if the inner optimizer itself averages, accumulates
-            or scales the loss.
+        ValueError: if start or every is not a whole number of at least 1, or if the inner optimizer itself averages,
+            accumulates or scales the loss.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class StochasticWeightAveraging(OptimizerWrapper):
     ):
         if start != int(start) or every != int(every) or min(start, every) < 1:
             raise ValueError(
-                f"StochasticWeightAveraging expects whole numbers of steps, at least 1. Got start={start}, every={every}."
+                f"StochasticWeightAveraging expects whole numbers of steps, at least 1. Got start={start},"
+                f" every={every}."
             )
         super().__init__(inner_optimizer, True, 0.0, name)
         self.start, self.every = int(start), int(every)

@@ -11,10 +11,11 @@ from keras_vit.optim.wrapper import OptimizerWrapper
 
 @serializable
 class Lookahead(OptimizerWrapper):
-    """Keeps slow weights that follow the inner optimizer's (Algorithm 1): every k steps, slow += alpha (w - slow), and w = slow.
+    """Keeps slow weights that follow the inner optimizer's (Algorithm 1): every k steps, slow += alpha (w - slow), and
+    w = slow.
 
-    Between these steps the model's weights are the inner optimizer's, so evaluate and save at multiples of k. The inner optimizer's
-    own state is left unchanged (the paper's "maintain").
+    Between these steps the model's weights are the inner optimizer's, so evaluate and save at multiples of k. The inner
+    optimizer's own state is left unchanged (the paper's "maintain").
 
     Args:
         inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.
@@ -23,7 +24,8 @@ class Lookahead(OptimizerWrapper):
         use_ema, ema_momentum: averages of the weights after each step, synchronisation included.
 
     Raises:
-        ValueError: if k or alpha is out of range, or if the inner optimizer itself averages, accumulates or scales the loss.
+        ValueError: if k or alpha is out of range, or if the inner optimizer itself averages, accumulates or scales the
+            loss.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class Lookahead(OptimizerWrapper):
         name: str = "lookahead",
     ):
         if k != int(k) or k < 1 or not 0 < alpha <= 1:
-            raise ValueError(f"Lookahead expects a whole k of at least 1, and 0 < alpha <= 1. Got k={k}, alpha={alpha}.")
+            raise ValueError(
+                f"Lookahead expects a whole k of at least 1, and 0 < alpha <= 1. Got k={k}, alpha={alpha}."
+            )
         super().__init__(inner_optimizer, use_ema, ema_momentum, name)
         self.k, self.alpha = int(k), alpha
 

@@ -1,4 +1,6 @@
-"""Muon: the momentum of every hidden matrix is made orthogonal before the step (Jordan et al., kellerjordan.github.io/posts/muon, 2024)."""
+"""Muon: the momentum of every hidden matrix is made orthogonal before the step (Jordan et al.,
+kellerjordan.github.io/posts/muon, 2024).
+"""
 
 import math
 import re
@@ -18,7 +20,9 @@ RMS = 0.2  # of a step's values, about that of Adam's steps (arXiv 2502.16982, s
 
 
 def orthogonalized(matrix: Any) -> Any:
-    """A matrix (n, m) with the singular vectors of `matrix` and singular values of about 1 (0.7 to 1.2), by Newton-Schulz iterations."""
+    """A matrix (n, m) with the singular vectors of `matrix` and singular values of about 1 (0.7 to 1.2), by
+    Newton-Schulz iterations.
+    """
     a, b, c = QUINTIC
     tall = matrix.shape[0] > matrix.shape[1]
     x = ops.transpose(matrix) if tall else matrix  # so that the square is the smaller one
@@ -30,17 +34,20 @@ def orthogonalized(matrix: Any) -> Any:
 
 
 def is_hidden(path: str, shape: tuple) -> bool:
-    """Whether Muon trains a variable: a kernel, except those of heads, also of pre-training, and of a stem's first convolution."""
+    """Whether Muon trains a variable: a kernel, except those of heads, also of pre-training, and of a stem's first
+    convolution.
+    """
     layer, _, name = path.rpartition("/")
     return name in KERNELS and len(shape) >= 2 and not re.search(rf"(^|/)({_FIRST_OR_LAST})$", layer)
 
 
 @serializable
 class Muon(AdamW):
-    """Muon for hidden kernels: m = momentum m + g; w -= lr (0.2 sqrt(max(n, k)) orthogonal(g + momentum m) + decay w). AdamW for the rest.
+    """Muon for hidden kernels: m = momentum m + g; w -= lr (0.2 sqrt(max(n, k)) orthogonal(g + momentum m) + decay w).
+    AdamW for the rest.
 
-    A kernel counts as a matrix (n, k) of its last axis k and all others n. The rest are biases, normalisations, tokens, positions, the
-    head, and the first convolution of a stem: the first and last layers, as its author advises.
+    A kernel counts as a matrix (n, k) of its last axis k and all others n. The rest are biases, normalisations, tokens,
+    positions, the head, and the first convolution of a stem: the first and last layers, as its author advises.
 
     Args:
         learning_rate: a number or a schedule, for both: a Muon step is about as large as one of Adam.

@@ -1,4 +1,6 @@
-"""Adam's update as one operation of TensorFlow: one pass over weights, moments and gradient, where single operations make a dozen."""
+"""Adam's update as one operation of TensorFlow: one pass over weights, moments and gradient, where single operations
+make a dozen.
+"""
 
 from typing import Any
 
@@ -6,7 +8,9 @@ import keras
 
 
 def has_adam() -> bool:
-    """Whether `apply_adam` is there, and worth it. TPUs' whole program is compiled, as on JAX, and fuses single operations."""
+    """Whether `apply_adam` is there, and worth it. TPUs' whole program is compiled, as on JAX, and fuses single
+    operations.
+    """
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -15,9 +19,18 @@ def has_adam() -> bool:
 
 
 def apply_adam(
-    variable: Any, m: Any, v: Any, gradient: Any, learning_rate: Any, beta_1: float, beta_2: float, epsilon: float, step: Any
+    variable: Any,
+    m: Any,
+    v: Any,
+    gradient: Any,
+    learning_rate: Any,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+    step: Any,
 ) -> None:
-    """Moves both moments and the variable: w -= lr m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta_1^step) and v^ likewise.
+    """Moves both moments and the variable: w -= lr m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta_1^step) and v^
+    likewise.
 
     Args:
         variable, m, v: variables of one shape and dtype, in one replica or within the strategy's `update`.

@@ -1,15 +1,16 @@
 """The paper's optimizers, as its code defines them; Keras' own differ.
 
-- Momentum keeps the velocity independent of the learning rate: m = mu m + g; w -= lr m. Keras folds lr into m, so the two
-  trajectories differ under a schedule.
+- Momentum keeps the velocity independent of the learning rate: m = mu m + g; w -= lr m. Keras folds lr into m, so the
+  two trajectories differ under a schedule.
 - Adam adds eps to the bias-corrected root of the second moment; Keras adds it to the uncorrected one.
-- Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings. The two matrices
-  of LoRA are kernels: decay pulls their product to zero, and so the model to the one that it started from.
-- A variable with a true attribute `rests_without_gradient` stays as it is, decay included, in steps whose gradient is all zeros, as torch's
-  optimizers leave alone what has no gradient.
+- Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings.
+  The two matrices of LoRA are kernels: decay pulls their product to zero, and so the model to the one that it started
+  from.
+- A variable with a true attribute `rests_without_gradient` stays as it is, decay included, in steps whose gradient is
+  all zeros, as torch's optimizers leave alone what has no gradient.
 
-The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer: `fit` does not
-overwrite the model's weights with them at its end, as it does with Keras' optimizers.
+The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer: `fit`
+does not overwrite the model's weights with them at its end, as it does with Keras' optimizers.
 """
 
 import re
@@ -29,11 +30,15 @@ KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
 
 
 def layer_depth(path: str, depth: int) -> int:
-    """How deep in the model a variable is: 0 for stem and embedding, 1... for block_00..., depth + 1 for everything after the blocks."""
+    """How deep in the model a variable is: 0 for stem and embedding, 1... for block_00..., depth + 1 for everything
+    after the blocks.
+    """
     block = re.search(r"(?:^|/)(?:block|position_embedding)_(\d+)(?:/|$)", path)
     if block:
         return int(block.group(1)) + 1
-    stem = re.search(r"(?:^|/)(stem_\w+|patch_encoder|class_token|distillation_token|registers|position_embedding)(?:/|$)", path)
+    stem = re.search(
+        r"(?:^|/)(stem_\w+|patch_encoder|class_token|distillation_token|registers|position_embedding)(?:/|$)", path
+    )
     return 0 if stem else depth + 1
 
 
@@ -46,8 +51,8 @@ def layer_multipliers(paths: Sequence[str], layer_decay: float) -> list[float]:
 class GlobalGradient:
     """Mixin for any Keras optimizer: clips the sum of the replicas' gradients, and sums them only once.
 
-    `class Lion(GlobalGradient, keras.optimizers.Lion): pass`. Keras' own optimizers clip each replica's part; keras_vit.Model
-    corrects that at the cost of a second sum, which this mixin saves.
+    `class Lion(GlobalGradient, keras.optimizers.Lion): pass`. Keras' own optimizers clip each replica's part;
+    keras_vit.Model corrects that at the cost of a second sum, which this mixin saves.
     """
 
     clips_global_gradient = True
@@ -62,26 +67,36 @@ class GlobalGradient:
 class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     """What this package's optimizers share.
 
-    A subclass lists in `slots` the variables that it keeps per weight, and returns from `step` what is subtracted, before the
-    learning rate is applied.
+    A subclass lists in `slots` the variables that it keeps per weight, and returns from `step` what is subtracted,
+    before the learning rate is applied.
     """
 
     slots = ()
 
-    def __init__(self, learning_rate, decay: float | LearningRateSchedule, layer_decay: float | None, name: str, **kwargs):
+    def __init__(
+        self, learning_rate, decay: float | LearningRateSchedule, layer_decay: float | None, name: str, **kwargs
+    ):
         if kwargs.pop("weight_decay", None):
             raise ValueError(
-                f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=, which is for kernels only."
+                f"{type(self).__name__} has no weight_decay, which in Keras is for biases and norms too: write decay=,"
+                " which is for kernels only."
             )
         decay = keras.saving.deserialize_keras_object(decay) if isinstance(decay, dict) else decay
-        if not isinstance(decay, LearningRateSchedule) and decay < 0 or layer_decay is not None and not 0 < layer_decay <= 1:
+        if (
+            not isinstance(decay, LearningRateSchedule)
+            and decay < 0
+            or layer_decay is not None
+            and not 0 < layer_decay <= 1
+        ):
             raise ValueError(
-                f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most 1. Got decay={decay}, "
-                f"layer_decay={layer_decay}."
+                f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most"
+                f" 1. Got decay={decay}, layer_decay={layer_decay}."
             )
         for norm in ("clipnorm", "clipvalue", "global_clipnorm"):
             if kwargs.get(norm) is not None and kwargs[norm] <= 0:
-                raise ValueError(f"{type(self).__name__}: {norm} must be positive, or None for no clipping. Got {kwargs[norm]}.")
+                raise ValueError(
+                    f"{type(self).__name__}: {norm} must be positive, or None for no clipping. Got {kwargs[norm]}."
+                )
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.decay = decay
         self.layer_decay = layer_decay
@@ -113,7 +128,9 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         self.assign_sub(variable, lr * step)
 
     def decay_now(self, dtype: str) -> Any:
-        """The weight decay of the present step: while gradients are accumulated, every batch is one, as for the learning rate."""
+        """The weight decay of the present step: while gradients are accumulated, every batch is one, as for the
+        learning rate.
+        """
         decay = self.decay(self._iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
         return ops.cast(decay, dtype)
 
@@ -123,13 +140,19 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         Raises:
             ValueError: always.
         """
-        raise ValueError(f"{type(self).__name__} decays kernels only, whatever this list says. To decay none, write decay=0.")
+        raise ValueError(
+            f"{type(self).__name__} decays kernels only, whatever this list says. To decay none, write decay=0."
+        )
 
     def finalize_variable_values(self, var_list):
         """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
 
     def get_config(self) -> dict[str, Any]:
-        decay = keras.saving.serialize_keras_object(self.decay) if isinstance(self.decay, LearningRateSchedule) else self.decay
+        decay = (
+            keras.saving.serialize_keras_object(self.decay)
+            if isinstance(self.decay, LearningRateSchedule)
+            else self.decay
+        )
         return {**super().get_config(), "decay": decay, "layer_decay": self.layer_decay}
 
 
@@ -176,7 +199,8 @@ class AdamW(DecoupledWeightDecay):
     Args:
         learning_rate: a number or a schedule.
         beta_1, beta_2, epsilon: the paper's are .9, .999, 1e-8.
-        decay: decoupled weight decay, kernels only: a number, or a schedule of the step. big_vision's wd of 1e-4 at lr 1e-3 is 0.1 here.
+        decay: decoupled weight decay, kernels only: a number, or a schedule of the step. big_vision's wd of 1e-4 at lr
+            1e-3 is 0.1 here.
         layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
     """

@@ -13,8 +13,8 @@ from keras_vit.optim.optimizers import AdamW
 def approximated_length(step, beta_2: float):
     """rho_t of the paper, the length of the equivalent simple moving average: rho_inf - 2 t beta_2^t / (1 - beta_2^t).
 
-    In float32 this difference would lose the early values to cancellation (rho_t is about t, and 4 is the threshold). For these the
-    series in x = -t log beta_2 is used.
+    In float32 this difference would lose the early values to cancellation (rho_t is about t, and 4 is the threshold).
+    For these the series in x = -t log beta_2 is used.
 
     Args:
         step: t, counted from 1, a scalar float32 tensor.
@@ -36,8 +36,8 @@ class RectifiedAdam(AdamW):
     Args:
         learning_rate: a number or a schedule.
         beta_1, beta_2, epsilon: beta_2 must be above 0.6, where the rectification is defined.
-        threshold: 4 in the paper, which at beta_2 = .999 rectifies from step 5; its authors' code, tensorflow-addons and torch use
-            5, which rectifies from step 6.
+        threshold: 4 in the paper, which at beta_2 = .999 rectifies from step 5; its authors' code, tensorflow-addons
+            and torch use 5, which rectifies from step 6.
         **kwargs: decay and layer_decay as in AdamW, and Keras' optimizer arguments.
 
     Raises:

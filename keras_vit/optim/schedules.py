@@ -31,7 +31,8 @@ def _staircase(_, __, whole):
     return ops.power(10.0, -sum(ops.cast(whole > share, "float32") for share in (0.3, 0.6, 0.9)))
 
 
-# A decay maps (progress after the warm-up, 0 to 1; steps since the warm-up / `timescale`; share of the whole run) to a factor.
+# A decay maps (progress after the warm-up, 0 to 1; steps since the warm-up / `timescale`; share of the whole run) to a
+# factor.
 DECAYS = {"cosine": _cosine, "linear": _linear, "rsqrt": _rsqrt, "constant": _constant, "staircase": _staircase}
 
 
@@ -43,8 +44,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         peak: the highest learning rate.
         total: steps of the whole run.
         warmup: steps of warm-up, part of `total`.
-        decay: "cosine" or "linear" (both down to `final`), "rsqrt" (1 / sqrt, with a linear cool-down), "constant", or "staircase"
-            (a tenth at 30, 60 and 90% of the run).
+        decay: "cosine" or "linear" (both down to `final`), "rsqrt" (1 / sqrt, with a linear cool-down), "constant", or
+            "staircase" (a tenth at 30, 60 and 90% of the run).
         final: the rate at the end of cosine and linear.
         timescale: the number of steps in which rsqrt first falls by a factor of sqrt(2).
         cooldown: the number of steps at the end over which the rate falls linearly to 0.
@@ -70,8 +71,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(f"The warm-up must fit into the run: got warmup={warmup} of total={total} steps.")
         if peak < 0 or final < 0 or timescale <= 0 or cooldown < 0:
             raise ValueError(
-                f"WarmupSchedule expects peak, final and cooldown of at least 0 and a positive timescale. Got peak={peak}, final={final}, "
-                f"timescale={timescale}, cooldown={cooldown}."
+                "WarmupSchedule expects peak, final and cooldown of at least 0 and a positive timescale. Got"
+                f" peak={peak}, final={final}, timescale={timescale}, cooldown={cooldown}."
             )
         self.peak = peak
         self.total = total

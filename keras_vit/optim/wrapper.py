@@ -30,8 +30,8 @@ def averaging(optimizer: keras.optimizers.Optimizer | None) -> keras.optimizers.
 def batch_counter(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
     """The variable that counts the batches that an optimizer has taken.
 
-    It is not simply the first one: a LossScaleOptimizer has a counter of its own that never moves. Nor is it `iterations`, which under
-    gradient_accumulation_steps counts updates, and is no variable.
+    It is not simply the first one: a LossScaleOptimizer has a counter of its own that never moves. Nor is it
+    `iterations`, which under gradient_accumulation_steps counts updates, and is no variable.
     """
     return innermost(optimizer)._iterations
 
@@ -50,7 +50,9 @@ def _checked(inner, name):
     """
     inner = keras.optimizers.get(inner)
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
-        raise ValueError(f"{name} belongs inside a LossScaleOptimizer, not around it: LossScaleOptimizer({name}(inner)).")
+        raise ValueError(
+            f"{name} belongs inside a LossScaleOptimizer, not around it: LossScaleOptimizer({name}(inner))."
+        )
     for option, advice in _NOT_INSIDE.items():
         if getattr(inner, option):
             raise ValueError(f"{name} accepts no inner optimizer with {option}; got {getattr(inner, option)}. {advice}")
@@ -60,12 +62,14 @@ def _checked(inner, name):
 class OptimizerWrapper(keras.optimizers.Optimizer):
     """Takes the inner optimizer's step, then changes the weights, and finally averages them where use_ema is set.
 
-    A subclass changes the weights in `before_step` and `after_step`, and may define in `share` how it averages. Its variables are
-    ordinary optimizer variables: saved, restored, one copy per replica. The averages stay in the optimizer: see
-    training.EvaluateAverage.
+    A subclass changes the weights in `before_step` and `after_step`, and may define in `share` how it averages. Its
+    variables are ordinary optimizer variables: saved, restored, one copy per replica. The averages stay in the
+    optimizer: see training.EvaluateAverage.
     """
 
-    def __init__(self, inner_optimizer: keras.optimizers.Optimizer | str, use_ema: bool, ema_momentum: float, name: str):
+    def __init__(
+        self, inner_optimizer: keras.optimizers.Optimizer | str, use_ema: bool, ema_momentum: float, name: str
+    ):
         inner = _checked(inner_optimizer, type(self).__name__)
         super().__init__(lambda: inner.learning_rate, use_ema=use_ema, ema_momentum=ema_momentum, name=name)
         self.inner_optimizer = inner
@@ -95,7 +99,9 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         """Runs after the inner optimizer's step number `step`, which counts from 1."""
 
     def share(self, step: Any) -> Any:
-        """The share of the weights in the averages after `step`; the old averages have the rest. By default Keras' EMA."""
+        """The share of the weights in the averages after `step`; the old averages have the rest. By default Keras'
+        EMA.
+        """
         return ops.where(ops.equal(step, 1), 1.0, 1.0 - self.ema_momentum)
 
     def apply(self, grads, trainable_variables=None):
@@ -117,7 +123,9 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
                 self.assign(average, variable * part + average * (1.0 - part))
 
     def finalize_variable_values(self, var_list):
-        """Leaves the model's weights to the inner optimizer; training.EvaluateAverage swaps the averages in when evaluating."""
+        """Leaves the model's weights to the inner optimizer; training.EvaluateAverage swaps the averages in when
+        evaluating.
+        """
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""What a model costs, layer by layer: parameters, operations and activations, by formulas from its spec; no model is built.
+"""What a model costs, layer by layer: parameters, operations and activations, by formulas from its spec; no model is
+built.
 
-All sizes are per image. Operations are those of matrix products and convolutions, 2 per multiply-add, as tables of FLOPs have it (half of them
-are "GMACs"). Activations are numbers, to be multiplied by 4 bytes in float32 and 2 in bfloat16:
+All sizes are per image. Operations are those of matrix products and convolutions, 2 per multiply-add, as tables of
+FLOPs have it (half of them are "GMACs"). Activations are numbers, to be multiplied by 4 bytes in float32 and 2 in
+bfloat16:
 
 - alive: what a forward pass holds at once at the layer's widest point, the residual stream included;
-- kept: what the layer makes that a training step keeps for the gradient: the inputs of products, normalisations, softmax and GELU
-  (table 2 of arXiv 2205.05198 for a block). The masks of dropout are left out.
+- kept: what the layer makes that a training step keeps for the gradient: the inputs of products, normalisations,
+  softmax and GELU (table 2 of arXiv 2205.05198 for a block). The masks of dropout are left out.
 """
 
 import dataclasses
@@ -48,7 +50,9 @@ class LayerCount:
 def dense(name: str, shape: tuple[int, ...], inputs: int, kept: int = 0) -> LayerCount:
     """A dense layer with a bias, from `inputs` to an output of `shape`."""
     numbers, rows = math.prod(shape), math.prod(shape[:-1])
-    return LayerCount(name, shape, (inputs + 1) * shape[-1], 2 * inputs * numbers, rows * inputs + numbers, kept or numbers)
+    return LayerCount(
+        name, shape, (inputs + 1) * shape[-1], 2 * inputs * numbers, rows * inputs + numbers, kept or numbers
+    )
 
 
 def _small(name, shape, parameters=0, kept=None):
@@ -95,7 +99,8 @@ def transformer_block(
     if merged:  # comparing one half of the patches with the other, and adding those that are merged
         patches = left - prefix
         products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
-    # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden, activated, the output.
+    # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden,
+    # activated, the output.
     saved = n * d + 4 * n * inner + heads * n * n + 3 * m * d + 2 * m * hidden
     saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0)
     steps = (
@@ -108,7 +113,9 @@ def transformer_block(
 
 
 def _relative(positions, patches, prefix, heads, inner, grid):
-    """(parameters, multiply-adds) of relative positions: each offset has an embedding, or a number per head; three more for other tokens."""
+    """(parameters, multiply-adds) of relative positions: each offset has an embedding, or a number per head; three more
+    for other tokens.
+    """
     others = 3 if prefix else 0
     if positions == "relative2d":
         return ((2 * grid[0] - 1) * (2 * grid[1] - 1) + others) * heads, 0
@@ -136,7 +143,9 @@ def _conv(name, size, inputs, filters, kernel, stride=1, group=False):
     )
 
 
-def bottleneck_unit(name: str, size: tuple[int, int], inputs: int, filters: int, stride: int, preactivation: bool) -> LayerCount:
+def bottleneck_unit(
+    name: str, size: tuple[int, int], inputs: int, filters: int, stride: int, preactivation: bool
+) -> LayerCount:
     """A BottleneckUnit: 1x1, 3x3 and 1x1 convolutions, and one for the shortcut where its shape changes."""
     out, outer = _halved(size, stride), 4 * filters
     before, after = math.prod(size), math.prod(out)
@@ -146,12 +155,19 @@ def bottleneck_unit(name: str, size: tuple[int, int], inputs: int, filters: int,
     shortcut = inputs * outer if projects else 0
     parameters = inputs * filters + 9 * filters**2 + filters * outer + shortcut + norms
     products = before * inputs * filters + after * (9 * filters**2 + filters * outer + shortcut)
-    kept = 2 * before * filters + 2 * after * filters + after * outer  # both sides of two normalisations, and the output
+    kept = (
+        2 * before * filters + 2 * after * filters + after * outer
+    )  # both sides of two normalisations, and the output
     if preactivation:
         kept += before * inputs  # the first normalisation's output
     else:
         kept += after * outer * (2 if projects else 1)  # what the last normalisations take
-    steps = (2 * before * inputs if preactivation else 0, before * (inputs + filters), 2 * before * filters, 2 * after * outer)
+    steps = (
+        2 * before * inputs if preactivation else 0,
+        before * (inputs + filters),
+        2 * before * filters,
+        2 * after * outer,
+    )
     return LayerCount(name, (*out, outer), parameters, 2 * products, after * outer + max(steps), kept)
 
 
@@ -220,7 +236,10 @@ def _patches(spec, size, channels):
     inputs, d = math.prod(spec.patch_size) * rows[-1].output[-1], spec.width
     n = math.prod(grid_size(size, spec.stride))
     patches = dense("patch_encoder", (n, d), inputs, n * (inputs + 2 * d) if spec.patch_norm else 0)
-    return [*rows, dataclasses.replace(patches, parameters=patches.parameters + (2 * (inputs + d) if spec.patch_norm else 0))]
+    return [
+        *rows,
+        dataclasses.replace(patches, parameters=patches.parameters + (2 * (inputs + d) if spec.patch_norm else 0)),
+    ]
 
 
 def _embedding(spec, size, channels):
@@ -317,7 +336,9 @@ def layer_counts(
     if isinstance(spec, BiTSpec):
         rematerialised = blocks_to_remat(remat, sum(spec.units))
         rows = [_small("normalization", (*size, channels)), *_resnet(spec.units, spec.width, size, channels, True)]
-        rows = [as_rematerialised(row) if row.name in {f"block_{i:02d}" for i in rematerialised} else row for row in rows]
+        rows = [
+            as_rematerialised(row) if row.name in {f"block_{i:02d}" for i in rematerialised} else row for row in rows
+        ]
         *size, width = rows[-1].output
         rows += [_small("norm", (*size, width), 2 * width, 0), _small("relu", (*size, width)), _small("pool", (width,))]
         return [*rows, *_heads(spec, width, classes)]

@@ -44,7 +44,9 @@ def _trained_layers(model):
 
 
 def _model_row(config, model, remark):
-    images = [tuple(t.shape[-3:-1]) for t in keras.tree.flatten(model.input) if len(t.shape) in (4, 5)]  # 5: of several crops
+    images = [
+        tuple(t.shape[-3:-1]) for t in keras.tree.flatten(model.input) if len(t.shape) in (4, 5)
+    ]  # 5: of several crops
     size = " x ".join(map(str, images[0])) if images else "?"
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
     trained = _size(model.trainable_variables)
@@ -57,15 +59,18 @@ def _model_row(config, model, remark):
 def _steps_row(resolved, size):
     total, batch = resolved["total"], resolved["batch_size"]
     return (
-        f"{total:,} of {batch:,} images = {total * batch / size:.4g} epochs of {math.ceil(size / batch):,} steps; evaluation every "
-        f"{resolved['evaluate']:,}, checkpoint every {resolved['checkpoint']:,}"
+        f"{total:,} of {batch:,} images = {total * batch / size:.4g} epochs of {math.ceil(size / batch):,} steps;"
+        f" evaluation every {resolved['evaluate']:,}, checkpoint every {resolved['checkpoint']:,}"
     )
 
 
 def _optimizer_row(resolved, loss):
     o = resolved["optimizer"]
     final = "" if o["weight_decay_final"] is None else f" to {o['weight_decay_final']:g}"
-    options = [f"weight decay {o['weight_decay']:g}{final}", f"clip {o['clip_norm']:g}" if o["clip_norm"] else "no clipping"]
+    options = [
+        f"weight decay {o['weight_decay']:g}{final}",
+        f"clip {o['clip_norm']:g}" if o["clip_norm"] else "no clipping",
+    ]
     options += [f"{name} {o[name]}" for name in ("layer_decay", "ema", "swa", "lookahead") if o[name]]
     options += [loss] + [f"{name} {resolved[name]:g}" for name in ("mixup", "cutmix") if resolved[name]]
     return f"{o['name']}, {', '.join(options)}"
@@ -78,7 +83,10 @@ def _rate_rows(resolved, schedule):
     marks = sorted({0, s["warmup"], total // 4, total // 2, total * 3 // 4, total - 1})
     values = ", ".join(f"{rate:.3g} at {step:,}" for step, rate in zip(marks, at(marks)))
     return [
-        ("learning rate", f"{sparkline(at(np.linspace(0, total - 1, 60)))} {s['decay']}, {s['warmup']:,} steps of warm-up"),
+        (
+            "learning rate",
+            f"{sparkline(at(np.linspace(0, total - 1, 60)))} {s['decay']}, {s['warmup']:,} steps of warm-up",
+        ),
         ("", values),
     ]
 
@@ -106,7 +114,9 @@ def _draw_rate(resolved, schedule, workdir):
     """Writes learning_rate.png if matplotlib is installed; returns the row that says so."""
     steps = np.linspace(0, resolved["total"] - 1, 500)
     try:
-        png = figures.lines({"": (steps, keras.ops.convert_to_numpy(schedule(steps.astype("float32"))))}, "step", "learning rate")
+        png = figures.lines(
+            {"": (steps, keras.ops.convert_to_numpy(schedule(steps.astype("float32"))))}, "step", "learning rate"
+        )
     except ImportError as error:
         return [("picture", str(error))]
     path = epath.Path(locate(os.fspath(workdir))) / "learning_rate.png"
@@ -122,7 +132,10 @@ def _computation_row(model, resolved):
     flops, step = counting.flops(count(model)), training_flops(model)
     in_all = step * resolved["total"] * resolved["batch_size"]
     times = {1: "at once that: nothing below the head trains", 3: "at three times that"}
-    text = f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all, {times.get(round(step / flops, 2), f'at {step / flops:.2g} times that')}"
+    text = (
+        f"{short(flops, 'FLOP')} per image forward; {short(in_all, 'FLOP')} in all,"
+        f" {times.get(round(step / flops, 2), f'at {step / flops:.2g} times that')}"
+    )
     return [("computation", text)]
 
 
@@ -138,7 +151,8 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         data_dir: the base of relative paths.
 
     Raises:
-        ValueError: as `planned_run` does, for preprocessing whose images do not fit the model, and for a sweep that is not valid.
+        ValueError: as `planned_run` does, for preprocessing whose images do not fit the model, and for a sweep that is
+            not valid.
     """
     planned = planned_run(config, datasets, examples, classes, data_dir)
     train, held_out, resolved, model = planned.train, planned.held_out, planned.resolved, planned.model

@@ -26,7 +26,9 @@ def forward_flops(
 
 
 def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
-    """{"forward_flops": of one image, "training_flops": of so many training examples}; {} for a model that cannot be counted."""
+    """{"forward_flops": of one image, "training_flops": of so many training examples}; {} for a model that cannot be
+    counted.
+    """
     try:
         rows = count(model)
     except ValueError:  # shapes that are known only at run time
@@ -37,9 +39,9 @@ def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
 
 
 def training_flops(model: keras.Model) -> int:
-    """Operations of one image's step: the forward pass, as much again for the weights that train, and as much again for the activations
-    of everything above the lowest of them. Where all weights train this is three times the forward pass; where only a head does, hardly
-    more than once.
+    """Operations of one image's step: the forward pass, as much again for the weights that train, and as much again for
+    the activations of everything above the lowest of them. Where all weights train this is three times the forward
+    pass; where only a head does, hardly more than once.
 
     Args:
         model: a model that `count` takes; its frozen layers count.

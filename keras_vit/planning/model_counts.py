@@ -1,4 +1,6 @@
-"""What a model that was built costs, layer by layer: any that keras_vit.load gives, with a head of one's own, nested, or with LoRA."""
+"""What a model that was built costs, layer by layer: any that keras_vit.load gives, with a head of one's own, nested,
+or with LoRA.
+"""
 
 import dataclasses
 import math
@@ -72,13 +74,19 @@ def _described(model):
         return {}
     first = "normalization" if model.spec is None or getattr(model.spec, "palette", None) is None else "patch_encoder"
     *size, channels = model.get_layer(first).input.shape[1:]
-    return {row.name: row for row in layer_counts(model.spec, tuple(size), None, channels, getattr(model, "remat", False))}
+    return {
+        row.name: row for row in layer_counts(model.spec, tuple(size), None, channels, getattr(model, "remat", False))
+    }
 
 
 def _shapes_in(model):
     """{layer: (shape of its input, shape of its output)} in the model's own graph: a layer may be in several."""
     nodes = [node for level in model._nodes_by_depth.values() for node in level]
-    return {node.operation: (_shape(node.input_tensors), _shape(node.output_tensors)) for node in nodes if node.input_tensors}
+    return {
+        node.operation: (_shape(node.input_tensors), _shape(node.output_tensors))
+        for node in nodes
+        if node.input_tensors
+    }
 
 
 def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCount, keras.layers.Layer]]:
@@ -114,7 +122,8 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
 def count(model: keras.Model) -> list[LayerCount]:
     """The rows of a model's layers, in order; those of a nested model are called "vit/block_00".
 
-    Parameters are those that the layers hold, with LoRA's. LoRA's products are left out, and the `flops` of a layer of your own are None.
+    Parameters are those that the layers hold, with LoRA's. LoRA's products are left out, and the `flops` of a layer of
+    your own are None.
 
     Args:
         model: a ViT or BiT, or any functional or sequential model, such as one built on them.

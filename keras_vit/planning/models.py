@@ -87,7 +87,9 @@ def count_models(pattern: str = "*", image_size: int | tuple[int, int] | None = 
     """
     names = [name for name in (*VARIANTS, *sorted(CATALOGUE)) if fnmatch.fnmatchcase(name, pattern)]
     if not names:
-        raise ValueError(f'No variant or published model matches "{pattern}". Patterns are as of files: "deit/*", "*L_16*".')
+        raise ValueError(
+            f'No variant or published model matches "{pattern}". Patterns are as of files: "deit/*", "*L_16*".'
+        )
     return [_model_count(name, image_size) for name in names]
 
 

@@ -1,4 +1,6 @@
-"""What a config means: its splits, its task and its model, without reading images, a checkpoint, or weights in memory."""
+"""What a config means: its splits, its task and its model, without reading images, a checkpoint, or weights in
+memory.
+"""
 
 import contextlib
 import dataclasses
@@ -24,7 +26,13 @@ from keras_vit.runs.evals import evaluators
 from keras_vit.runs.training_run import open_data
 from keras_vit.tasks import Task, find_task
 
-_LOCAL = ("folder", "images", "csv", "jsonl", "tfrecord")  # sources that are counted by reading names, tables or indices
+_LOCAL = (
+    "folder",
+    "images",
+    "csv",
+    "jsonl",
+    "tfrecord",
+)  # sources that are counted by reading names, tables or indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +45,9 @@ class PlannedSplit:
 
     def class_counts(self):
         """Examples per class; where they are not known, as if every class had as many."""
-        return np.array(self.counts) if self.counts else np.full(len(self.class_names), self.size / len(self.class_names))
+        return (
+            np.array(self.counts) if self.counts else np.full(len(self.class_names), self.size / len(self.class_names))
+        )
 
 
 def split_size(name, split, splits):
@@ -60,7 +70,11 @@ def _counted(data, data_dir):
     """(training split, evaluation split) of local data, as PlannedSplits: it is opened, and no image is read."""
     splits = []
     for source in open_data(data, data_dir):
-        counts = tuple(source.class_counts().tolist()) if isinstance(source, RandomAccess) and source.labels is not None else None
+        counts = (
+            tuple(source.class_counts().tolist())
+            if isinstance(source, RandomAccess) and source.labels is not None
+            else None
+        )
         splits.append(PlannedSplit(source.size, tuple(source.class_names), counts))
     return splits
 
@@ -77,17 +91,21 @@ def planned_data(data, datasets, examples=None, classes=None, data_dir=None):
         data_dir: the base of relative paths.
 
     Raises:
-        ValueError: for a dataset that is not in the table, without examples and classes, or local data that cannot be opened.
+        ValueError: for a dataset that is not in the table, without examples and classes, or local data that cannot be
+            opened.
     """
     name, _, path = data.source.partition("?")[0].partition(":")
-    if name in _LOCAL and path != "PATH" and "://" not in path and not (examples and classes):  # PATH is a recipe's placeholder
+    if (
+        name in _LOCAL and path != "PATH" and "://" not in path and not (examples and classes)
+    ):  # PATH is a recipe's placeholder
         train, held_out = _counted(data, data_dir)
         return dataclasses.replace(train, size=examples or train.size), held_out
     known = datasets.get(data.source) or datasets.get(name)
     if known is None and not (examples and classes):
         hint = "" if ":" in data.source else f" Known: {', '.join(datasets)}."
         raise ValueError(
-            f'The size of "{data.source}" is not known without its data: give --examples=N (of the training split) and --classes=N.{hint}'
+            f'The size of "{data.source}" is not known without its data: give --examples=N (of the training split) and'
+            f" --classes=N.{hint}"
         )
     names = tuple(map(str, range(classes or known[0])))
     train = PlannedSplit(examples or split_size(name, data.train, known[1]), names)
@@ -104,13 +122,16 @@ def without_values():
 
 
 def _described(init):
-    """The arguments of the ViT or BiT that a run directory has trained, from its config.json; None if `init` is anything else."""
+    """The arguments of the ViT or BiT that a run directory has trained, from its config.json; None if `init` is
+    anything else.
+    """
     path = os.path.join(os.path.expanduser(init), "config.json")
     described = read_json(path).get("model_spec", {}) if os.path.exists(path) else {}
     for part in ("encoder", "student"):  # of DINO and of a distillation, which leave this part
         described = described.get(part, {}).get("config", described)
     spec = described.get("variant")
-    # Not of a file, a published name, a folder of another library or a head on a ViT; and what is quantised or has LoRA is not adapted.
+    # Not of a file, a published name, a folder of another library or a head on a ViT; and what is quantised or has LoRA
+    # is not adapted.
     if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
         return None
     make = make_bit_spec if "units" in spec else make_spec
@@ -118,7 +139,8 @@ def _described(init):
 
 
 def _as_initialised(config, task, source):
-    """(a copy of the config without a checkpoint, a remark). If config.init is a run directory, the copy describes the model made of its model.
+    """(a copy of the config without a checkpoint, a remark). If config.init is a run directory, the copy describes the
+    model made of its model.
 
     Raises:
         ValueError: as the task does for a model that it cannot start from.
@@ -138,7 +160,8 @@ def _as_initialised(config, task, source):
 
 
 def planned_task(config, source):
-    """(the task of a config, a remark): its model is made without a checkpoint, and is that of the run if config.init is a run directory.
+    """(the task of a config, a remark): its model is made without a checkpoint, and is that of the run if config.init
+    is a run directory.
 
     Raises:
         ValueError: as the task does for a config, or a model that it cannot start from.

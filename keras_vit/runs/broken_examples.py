@@ -1,7 +1,8 @@
-"""broken_examples.txt of a run directory: the examples that a run left out, also those before it was killed and resumed.
+"""broken_examples.txt of a run directory: the examples that a run left out, also those before it was killed and
+resumed.
 
-Each worker meets the broken examples among its own rows, and adds them to a file of its own: broken_examples.txt is the first worker's, and has
-those of all when the run ends; broken_examples_1.txt and so on are the others'.
+Each worker meets the broken examples among its own rows, and adds them to a file of its own: broken_examples.txt is the
+first worker's, and has those of all when the run ends; broken_examples_1.txt and so on are the others'.
 """
 
 import contextlib
@@ -42,7 +43,9 @@ def _listed(rundir):
 
 
 def _forget(rundir):
-    """Removes the lists of an older run: a worker its own, the first one also those of workers that are not there any more."""
+    """Removes the lists of an older run: a worker its own, the first one also those of workers that are not there any
+    more.
+    """
     strategy = rundir.strategy
     with os_errors():
         for worker, path in _files(rundir).items():
@@ -51,14 +54,18 @@ def _forget(rundir):
 
 
 def _append(path, line):
-    """Adds a line to the file at once, so that a killed run has it; not in a bucket, where files cannot be appended to."""
+    """Adds a line to the file at once, so that a killed run has it; not in a bucket, where files cannot be appended
+    to.
+    """
     if "://" not in str(path):
         with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
             file.write(line)
 
 
 def add_others(rundir: RunDirectory, errors: ExampleErrors) -> None:
-    """Adds to the first worker's failed examples those that the other workers have listed; they do not count for its limit."""
+    """Adds to the first worker's failed examples those that the other workers have listed; they do not count for its
+    limit.
+    """
     if rundir.strategy.chief and rundir.strategy.hosts > 1:
         errors.names.update({name: reason for name, reason in _listed(rundir).items() if name not in errors.names})
 
@@ -68,7 +75,8 @@ def counted(limit: int, rundir: RunDirectory, start: int) -> Iterator[ExampleErr
     """A context that collects failed examples and lists them in the run directory; at the end, a warning counts them.
 
     Args:
-        limit: how many may fail, over the whole run. Of several workers each counts its own since it was started, and all before that.
+        limit: how many may fail, over the whole run. Of several workers each counts its own since it was started, and
+            all before that.
         rundir: the run's directory.
         start: the step that the run resumes from; from 0, an older list is left out.
 

@@ -65,7 +65,9 @@ def ranked(results: dict[str, dict[str, dict[str, float]]], column: Column) -> l
 
 def table(results: dict[str, dict[str, dict[str, float]]], columns: list[Column]) -> str:
     """A table of the models, sorted by the first column, as Markdown."""
-    rows = [["model", *(column.title + ("" if column.higher_is_better else " (lower is better)") for column in columns)]]
+    rows = [
+        ["model", *(column.title + ("" if column.higher_is_better else " (lower is better)") for column in columns)]
+    ]
     for model in ranked(results, columns[0]):
         values = [_value(results[model], column) for column in columns]
         rows.append([model, *("-" if value is None else f"{value:.4f}" for value in values)])
@@ -84,7 +86,9 @@ def picture(results: dict[str, dict[str, dict[str, float]]], column: Column) -> 
     return figures.bars({model: value for model, value in values.items() if value is not None}, column.title)
 
 
-def first_column(columns: list[Column], sort: str | None, results: dict[str, dict[str, dict[str, float]]]) -> list[Column]:
+def first_column(
+    columns: list[Column], sort: str | None, results: dict[str, dict[str, dict[str, float]]]
+) -> list[Column]:
     """The columns with the one that `sort`, EVALUATOR/MEASURE, names in the first place; without it as they are.
 
     Raises:
@@ -93,9 +97,13 @@ def first_column(columns: list[Column], sort: str | None, results: dict[str, dic
     if not sort:
         return columns
     name, _, measure = sort.partition("/")
-    valid = list(dict.fromkeys(f"{key}/{m}" for found in results.values() for key, measures in found.items() for m in measures))
+    valid = list(
+        dict.fromkeys(f"{key}/{m}" for found in results.values() for key, measures in found.items() for m in measures)
+    )
     if sort not in valid:
-        raise ValueError(f"--sort={sort}: no model has this measure.{did_you_mean(sort, valid)} Valid: {', '.join(valid)}.")
+        raise ValueError(
+            f"--sort={sort}: no model has this measure.{did_you_mean(sort, valid)} Valid: {', '.join(valid)}."
+        )
     own = next((column for column in columns if column.title == sort), None)
     chosen = own or Column(name, measure, LOWER_IS_BETTER.isdisjoint(measure.split("_")))
     return [chosen, *(column for column in columns if column.title != sort)]

@@ -1,4 +1,6 @@
-"""Checking a config, resolving it to durations in steps, and checking that a run resumes with the config that it was started with."""
+"""Checking a config, resolving it to durations in steps, and checking that a run resumes with the config that it was
+started with.
+"""
 
 import itertools
 import json
@@ -18,11 +20,11 @@ from keras_vit.runs.optimizer import check_options, unread
 from keras_vit.training.mixing import check_pairs
 from keras_vit.version import __version__
 
-# Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the weights, as micro_batches
-# without batch normalisation.
+# Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the
+# weights, as micro_batches without batch normalisation.
 MAY_CHANGE = frozenset(
-    "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture sweep_final expected "
-    "data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
+    "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture"
+    " sweep_final expected data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
 )
 # What version 0.3, which had no task options, wrote for options that are off.
 _OFF = ("", 0, 0.0, False, [], ())
@@ -46,10 +48,14 @@ def flat(tree, path=""):
 
 
 def _check_model_keys(config):
-    """Refuses keys of config.model that belong to another section. Other unknown ones are refused when the model is built."""
+    """Refuses keys of config.model that belong to another section. Other unknown ones are refused when the model is
+    built.
+    """
     known = {*_MODEL_ARGUMENTS, *ViTSpec.__dataclass_fields__, *BiTSpec.__dataclass_fields__}
     for name in config.model:
-        elsewhere = [key for key in flat(config.to_dict()) if key.split(".")[-1] == name and not key.startswith("model.")]
+        elsewhere = [
+            key for key in flat(config.to_dict()) if key.split(".")[-1] == name and not key.startswith("model.")
+        ]
         if name not in known and elsewhere:
             raise ValueError(f'--config.model.{name}: a model has no "{name}". Write --config.{elsewhere[0]}.')
 
@@ -63,7 +69,9 @@ def _named(key, function, *arguments):
 
 
 def _durations(config):
-    """{key: duration} of a config, of those that are not off; not those of config.objective, which are the task's own."""
+    """{key: duration} of a config, of those that are not off; not those of config.objective, which are the task's
+    own.
+    """
     found = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
     found |= {f"schedule.{key}": config.schedule[key] for key in ("warmup", "cooldown")}
     found["optimizer.swa"] = config.optimizer.swa or None
@@ -107,20 +115,24 @@ def check_config(config, replicas=1):
     if not isinstance(rate, numbers.Real) or not rate > 0:
         raise ValueError(f"--config.optimizer.learning_rate={rate}: expected a number above 0.")
     if clip_norm is not None and not clip_norm >= 0:
-        raise ValueError(f"--config.optimizer.clip_norm={clip_norm}: expected a number above 0, or None for no clipping.")
+        raise ValueError(
+            f"--config.optimizer.clip_norm={clip_norm}: expected a number above 0, or None for no clipping."
+        )
     check_options(config.optimizer)
     if config.get("whiten") is not None and (config.whiten < 1 or config.init):
         raise ValueError(
-            f"--config.whiten={config.whiten}: expected a number of training images for a model with random weights, or None"
-            + (f"; the first layer of {config.init} is trained." if config.init else ".")
+            f"--config.whiten={config.whiten}: expected a number of training images for a model with random weights, or"
+            " None" + (f"; the first layer of {config.init} is trained." if config.init else ".")
         )
     share = config.batch_size // replicas
     if share % config.micro_batches:
         raise ValueError(
-            f"--config.micro_batches={config.micro_batches}: a device's {share} images per batch cannot be split into so many equal parts. "
-            f"Choose a divisor of {share}."
+            f"--config.micro_batches={config.micro_batches}: a device's {share} images per batch cannot be split into"
+            f" so many equal parts. Choose a divisor of {share}."
         )
-    mixed = (config.batch_size, 1) if keras.backend.backend() == "jax" else (share, replicas)  # JAX mixes the whole batch
+    mixed = (
+        (config.batch_size, 1) if keras.backend.backend() == "jax" else (share, replicas)
+    )  # JAX mixes the whole batch
     for key in ("mixup", "cutmix"):
         if config[key]:
             _named(key, check_pairs, *mixed)
@@ -162,7 +174,8 @@ def resolve(config, examples):
         examples: the number of examples in the training split.
 
     Raises:
-        ValueError: for text that is not a duration, a run without steps, or a warm-up and cool-down that do not fit into it.
+        ValueError: for text that is not a duration, a run without steps, or a warm-up and cool-down that do not fit
+            into it.
     """
     resolved = json.loads(config.to_json_best_effort())
     total = _named("total", resolve_steps, config.total, config.batch_size, examples)
@@ -180,10 +193,12 @@ def resolve(config, examples):
     warmup, cooldown = resolved["schedule"]["warmup"], resolved["schedule"]["cooldown"]
     if warmup + cooldown > total:
         raise ValueError(
-            f"The warm-up and cool-down do not fit into the run: --config.schedule.warmup is {warmup:,} steps, cooldown {cooldown:,}, "
-            f"--config.total {total:,}."
+            f"The warm-up and cool-down do not fit into the run: --config.schedule.warmup is {warmup:,} steps, cooldown"
+            f" {cooldown:,}, --config.total {total:,}."
         )
-    resolved["optimizer"]["swa"] = max(1, steps("optimizer.swa", config.optimizer.swa)) if config.optimizer.swa else None
+    resolved["optimizer"]["swa"] = (
+        max(1, steps("optimizer.swa", config.optimizer.swa)) if config.optimizer.swa else None
+    )
     for name, options in resolved["evals"].items():
         every = options.get("every")
         options["every"] = (
@@ -196,14 +211,21 @@ def odd_sizes(config, resolved, examples):
     """Sentences, one about each thing that is allowed and that few would want."""
     total, batch_size = resolved["total"], config.batch_size
     if resolve_steps(config.evaluate, batch_size, examples, total) > total:
-        yield f'--config.evaluate="{config.evaluate}" is longer than the run of {total:,} steps: it is evaluated at its end only.'
+        yield (
+            f'--config.evaluate="{config.evaluate}" is longer than the run of {total:,} steps: it is evaluated at its'
+            " end only."
+        )
     if batch_size > examples:
-        yield f"--config.batch_size={batch_size} is more than the {examples:,} training examples: every batch repeats some of them."
+        yield (
+            f"--config.batch_size={batch_size} is more than the {examples:,} training examples: every batch repeats"
+            " some of them."
+        )
     ema = config.optimizer.ema
     if ema and ema**total > 0.5:
         yield (
-            f"--config.optimizer.ema={ema} is slow for {total:,} steps: the averaged weights, which are evaluated and saved, are still {ema**total:.0%} "
-            f"those of the first step. Choose a smaller one, such as {max(0.5, 1 - 5 / total):.4g}."
+            f"--config.optimizer.ema={ema} is slow for {total:,} steps: the averaged weights, which are evaluated and"
+            f" saved, are still {ema**total:.0%} those of the first step. Choose a smaller one, such as"
+            f" {max(0.5, 1 - 5 / total):.4g}."
         )
 
 
@@ -224,18 +246,23 @@ def _version(text):
 
 def _changes(before, now):
     """{key: (before, now)} of what a resumed run may not change, both configs flat."""
-    # Keys that only one of them has come from another version of the package: a run writes all keys and all options of its task.
+    # Keys that only one of them has come from another version of the package: a run writes all keys and all options of
+    # its task.
     keys = [key for key in now if key in before and not {key, key.split(".")[0]} & (MAY_CHANGE | _ADDED)]
     # A field of the model may be in only one of them, with another default: the whole spec tells.
     keys += [key for key in now if _SPEC.match(key) and key in before]
     unused = [unread(tree.get("optimizer.name"), tree.get("optimizer.lookahead")) for tree in (before, now)]
     keys = [key for key in keys if key not in {f"optimizer.{name}" for name in set.intersection(*unused)}]
-    same = {key: before[key] == now[key] if key.startswith("objective.") else _same(before[key], now[key]) for key in keys}
+    same = {
+        key: before[key] == now[key] if key.startswith("objective.") else _same(before[key], now[key]) for key in keys
+    }
     return {_SPEC.sub("model.", key): (before[key], now[key]) for key in keys if not same[key]}
 
 
 def _data_changes(before, now):
-    """Sentences about data that are others than those that a run began with, both configs flat. Version 0.3 did not write the examples."""
+    """Sentences about data that are others than those that a run began with, both configs flat. Version 0.3 did not
+    write the examples.
+    """
     for key in filter(_CLASS_NAMES.fullmatch, now):
         names = itertools.zip_longest(before.get(key) or (), now[key] or ())
         other = next(((i, a, b) for i, (a, b) in enumerate(names) if a != b), None)
@@ -247,15 +274,18 @@ def _data_changes(before, now):
 
 
 def check_same_run(rundir, resolved, batch_statistics=False):
-    """Refuses to resume a run that was started with another config or on other data; its length and schedule may change.
+    """Refuses to resume a run that was started with another config or on other data; its length and schedule may
+    change.
 
     Args:
         rundir: the RunDirectory.
         resolved: the config as the run would write it.
-        batch_statistics: whether the model has batch normalisation that learns, whose statistics are those of each of the micro_batches.
+        batch_statistics: whether the model has batch normalisation that learns, whose statistics are those of each of
+            the micro_batches.
 
     Raises:
-        ValueError: naming what changed, or for a config.json that is broken or has options that this version does not know.
+        ValueError: naming what changed, or for a config.json that is broken or has options that this version does not
+            know.
     """
     path = rundir.path / "config.json"
     if not rundir.checkpoints() or not path.exists():
@@ -266,22 +296,25 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     parts = [content.get("micro_batches") for content in (before, now)]
     if batch_statistics and None not in parts and parts[0] != parts[1]:
         changed.append(
-            "micro_batches was {!r}, is {!r}, and the model's batch normalisation sees one of them at a time".format(*parts)
+            "micro_batches was {!r}, is {!r}, and the model's batch normalisation sees one of them at a time".format(
+                *parts
+            )
         )
     if changed:
         raise ValueError(f"{rundir.path} holds a run with another config: {'; '.join(changed)}. Use a new --workdir.")
     other = list(_data_changes(before, now))
     if other:
         raise ValueError(
-            f"{rundir.path} holds a run on other data: {'; '.join(other)}. Give it the data that it began with, or use a new --workdir."
+            f"{rundir.path} holds a run on other data: {'; '.join(other)}. Give it the data that it began with, or use"
+            " a new --workdir."
         )
     theirs = content.get("versions", {}).get("keras_vit", "0")
     covered = MAY_CHANGE | _ADDED | {"model"}
     unknown = [k for k in before if k not in now and not {k, k.split(".")[0]} & covered and not _same(before[k], None)]
     if unknown and _version(theirs) > _version(__version__):
         raise ValueError(
-            f"{path} was written by keras_vit {theirs}, and this is {__version__}, which does not know its options {', '.join(unknown)}. "
-            f"Resume with keras_vit {theirs}, or use a new --workdir."
+            f"{path} was written by keras_vit {theirs}, and this is {__version__}, which does not know its options"
+            f" {', '.join(unknown)}. Resume with keras_vit {theirs}, or use a new --workdir."
         )
     if unknown:
         logging.warning("%s has options that this version does not know, and leaves out: %s.", path, ", ".join(unknown))

@@ -1,7 +1,7 @@
 """The evaluators of a config, which run while it trains and at its end: `config.evals.NAME = {"every": ..., options}`.
 
-NAME is the name of an evaluator, or any other name if the key "evaluator" names the evaluator. `every` is a duration; None evaluates at
-the end only.
+NAME is the name of an evaluator, or any other name if the key "evaluator" names the evaluator. `every` is a duration;
+None evaluates at the end only.
 """
 
 import functools
@@ -16,7 +16,9 @@ from keras_vit.runs.pictures import write_charts, write_pixels
 
 
 def _evaluate(evaluate, name, rundir, step):
-    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json, its charts beside it."""
+    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json, its charts
+    beside it.
+    """
     with stage(f"Measuring {name} at step {step:,}"):
         evaluation = evaluate()
     try:
@@ -46,7 +48,8 @@ def evaluators(evals):
 
 
 def periodics(resolved, model, rundir, data_dir, start, **setting):
-    """{name: a Periodic} of each evaluator of a resolved config. Their data is opened here, so that mistakes are reported before training.
+    """{name: a Periodic} of each evaluator of a resolved config. Their data is opened here, so that mistakes are
+    reported before training.
 
     Args:
         resolved: the config.
@@ -59,13 +62,17 @@ def periodics(resolved, model, rundir, data_dir, start, **setting):
     Raises:
         ValueError: if an evaluator refuses its options or data.
     """
-    setting = Setting(model=model, strategy=rundir.strategy, batch_size=resolved["batch_size"], data_dir=data_dir, **setting)
+    setting = Setting(
+        model=model, strategy=rundir.strategy, batch_size=resolved["batch_size"], data_dir=data_dir, **setting
+    )
     result = {}
     for name, evaluator in evaluators(resolved["evals"]).items():
         try:
             prepared = evaluator.prepare(setting)
         except ValueError as error:
-            raise ValueError(f"config.evals.{name}: {error} (Without this evaluator: --config.evals.{name}=None.)") from error
+            raise ValueError(
+                f"config.evals.{name}: {error} (Without this evaluator: --config.evals.{name}=None.)"
+            ) from error
         measure = functools.partial(_evaluate, prepared, name, rundir)
         result[name] = Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start)
     return result
@@ -80,7 +87,8 @@ def _measured_at(rundir, name, step):
 
 
 def measure_added(periodics, model, rundir, step):
-    """At the end of a run that had nothing left to train: the evaluators that have not measured there, having been added since.
+    """At the end of a run that had nothing left to train: the evaluators that have not measured there, having been
+    added since.
 
     Args:
         periodics: what `periodics` returned.

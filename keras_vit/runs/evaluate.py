@@ -18,7 +18,11 @@ from keras_vit.tasks import Classification, find_task
 
 def _config_of(model):
     """The config, a dict, of the run in the directory `model`; {} if `model` is not a run directory."""
-    path = epath.Path(locate(str(model))) / "config.json" if "://" not in str(model) or str(model).startswith("gs://") else None
+    path = (
+        epath.Path(locate(str(model))) / "config.json"
+        if "://" not in str(model) or str(model).startswith("gs://")
+        else None
+    )
     if path is None or not path.exists():
         return {}
     config = read_json(path, "Restore it from a backup, or evaluate model.keras itself.")
@@ -35,11 +39,15 @@ def task_of(model):
         ValueError: for a run directory whose config.json is broken.
     """
     config = _config_of(model)
-    return find_task(config.get("task", "classification"))(ConfigDict(config)) if config else Classification(ConfigDict())
+    return (
+        find_task(config.get("task", "classification"))(ConfigDict(config)) if config else Classification(ConfigDict())
+    )
 
 
 def data_of(model: str) -> tuple[str, str] | None:
-    """(source, split) that the run in the directory `model` was evaluated on; None if `model` is not a run directory."""
+    """(source, split) that the run in the directory `model` was evaluated on; None if `model` is not a run
+    directory.
+    """
     data = _config_of(model).get("data")
     return (data["source"], data["evaluation"]) if data else None
 

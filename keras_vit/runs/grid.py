@@ -1,7 +1,8 @@
 """The grid of a sweep, from text to its points: {config key: value}.
 
-"optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1" has four. Commas inside brackets belong to a value. Parts with a bar between them are grids
-of their own, one after the other: "model.depth=2,8|model.width=32,128" changes one of the two at a time.
+"optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1" has four. Commas inside brackets belong to a value. Parts with a
+bar between them are grids of their own, one after the other: "model.depth=2,8|model.width=32,128" changes one of the
+two at a time.
 """
 
 import ast
@@ -70,13 +71,15 @@ _SPEC_TYPES = {field.name: field.type for spec in (BiTSpec, ViTSpec) for field i
 
 
 def _place(config, key):
-    """(the ConfigDict that has the last part of `key`, that part, the type of its values); None if the ConfigDict is to be created.
+    """(the ConfigDict that has the last part of `key`, that part, the type of its values); None if the ConfigDict is to
+    be created.
 
     Raises:
         ValueError: if the config has no such key, naming the nearest one.
     """
     *folders, last = key.split(".")
-    # The fields of a spec are known here; evaluators, options of tasks and models of a user's own check their keys when they are made.
+    # The fields of a spec are known here; evaluators, options of tasks and models of a user's own check their keys when
+    # they are made.
     section = key.partition(".")[0]
     parts, any_key = [], section in OPEN and (section != "model" or not is_packaged_task(config.task))
     for part in (*folders, last):
@@ -92,7 +95,9 @@ def _place(config, key):
         if parts != [*folders, last]:
             config = config[part]
     value_type = (
-        config.get_type(last) if last in config and config.get_type(last) is not object else _SPEC_TYPES.get(last, object)
+        config.get_type(last)
+        if last in config and config.get_type(last) is not object
+        else _SPEC_TYPES.get(last, object)
     )
     return config, last, value_type
 
@@ -123,7 +128,8 @@ def _line(text, config):
     key = key.strip()
     if not equals or not _split(tail, ","):
         raise ValueError(
-            f'"{text}" is not a line of a sweep. Write for example "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
+            f'"{text}" is not a line of a sweep. Write for example'
+            ' "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1".'
         )
     *_, value_type = _place(config, key)
     return key, [_value(value, key, value_type) for value in _split(tail, ",")]
@@ -161,15 +167,16 @@ def parse_grid(text, config):
     """The Grid that `text` describes, with values of the types that the config has.
 
     Raises:
-        ValueError: for text that is not a grid, a key that the config does not have or that a part names twice, a value of another type, points
-            with the same name, or a point that no run would take.
+        ValueError: for text that is not a grid, a key that the config does not have or that a part names twice, a value
+            of another type, points with the same name, or a point that no run would take.
     """
     parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
     for keys in ([key for key, _ in lines] for lines in parts):
         again = [key for i, key in enumerate(keys) if key in keys[:i]]
         if again:
             raise ValueError(
-                f'The sweep "{text}" has {again[0]} twice in a part. Give all of its values at once, "{again[0]}=A,B", or put a bar between two parts.'
+                f'The sweep "{text}" has {again[0]} twice in a part. Give all of its values at once, "{again[0]}=A,B",'
+                " or put a bar between two parts."
             )
     grid = Grid(tuple(dict(lines) for lines in parts if lines))
     names = [grid.name(point) for point in grid.points()]

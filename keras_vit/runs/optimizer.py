@@ -15,7 +15,9 @@ _OPTIONS = {"beta_2": 0.999, "momentum": 0.9, "lookahead_rate": 0.5}
 
 
 def unread(name, lookahead):
-    """The keys of a config's optimizer section that the optimizer `name` does not read; `lookahead` is that of the section."""
+    """The keys of a config's optimizer section that the optimizer `name` does not read; `lookahead` is that of the
+    section.
+    """
     _, keys = OPTIMIZERS.get(name, (None, tuple(_OPTIONS)))  # of a name that nobody knows nothing can be said
     read = {*keys, "lookahead_rate"} if lookahead else {*keys}
     return set(_OPTIONS) - read
@@ -29,10 +31,14 @@ def check_options(options):
     """
     if options.ema is not None and not 0 <= options.ema < 1:
         raise ValueError(
-            f"--config.optimizer.ema={options.ema}: expected a number from 0 to below 1, such as 0.9999, the share that the averaged weights keep in a step; "
-            "or None for no averages."
+            f"--config.optimizer.ema={options.ema}: expected a number from 0 to below 1, such as 0.9999, the share that"
+            " the averaged weights keep in a step; or None for no averages."
         )
-    ignored = [key for key in sorted(unread(options.name, options.lookahead)) if options.get(key, _OPTIONS[key]) != _OPTIONS[key]]
+    ignored = [
+        key
+        for key in sorted(unread(options.name, options.lookahead))
+        if options.get(key, _OPTIONS[key]) != _OPTIONS[key]
+    ]
     if ignored:
         what = f"{options.name} without lookahead" if "lookahead_rate" in ignored else options.name
         mend = ", ".join(f"--config.optimizer.{key}={_OPTIONS[key]} (it is {options[key]!r})" for key in ignored)
@@ -57,7 +63,8 @@ def make_optimizer(resolved):
     """The optimizer with its wrappers.
 
     Raises:
-        ValueError: for an unknown name, for two kinds of averages, or for an average that begins after the end of the run.
+        ValueError: for an unknown name, for two kinds of averages, or for an average that begins after the end of the
+            run.
     """
     o, total = resolved["optimizer"], resolved["total"]
     if o["name"] not in OPTIMIZERS:
@@ -65,7 +72,8 @@ def make_optimizer(resolved):
         raise ValueError(f'Unknown optimizer "{o["name"]}".{hint} Valid: {", ".join(OPTIMIZERS)}.')
     if o["ema"] and o["swa"] is not None:
         raise ValueError(
-            f"optimizer.ema={o['ema']} and optimizer.swa={o['swa']}: a run has only one kind of averaged weights. Set one of them to None."
+            f"optimizer.ema={o['ema']} and optimizer.swa={o['swa']}: a run has only one kind of averaged weights. Set"
+            " one of them to None."
         )
     if o["swa"] is not None and o["swa"] >= total:
         raise ValueError(f"optimizer.swa begins at step {o['swa']} of {total}: choose an earlier one, such as 75%.")

@@ -41,8 +41,12 @@ def drawn(chart: Chart) -> bytes:
     raise ValueError(f'Unknown kind of chart "{chart.kind}". Valid: bars, lines, reliability.')
 
 
-def write_pixels(folder: os.PathLike, name: str, pictures: dict[str, np.ndarray], strategy: Strategy, ending: str = "") -> None:
-    """Writes each picture of the evaluator `name`, pixels (h, w, 3), to NAME_PICTURE.png in a folder; with an ending, NAME_PICTURE_ENDING.png."""
+def write_pixels(
+    folder: os.PathLike, name: str, pictures: dict[str, np.ndarray], strategy: Strategy, ending: str = ""
+) -> None:
+    """Writes each picture of the evaluator `name`, pixels (h, w, 3), to NAME_PICTURE.png in a folder; with an ending,
+    NAME_PICTURE_ENDING.png.
+    """
     if pictures and strategy.chief:
         with os_errors():
             epath.Path(folder).mkdir(parents=True, exist_ok=True)

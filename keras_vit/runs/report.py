@@ -39,7 +39,9 @@ def _samples(setting):
 
 
 def command(arguments) -> list[str]:
-    """The words of the command that started this process, from sys.orig_argv; [] in a notebook or at Python's prompt."""
+    """The words of the command that started this process, from sys.orig_argv; [] in a notebook or at Python's
+    prompt.
+    """
     program, *rest = arguments
     if not rest or "ipykernel" in sys.modules:
         return []
@@ -57,7 +59,9 @@ def _accelerators():
     import tensorflow as tf
 
     found = [device for device in tf.config.list_physical_devices() if device.device_type in ("GPU", "TPU")]
-    return [tf.config.experimental.get_device_details(device).get("device_name", device.device_type) for device in found]
+    return [
+        tf.config.experimental.get_device_details(device).get("device_name", device.device_type) for device in found
+    ]
 
 
 def surroundings(strategy) -> list[tuple[str, str]]:
@@ -104,7 +108,9 @@ def _evaluators(folder, task, records):
     for name, options in evals.items():
         keys = [key for key in dict.fromkeys(key for record in records for key in record) if key.startswith(f"{name}/")]
         measures = {
-            key.removeprefix(f"{name}/"): [(record["step"], record[key]) for record in records if record.get(key) is not None]
+            key.removeprefix(f"{name}/"): [
+                (record["step"], record[key]) for record in records if record.get(key) is not None
+            ]
             for key in keys
         }
         kind = EVALUATORS.get(options.get("evaluator", name), Evaluator)

@@ -1,7 +1,8 @@
 """Several runs in one process: a run that has finished is not repeated, and a config is run with several seeds.
 
-`run` is always a function (config, workdir) -> measures. A finished run leaves finished.json with its config and measures, and is not
-repeated as long as the config is the same. A run that goes on from there removes it as it begins. Keras' state is cleared between runs, so that memory does not grow.
+`run` is always a function (config, workdir) -> measures. A finished run leaves finished.json with its config and
+measures, and is not repeated as long as the config is the same. A run that goes on from there removes it as it begins.
+Keras' state is cleared between runs, so that memory does not grow.
 """
 
 import json
@@ -41,7 +42,9 @@ def numbers(measures):
 
 
 def _finished(path):
-    """What a finished run left in finished.json; {} without that file, or with a broken one: then the run itself tells."""
+    """What a finished run left in finished.json; {} without that file, or with a broken one: then the run itself
+    tells.
+    """
     try:
         content = read_json(path) if path.exists() else {}
     except ValueError as error:
@@ -77,7 +80,9 @@ def _curves(folder, seeds, score):
 
 
 def mean_and_deviation(runs):
-    """{"top1": mean, "top1_std": sample standard deviation...} of the measures that all runs have and that are finite."""
+    """{"top1": mean, "top1_std": sample standard deviation...} of the measures that all runs have and that are
+    finite.
+    """
     result = {}
     for name in runs[0]:
         values = [measures[name] for measures in runs if name in measures and math.isfinite(measures[name])]
@@ -96,7 +101,8 @@ def run_seeds(
     score: Score,
     count: int,
 ) -> dict[str, Any]:
-    """Runs `config` with seeds config.seed to config.seed + count - 1, in workdir/seed_N; returns means and standard deviations.
+    """Runs `config` with seeds config.seed to config.seed + count - 1, in workdir/seed_N; returns means and standard
+    deviations.
 
     Also writes runs.json and, if matplotlib is installed, runs.png with the curves, and prints a line.
 

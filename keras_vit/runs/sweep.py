@@ -30,7 +30,9 @@ def _held_out(config, point):
 
 def _warn_of_no_held_out(configs):
     """Warns once if points are compared on the split that they are meant for."""
-    flattering = [data.evaluation for data in (config.data for config in configs) if not (data.dev_train and data.dev_evaluation)]
+    flattering = [
+        data.evaluation for data in (config.data for config in configs) if not (data.dev_train and data.dev_evaluation)
+    ]
     if flattering:
         logging.warning(
             "The sweep compares on %s itself, so the score of the best point is optimistic: set data.dev_train and "
@@ -76,7 +78,8 @@ def _run_points(configs, grid, folder, run_point, score):
     good = [i for i, row in enumerate(rows) if score.is_in(row)]
     if not good:
         raise ValueError(
-            f"All {len(rows)} points of the sweep diverged, or have no finite {score.title}. Sweep over lower learning rates."
+            f"All {len(rows)} points of the sweep diverged, or have no finite {score.title}. Sweep over lower learning"
+            " rates."
         )
     return rows, max(good, key=lambda i: score.rank(rows[i]))
 
@@ -111,12 +114,13 @@ def run_sweep(
 ) -> dict[str, Any]:
     """Runs a sweep in `workdir` and prints its table; points that have finished before are not run again.
 
-    The config's own sweep runs each point once, on the development splits, and then, as in the paper, the best one on the whole training
-    split, with `seeds` seeds, in workdir/final. A grid from the command line, and that of a study (config.sweep_final is False), runs each
-    point with `seeds` seeds, without a final run.
+    The config's own sweep runs each point once, on the development splits, and then, as in the paper, the best one on
+    the whole training split, with `seeds` seeds, in workdir/final. A grid from the command line, and that of a study
+    (config.sweep_final is False), runs each point with `seeds` seeds, without a final run.
 
     Args:
-        config: a ConfigDict; each point is trained on its data.dev_train and compared on its data.dev_evaluation, where it has both.
+        config: a ConfigDict; each point is trained on its data.dev_train and compared on its data.dev_evaluation, where
+            it has both.
         text: a grid, or "own" for the config's.
         workdir: gets a directory for each point, sweep.json, sweep.md and sweep.png.
         run: (config, workdir) -> measures.

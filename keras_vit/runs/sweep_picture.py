@@ -1,7 +1,7 @@
 """The picture of a sweep: bars, or lines over the values of a key or over what a run cost.
 
-What lies along the axis is named by `config.picture.x`: a key of the grid with numbers, or one of MEASURED. The lines are the parts of the grid,
-called `config.picture.lines`.
+What lies along the axis is named by `config.picture.x`: a key of the grid with numbers, or one of MEASURED. The lines
+are the parts of the grid, called `config.picture.lines`.
 """
 
 import math
@@ -33,11 +33,17 @@ def check_picture(grid: Any, x: str | None, lines: Sequence[str] | None) -> None
     """Refuses a picture that the grid does not have, before anything runs.
 
     Raises:
-        ValueError: for an x that is neither a key of the grid with numbers nor measured, or lines that are not as many as the grid has parts.
+        ValueError: for an x that is neither a key of the grid with numbers nor measured, or lines that are not as many
+            as the grid has parts.
     """
-    valid = [*MEASURED, *(key for key in grid.keys if all(_is_number(v) for part in grid.parts for v in part.get(key, ())))]
+    valid = [
+        *MEASURED,
+        *(key for key in grid.keys if all(_is_number(v) for part in grid.parts for v in part.get(key, ()))),
+    ]
     if x is not None and x not in valid:
-        raise ValueError(f'config.picture.x="{x}" cannot be an axis.{did_you_mean(x, valid)} Valid: {", ".join(valid)}.')
+        raise ValueError(
+            f'config.picture.x="{x}" cannot be an axis.{did_you_mean(x, valid)} Valid: {", ".join(valid)}.'
+        )
     if lines is not None and len(lines) != len(grid.parts):
         raise ValueError(
             f"config.picture.lines has {len(lines)} names, and the sweep {len(grid.parts)} parts: {', '.join(lines)}."
@@ -57,7 +63,9 @@ def _size(part):
 
 
 def _joined(parts):
-    """(xs, ys) of a line from the points of the parts of one name: parts of several points stand apart, single points are one line."""
+    """(xs, ys) of a line from the points of the parts of one name: parts of several points stand apart, single points
+    are one line.
+    """
     if all(len(points) == 1 for points in parts):
         parts = [[point for points in parts for point in points]]
     apart = [point for points in parts for point in (*sorted(points), (math.nan, math.nan))]
@@ -77,15 +85,17 @@ def _over(grid, rows, score, x, lines):
     return figures.lines(drawn, title, score.label, label_each=True)
 
 
-def picture(grid: Any, rows: Sequence[dict], score: Any, x: str | None = None, lines: Sequence[str] | None = None) -> bytes:
+def picture(
+    grid: Any, rows: Sequence[dict], score: Any, x: str | None = None, lines: Sequence[str] | None = None
+) -> bytes:
     """The score of each point, as PNG.
 
     Args:
         grid: the Grid.
         rows: a row for each of its points, with "point" and its measures.
         score: the task's Score.
-        x: what lies along the axis; None for the values of a single numeric key, for what the models cost where each part has numbers
-            alone, and for bars otherwise.
+        x: what lies along the axis; None for the values of a single numeric key, for what the models cost where each
+            part has numbers alone, and for bars otherwise.
         lines: the names of the grid's parts, of which several may have one; None for the keys that they change.
     """
     good = [row for row in rows if score.is_in(row)]

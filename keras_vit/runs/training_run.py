@@ -64,7 +64,8 @@ def make_model(config, task, source, resolved, strategy):
         model = task.model(source)
         if not isinstance(model, Model):
             raise ValueError(
-                f"{type(task).__name__}.build returned a {type(model).__name__}, not a keras_vit.Model: return keras_vit.Model(inputs, outputs)."
+                f"{type(task).__name__}.build returned a {type(model).__name__}, not a keras_vit.Model: return"
+                " keras_vit.Model(inputs, outputs)."
             )
         compile_model(model, task, source, resolved, make_optimizer(resolved))
     return model
@@ -90,7 +91,9 @@ def _image_alone(example):
 
 
 def whiten_first_layer(config, model, source, strategy):
-    """Gives the first layer of a new model its filters from the first `config.whiten` images of the training, in every process the same ones."""
+    """Gives the first layer of a new model its filters from the first `config.whiten` images of the training, in every
+    process the same ones.
+    """
     count, size = config.whiten, min(config.whiten, 64)
     batches = training_batches(source, config.data.train_preprocess, size, config.seed, select=_image_alone).take(
         -(-count // size)
@@ -114,8 +117,8 @@ def resume(rundir, model, strategy):
     start = rundir.resume(model)
     if not _agree(strategy, start):
         raise ValueError(
-            f"{rundir.path}: the processes do not see the same newest checkpoint (here step {start}). All of them need the same directory: "
-            "a shared file system or a bucket."
+            f"{rundir.path}: the processes do not see the same newest checkpoint (here step {start}). All of them need"
+            " the same directory: a shared file system or a bucket."
         )
     return start
 
@@ -128,8 +131,8 @@ def check_length(rundir, start, total):
     """
     if start > total:
         raise ValueError(
-            f"{rundir.path} holds a run at step {start:,}, beyond the {total:,} steps that --config.total asks for. Give a longer total, "
-            "or use a new --workdir."
+            f"{rundir.path} holds a run at step {start:,}, beyond the {total:,} steps that --config.total asks for."
+            " Give a longer total, or use a new --workdir."
         )
 
 
@@ -157,11 +160,15 @@ def _batches(config, task, source, held_out, strategy, data_service, errors):
     options = {"service": data_service, "errors": errors, "deterministic": data.deterministic, "select": task.select}
 
     def training(step):
-        batches = functools.partial(training_batches, source, data.train_preprocess, config.batch_size, config.seed, step)
+        batches = functools.partial(
+            training_batches, source, data.train_preprocess, config.batch_size, config.seed, step
+        )
         return strategy.distribute(lambda shard, replicas: batches(shard, replicas, **options))
 
     def evaluation(shard, replicas):
-        return evaluation_batches(held_out, data.eval_preprocess, config.batch_size, shard, replicas, errors, select=task.select)
+        return evaluation_batches(
+            held_out, data.eval_preprocess, config.batch_size, shard, replicas, errors, select=task.select
+        )
 
     return training, strategy.distribute(evaluation)
 
@@ -188,18 +195,28 @@ def check_images(config, model, training_source, evaluation_source, select=image
             shape, expected = tuple(given.shape), tuple(taken.shape)[1:]
             if len(shape) == len(expected) == 3 and shape != expected:
                 raise ValueError(
-                    f'The preprocessing "{data[name]}" gives images of {shape}, the model takes {expected}: change --config.data.{name} '
-                    "or --config.model.image_size, so that both say the same."
+                    f'The preprocessing "{data[name]}" gives images of {shape}, the model takes {expected}: change'
+                    f" --config.data.{name} or --config.model.image_size, so that both say the same."
                 )
 
 
 def finish(config, task, model, held_out, rundir, errors):
-    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns (what it delivers, the measures)."""
+    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns (what it
+    delivers, the measures).
+    """
     strategy = rundir.strategy
     with strategy.scope():
         delivered = task.deliver(model)
     setting = Setting(
-        delivered, strategy, config.batch_size, None, held_out, config.data.eval_preprocess, task.select, errors, verbose=True
+        delivered,
+        strategy,
+        config.batch_size,
+        None,
+        held_out,
+        config.data.eval_preprocess,
+        task.select,
+        errors,
+        verbose=True,
     )
     evaluation = task.evaluator().prepare(setting)()
     if strategy.chief:
@@ -226,11 +243,15 @@ def _check_room(rundir, model, config, resolved, examples):
 
 def _has_batch_statistics(model):
     """Whether a layer that trains normalises by the batch: then the parts of a batch are not the whole."""
-    return any(isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers())
+    return any(
+        isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers()
+    )
 
 
 def _describe(rundir, resolved, task, model, source):
-    """What config.json holds: the resolved config with all of the task's options, the model's spec, the size of the data, versions, and the strategy."""
+    """What config.json holds: the resolved config with all of the task's options, the model's spec, the size of the
+    data, versions, and the strategy.
+    """
     strategy = rundir.strategy
     objective = dataclasses.asdict(task.options)
     versions = {
@@ -241,7 +262,13 @@ def _describe(rundir, resolved, task, model, source):
     }
     used = {"name": strategy.name, "replicas": strategy.replicas, "hosts": strategy.hosts}
     spec = {name: value for name, value in model.get_config().items() if name != TRAINING}
-    about = {"objective": objective, "model_spec": spec, "training_examples": source.size, "versions": versions, "strategy": used}
+    about = {
+        "objective": objective,
+        "model_spec": spec,
+        "training_examples": source.size,
+        "versions": versions,
+        "strategy": used,
+    }
     return {**resolved, **about}
 
 
@@ -262,7 +289,8 @@ def run(
         data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
 
     Raises:
-        ValueError: for a config, data or a run directory that do not fit together, or a run directory that another process owns.
+        ValueError: for a config, data or a run directory that do not fit together, or a run directory that another
+            process owns.
         OSError: for a run directory that cannot be written to.
     """
     strategy.check_batch(config.batch_size)
@@ -290,7 +318,9 @@ def _run(config, task, rundir, data_dir, data_service):
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
-    check_images(config, model, source, held_out, task.select)  # from now on `select` may read the model, which is the run's own
+    check_images(
+        config, model, source, held_out, task.select
+    )  # from now on `select` may read the model, which is the run's own
     if config.whiten and not start:
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, source, strategy)
@@ -302,7 +332,12 @@ def _run(config, task, rundir, data_dir, data_service):
         training, evaluation = _batches(config, task, source, held_out, strategy, data_service, errors)
         with strategy.scope():
             measured = task.deliver(model)  # which has the weights of `model`
-        own_data = {"source": held_out, "preprocess": config.data.eval_preprocess, "select": task.select, "errors": errors}
+        own_data = {
+            "source": held_out,
+            "preprocess": config.data.eval_preprocess,
+            "select": task.select,
+            "errors": errors,
+        }
         periodics = evals.periodics(resolved, measured, rundir, data_dir, start, **own_data)
         train(
             model,

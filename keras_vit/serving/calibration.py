@@ -22,8 +22,8 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
     """The pixels (n, h, w, c) float32, 0..255, of images to calibrate with.
 
     Args:
-        images: an array of pixels (n, h, w, c); a list of what `model.preprocess` takes: paths, bytes, PIL images...; or a finite tf.data
-            dataset of pixels, in batches or not.
+        images: an array of pixels (n, h, w, c); a list of what `model.preprocess` takes: paths, bytes, PIL images...;
+            or a finite tf.data dataset of pixels, in batches or not.
 
     Raises:
         ValueError: for fewer than 16 images, another size, or pixels on another scale.
@@ -34,10 +34,13 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
         pixels = np.asarray(model.preprocess(list(images)) if isinstance(images, (list, tuple)) else images)
     expected = (*model.image_size, model.channels)
     if pixels.ndim != 4 or pixels.shape[1:] != expected and len(pixels):
-        raise ValueError(f"calibration: expected pixels of shape (n, {', '.join(map(str, expected))}), got {pixels.shape}.")
+        raise ValueError(
+            f"calibration: expected pixels of shape (n, {', '.join(map(str, expected))}), got {pixels.shape}."
+        )
     if len(pixels) < FEWEST:
         raise ValueError(
-            f"calibration: expected at least {FEWEST} images like those that the model will see, got {len(pixels)}. 100 or more are better."
+            f"calibration: expected at least {FEWEST} images like those that the model will see, got {len(pixels)}. 100"
+            " or more are better."
         )
     if not np.isfinite(pixels).all():
         raise ValueError("calibration: the pixels have values that are not finite.")

@@ -1,4 +1,6 @@
-"""Encoded images to pixels inside an exported model: each on its own, so that one that cannot be decoded fails alone, and says why."""
+"""Encoded images to pixels inside an exported model: each on its own, so that one that cannot be decoded fails alone,
+and says why.
+"""
 
 import functools
 from collections.abc import Callable

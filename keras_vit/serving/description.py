@@ -1,4 +1,6 @@
-"""What an export says of itself: metadata.json for programs, README.md for people, and assets/classes.txt, a name a line."""
+"""What an export says of itself: metadata.json for programs, README.md for people, and assets/classes.txt, a name a
+line.
+"""
 
 import json
 import os
@@ -55,16 +57,21 @@ def readme(metadata: dict[str, Any]) -> str:
     lines = [
         f"# {metadata['model']}",
         "",
-        f"A Vision Transformer as a TensorFlow SavedModel: {metadata['parameters']:,} parameters, images of {height} x {width} pixels in "
-        f"{metadata['channels']} channels, {classes}. It needs TensorFlow or TensorFlow Serving, and nothing else.",
+        (
+            f"A Vision Transformer as a TensorFlow SavedModel: {metadata['parameters']:,} parameters, images of"
+            f" {height} x {width} pixels in {metadata['channels']} channels, {classes}. It needs TensorFlow or"
+            " TensorFlow Serving, and nothing else."
+        ),
         "",
         "| signature | takes | returns | |",
         "|-|-|-|-|",
         *_table(metadata["signatures"]),
         "",
         f"- `encoded_images` are the bytes of files: {READ}. They are prepared by `{metadata['preprocessing']}`.",
-        f'- `status` is "{OK}", or says why an image of the batch was not decoded; its other outputs are zeros and empty strings. The others '
-        "are not affected.",
+        (
+            f'- `status` is "{OK}", or says why an image of the batch was not decoded; its other outputs are zeros and'
+            " empty strings. The others are not affected."
+        ),
         "- `images` are pixels 0..255; the model normalises them itself. Batches have any size.",
     ]
     if metadata["classes"] is not None:
@@ -91,7 +98,9 @@ def readme(metadata: dict[str, Any]) -> str:
 
 
 def write(folder: str, metadata: dict[str, Any]) -> None:
-    """Writes metadata.json, README.md and, where classes have names, assets/classes.txt into the folder of a SavedModel."""
+    """Writes metadata.json, README.md and, where classes have names, assets/classes.txt into the folder of a
+    SavedModel.
+    """
     with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
         json.dump(metadata, file, indent=2, ensure_ascii=False)
     with open(os.path.join(folder, README), "w", encoding="utf-8") as file:

@@ -1,4 +1,6 @@
-"""Export for serving and for transfer learning elsewhere: what loads it needs TensorFlow, ONNX Runtime or LiteRT, not this package."""
+"""Export for serving and for transfer learning elsewhere: what loads it needs TensorFlow, ONNX Runtime or LiteRT, not
+this package.
+"""
 
 import os
 import pathlib
@@ -14,16 +16,27 @@ from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
-_PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}  # of a SavedModel
+_PARTS = {
+    "saved_model.pb",
+    "fingerprint.pb",
+    "keras_metadata.pb",
+    "variables",
+    "assets",
+    "assets.extra",
+}  # of a SavedModel
 _OURS = {"README.md", "metadata.json"}  # beside those
 
 
 def _is_export(path):
-    """Whether a folder holds nothing else than an export: metadata.json says so, or in version 0.3, which had none, the name of a signature."""
+    """Whether a folder holds nothing else than an export: metadata.json says so, or in version 0.3, which had none, the
+    name of a signature.
+    """
     there = set(os.listdir(path))
     if "saved_model.pb" not in there or there - _PARTS - _OURS:
         return False
-    file, mark = ("metadata.json", b'"keras_vit"') if "metadata.json" in there else ("saved_model.pb", b"features_training")
+    file, mark = (
+        ("metadata.json", b'"keras_vit"') if "metadata.json" in there else ("saved_model.pb", b"features_training")
+    )
     return mark in pathlib.Path(path, file).read_bytes()
 
 
@@ -37,8 +50,8 @@ def _check_place(path):
     if there and not _is_export(path):
         others = sorted(there - _PARTS - _OURS) or sorted(there)
         raise ValueError(
-            f'"{path}" holds other files than an export of keras_vit, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
-            "Give a new or an empty folder."
+            f'"{path}" holds other files than an export of keras_vit, which would be lost:'
+            f" {', '.join(others[:5])}{', ...' if others[5:] else ''}. Give a new or an empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(path)))
 
@@ -50,7 +63,8 @@ def _check_options(model, format, top_k, verbose, activation):
     for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
         if given and format != "tf_saved_model":
             raise ValueError(
-                f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all classes.'
+                f'{name} is for format="tf_saved_model": a file of format="{format}" returns the probabilities of all'
+                " classes."
             )
     if model.classes is not None:
         probabilities_of(model, activation)
@@ -65,24 +79,27 @@ def _check(model, path, format):
     path = check_model_and_path("export", model, path)
     if format not in FORMATS:
         raise ValueError(
-            f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}. keras_vit.save writes weights for other libraries.'
+            f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
+            " keras_vit.save writes weights for other libraries."
         )
     if format == "tf_saved_model":
         _check_place(path)
     if model.get_encoder() is not model:
         raise ValueError(
-            f'"{model.name}", a {type(model).__name__}, is there to train another model. Export that, keras_vit.export(model.get_encoder(), '
-            "path); one that has learned without labels has classes once it is fine-tuned: finetune --config.init=..."
+            f'"{model.name}", a {type(model).__name__}, is there to train another model. Export that,'
+            " keras_vit.export(model.get_encoder(), path); one that has learned without labels has classes once it is"
+            " fine-tuned: finetune --config.init=..."
         )
     if model.image_size is None or len(model.inputs) > 1:
         raise ValueError(
-            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
-            f"input shape {model.input_shape}."
+            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a'
+            f" {type(model).__name__} with the input shape {model.input_shape}."
         )
     if model.classes is not None and ends_in_probabilities(model):
         raise ValueError(
-            f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid, and an export would '
-            "apply one twice. Leave it out of the model, or set model.classes = None to export the outputs as they are."
+            f'"{model.name}" has classes, so that its outputs should be logits, but it ends in a softmax or sigmoid,'
+            " and an export would apply one twice. Leave it out of the model, or set model.classes = None to export"
+            " the outputs as they are."
         )
     return path
 
@@ -97,27 +114,31 @@ def export(
     quantization: str | None = None,
     calibration: Any = None,
 ) -> None:
-    """Writes `model` so that it runs without this package: a SavedModel in the folder `path`, or one file for ONNX Runtime or LiteRT.
+    """Writes `model` so that it runs without this package: a SavedModel in the folder `path`, or one file for ONNX
+    Runtime or LiteRT.
 
-    ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return "logits" and "probabilities" for
-    a model with classes, "outputs" for a head of the user's own, and "features" of a model that pools, all float32. PATH.json beside the file
-    describes it and its preprocessing. OpenVINO reads ONNX files, too. The file is compared with the model before it takes its place. The rest is about the SavedModel.
+    ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return "logits"
+    and "probabilities" for a model with classes, "outputs" for a head of the user's own, and "features" of a model that
+    pools, all float32. PATH.json beside the file describes it and its preprocessing. OpenVINO reads ONNX files, too.
+    The file is compared with the model before it takes its place. The rest is about the SavedModel.
 
     Signatures:
         serving_default: encoded images (b,) strings -> {"probabilities", "classes", "status"}, the top k with names.
         pixels, pixels_uint8: images (b, h, w, c), 0..255 -> {"logits", "probabilities"}.
-        features: images (b, h, w, c) float32 -> {"features"}; encoded_features: encoded images -> the same and "status".
-        attention: images (b, h, w, c) float32 -> {"attention" (b, h, w)}, on the patch grid; encoded_attention: as above.
-        pixels_training, features_training: with dropout, for keras.layers.TFSMLayer's call_training_endpoint.
+        features: images (b, h, w, c) float32 -> {"features"}; encoded_features: encoded images -> the same and
+        "status". attention: images (b, h, w, c) float32 -> {"attention" (b, h, w)}, on the patch grid;
+        encoded_attention: as above. pixels_training, features_training: with dropout, for keras.layers.TFSMLayer's
+        call_training_endpoint.
 
-    An encoded image that cannot be decoded fails alone: its "status" says why. Batches are dynamic, outputs float32, variables trainable. A
-    ViT or BiT without a head has no pixels signatures, and its serving_default takes pixels and returns features. A model with a head of the user's own
-    has {"outputs"} in pixels, and in serving_default unless its class names are known (see keras_vit.Model). Models without attention,
-    or that merge patches, have no attention signatures.
+    An encoded image that cannot be decoded fails alone: its "status" says why. Batches are dynamic, outputs float32,
+    variables trainable. A ViT or BiT without a head has no pixels signatures, and its serving_default takes pixels and
+    returns features. A model with a head of the user's own has {"outputs"} in pixels, and in serving_default unless its
+    class names are known (see keras_vit.Model). Models without attention, or that merge patches, have no attention
+    signatures.
 
-    README.md and metadata.json in the folder say this of the model, assets/classes.txt holds its class names, and assets.extra requests
-    that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is complete. On the JAX backend the export is
-    made by a process on the TensorFlow backend.
+    README.md and metadata.json in the folder say this of the model, assets/classes.txt holds its class names, and
+    assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
+    complete. On the JAX backend the export is made by a process on the TensorFlow backend.
 
     Args:
         model: a ViT or BiT, or a keras_vit.Model built on one.
@@ -125,17 +146,18 @@ def export(
         format: "tf_saved_model", "onnx" or "litert".
         top_k: how many classes serving_default returns, None for 5; files return all.
         verbose: print the signatures of a SavedModel.
-        activation: of a model with classes, from logits to probabilities, as in `model.classify`: "softmax", "sigmoid", or None for the
-            model's own.
-        quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values as well, with scales
-            found at each call; "int8_static": with scales found in `calibration`.
-        calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h, w, c), a list of
-            what `model.preprocess` takes, or a finite tf.data dataset of pixels.
+        activation: of a model with classes, from logits to probabilities, as in `model.classify`: "softmax", "sigmoid",
+            or None for the model's own.
+        quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values
+            as well, with scales found at each call; "int8_static": with scales found in `calibration`.
+        calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h,
+            w, c), a list of what `model.preprocess` takes, or a finite tf.data dataset of pixels.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, options that do nothing there, a model whose input is
-            not one image, one with classes that returns probabilities, a path that is a file, in a bucket, or a folder of other files, or a file of ONNX or
-            LiteRT that does not compute what the model does.
+        ValueError: for something other than a model of this package and a path, an unknown format, options that do
+            nothing there, a model whose input is not one image, one with classes that returns probabilities, a path
+            that is a file, in a bucket, or a folder of other files, or a file of ONNX or LiteRT that does not compute
+            what the model does.
         ImportError: if the format needs a library that is not installed.
         OSError: if it cannot be written; what is at `path` is as it was, after every error.
     """
@@ -159,4 +181,6 @@ def export(
         with replacing(place) as temporary:
             saved_model.write(model, temporary, top_k or 5, activation, verbose)
     except tf.errors.OpError as error:
-        raise OSError(f'The export "{place}" cannot be written: {error.message}. What was there is as it was.') from error
+        raise OSError(
+            f'The export "{place}" cannot be written: {error.message}. What was there is as it was.'
+        ) from error

@@ -24,7 +24,9 @@ def convert(signature: Signature, path: str) -> None:
     Raises:
         ValueError: for a model that LiteRT's operations cannot express.
     """
-    function = tf.function(signature.function, input_signature=[signature.takes], autograph=False).get_concrete_function()
+    function = tf.function(
+        signature.function, input_signature=[signature.takes], autograph=False
+    ).get_concrete_function()
     names = sorted(function.structured_outputs)
     frozen = convert_variables_to_constants_v2(function)  # weights as constants: LiteRT is slow at variables
     module = tf.Module()
@@ -40,7 +42,8 @@ def convert(signature: Signature, path: str) -> None:
             if not missing:
                 raise
             raise ValueError(
-                f"LiteRT lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load the model without it."
+                f"LiteRT lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load"
+                " the model without it."
             ) from None
     with open(path, "wb") as file:
         file.write(model)
@@ -68,8 +71,8 @@ def _dense(recipe, source, quantization):
 def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
     """Writes the float file `source`, quantised, to `path`; `pixels` (n, h, w, c) calibrate a static quantisation.
 
-    Convolutions and the products inside attention stay in floats: with the products quantised, too, DeiT-Ti/16 has 6 of 100 ImageNet
-    photographs right in batches of 10, and with all operations LiteRT 2.3 does not run the file.
+    Convolutions and the products inside attention stay in floats: with the products quantised, too, DeiT-Ti/16 has 6 of
+    100 ImageNet photographs right in batches of 10, and with all operations LiteRT 2.3 does not run the file.
     """
     recipe, ranges = recipe_manager.RecipeManager(), None
     _dense(recipe, source, quantization)

@@ -29,7 +29,9 @@ _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True}
 
 @contextlib.contextmanager
 def _without_copies() -> Iterator[None]:
-    """A context in which tf2onnx keeps no copy of the whole graph, weights included, before each of its dozens of passes."""
+    """A context in which tf2onnx keeps no copy of the whole graph, weights included, before each of its dozens of
+    passes.
+    """
     before = os.environ.get(_CATCH)
     os.environ[_CATCH] = "FALSE"
     try:
@@ -57,7 +59,8 @@ def convert(signature: Signature, path: str) -> None:
     missing = sorted({node.op_type for node in model.graph.node if not onnx.defs.has(node.op_type, node.domain)})
     if missing:
         raise ValueError(
-            f"ONNX lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load the model without it."
+            f"ONNX lacks operations of this model: {', '.join(missing)}. Token merging (ToMe) needs such: load the"
+            " model without it."
         )
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "b"
@@ -79,7 +82,9 @@ class _Reader(CalibrationDataReader):
 
 
 def _products(path):
-    """The names of the matrix products with weights: of all layers but the patch embedding, convolutions, and the products inside attention."""
+    """The names of the matrix products with weights: of all layers but the patch embedding, convolutions, and the
+    products inside attention.
+    """
     graph = onnx.load(path).graph
     weights = {tensor.name for tensor in graph.initializer}
     return [node.name for node in graph.node if node.op_type == "MatMul" and weights.intersection(node.input)]
@@ -93,11 +98,14 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     """
     products = _products(source)
     if not products:
-        raise ValueError(f'quantization="{quantization}" is of dense layers, and this model has none. Export it without.')
+        raise ValueError(
+            f'quantization="{quantization}" is of dense layers, and this model has none. Export it without.'
+        )
     if quantization == "int8_weights":
         onnx_weights.quantize_weights(source, path, products)
         return
-    # Kernels of 7 bits: processors without VNNI add products of bytes up in pairs, in 16 bits, which those of 8 overflow.
+    # Kernels of 7 bits: processors without VNNI add products of bytes up in pairs, in 16 bits, which those of 8
+    # overflow.
     common = {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
     if quantization == "int8_dynamic":
         quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})

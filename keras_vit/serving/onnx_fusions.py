@@ -1,7 +1,8 @@
-"""An ONNX graph in the words of ONNX: GELU and layer normalisation as engines know them, and shapes that are known as constants.
+"""An ONNX graph in the words of ONNX: GELU and layer normalisation as engines know them, and shapes that are known as
+constants.
 
-tf2onnx writes TensorFlow's graph operation by operation. There, a layer normalisation is eleven nodes, the GELU has an Erfc, which ONNX lacks,
-and a reshape of a batch of unknown size computes its own shape.
+tf2onnx writes TensorFlow's graph operation by operation. There, a layer normalisation is eleven nodes, the GELU has an
+Erfc, which ONNX lacks, and a reshape of a batch of unknown size computes its own shape.
 """
 
 import math
@@ -11,11 +12,16 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-# Patterns: a text is a tensor, the same one wherever it stands; a number a constant; a tuple a node's operation and inputs.
+# Patterns: a text is a tensor, the same one wherever it stands; a number a constant; a tuple a node's operation and
+# inputs.
 _GELU = ("Mul", ("Mul", 0.5, "x"), ("Erfc", ("Mul", ("Neg", "x"), math.sqrt(0.5))))
 _MEAN = ("ReduceMean", "x", "axes")
 _CENTRED = ("Sub", "x", _MEAN)
-_SCALE = ("Mul", ("Reciprocal", ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), "epsilon"))), "gamma")
+_SCALE = (
+    "Mul",
+    ("Reciprocal", ("Sqrt", ("Add", ("ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), "epsilon"))),
+    "gamma",
+)
 _SHIFT = ("Mul", ("Neg", _MEAN), _SCALE)
 _NORMALISED = ("Add", ("Mul", "x", _SCALE), _SHIFT)
 _NORMALISATIONS = (
@@ -45,12 +51,18 @@ class _Graph:
         return name
 
     def match(self, name: str, pattern: Any, found: dict) -> dict | None:
-        """`found` and the tensors that the pattern's texts stand for, if tensor `name` is made as it says; None otherwise."""
+        """`found` and the tensors that the pattern's texts stand for, if tensor `name` is made as it says; None
+        otherwise.
+        """
         if isinstance(pattern, str):
             return {**found, pattern: name} if found.get(pattern, name) == name else None
         if isinstance(pattern, float):
             value = self.constant(name)
-            return found if value is not None and value.size == 1 and math.isclose(value.item(), pattern, rel_tol=1e-6) else None
+            return (
+                found
+                if value is not None and value.size == 1 and math.isclose(value.item(), pattern, rel_tol=1e-6)
+                else None
+            )
         node = self.makers.get(name)
         if node is None or node.op_type != pattern[0] or len(node.input) != len(pattern) - 1:
             return None
@@ -65,7 +77,9 @@ class _Graph:
 
 
 def _gelu(graph, node):
-    """x erfc(-x / sqrt 2) / 2 as x (1 + erf(x / sqrt 2)) / 2 in the order that engines look for; any other erfc(x) as 1 - erf(x)."""
+    """x erfc(-x / sqrt 2) / 2 as x (1 + erf(x / sqrt 2)) / 2 in the order that engines look for; any other erfc(x) as 1
+    - erf(x).
+    """
     one = graph.add("keras_vit/one", np.float32(1))
     out = node.output[0]
     if node.op_type == "Erfc":
@@ -96,7 +110,9 @@ def _normalisation(graph, node):
         return None
     for pattern in _NORMALISATIONS:
         found = graph.match(node.output[0], pattern, {})
-        values = {} if found is None else {name: graph.constant(tensor) for name, tensor in found.items() if name != "x"}
+        values = (
+            {} if found is None else {name: graph.constant(tensor) for name, tensor in found.items() if name != "x"}
+        )
         if values and all(value is not None for value in values.values()) and values["axes"].tolist() == [-1]:
             break
     else:

@@ -1,4 +1,5 @@
-"""Dense layers of an ONNX graph on tokens as they are, (b, n, d), where TensorFlow's graph flattens them to (b * n, d) and back.
+"""Dense layers of an ONNX graph on tokens as they are, (b, n, d), where TensorFlow's graph flattens them to (b * n, d)
+and back.
 
 OpenVINO refuses quantised products between such reshapes, or computes something else, and no engine needs them.
 """
@@ -48,7 +49,9 @@ class _Graph:
         return node.op_type in _ELEMENTWISE and all(np.ndim(value) < 2 for value in constants)
 
     def entries(self, entry: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes that flatten what is computed together with what `entry` makes; none if anything there needs two axes."""
+        """The nodes that flatten what is computed together with what `entry` makes; none if anything there needs two
+        axes.
+        """
         entries: dict[str, onnx.NodeProto] = {}
         seen: set[str] = set()
         waiting = [entry.output[0]]

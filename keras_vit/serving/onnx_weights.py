@@ -1,4 +1,6 @@
-"""Weights of an ONNX file in int8, each column with a scale of its own, that become floats again where they are used."""
+"""Weights of an ONNX file in int8, each column with a scale of its own, that become floats again where they are
+used.
+"""
 
 import numpy as np
 import onnx

@@ -1,4 +1,5 @@
-"""A model's forward pass by OpenVINO, which on CPUs is faster than TensorFlow's own: from pixels to the model's outputs.
+"""A model's forward pass by OpenVINO, which on CPUs is faster than TensorFlow's own: from pixels to the model's
+outputs.
 
     run = keras_vit.serving.runner(model, "openvino")
     logits = run(pixels)
@@ -27,13 +28,13 @@ def _openvino(engine):
     """
     if engine not in ENGINES:
         raise ValueError(
-            f'Unknown engine "{engine}".{did_you_mean(str(engine), ENGINES)} Valid: {", ".join(ENGINES)}, or None for the one that Keras '
-            "computes with."
+            f'Unknown engine "{engine}".{did_you_mean(str(engine), ENGINES)} Valid: {", ".join(ENGINES)}, or None for'
+            " the one that Keras computes with."
         )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f'engine="{engine}" reads the graphs of TensorFlow, and Keras computes with {keras.backend.backend()} here: start Python with '
-            "KERAS_BACKEND=tensorflow, or leave the engine out."
+            f'engine="{engine}" reads the graphs of TensorFlow, and Keras computes with {keras.backend.backend()} here:'
+            " start Python with KERAS_BACKEND=tensorflow, or leave the engine out."
         )
     try:
         import openvino
@@ -42,13 +43,16 @@ def _openvino(engine):
     core = openvino.Core()
     if ENGINES[engine] == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise ValueError(
-            f'engine="{engine}": this processor has no instructions for bfloat16, and would compute in float32: write engine="openvino".'
+            f'engine="{engine}": this processor has no instructions for bfloat16, and would compute in float32: write'
+            ' engine="openvino".'
         )
     return openvino, core
 
 
 def _traced(model):
-    """The graph of the model's forward pass, from images to its outputs in order, as {"output_0": float32 tensor, ...}."""
+    """The graph of the model's forward pass, from images to its outputs in order, as {"output_0": float32 tensor,
+    ...}.
+    """
     import tensorflow as tf
 
     def forward(images):
@@ -74,27 +78,31 @@ def _converted(openvino, graph, name):
 
 
 def runner(model: keras.Model, engine: str) -> Callable[[np.ndarray], Any]:
-    """The function from pixels (b, height, width, c), 0..255, to the model's outputs as float32 arrays, in the model's own structure.
+    """The function from pixels (b, height, width, c), 0..255, to the model's outputs as float32 arrays, in the model's
+    own structure.
 
-    It is compared with the model on two images before it is returned, has a copy of the weights as they are now, and may be called by
-    several threads at a time.
+    It is compared with the model on two images before it is returned, has a copy of the weights as they are now, and
+    may be called by several threads at a time.
 
     Args:
         model: a keras_vit.Model, or any functional model with one input of images of fixed size.
         engine: "openvino" in float32, or "openvino_bfloat16" on a processor with such instructions.
 
     Raises:
-        ValueError: for an unknown engine, one that this machine or backend has not, or a model with another input, in another precision, or
-            that OpenVINO does not compute as Keras does.
+        ValueError: for an unknown engine, one that this machine or backend has not, or a model with another input, in
+            another precision, or that OpenVINO does not compute as Keras does.
         ImportError: if OpenVINO is not installed.
     """
     openvino, core = _openvino(engine)
     if len(model.inputs) != 1 or len(model.inputs[0].shape) != 4 or None in model.inputs[0].shape[1:]:
         raise ValueError(
-            f'engine="{engine}" takes a model with one input of images of fixed size, got the input {model.input_shape}.'
+            f'engine="{engine}" takes a model with one input of images of fixed size, got the input'
+            f" {model.input_shape}."
         )
     check_float32(
-        model, f'engine="{engine}"', "Load the model in floats; an ONNX file can be int8: keras_vit.export(quantization=...)."
+        model,
+        f'engine="{engine}"',
+        "Load the model in floats; an ONNX file can be int8: keras_vit.export(quantization=...).",
     )
     graph = _traced(model)
     converted = _converted(openvino, graph, model.name)

@@ -7,7 +7,8 @@ from keras_vit.training.quantization import quantized_layers
 
 
 def check_float32(model: keras.Model, what: str, mend: str) -> None:
-    """Refuses a model that does not compute in float32 alone; `what` cannot express it, and `mend` says what to do with a quantised one.
+    """Refuses a model that does not compute in float32 alone; `what` cannot express it, and `mend` says what to do with
+    a quantised one.
 
     Raises:
         ValueError: naming what it computes in.
@@ -17,7 +18,8 @@ def check_float32(model: keras.Model, what: str, mend: str) -> None:
     others = sorted({layer.compute_dtype for layer in model._flatten_layers()} & {"bfloat16", "float16"})
     if others:
         raise ValueError(
-            f'{what} is of float32 operations, and "{model.name}" computes in {others[0]}. Load it with dtype="float32".'
+            f'{what} is of float32 operations, and "{model.name}" computes in {others[0]}. Load it with'
+            ' dtype="float32".'
         )
 
 
@@ -28,7 +30,8 @@ def compare(
     exact: bool = True,
     advice: str = "Please report this model.",
 ) -> None:
-    """Refuses outputs that are not the model's: within 1e-3 of the largest value or of 1, or, unless `exact`, within half their norm.
+    """Refuses outputs that are not the model's: within 1e-3 of the largest value or of 1, or, unless `exact`, within
+    half their norm.
 
     Raises:
         ValueError: naming the output, the difference and `advice`.
@@ -38,12 +41,15 @@ def compare(
     for name, value in expected.items():
         value, other = np.asarray(value), np.asarray(found[name])
         if value.shape != other.shape or other.dtype != np.float32:
-            raise ValueError(f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32.")
+            raise ValueError(
+                f"{name}: {engine} returns {other.shape} {other.dtype}, and the model {value.shape} float32."
+            )
         if exact:
             wrong, allowed = np.abs(value - other).max(), 1e-3 * max(1.0, np.abs(value).max())
         else:
             wrong, allowed = np.linalg.norm(value - other), 0.5 * np.linalg.norm(value) + 1e-3
         if not wrong <= allowed:  # also for NaN
             raise ValueError(
-                f"{name}: what {engine} computes differs from the model by {wrong:.3g}, and {allowed:.3g} at most is allowed. {advice}"
+                f"{name}: what {engine} computes differs from the model by {wrong:.3g}, and {allowed:.3g} at most is"
+                f" allowed. {advice}"
             )

@@ -27,13 +27,18 @@ def _stated(folder: str, made: dict[str, Signature]) -> dict:
         saved.ParseFromString(file.read())
     stated = saved.meta_graphs[0].signature_def
     return {
-        name: {"purpose": signature.purpose, "inputs": _tensors(stated[name].inputs), "outputs": _tensors(stated[name].outputs)}
+        name: {
+            "purpose": signature.purpose,
+            "inputs": _tensors(stated[name].inputs),
+            "outputs": _tensors(stated[name].outputs),
+        }
         for name, signature in made.items()
     }
 
 
 def _save(model, folder, made):
-    """Writes the signatures `made`, which are the functions of what is loaded too, with the model's variables in three lists.
+    """Writes the signatures `made`, which are the functions of what is loaded too, with the model's variables in three
+    lists.
 
     keras.export.ExportArchive would do so, and trace every function twice: before it saves, too.
     """

@@ -1,4 +1,6 @@
-"""The functions of an exported model, its signatures: from encoded images or pixels to classes, features and attention."""
+"""The functions of an exported model, its signatures: from encoded images or pixels to classes, features and
+attention.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -49,7 +51,9 @@ def _scores(model, activation, training):
 
 
 def _best(model, scores, top_k):
-    """images (b, h, w, c) -> the top k probabilities (b, k) and class names (b, k), best first; or the model's outputs."""
+    """images (b, h, w, c) -> the top k probabilities (b, k) and class names (b, k), best first; or the model's
+    outputs.
+    """
     if model.classes is None:
         return scores
     names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
@@ -68,7 +72,9 @@ def _features(model, tensor, training):
 
 
 def _from_bytes(decode, function):
-    """`function` of images as one of encoded images (b,) strings, with the status (b,) of each; what was not decoded has empty rows."""
+    """`function` of images as one of encoded images (b,) strings, with the status (b,) of each; what was not decoded
+    has empty rows.
+    """
 
     def emptied(value, status):
         """`value` (b, ...) with zeros, or empty strings, in the rows of images that were not decoded."""
@@ -88,7 +94,9 @@ def _from_uint8(function):
 
 
 def _or_none(make, model):
-    """What `make` gives for a model; None for one that has no such thing: it does not pool, has no attention, or holds no ViT or BiT."""
+    """What `make` gives for a model; None for one that has no such thing: it does not pool, has no attention, or holds
+    no ViT or BiT.
+    """
     try:
         return make(model)
     except ValueError:
@@ -96,7 +104,9 @@ def _or_none(make, model):
 
 
 def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> dict[str, Signature]:
-    """The signatures of a model, by name; `activation` goes from logits to probabilities, None for a model without classes."""
+    """The signatures of a model, by name; `activation` goes from logits to probabilities, None for a model without
+    classes.
+    """
     encoded = tf.TensorSpec((None,), tf.string, name="encoded_images")
     images = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
     bytes_like = tf.TensorSpec(images.shape, tf.uint8, name="images")

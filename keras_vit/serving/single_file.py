@@ -1,4 +1,6 @@
-"""A model as one file that another engine runs, with a description beside it: converted, quantised, compared with the model, then put in place."""
+"""A model as one file that another engine runs, with a description beside it: converted, quantised, compared with the
+model, then put in place.
+"""
 
 import contextlib
 import importlib
@@ -36,7 +38,9 @@ class FileFormat(NamedTuple):
 
 FILES = {
     "onnx": FileFormat(".onnx", "keras_vit.serving.onnx_format", ("onnx", "tf2onnx", "onnxruntime"), "ONNX Runtime"),
-    "litert": FileFormat(".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT"),
+    "litert": FileFormat(
+        ".tflite", "keras_vit.serving.litert_format", ("ai_edge_litert", "ai_edge_quantizer"), "LiteRT"
+    ),
 }
 
 
@@ -59,25 +63,30 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
     """
     if quantization is not None and format not in FILES:
         raise ValueError(
-            f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a SavedModel, '
-            'quantise the model: model.quantize("int8").'
+            f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a'
+            ' SavedModel, quantise the model: model.quantize("int8").'
         )
     if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(
-            f'Unknown quantization "{quantization}".{did_you_mean(str(quantization), QUANTIZATIONS)} Valid: {", ".join(QUANTIZATIONS)}, or '
-            "None for floats."
+            f'Unknown quantization "{quantization}".{did_you_mean(str(quantization), QUANTIZATIONS)} Valid:'
+            f" {', '.join(QUANTIZATIONS)}, or None for floats."
         )
     if quantization == "int8_static" and calibration is None:
-        raise ValueError('quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.')
+        raise ValueError(
+            'quantization="int8_static" needs calibration: images like those that the model will see, 16 or more.'
+        )
     if quantization != "int8_static" and calibration is not None:
-        raise ValueError(f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.')
+        raise ValueError(
+            f'calibration is for quantization="int8_static", got quantization={quantization!r}. Leave it out.'
+        )
 
 
 def check(model: keras.Model, path: str, format: str) -> None:
     """Refuses what cannot be written as one file of this format, before any work.
 
     Raises:
-        ValueError: for another path than that of such a file, a model that does not compute in float32, or one that is too large.
+        ValueError: for another path than that of such a file, a model that does not compute in float32, or one that is
+            too large.
         ImportError: naming the extra to install.
     """
     _check_path(path, format)
@@ -87,10 +96,13 @@ def check(model: keras.Model, path: str, format: str) -> None:
             raise ImportError(
                 f'format="{format}" needs {library}, which is not installed: pip install {" ".join(distributions)}.'
             )
-    check_float32(model, f'format="{format}"', 'Export the model in floats, with quantization="int8_dynamic" for example.')
+    check_float32(
+        model, f'format="{format}"', 'Export the model in floats, with quantization="int8_dynamic" for example.'
+    )
     if 4 * model.count_params() >= _LARGEST:
         raise ValueError(
-            f'A file of format="{format}" holds 2 GB at most, and "{model.name}" has {model.count_params():,} parameters.'
+            f'A file of format="{format}" holds 2 GB at most, and "{model.name}" has {model.count_params():,}'
+            " parameters."
         )
 
 
@@ -132,7 +144,9 @@ def _describe(model, activation, format, quantization, expected):
     }
 
 
-def write(model: keras.Model, path: str, format: str, activation: str | None, quantization: str | None, calibration: Any) -> None:
+def write(
+    model: keras.Model, path: str, format: str, activation: str | None, quantization: str | None, calibration: Any
+) -> None:
     """Writes the file and PATH.json; arguments as in `keras_vit.export`."""
     import tensorflow as tf
 
@@ -144,13 +158,20 @@ def write(model: keras.Model, path: str, format: str, activation: str | None, qu
     function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
     shape = (3, *model.image_size, model.channels)
     examples = np.random.default_rng(0).uniform(0, 255, shape).astype("float32") if pixels is None else pixels[:3]
-    with replacing(path) as file, replacing(f"{path}.json") as beside, tempfile.TemporaryDirectory() as folder, _quiet():
+    with (
+        replacing(path) as file,
+        replacing(f"{path}.json") as beside,
+        tempfile.TemporaryDirectory() as folder,
+        _quiet(),
+    ):
         engine = importlib.import_module(kind.module)
         whole = os.path.join(folder, "float" + kind.suffix) if quantization else file
         engine.convert(signature, whole)
         if quantization:
             engine.quantize(whole, file, quantization, pixels)
         _check_outputs(function, engine.runner(file), examples, quantization is not None, kind.engine)
-        metadata = _describe(model, activation, format, quantization, function.get_concrete_function().structured_outputs)
+        metadata = _describe(
+            model, activation, format, quantization, function.get_concrete_function().structured_outputs
+        )
         with open(beside, "w", encoding="utf-8") as out:
             json.dump(metadata, out, indent=2, ensure_ascii=False)

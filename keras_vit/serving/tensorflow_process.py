@@ -53,18 +53,23 @@ def _exported(folder, path):
 def _error(folder, done, name):
     """The error that the other process met: of the same kind and in the same words, if it was one of ours."""
     if not os.path.exists(os.path.join(folder, _ERROR)):
-        ended = f"it was ended by {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"code {done.returncode}"
+        ended = (
+            f"it was ended by {signal.Signals(-done.returncode).name}"
+            if done.returncode < 0
+            else f"code {done.returncode}"
+        )
         said = done.stderr.strip().splitlines() if done.returncode > 0 else []
         return OSError(
-            f'"{name}" was not exported, because the process on the TensorFlow backend failed: {said[-1] if said else ended}'
+            f'"{name}" was not exported, because the process on the TensorFlow backend failed:'
+            f" {said[-1] if said else ended}"
         )
     with open(os.path.join(folder, _ERROR), encoding="utf-8") as file:
         met = json.load(file)
     if met["loaded"]:
         return _KINDS[met["kind"]](met["message"])
     return ValueError(
-        f'"{name}" cannot be built again on the TensorFlow backend, which writes exports: {met["message"]} Save it, and export it by a script '
-        "of your own with KERAS_BACKEND=tensorflow, which imports its classes first."
+        f'"{name}" cannot be built again on the TensorFlow backend, which writes exports: {met["message"]} Save it, and'
+        " export it by a script of your own with KERAS_BACKEND=tensorflow, which imports its classes first."
     )
 
 
@@ -72,7 +77,8 @@ def export(model: keras.Model, path: str, options: dict[str, Any]) -> None:
     """`keras_vit.export` of a model on another backend; `options` are its other arguments.
 
     Raises:
-        ValueError, ImportError, OSError: as keras_vit.export on TensorFlow does; for a model that cannot be built there; if the process dies.
+        ValueError, ImportError, OSError: as keras_vit.export on TensorFlow does; for a model that cannot be built
+            there; if the process dies.
     """
     with tempfile.TemporaryDirectory() as folder:
         save_model(model, os.path.join(folder, _MODEL))

@@ -1,7 +1,7 @@
 """Requests that TensorFlow Serving runs before it says that a model is ready: assets.extra/tf_serving_warmup_requests.
 
-The file is a TFRecord of tensorflow.serving.PredictionLog messages. They are written field by field, for the package that has these messages
-requires a TensorFlow of its own.
+The file is a TFRecord of tensorflow.serving.PredictionLog messages. They are written field by field, for the package
+that has these messages requires a TensorFlow of its own.
 """
 
 import os
@@ -24,8 +24,8 @@ def _field(number: int, content: bytes) -> bytes:
 def prediction_log(model: str, signature: str, inputs: dict[str, tensor_pb2.TensorProto]) -> bytes:
     """A serialised PredictionLog of one request to a signature.
 
-    Of tensorflow_serving/apis: PredictionLog.predict_log = 6, PredictLog.request = 1, PredictRequest.model_spec = 1 and inputs = 2,
-    ModelSpec.name = 1 and signature_name = 3; an entry of a map has key = 1 and value = 2.
+    Of tensorflow_serving/apis: PredictionLog.predict_log = 6, PredictLog.request = 1, PredictRequest.model_spec = 1 and
+    inputs = 2, ModelSpec.name = 1 and signature_name = 3; an entry of a map has key = 1 and value = 2.
     """
     spec = _field(1, model.encode()) + _field(3, signature.encode())
     entries = [_field(1, name.encode()) + _field(2, tensor.SerializeToString()) for name, tensor in inputs.items()]

@@ -17,7 +17,10 @@ from keras_vit.version import __version__
 _SHARES = ("top1", "top5", "mean_recall", "ece")  # measures that are shown as percentages
 _BAR = r"\|"  # within a table
 # Around the section of the card that people write themselves; a browser does not show them.
-OWN_WORDS = "<!-- Your own words: what stands between this line and the next one like it is kept when the model is shared again; all else is written anew. -->"
+OWN_WORDS = (
+    "<!-- Your own words: what stands between this line and the next one like it is kept when the model is shared"
+    " again; all else is written anew. -->"
+)
 OWN_WORDS_END = "<!-- The end of your own words. -->"
 _MOST_CLASSES = 1000  # that the card lists; the files hold all of them
 
@@ -43,11 +46,18 @@ def _summary(facts):
     names = {"ViT": "Vision Transformer", "BiT": "BiT (a ResNet with group normalisation)"}
     count = facts.model["classes"]
     classes = (
-        "" if count is None else f" It tells {count:,} classes apart." if count > 1 else " It says how probable one class is."
+        ""
+        if count is None
+        else f" It tells {count:,} classes apart."
+        if count > 1
+        else " It says how probable one class is."
     )
     encoder = " It is there to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
-    return [f"{names.get(facts.family, facts.family)} for images of {height} x {width} pixels.{classes}{encoder}{trained}", ""]
+    return [
+        f"{names.get(facts.family, facts.family)} for images of {height} x {width} pixels.{classes}{encoder}{trained}",
+        "",
+    ]
 
 
 def _sizes(facts):
@@ -56,7 +66,10 @@ def _sizes(facts):
         ("architecture", _plain(facts.architecture)),
         ("parameters", f"{model['parameters']:,}"),
         ("FLOPs of one image", f"{facts.flops:,} (2 per multiply-add)" if facts.flops else ""),
-        ("image size", f"{model['image_size'][0]} x {model['image_size'][1]} pixels, {counted(model['channels'], 'channel')}"),
+        (
+            "image size",
+            f"{model['image_size'][0]} x {model['image_size'][1]} pixels, {counted(model['channels'], 'channel')}",
+        ),
         ("classes", "" if model["classes"] is None else f"{model['classes']:,}"),
         ("returns", "features" if facts.headless and not facts.pretrains else ""),
         ("licence", facts.licence),
@@ -77,8 +90,20 @@ def _use(facts):
     else:
         code += ['keras_vit.export(model, "exported")  # a SavedModel that takes encoded images']
     if facts.pretrains or facts.family in ("ViT", "BiT"):
-        code += [f'model = keras_vit.load("{facts.address}", image_size={size}, classes=5, head="reset")  # to fine-tune']
-    return ["## Use", "", f"With keras_vit and its extra `{extra}`:", "", "```python", *code, "```", "", *_other_library(facts)]
+        code += [
+            f'model = keras_vit.load("{facts.address}", image_size={size}, classes=5, head="reset")  # to fine-tune'
+        ]
+    return [
+        "## Use",
+        "",
+        f"With keras_vit and its extra `{extra}`:",
+        "",
+        "```python",
+        *code,
+        "```",
+        "",
+        *_other_library(facts),
+    ]
 
 
 def _other_library(facts):
@@ -109,8 +134,8 @@ def _images(facts):
     lines = ["## Images", "", f'Prepared by {_code(model["preprocessing"])}, as `{name}.preprocess("photo.jpg")` does.']
     if model["mean"] is not None:
         lines += [
-            f"The model takes pixels from 0 to 255 and normalises them itself, (x - mean) / std, with mean {_numbers(model['mean'])} and std "
-            f"{_numbers(model['std'])}."
+            "The model takes pixels from 0 to 255 and normalises them itself, (x - mean) / std, with mean"
+            f" {_numbers(model['mean'])} and std {_numbers(model['std'])}."
         ]
     return [*lines, ""]
 
@@ -168,7 +193,13 @@ def _classes(facts):
     table = [*_table(("class", *columns), rows), *left] if rows else []
     folded = ["<details><summary>All classes</summary>", "", *table, "</details>", ""] if len(rows) > 20 else table
     unnamed = "" if model["class_names"] else " The classes have no names."
-    return ["## Classes", "", f"Probabilities are the {model['activation']} of the model's outputs.{unnamed}", "", *folded]
+    return [
+        "## Classes",
+        "",
+        f"Probabilities are the {model['activation']} of the model's outputs.{unnamed}",
+        "",
+        *folded,
+    ]
 
 
 def _cell(title: str, value: Any) -> str:
@@ -177,7 +208,10 @@ def _cell(title: str, value: Any) -> str:
 
 def _training(facts):
     rows = facts.run.training() if facts.run else []
-    texts = [(name, _code(value, in_table=True) if "preprocessing" in name else _plain(number(value))) for name, value in rows]
+    texts = [
+        (name, _code(value, in_table=True) if "preprocessing" in name else _plain(number(value)))
+        for name, value in rows
+    ]
     return ["## Training", "", *_table(("training", "value"), texts)] if texts else []
 
 
@@ -195,7 +229,8 @@ def own_words(text: str, where: str) -> str | None:
     section = re.search(rf"{start}\b[^\n]*?-->(.*?){end}\b", text, re.DOTALL)
     if section is None and (start in text or end in text):
         raise ValueError(
-            f"{where} has only one of the two lines around your own words. Write the other one, too: {OWN_WORDS} {OWN_WORDS_END}"
+            f"{where} has only one of the two lines around your own words. Write the other one, too: {OWN_WORDS}"
+            f" {OWN_WORDS_END}"
         )
     return None if section is None else section[1].replace("\r\n", "\n").strip()
 

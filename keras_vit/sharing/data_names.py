@@ -28,7 +28,8 @@ class Data:
 
     Attributes:
         name: for people.
-        kind: for the hub's model-index: an identifier on the hub, a name of tensorflow-datasets, or the kind of one's own files.
+        kind: for the hub's model-index: an identifier on the hub, a name of tensorflow-datasets, or the kind of one's
+            own files.
         split: of the data set; None if it is not known, or names a file.
         public: whether others have it.
     """
@@ -71,13 +72,21 @@ def is_public(model: str) -> bool:
 
 
 def model_name(name: str) -> str:
-    """What a card calls the model that a run started from, or was taught by: its public name and licence, or that it is one's own."""
+    """What a card calls the model that a run started from, or was taught by: its public name and licence, or that it is
+    one's own.
+    """
     if name in CATALOGUE:
         return f"{name} ({CATALOGUE[name].licence})"
     return name if is_public(name) else "a model of the author's own"
 
 
 def on_the_hub(name: str | None) -> str | None:
-    """The Hugging Face repository of a model that `keras_vit.load` takes by a name or an hf:// address; None for any other."""
+    """The Hugging Face repository of a model that `keras_vit.load` takes by a name or an hf:// address; None for any
+    other.
+    """
     address = CATALOGUE[name].url if name in CATALOGUE else name or ""
-    return "/".join(address.removeprefix("hf://").partition("@")[0].split("/")[:2]) if address.startswith("hf://") else None
+    return (
+        "/".join(address.removeprefix("hf://").partition("@")[0].split("/")[:2])
+        if address.startswith("hf://")
+        else None
+    )

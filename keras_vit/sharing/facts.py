@@ -53,7 +53,9 @@ class Facts:
 
     @property
     def task(self) -> str | None:
-        """The Hugging Face hub's name of what the model does; None for a head of one's own, which it has no name for."""
+        """The Hugging Face hub's name of what the model does; None for a head of one's own, which it has no name
+        for.
+        """
         if self.family == "ImageGPT":
             return "unconditional-image-generation"
         if self.headless:

@@ -1,4 +1,6 @@
-"""The folder that is shared: .keras, the files of another library where its format can express the model, the card and its pictures."""
+"""The folder that is shared: .keras, the files of another library where its format can express the model, the card and
+its pictures.
+"""
 
 import json
 import os
@@ -32,18 +34,20 @@ def check_model(model: keras.Model, run: Run | None = None, untrained: bool = Fa
     encoder = model.get_encoder()  # the model itself, unless it is there to train another one
     if encoder.image_size is None or len(encoder.inputs) > 1:
         raise ValueError(
-            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a {type(model).__name__} with the '
-            f"input shape {model.input_shape}."
+            f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a'
+            f" {type(model).__name__} with the input shape {model.input_shape}."
         )
     if not untrained and isinstance(model, Classifier) and model.has_zero_head():
         raise ValueError(
-            f'The head of "{model.name}" is all zeros, as before any training: it would call every image alike. Share it with untrained=True '
-            '(--untrained) if that is meant, or without a head: keras_vit.checkpoints.transfer(model, head="drop").'
+            f'The head of "{model.name}" is all zeros, as before any training: it would call every image alike. Share'
+            " it with untrained=True (--untrained) if that is meant, or without a head:"
+            ' keras_vit.checkpoints.transfer(model, head="drop").'
         )
     names = run and run.evaluation and run.evaluation.details.get("classes")
     if isinstance(names, list) and model.class_names is not None and list(map(str, names)) != list(model.class_names):
         raise ValueError(
-            f'"{run.path}" is not the run of this model: it was evaluated on the classes {", ".join(map(str, names[:5]))}..., the model has '
+            f'"{run.path}" is not the run of this model: it was evaluated on the classes'
+            f" {', '.join(map(str, names[:5]))}..., the model has "
             f"{', '.join(model.class_names[:5])}..."
         )
 
@@ -68,13 +72,16 @@ def check_output(folder: str | os.PathLike) -> None:
         others = sorted(there)  # a model of another library has files of these names, too
     if others:
         raise ValueError(
-            f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Give a new or an empty folder.'
+            f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Give a new or an empty'
+            " folder."
         )
     check_folder(os.path.dirname(os.path.abspath(folder)))
 
 
 def _write_for_others(model, folder):
-    """Writes what transformers reads, or else timm, into a new folder; returns (format, class of Hugging Face or None), or None."""
+    """Writes what transformers reads, or else timm, into a new folder; returns (format, class of Hugging Face or None),
+    or None.
+    """
     reasons = []
     for form in ("huggingface", "timm"):
         try:
@@ -95,7 +102,10 @@ def _texts(folder):
             yield path.name, path.read_text("utf-8")
         elif path.suffix == ".keras":
             with zipfile.ZipFile(path) as archive:
-                yield path.name, "".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".json"))
+                yield (
+                    path.name,
+                    "".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".json")),
+                )
         elif path.suffix == ".safetensors":
             with open(path, "rb") as file:
                 yield path.name, file.read(int.from_bytes(file.read(8), "little")).decode()
@@ -112,8 +122,8 @@ def _check_private(folder, run):
         found = sorted(secret for secret in private if secret in text or json.dumps(secret)[1:-1] in text)
         if found:
             raise ValueError(
-                f'{name} would hold "{found[0]}", which names a file of this machine. Change it where it comes from: the names of classes, the '
-                "model's preprocessing, or the name of the model."
+                f'{name} would hold "{found[0]}", which names a file of this machine. Change it where it comes from:'
+                " the names of classes, the model's preprocessing, or the name of the model."
             )
 
 

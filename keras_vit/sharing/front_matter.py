@@ -28,18 +28,27 @@ def metric(name: str) -> tuple[str, str]:
 
 
 def _result(measured: Measured, task: str) -> dict[str, Any]:
-    """An entry of model-index's results: all measures of the run's own evaluation, and of an evaluator those that the hub has a type for."""
+    """An entry of model-index's results: all measures of the run's own evaluation, and of an evaluator those that the
+    hub has a type for.
+    """
     data, prefix = measured.data, f"{measured.name.replace('_', ' ')}: " if measured.name else ""
     known = _METRICS if measured.name else measured.measures.keys() - set(_COUNTS)
     kinds = {key: metric(key) for key in measured.measures if key in known}
-    metrics = [{"type": kind, "value": measured.measures[key], "name": f"{prefix}{name}"} for key, (kind, name) in kinds.items()]
+    metrics = [
+        {"type": kind, "value": measured.measures[key], "name": f"{prefix}{name}"}
+        for key, (kind, name) in kinds.items()
+    ]
     dataset = {"type": data.kind, "name": data.name, **({"split": data.split} if data.split else {})}
     return {"task": {"type": task}, "dataset": dataset, "metrics": metrics}
 
 
 def results(facts: Facts) -> list[dict[str, Any]]:
     """What was measured on data that is known, as model-index's results."""
-    return [result for entry in facts.measured if entry.data and (result := _result(entry, facts.task or "other"))["metrics"]]
+    return [
+        result
+        for entry in facts.measured
+        if entry.data and (result := _result(entry, facts.task or "other"))["metrics"]
+    ]
 
 
 def metadata(facts: Facts) -> dict[str, Any]:

@@ -29,13 +29,14 @@ def _explained(address):
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
             raise PermissionError(
-                f'"{address}": the hub does not accept the token on this machine: {error}. Make one that may write at {_TOKENS}.'
+                f'"{address}": the hub does not accept the token on this machine: {error}. Make one that may write at'
+                f" {_TOKENS}."
             ) from error
         if status == 412:
             raise ConnectionError(f'"{address}" was changed by somebody else meanwhile: run this again.') from error
         raise ConnectionError(
-            f'"{address}" was not shared: {error or type(error).__name__}. Nothing there has changed; run this again once the hub can be '
-            "reached. --dry_run writes the folder without a network."
+            f'"{address}" was not shared: {error or type(error).__name__}. Nothing there has changed; run this again'
+            " once the hub can be reached. --dry_run writes the folder without a network."
         ) from error
 
 
@@ -51,7 +52,9 @@ class HubRepository:
     licences: tuple[str, ...] | None = None
 
     def __init__(self, address: str):
-        example = f'"{address}" is not where a model can be shared: expected hf://USER/NAME, such as hf://anna/flowers-vit.'
+        example = (
+            f'"{address}" is not where a model can be shared: expected hf://USER/NAME, such as hf://anna/flowers-vit.'
+        )
         try:
             self.name, revision, file = split(address)
         except ValueError:
@@ -95,8 +98,8 @@ class HubRepository:
             raise ValueError(f'"{self.address}" is not a name that the hub allows: {error}') from None
         if get_token() is None:
             raise PermissionError(
-                f'"{self.address}": this machine has no token of the Hugging Face hub. Make one that may write at {_TOKENS}, then give it to '
-                '"hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
+                f'"{self.address}": this machine has no token of the Hugging Face hub. Make one that may write at'
+                f' {_TOKENS}, then give it to "hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
             )
         with _explained(self.address):
             self._check_owner(api.whoami())
@@ -107,7 +110,8 @@ class HubRepository:
                 return
         if private and not found.private:
             raise ValueError(
-                f'"{self.address}" is there and public, so that --private would be ignored. Make it private in its settings, or take another name.'
+                f'"{self.address}" is there and public, so that --private would be ignored. Make it private in its'
+                " settings, or take another name."
             )
         self._parent, self._files = found.sha, [file.rfilename for file in found.siblings or ()]
         logging.info("%s is there: a commit is added to it, and the earlier ones stay.", self.address)
@@ -122,7 +126,8 @@ class HubRepository:
         role = ((user.get("auth") or {}).get("accessToken") or {}).get("role")
         if owner.lower() not in map(str.lower, names):
             raise PermissionError(
-                f'"{self.address}": the token on this machine is of {user["name"]}, who may not write to the repositories of {owner}. USER may '
+                f'"{self.address}": the token on this machine is of {user["name"]}, who may not write to the'
+                f" repositories of {owner}. USER may "
                 f"be {' or '.join(names)}."
             )
         if role == "read":
@@ -146,8 +151,8 @@ class HubRepository:
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
         """Uploads a folder as one commit, which is there whole or not at all; returns the address of its page.
 
-        Files of an earlier model that the folder lacks are removed by the same commit. (huggingface_hub's upload_folder may make several
-        commits, and leaves such files.)
+        Files of an earlier model that the folder lacks are removed by the same commit. (huggingface_hub's upload_folder
+        may make several commits, and leaves such files.)
 
         Raises:
             ConnectionError, PermissionError: if it fails; the repository is as it was, or empty if it is new.

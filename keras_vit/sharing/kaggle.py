@@ -26,11 +26,12 @@ def _explained(address):
         status = getattr(getattr(reason, "response", None), "status_code", None)
         if status in (401, 403) or isinstance(reason, UnauthenticatedError):
             raise PermissionError(
-                f'"{address}": this machine has no token that Kaggle accepts ({reason}). Make one at {_TOKENS}, then set KAGGLE_API_TOKEN, or '
-                "write it to ~/.kaggle/access_token. --dry_run shows the card without one."
+                f'"{address}": this machine has no token that Kaggle accepts ({reason}). Make one at {_TOKENS}, then'
+                " set KAGGLE_API_TOKEN, or write it to ~/.kaggle/access_token. --dry_run shows the card without one."
             ) from error
         raise ConnectionError(
-            f'"{address}" was not shared: {reason}. What was there is as it was; run this again. --dry_run writes the folder without a network.'
+            f'"{address}" was not shared: {reason}. What was there is as it was; run this again. --dry_run writes the'
+            " folder without a network."
         ) from error
 
 
@@ -46,7 +47,10 @@ class KaggleVariation:
     licences: tuple[str, ...] | None = tuple(KAGGLE)
 
     def __init__(self, address: str):
-        example = f'"{address}" is not where a model can be shared: expected kaggle://USER/MODEL/keras/VARIATION, such as kaggle://anna/flowers/keras/vit_tiny.'
+        example = (
+            f'"{address}" is not where a model can be shared: expected kaggle://USER/MODEL/keras/VARIATION, such as'
+            " kaggle://anna/flowers/keras/vit_tiny."
+        )
         try:
             self.name, version = split(address)
         except ValueError:

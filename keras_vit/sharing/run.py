@@ -45,7 +45,9 @@ _MAY_NAME_FILES = re.compile(r"data\.(?!.*preprocess)|init|task|objective|evals"
 
 def _measures(content):
     """The finite numbers among the values of an evaluation's JSON file."""
-    numbers = {key: value for key, value in content.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    numbers = {
+        key: value for key, value in content.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
     return {key: value for key, value in numbers.items() if math.isfinite(value)}
 
 
@@ -101,14 +103,20 @@ class Run:
             if options is None or not file.exists():
                 continue
             content = read_json(file)
-            logged = {key.removeprefix(f"{name}/") for record in self.records for key in record if key.startswith(f"{name}/")}
-            measures = {key: value for key, value in _measures(content).items() if key in logged or not logged and key != "step"}
+            logged = {
+                key.removeprefix(f"{name}/") for record in self.records for key in record if key.startswith(f"{name}/")
+            }
+            measures = {
+                key: value for key, value in _measures(content).items() if key in logged or not logged and key != "step"
+            }
             data = self._data_of(name, options)
             found.append(Measured(name, data, measures, content))
         return found
 
     def _data_of(self, name, options):
-        """What an evaluator with those options measures on: data of its own, or the run's; None if that is not known."""
+        """What an evaluator with those options measures on: data of its own, or the run's; None if that is not
+        known.
+        """
         kind: Any = EVALUATORS.get(options.get("evaluator", name))
         values = {**({field.name: field.default for field in dataclasses.fields(kind)} if kind else {}), **options}
         if values.get("source"):
@@ -133,16 +141,28 @@ class Run:
         read = TASKS[task].reads if task in TASKS else ()
         values = {key: value for key, value in flat(self.config).items() if key in read or key not in OPTIONS}
         shown = {title: values[key] for key, title in _SHOWN.items() if values.get(key) not in (None, _OFF.get(key, 0))}
-        return rows + [(title, value) for title, value in shown.items() if not (isinstance(value, str) and names_a_file(value))]
+        return rows + [
+            (title, value) for title, value in shown.items() if not (isinstance(value, str) and names_a_file(value))
+        ]
 
     def private(self) -> set[str]:
-        """Texts that must not be in anything that is shared: the run's folder, and whatever its config says that names a file."""
-        values = {key: value for key, value in flat(self.config).items() if isinstance(value, str) and _MAY_NAME_FILES.match(key)}
+        """Texts that must not be in anything that is shared: the run's folder, and whatever its config says that names
+        a file.
+        """
+        values = {
+            key: value
+            for key, value in flat(self.config).items()
+            if isinstance(value, str) and _MAY_NAME_FILES.match(key)
+        }
         files = {value for value in values.values() if names_a_file(value) and not is_public(value)}
         parts = [value.partition("?")[0].partition(":") for value in files]
         data = self.config.get("data") or {}
-        quoted = {text for key in data if "preprocess" in key for text in re.findall(r"['\"](.*?)['\"]", str(data[key]))}
-        named = {text for text in quoted if names_a_file(text)} | {rest if kind in OWN else kind for kind, _, rest in parts}
+        quoted = {
+            text for key in data if "preprocess" in key for text in re.findall(r"['\"](.*?)['\"]", str(data[key]))
+        }
+        named = {text for text in quoted if names_a_file(text)} | {
+            rest if kind in OWN else kind for kind, _, rest in parts
+        }
         return {text for text in named if len(text) > 1} | {
             str(self.path) if "://" in str(self.path) else os.path.abspath(self.path)
         }
@@ -152,30 +172,34 @@ def _evaluation(path, config):
     """evaluation.json as Measured; None without one."""
     if not (path / "evaluation.json").exists():
         return None
-    content, data = read_json(path / "evaluation.json", "Evaluate the model again: keras-vit evaluate."), config.get("data")
+    content, data = (
+        read_json(path / "evaluation.json", "Evaluate the model again: keras-vit evaluate."),
+        config.get("data"),
+    )
     source = content.get("data") or (data and data["source"])  # older files have only the split
     measured_on = data_of(source, content["split"]) if source and content.get("split") else None
     return Measured("", measured_on, _measures(content), content)
 
 
 def _check_ended(run):
-    """Refuses a run that trains or was stopped: config.json is that of what it will be, model.keras and the measures of what it was.
+    """Refuses a run that trains or was stopped: config.json is that of what it will be, model.keras and the measures of
+    what it was.
 
     Raises:
         ValueError: saying how far it is, and what to do.
     """
     if (run.path / LOCK).exists():
         raise ValueError(
-            f'"{run.path}" is in use by a training, and its files do not yet belong together: share it once that has ended. If there is none, '
-            f"delete {run.path / LOCK}."
+            f'"{run.path}" is in use by a training, and its files do not yet belong together: share it once that has'
+            f" ended. If there is none, delete {run.path / LOCK}."
         )
     checkpoints = list(RunDirectory(run.path).checkpoints())
     step, total = max([*checkpoints, *(record["step"] for record in run.records)], default=None), run.config["total"]
     if step is not None and step < total:
         last = f", or to its last checkpoint, --config.total={checkpoints[-1]}" if checkpoints else ""
         raise ValueError(
-            f'"{run.path}" is at step {step:,} of {total:,}: the model and the measures there are not those of its config. Run the same command '
-            f"again, to the end{last}, then share it."
+            f'"{run.path}" is at step {step:,} of {total:,}: the model and the measures there are not those of its'
+            f" config. Run the same command again, to the end{last}, then share it."
         )
 
 
@@ -187,12 +211,15 @@ def read_run(path: str | os.PathLike) -> Run:
     """
     path = epath.Path(os.path.expanduser(path))
     has_config = (path / "config.json").exists()
-    config = read_json(path / "config.json", "Restore it from a backup, or share model.keras itself.") if has_config else {}
+    config = (
+        read_json(path / "config.json", "Restore it from a backup, or share model.keras itself.") if has_config else {}
+    )
     config = config if "total" in config else {}  # that of a model of another library
     evaluation = _evaluation(path, config)
     if not config and evaluation is None:
         raise ValueError(
-            f'"{path}" is no run: it has neither the config.json of a training nor the evaluation.json that keras-vit evaluate --output writes.'
+            f'"{path}" is no run: it has neither the config.json of a training nor the evaluation.json that keras-vit'
+            " evaluate --output writes."
         )
     run = Run(path, config, RunDirectory(path).metrics(), evaluation)
     if config:

@@ -50,7 +50,8 @@ def find_place(address: str, license: str | None) -> tuple[Place, str]:
     scheme, slashes, _ = str(address).partition("://")
     if not slashes or scheme not in _PLACES:
         raise ValueError(
-            f'"{address}" is not where a model can be shared: expected hf://USER/NAME (Hugging Face) or kaggle://USER/MODEL/keras/VARIATION.'
+            f'"{address}" is not where a model can be shared: expected hf://USER/NAME (Hugging Face) or'
+            " kaggle://USER/MODEL/keras/VARIATION."
         )
     place = _PLACES[scheme](str(address))
     return place, checked(license, place.licences or LICENCES)
@@ -78,18 +79,22 @@ def share(
     images: bool = False,
     untrained: bool = False,
 ) -> str:
-    """Shares a model on the Hugging Face hub or Kaggle: its files and a card made from it and its run. Returns the page's address.
+    """Shares a model on the Hugging Face hub or Kaggle: its files and a card made from it and its run. Returns the
+    page's address.
 
-    The folder holds model.keras; model.safetensors and config.json for transformers, or else timm, where their format can express the
-    model; README.md, the card; and pictures of the run. Names of files on this machine are in none of them. `keras_vit.load(address)` loads it.
-    Whatever can be known to fail fails before the model is loaded. An upload is one commit (hub) or version (Kaggle): what was there stays as
-    it was until all of it has arrived. What people wrote into the card's section for their own words, on the hub, stays.
+    The folder holds model.keras; model.safetensors and config.json for transformers, or else timm, where their format
+    can express the model; README.md, the card; and pictures of the run. Names of files on this machine are in none of
+    them. `keras_vit.load(address)` loads it. Whatever can be known to fail fails before the model is loaded. An upload
+    is one commit (hub) or version (Kaggle): what was there stays as it was until all of it has arrived. What people
+    wrote into the card's section for their own words, on the hub, stays.
 
     Args:
-        model: a model of this package that takes images, or what `keras_vit.load` takes; a run directory is its own `run`.
+        model: a model of this package that takes images, or what `keras_vit.load` takes; a run directory is its own
+            `run`.
         address: hf://USER/NAME, or kaggle://USER/MODEL/keras/VARIATION.
         license: its identifier on the hub, such as "apache-2.0", "mit" or "cc-by-4.0".
-        run: the run directory, or the folder that `keras-vit evaluate --output` wrote: measures, curves, how it was trained.
+        run: the run directory, or the folder that `keras-vit evaluate --output` wrote: measures, curves, how it was
+            trained.
         private: whether a new repository of the hub is private. Kaggle's are, until their page makes them public.
         images: whether pictures that show images of the data may be shared, too.
         untrained: whether a head of zeros may be shared.

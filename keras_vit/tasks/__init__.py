@@ -70,11 +70,13 @@ def find_task(name: str) -> type[Task]:
     if not colon:
         if name not in TASKS:
             raise ValueError(
-                f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own, as "package.module:Class" or '
-                '"path/to/file.py:Class".'
+                f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own, as'
+                ' "package.module:Class" or "path/to/file.py:Class".'
             )
         return TASKS[name]
     task = getattr(_imported(place), attribute, None)
     if not isinstance(task, type) or not issubclass(task, Task):
-        raise ValueError(f'"{name}" is not a task: {attribute} should be a subclass of keras_vit.tasks.Task in {place}.')
+        raise ValueError(
+            f'"{name}" is not a task: {attribute} should be a subclass of keras_vit.tasks.Task in {place}.'
+        )
     return task

@@ -1,4 +1,6 @@
-"""Next-pixel prediction: learning to see by learning to draw (iGPT: Chen et al., "Generative Pretraining from Pixels", ICML 2020)."""
+"""Next-pixel prediction: learning to see by learning to draw (iGPT: Chen et al., "Generative Pretraining from Pixels",
+ICML 2020).
+"""
 
 import dataclasses
 import math
@@ -25,7 +27,8 @@ class AutoregressiveOptions:
     """What `config.objective` may set.
 
     Attributes:
-        palette: "kmeans" for colours found in the training images, as in the paper; "grid" for colours spread evenly over all.
+        palette: "kmeans" for colours found in the training images, as in the paper; "grid" for colours spread evenly
+            over all.
     """
 
     palette: str = "kmeans"
@@ -37,14 +40,18 @@ class AutoregressiveOptions:
 
 
 class Autoregressive(Task):
-    """The colour of each pixel from those before it. `config.model` describes a ViT of patch size 1; its palette has config.model.palette colours."""
+    """The colour of each pixel from those before it. `config.model` describes a ViT of patch size 1; its palette has
+    config.model.palette colours.
+    """
 
     score = Score("loss", title="nats per pixel", higher_is_better=False)
     Options = AutoregressiveOptions
     _model: Any = None  # whose palette says which colours the labels are
 
     def select(self, example):
-        """(image, the colours of its pixels (n,)). The palette is read when the pipeline is made: a resumed run goes on with its own."""
+        """(image, the colours of its pixels (n,)). The palette is read when the pipeline is made: a resumed run goes on
+        with its own.
+        """
         with tf.init_scope():  # a pipeline is a graph, in which variables have no values
             palette = self._model.palette
         return example["image"], nearest_colors(example["image"], palette)
@@ -55,7 +62,9 @@ class Autoregressive(Task):
 
     def check_model(self, model, source):
         if not isinstance(model, ImageGPT):
-            raise ValueError(f"Next-pixel prediction is evaluated on a keras_vit.ImageGPT, got a {type(model).__name__}.")
+            raise ValueError(
+                f"Next-pixel prediction is evaluated on a keras_vit.ImageGPT, got a {type(model).__name__}."
+            )
         self._model = model
 
     def build(self, source):

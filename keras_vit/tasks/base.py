@@ -1,8 +1,8 @@
 """What a task is: everything in a run that depends on what the model learns.
 
-Runs, sweeps, seeds, strategies, resuming, export and the binaries ask the task; they know nothing about classes or accuracy. A new task is a
-subclass of Task in one file, and a config that names it: `config.task = "classification"`, or "package.module:Class" or
-"path/to/file.py:Class" for a task of your own.
+Runs, sweeps, seeds, strategies, resuming, export and the binaries ask the task; they know nothing about classes or
+accuracy. A new task is a subclass of Task in one file, and a config that names it: `config.task = "classification"`, or
+"package.module:Class" or "path/to/file.py:Class" for a task of your own.
 """
 
 import dataclasses
@@ -79,7 +79,8 @@ class Score:
         """
         if self.name not in measures:
             raise ValueError(
-                f'The evaluation has no measure "{self.name}", which is the task\'s score. It has: {", ".join(measures)}.'
+                f'The evaluation has no measure "{self.name}", which is the task\'s score. It has:'
+                f" {', '.join(measures)}."
             )
         loss = measures.get("loss", math.inf)
         value = measures[self.name] if self.higher_is_better else -measures[self.name]
@@ -108,7 +109,9 @@ def predict(model, x):
 
 
 def _against_truth(model, samples):
-    """A report's section with predicted against true numbers, in a list; [] for a model of anything but one number per example."""
+    """A report's section with predicted against true numbers, in a list; [] for a model of anything but one number per
+    example.
+    """
     x, y = samples
     if keras.tree.is_nested(y) or keras.tree.is_nested(model.output) or y.dtype.kind != "f" or not y.size == len(y) > 1:
         return []
@@ -118,7 +121,9 @@ def _against_truth(model, samples):
 
 
 def _is_random(preprocess):
-    """Whether a preprocessing text is random; an op that this process does not know, one of the run's own, is taken to be."""
+    """Whether a preprocessing text is random; an op that this process does not know, one of the run's own, is taken to
+    be.
+    """
     try:
         return parse(preprocess).random
     except ValueError:
@@ -126,7 +131,9 @@ def _is_random(preprocess):
 
 
 def _training_note(config):
-    """What sets the curves of training apart from those of evaluation, as a sentence; "" if nothing does, or it is not known."""
+    """What sets the curves of training apart from those of evaluation, as a sentence; "" if nothing does, or it is not
+    known.
+    """
     if not config or "data" not in config:
         return ""
     augmented = "augmented " if _is_random(config.data.train_preprocess) else ""
@@ -151,13 +158,16 @@ def _options(task, values):
     valid = [field.name for field in dataclasses.fields(task.Options)]
     for name in values:
         if name not in valid:
-            known = f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}." if valid else " It has no options of its own."
+            known = (
+                f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}." if valid else " It has no options of its own."
+            )
             raise ValueError(f'The task {task.__name__} has no option "{name}" (--config.objective.{name}).{known}')
     return task.Options(**values)
 
 
 class Task:
-    """What a model learns. A subclass defines `select`, `build` and `loss`, and overrides the other defaults that do not fit.
+    """What a model learns. A subclass defines `select`, `build` and `loss`, and overrides the other defaults that do
+    not fit.
 
     Attributes:
         score: the measure that ranks runs.
@@ -187,7 +197,9 @@ class Task:
             if key not in self.reads and value not in neutral:
                 ignored.append(f"--config.{key}={neutral[0]} (it is {value!r})")
         if ignored:
-            raise ValueError(f"The task {type(self).__name__} does not use some options of the config. Set {', '.join(ignored)}.")
+            raise ValueError(
+                f"The task {type(self).__name__} does not use some options of the config. Set {', '.join(ignored)}."
+            )
 
     # Data
 
@@ -199,10 +211,11 @@ class Task:
         """
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """A preprocessed example as (x, y) or (x, y, weight); runs in a graph. x is what the model takes, y what the loss takes.
+        """A preprocessed example as (x, y) or (x, y, weight); runs in a graph. x is what the model takes, y what the
+        loss takes.
 
-        What is random is drawn from `example["seed"]`, (2,) int64, by TensorFlow's stateless ops: so runs resume exactly, and every strategy
-        sees the same.
+        What is random is drawn from `example["seed"]`, (2,) int64, by TensorFlow's stateless ops: so runs resume
+        exactly, and every strategy sees the same.
         """
         raise NotImplementedError
 
@@ -219,11 +232,13 @@ class Task:
             ValueError: if the task cannot start from a checkpoint.
         """
         raise ValueError(
-            f'The task {type(self).__name__} starts from random weights; it cannot start from config.init="{self.config.init}".'
+            f"The task {type(self).__name__} starts from random weights; it cannot start from"
+            f' config.init="{self.config.init}".'
         )
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any] | None:
-        """The arguments of the ViT or BiT that `load` makes of one with the arguments `described`; None if that is not known.
+        """The arguments of the ViT or BiT that `load` makes of one with the arguments `described`; None if that is not
+        known.
 
         For plans, which read no weights: what `load` refuses is refused here.
         """
@@ -257,14 +272,17 @@ class Task:
     # Evaluation
 
     def deliver(self, model: keras.Model) -> keras.Model:
-        """The model that a run evaluates at its end, and leaves as model.keras: the trained one, or what it was trained for.
+        """The model that a run evaluates at its end, and leaves as model.keras: the trained one, or what it was trained
+        for.
 
         `config.evals` measure it while the model trains, too: it has the trained model's own weights, not copies.
         """
         return model
 
     def evaluator(self) -> Evaluator:
-        """The evaluator of a finished run, on its evaluation split. By default it uses the task's own loss and metrics."""
+        """The evaluator of a finished run, on its evaluation split. By default it uses the task's own loss and
+        metrics.
+        """
         return LossAndMetrics(self.loss, self.metrics)
 
     def summary(self, measures: dict[str, float]) -> str:
@@ -291,7 +309,9 @@ class Task:
     def _shown(self, measures):
         """(name, value) pairs of the measures, the score first."""
         others = {name: value for name, value in measures.items() if name != self.score.name}
-        score = [(self.score.title, f"{self.score.text(measures)}{self.score.unit}")] if self.score.name in measures else []
+        score = (
+            [(self.score.title, f"{self.score.text(measures)}{self.score.unit}")] if self.score.name in measures else []
+        )
         return [*score, *others.items()]
 
     def _learning_curves(self, records):

@@ -26,7 +26,9 @@ def spec_overrides(config):
 
 
 def model_arguments(config):
-    """What the config says of a model, for `build` and for the one that it starts from: all but the variant, the classes and the head."""
+    """What the config says of a model, for `build` and for the one that it starts from: all but the variant, the
+    classes and the head.
+    """
     model = config.model
     arguments = {name: model[name] for name in ("image_size", "channels", "remat")}
     return {**arguments, "preprocessing": config.data.eval_preprocess, "dtype": config.dtype, **spec_overrides(config)}
@@ -43,7 +45,9 @@ def check_resample(config):
 
 
 def loaded(config, **changes):
-    """The model that `config.init` names, made what the config says: its positions resampled by `config.resample`, and with these `changes`."""
+    """The model that `config.init` names, made what the config says: its positions resampled by `config.resample`, and
+    with these `changes`.
+    """
     return load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
 
 
@@ -62,14 +66,18 @@ def class_weights(text, source):
     except ValueError:
         weights = []
     if len(weights) != len(source.class_names):
-        raise ValueError(f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one per class.')
+        raise ValueError(
+            f'class_weights="{text}": expected "balanced" or {len(source.class_names)} numbers, one per class.'
+        )
     return weights
 
 
 def _check_same_count(classes, source):
     """Refuses a head that is kept and has another number of classes than the data."""
     if classes != len(source.class_names):
-        raise ValueError(f"The model has {classes} classes, the data {len(source.class_names)}: use --config.head=reset.")
+        raise ValueError(
+            f"The model has {classes} classes, the data {len(source.class_names)}: use --config.head=reset."
+        )
 
 
 class Classification(Task):
@@ -91,12 +99,13 @@ class Classification(Task):
             raise ValueError(f"{data.source}, {data.train}, has no class labels, which classification needs.")
         if len(train.class_names) == 1:
             raise ValueError(
-                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to learn: add the images of '
-                "another class, in a folder or with a label of their own."
+                f'{data.source}, {data.train}, has one class, "{train.class_names[0]}", so that there is nothing to'
+                " learn: add the images of another class, in a folder or with a label of their own."
             )
         if train.class_names != held_out.class_names:
             raise ValueError(
-                f"The classes of {data.train} and {data.evaluation} differ: {train.class_names}, {held_out.class_names}."
+                f"The classes of {data.train} and {data.evaluation} differ: {train.class_names},"
+                f" {held_out.class_names}."
             )
 
     def select(self, example):
@@ -128,15 +137,17 @@ class Classification(Task):
         return arguments
 
     def _check_order(self, model, source):
-        """Refuses a head that is kept and has the data's classes in another order; warns if it has other names for them."""
+        """Refuses a head that is kept and has the data's classes in another order; warns if it has other names for
+        them.
+        """
         own, names = model.class_names, tuple(source.class_names)
         found = SAME if own is None else compared(own, names)
         if found == SAME:
             return
         if found == REORDERED:
             raise ValueError(
-                f"{self.config.init} has the classes of the data in another order: {own[:5]}..., the data {names[:5]}... Its head would be "
-                "wrong: use --config.head=reset."
+                f"{self.config.init} has the classes of the data in another order: {own[:5]}..., the data"
+                f" {names[:5]}... Its head would be wrong: use --config.head=reset."
             )
         logging.warning(
             "The head of %s stays, and its classes have other names than the data's: %s..., %s...",
@@ -202,7 +213,9 @@ def _facts(model, measures):
 
 
 def _classes(details, names):
-    """The sections about the classes: the confusion matrix of a few, the distribution of the recalls of many, and the table."""
+    """The sections about the classes: the confusion matrix of a few, the distribution of the recalls of many, and the
+    table.
+    """
     sections = []
     if "confusion" in details and len(names) <= report.MATRIX:
         sections.append(report.confusion(details["confusion"], names))
@@ -220,7 +233,9 @@ def _examples(model, details, samples, names):
     sections = []
     pairs = details.get("most_confused") or confused_pairs(details.get("confusion", [[]]))
     if pairs and "examples_per_class" in details:
-        sections.append(report.confused(pairs, names, details["examples_per_class"], (images, labels, logits.argmax(-1))))
+        sections.append(
+            report.confused(pairs, names, details["examples_per_class"], (images, labels, logits.argmax(-1)))
+        )
     shown = report.examples_to_show(logits, labels)
     sections.append(report.predictions(images[shown], labels[shown], logits[shown], names))
     if hasattr(model.spec, "heads"):  # a BiT has no attention

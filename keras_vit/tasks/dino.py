@@ -25,7 +25,8 @@ _SHOWN = 8  # images of the report
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """config.objective: the arguments of keras_vit.DINO with the paper's values for ViT-S/16, durations as in a config, and the crops.
+    """config.objective: the arguments of keras_vit.DINO with the paper's values for ViT-S/16, durations as in a config,
+    and the crops.
 
     Attributes:
         outputs, hidden, bottleneck, depth, scale: of the projection heads.
@@ -51,15 +52,22 @@ class Options:
     first_temperature: float = 0.04
     temperature_warmup: int | str = "30%"
     frozen: int | str = "1 epochs"
-    first_crop: str = "random_resized_crop({size}, scale=(0.25, 1), method='bicubic')|" + _COLOUR + "|gaussian_blur(1.0)"
-    second_crop: str = (
-        "random_resized_crop({size}, scale=(0.25, 1), method='bicubic')|" + _COLOUR + "|gaussian_blur(0.1)|solarize(0.2)"
+    first_crop: str = (
+        "random_resized_crop({size}, scale=(0.25, 1), method='bicubic')|" + _COLOUR + "|gaussian_blur(1.0)"
     )
-    local_crop: str = "random_resized_crop({size}, scale=(0.05, 0.25), method='bicubic')|" + _COLOUR + "|gaussian_blur(0.5)"
+    second_crop: str = (
+        "random_resized_crop({size}, scale=(0.25, 1), method='bicubic')|"
+        + _COLOUR
+        + "|gaussian_blur(0.1)|solarize(0.2)"
+    )
+    local_crop: str = (
+        "random_resized_crop({size}, scale=(0.05, 0.25), method='bicubic')|" + _COLOUR + "|gaussian_blur(0.5)"
+    )
 
 
 _PASSED_ON = tuple(
-    "outputs hidden bottleneck depth scale local_size local_crops momentum center_momentum temperature first_temperature".split()
+    "outputs hidden bottleneck depth scale local_size local_crops momentum center_momentum temperature"
+    " first_temperature".split()
 )
 
 
@@ -76,8 +84,8 @@ class OfTraining(LossAndMetrics):
     def prepare(self, setting):
         if self.model is None:
             raise ValueError(
-                "A run of DINO leaves an encoder, which has no loss of its own. Measure its features: --evals=\"knn(source='cifar10')\", or the "
-                "verb probe."
+                "A run of DINO leaves an encoder, which has no loss of its own. Measure its features:"
+                " --evals=\"knn(source='cifar10')\", or the verb probe."
             )
         return super().prepare(dataclasses.replace(setting, model=self.model))
 
@@ -112,7 +120,9 @@ class SelfDistillation(Task):
             raise ValueError(f"config.objective.first_crop, second_crop or local_crop: {error}") from None
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """({"global": (2, h, w, c), "local": (v, h, w, c)}, 0): each crop is drawn by a seed folded from the example's."""
+        """({"global": (2, h, w, c), "local": (v, h, w, c)}, 0): each crop is drawn by a seed folded from the
+        example's.
+        """
         first, second, local = self._crops()
         sizes, count = self._sizes(), self.options.local_crops
 
@@ -121,7 +131,8 @@ class SelfDistillation(Task):
             pixels = preprocess.image(example["image"], seed if preprocess.random else None)
             if not pixels.shape[:2].is_compatible_with(size):
                 raise ValueError(
-                    f'"{preprocess.text}" gives crops of {tuple(pixels.shape[:2])} pixels, expected {size}: write {{size}} in it.'
+                    f'"{preprocess.text}" gives crops of {tuple(pixels.shape[:2])} pixels, expected {size}: write'
+                    " {size} in it."
                 )
             return tf.ensure_shape(pixels, (*size, self.config.model.channels))
 
@@ -158,12 +169,14 @@ class SelfDistillation(Task):
         }
         if steps["frozen_steps"] >= total:
             raise ValueError(
-                f'--config.objective.frozen="{options.frozen}" is {steps["frozen_steps"]:,} steps, and the run has {total:,}: the last layer of the head '
-                "would never learn. Choose a shorter one, such as 10%, or a longer --config.total."
+                f'--config.objective.frozen="{options.frozen}" is {steps["frozen_steps"]:,} steps, and the run has'
+                f" {total:,}: the last layer of the head would never learn. Choose a shorter one, such as 10%, or a"
+                " longer --config.total."
             )
         if steps["temperature_steps"] > total:
             logging.warning(
-                '--config.objective.temperature_warmup="%s" is longer than the run of %s steps: the temperature of the teacher does not reach %s.',
+                '--config.objective.temperature_warmup="%s" is longer than the run of %s steps: the temperature of the'
+                " teacher does not reach %s.",
                 options.temperature_warmup,
                 f"{total:,}",
                 options.temperature,

@@ -1,4 +1,6 @@
-"""Distillation: classification by a student that learns from a teacher what it says of the same images, and from the labels."""
+"""Distillation: classification by a student that learns from a teacher what it says of the same images, and from the
+labels.
+"""
 
 import dataclasses
 
@@ -21,7 +23,9 @@ _OF_LABELS = ("label_smoothing", "class_weights")
 
 
 class Distillation(Classification):
-    """One class per image, taught by `config.objective.teacher`. The run measures, saves and exports the student alone."""
+    """One class per image, taught by `config.objective.teacher`. The run measures, saves and exports the student
+    alone.
+    """
 
     reads = tuple(key for key in OPTIONS if key != "loss.name")
 
@@ -30,12 +34,14 @@ class Distillation(Classification):
         """config.objective.
 
         Attributes:
-            teacher: what keras_vit.load takes: a path, a run directory, a published name. A ViT, a BiT, or a model built on one.
-            kind: "hard" (the teacher's class as a second label: DeiT), "soft" (its probabilities: Hinton, DeiT), or "consistent" (its
-                probabilities alone, without labels: FunMatch).
+            teacher: what keras_vit.load takes: a path, a run directory, a published name. A ViT, a BiT, or a model
+                built on one.
+            kind: "hard" (the teacher's class as a second label: DeiT), "soft" (its probabilities: Hinton, DeiT), or
+                "consistent" (its probabilities alone, without labels: FunMatch).
             alpha: the teacher's share of the loss; None for .5 (hard) or .9 (soft).
             temperature: of the soft kinds; None for 3 (soft) or 1 (consistent).
-            teacher_size: pixels to resample the teacher to, a number or (height, width); None for its own. Images are resized to its size.
+            teacher_size: pixels to resample the teacher to, a number or (height, width); None for its own. Images are
+                resized to its size.
         """
 
         teacher: str | None = None
@@ -49,11 +55,13 @@ class Distillation(Classification):
         options = self.options
         if options.kind not in KINDS:
             raise ValueError(
-                f'Unknown config.objective.kind="{options.kind}".{did_you_mean(options.kind, KINDS)} Valid: {", ".join(KINDS)}.'
+                f'Unknown config.objective.kind="{options.kind}".{did_you_mean(options.kind, KINDS)} Valid:'
+                f" {', '.join(KINDS)}."
             )
         if not options.teacher:
             raise ValueError(
-                "Distillation needs a teacher with the classes of the data: --config.objective.teacher=runs/TEACHER, a file or a published name."
+                "Distillation needs a teacher with the classes of the data: --config.objective.teacher=runs/TEACHER, a"
+                " file or a published name."
             )
         taken = KINDS[options.kind][1]
         for name in ("alpha", "temperature"):
@@ -72,7 +80,9 @@ class Distillation(Classification):
     def _teacher(self):
         """The teacher, in its own size or the one asked for, computing in the precision of the run."""
         options = self.options
-        teacher = load(options.teacher, **({} if options.teacher_size is None else {"image_size": options.teacher_size}))
+        teacher = load(
+            options.teacher, **({} if options.teacher_size is None else {"image_size": options.teacher_size})
+        )
         other = teacher.dtype_policy.name != self.config.dtype
         if other and isinstance(teacher, Classifier) and not {"quantization", "lora"} & teacher.get_config().keys():
             return transfer(teacher, dtype=self.config.dtype)

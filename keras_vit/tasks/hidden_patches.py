@@ -22,7 +22,9 @@ _RATES = ("dropout", "attention_dropout", "drop_path", "position_std", "patch_fo
 
 
 class HiddenPatches(Task):
-    """A subclass names its model, whose constructor takes the task's options, and defines `select`, `loss` and `Options`."""
+    """A subclass names its model, whose constructor takes the task's options, and defines `select`, `loss` and
+    `Options`.
+    """
 
     model_class: ClassVar[type[MaskedModel]]
 
@@ -47,7 +49,8 @@ class HiddenPatches(Task):
         super().check_config()
         if self.config.model.variant and "/" not in self.config.model.variant:
             raise ValueError(
-                f'The task {type(self).__name__} hides patches of a ViT, got config.model.variant="{self.config.model.variant}".'
+                f"The task {type(self).__name__} hides patches of a ViT, got"
+                f' config.model.variant="{self.config.model.variant}".'
             )
 
     def build(self, source: Any) -> keras.Model:
@@ -66,7 +69,8 @@ class HiddenPatches(Task):
         model, config = load(self.config.init), self.config
         if not isinstance(model, self.model_class):
             raise ValueError(
-                f"{config.init} holds a {type(model).__name__}, and {type(self).__name__} goes on with a {self.model_class.__name__}."
+                f"{config.init} holds a {type(model).__name__}, and {type(self).__name__} goes on with a"
+                f" {self.model_class.__name__}."
             )
         arguments = model.arguments()
         settings = {"preprocessing": config.data.eval_preprocess, "remat": config.model.remat, "dtype": config.dtype}
@@ -78,13 +82,15 @@ class HiddenPatches(Task):
         missing = dataclasses.asdict(self.options).keys() - described.keys()
         if missing:
             raise ValueError(
-                f"{self.config.init} holds another model, and {type(self).__name__} goes on with a {self.model_class.__name__}."
+                f"{self.config.init} holds another model, and {type(self).__name__} goes on with a"
+                f" {self.model_class.__name__}."
             )
         described = {**described, "variant": dataclasses.asdict(described["variant"])}
         return {**described, "variant": ViTSpec(**self._trained_anew(described))}
 
     def _trained_anew(self, arguments):
-        """The fields of the encoder's spec, of a model with these arguments: of how it is trained the config says, of what it is made the file.
+        """The fields of the encoder's spec, of a model with these arguments: of how it is trained the config says, of
+        what it is made the file.
 
         Raises:
             ValueError: if the config describes another model.
@@ -98,12 +104,14 @@ class HiddenPatches(Task):
         if wanted.get("decoder_mlp_dim", 0) is None:
             wanted["decoder_mlp_dim"] = own["decoder_mlp_dim"]
         differences = [
-            f"{name} {own[name]!r}, not {value!r}" for name, value in wanted.items() if name not in _RATES and own[name] != value
+            f"{name} {own[name]!r}, not {value!r}"
+            for name, value in wanted.items()
+            if name not in _RATES and own[name] != value
         ]
         if differences:
             raise ValueError(
-                f"The model of {config.init} is another than config.model and config.objective say; it has {'; '.join(differences)}. Set "
-                "them to what it has."
+                f"The model of {config.init} is another than config.model and config.objective say; it has"
+                f" {'; '.join(differences)}. Set them to what it has."
             )
         return {**arguments["variant"], **{name: spec[name] for name in _RATES}}
 
@@ -115,5 +123,8 @@ class HiddenPatches(Task):
         from keras_vit.inspection import figures
 
         drawn = report.embedded(figures.png(picture(model.reconstruct(images))), "reconstructions")
-        note = f"Above the images, in the middle with {model.mask_ratio:.0%} of their patches hidden, below as the model predicts these."
+        note = (
+            f"Above the images, in the middle with {model.mask_ratio:.0%} of their patches hidden, below as the model"
+            " predicts these."
+        )
         return [*sections, report.section("Reconstructions", drawn, note)]

@@ -1,4 +1,6 @@
-"""Masked autoencoding (MAE, arXiv 2111.06377): the pixels of hidden patches, from a few visible ones, without labels."""
+"""Masked autoencoding (MAE, arXiv 2111.06377): the pixels of hidden patches, from a few visible ones, without
+labels.
+"""
 
 import dataclasses
 from typing import Any

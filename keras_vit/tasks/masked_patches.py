@@ -1,4 +1,6 @@
-"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): the mean colours of patches whose embeddings are corrupted, without labels."""
+"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): the mean colours of patches whose embeddings are
+corrupted, without labels.
+"""
 
 import dataclasses
 from typing import Any

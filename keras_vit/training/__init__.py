@@ -1,4 +1,6 @@
-"""keras_vit.Model, whose `fit` is right under every strategy, with the paper's optimizers, schedules, losses and mixing."""
+"""keras_vit.Model, whose `fit` is right under every strategy, with the paper's optimizers, schedules, losses and
+mixing.
+"""
 
 from keras_vit.optim import (
     AdamW,
@@ -11,7 +13,13 @@ from keras_vit.optim import (
     WarmupSchedule,
 )
 from keras_vit.training.averages import EvaluateAverage, swap_averages
-from keras_vit.training.distillation import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
+from keras_vit.training.distillation import (
+    Agreement,
+    HardDistillation,
+    SoftDistillation,
+    StudentAccuracy,
+    TeacherAccuracy,
+)
 from keras_vit.training.losses import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 from keras_vit.training.masked_losses import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
 from keras_vit.training.mixing import Cutmix, Mixup, MixupOrCutmix

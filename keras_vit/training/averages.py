@@ -6,7 +6,8 @@ from keras_vit.optim.wrapper import averaging
 
 
 def swap_averages(model: keras.Model) -> None:
-    """Exchanges the model's trainable weights with their averages in the optimizer, bit for bit; a second call undoes it.
+    """Exchanges the model's trainable weights with their averages in the optimizer, bit for bit; a second call undoes
+    it.
 
     Raises:
         ValueError: if the model's optimizer keeps no averages.
@@ -28,7 +29,8 @@ def swap_averages(model: keras.Model) -> None:
 class EvaluateAverage(keras.callbacks.Callback):
     """Within fit, evaluates with the averages of the weights and continues training with the weights themselves.
 
-    Needs an optimizer with use_ema=True, or a StochasticWeightAveraging. After an evaluation that was interrupted, call `undo`.
+    Needs an optimizer with use_ema=True, or a StochasticWeightAveraging. After an evaluation that was interrupted, call
+    `undo`.
     """
 
     _swapped = False

@@ -1,4 +1,6 @@
-"""What a model knows of itself: architecture, preprocessing and classes, which models built on it, files and clones keep."""
+"""What a model knows of itself: architecture, preprocessing and classes, which models built on it, files and clones
+keep.
+"""
 
 import contextlib
 import os
@@ -11,7 +13,8 @@ from keras_vit.layers.composed import inner_layers
 from keras_vit.training import state
 from keras_vit.training.presets import load_preset
 
-# {Input layer: (spec, preprocessing, policy)} for every ViT, BiT and model built on one: a further model on the same Input looks here.
+# {Input layer: (spec, preprocessing, policy)} for every ViT, BiT and model built on one: a further model on the same
+# Input looks here.
 _DESCRIPTIONS = weakref.WeakKeyDictionary()
 
 # {layer that gives the logits: (classes, class names, activation)} of models that keras.models.clone_model made.
@@ -19,7 +22,9 @@ _HEADS = weakref.WeakKeyDictionary()
 
 
 def describe_input(image, spec, preprocessing, policy):
-    """Records the architecture, preprocessing and dtype policy that the symbolic input `image` belongs to, for models built on it later."""
+    """Records the architecture, preprocessing and dtype policy that the symbolic input `image` belongs to, for models
+    built on it later.
+    """
     _DESCRIPTIONS[image._keras_history.operation] = (spec, preprocessing, policy)
 
 
@@ -32,8 +37,9 @@ def _explained_names():
         if "names should be unique" not in str(error):
             raise
         raise ValueError(
-            f'{error} To put several models of this package into one graph, give each a name of its own, ViT(..., name="left") or '
-            'model.clone(name="left"), and call it: left(left.input), or left(image). Their blocks have the same names.'
+            f"{error} To put several models of this package into one graph, give each a name of its own, ViT(...,"
+            ' name="left") or model.clone(name="left"), and call it: left(left.input), or left(image). Their blocks'
+            " have the same names."
         ) from None
 
 
@@ -51,7 +57,9 @@ class DescribedModel(keras.Model):
 
     @property
     def fixed_variables(self) -> list:
-        """Variables that training never changes and that come from a file of their own, as a teacher's: checkpoints of runs leave them out."""
+        """Variables that training never changes and that come from a file of their own, as a teacher's: checkpoints of
+        runs leave them out.
+        """
         return []
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
@@ -67,7 +75,9 @@ class DescribedModel(keras.Model):
         self._describe()
 
     def _describe(self):
-        """Takes spec, preprocessing, policy and classes from the one ViT or BiT that the model starts with or calls, if there is one."""
+        """Takes spec, preprocessing, policy and classes from the one ViT or BiT that the model starts with or calls, if
+        there is one.
+        """
         if isinstance(self.output, keras.KerasTensor):
             head = _HEADS.get(self.output._keras_history.operation, (None, None, None))
             self.classes, self.class_names, self.activation = head
@@ -81,12 +91,18 @@ class DescribedModel(keras.Model):
             self.spec = nested[0].spec
             self.preprocessing = nested[0].preprocessing if nested[0].image_size == self.image_size else None
             if isinstance(self.output, keras.KerasTensor) and self.output._keras_history.operation is nested[0]:
-                self.classes, self.class_names, self.activation = nested[0].classes, nested[0].class_names, nested[0].activation
+                self.classes, self.class_names, self.activation = (
+                    nested[0].classes,
+                    nested[0].class_names,
+                    nested[0].activation,
+                )
         else:
             [(self.spec, self.preprocessing, _)] = known.values()
 
     def _take_policy(self, policies):
-        """Takes the dtype policy of the models that this one is built on. Of several, also Keras' own, float16 counts: it is what scales the loss."""
+        """Takes the dtype policy of the models that this one is built on. Of several, also Keras' own, float16 counts:
+        it is what scales the loss.
+        """
         float16 = [policy for policy in (*policies, self.dtype_policy) if policy.name == "mixed_float16"]
         if policies:
             self.dtype_policy = (float16 or policies)[0]
@@ -133,7 +149,8 @@ class DescribedModel(keras.Model):
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:
-        """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the catalogue.
+        """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the
+        catalogue.
 
         Raises:
             ValueError: if it is not of this class (a BiT for ViT.from_preset), or as in `keras_vit.load`.
@@ -147,27 +164,33 @@ class DescribedModel(keras.Model):
         copies = {"": copy, **inner_layers(copy)}
         for path, layer in {"": self, **inner_layers(self)}.items():
             weights: dict[str, Any] = {}
-            layer.save_own_variables(weights)  # as into a file: the order of a quantised layer's weights depends on its history
+            layer.save_own_variables(
+                weights
+            )  # as into a file: the order of a quantised layer's weights depends on its history
             if weights:  # copied: fit on JAX gives the buffers of the variables away
                 copies[path].load_own_variables({key: keras.ops.copy(value) for key, value in weights.items()})
         return copy
 
     def _run_through_graph(self, *args, **options):
-        """Keras' own. With `call_fn` it is called by keras.models.clone_model, whose copy then knows what this model knows.
+        """Keras' own. With `call_fn` it is called by keras.models.clone_model, whose copy then knows what this model
+        knows.
 
         Raises:
             ValueError: for clone_model of a model made from arguments of its own, which the copy would not be.
         """
         if "call_fn" in options and self.made_from_arguments and hasattr(self, "spec"):
             raise ValueError(
-                f'keras.models.clone_model would make a keras.Functional of "{self.name}", without its architecture, classes, '
-                "preprocessing and ways to train. Write model.clone() for a copy with its weights, type(model).from_config(model.get_config()) "
-                "for one with new weights, or model(tensor) to build on a tensor."
+                f'keras.models.clone_model would make a keras.Functional of "{self.name}", without its architecture,'
+                " classes, preprocessing and ways to train. Write model.clone() for a copy with its weights,"
+                " type(model).from_config(model.get_config()) for one with new weights, or model(tensor) to build on a"
+                " tensor."
             )
         outputs = super()._run_through_graph(*args, **options)
         known = getattr(self, "spec", None)  # not there while the graph is made, with `call_fn` too
         if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):
             _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names, self.activation)
-            if isinstance(args[0], keras.KerasTensor) and not any(isinstance(layer, DescribedModel) for layer in self.layers):
+            if isinstance(args[0], keras.KerasTensor) and not any(
+                isinstance(layer, DescribedModel) for layer in self.layers
+            ):
                 describe_input(args[0], self.spec, self.preprocessing, self.dtype_policy)
         return outputs

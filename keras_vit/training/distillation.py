@@ -1,6 +1,8 @@
-"""Losses and metrics of a student that is taught: pure functions of (labels, outputs), the outputs those of `keras_vit.Distilled`.
+"""Losses and metrics of a student that is taught: pure functions of (labels, outputs), the outputs those of
+`keras_vit.Distilled`.
 
-Outputs are logits (b, k, c): of the student's head, of its second head if it has a distillation token, and last of the teacher.
+Outputs are logits (b, k, c): of the student's head, of its second head if it has a distillation token, and last of the
+teacher.
 """
 
 from collections.abc import Sequence
@@ -38,8 +40,8 @@ def divergence(teacher: Any, student: Any) -> Any:
 class DistillationLoss(FromLogits):
     """(1 - alpha) * cross-entropy(labels, head) + alpha * `taught`: what both losses share.
 
-    The labels teach the student's head, the teacher its last head, which is the same one without a distillation token. A subclass
-    defines `taught(teacher, student)`, two arrays (b, c) -> (b,).
+    The labels teach the student's head, the teacher its last head, which is the same one without a distillation token.
+    A subclass defines `taught(teacher, student)`, two arrays (b, c) -> (b,).
     """
 
     shares = True
@@ -55,7 +57,9 @@ class DistillationLoss(FromLogits):
         super().__init__(label_smoothing, class_weights, name, **kwargs)
         self.alpha = number(alpha, f"{type(self).__name__}: alpha", least=0)
         if self.alpha > 1:
-            raise ValueError(f"{type(self).__name__}: alpha, the teacher's share of the loss, must be in [0, 1], got {alpha!r}.")
+            raise ValueError(
+                f"{type(self).__name__}: alpha, the teacher's share of the loss, must be in [0, 1], got {alpha!r}."
+            )
 
     def taught(self, teacher: Any, student: Any) -> Any:
         raise NotImplementedError
@@ -63,7 +67,8 @@ class DistillationLoss(FromLogits):
     def per_example(self, rows: Any, outputs: Any) -> Any:
         if len(outputs.shape) != 3 or outputs.shape[1] not in (2, 3):
             raise ValueError(
-                f"{type(self).__name__} takes the outputs (b, 2 or 3, classes) of a keras_vit.Distilled, got {tuple(outputs.shape)}."
+                f"{type(self).__name__} takes the outputs (b, 2 or 3, classes) of a keras_vit.Distilled, got"
+                f" {tuple(outputs.shape)}."
             )
         head, last, teacher = outputs[:, 0], outputs[:, -2], outputs[:, -1]
         loss = self.alpha * self.taught(ops.stop_gradient(teacher), last)
@@ -91,11 +96,12 @@ class HardDistillation(DistillationLoss):
 
 @serializable
 class SoftDistillation(DistillationLoss):
-    """temperature^2 * KL(softmax(teacher / temperature) || softmax(student / temperature)) and cross-entropy with the labels.
+    """temperature^2 * KL(softmax(teacher / temperature) || softmax(student / temperature)) and cross-entropy with the
+    labels.
 
-    Hinton's distillation (arXiv 1503.02531), DeiT's soft one (arXiv 2012.12877, equation 2) where the student has a distillation token,
-    and with alpha=1, where labels count for nothing, the loss of a consistent teacher (FunMatch, arXiv 2106.05237). DeiT's code divides the
-    divergence by the number of classes too; this does not.
+    Hinton's distillation (arXiv 1503.02531), DeiT's soft one (arXiv 2012.12877, equation 2) where the student has a
+    distillation token, and with alpha=1, where labels count for nothing, the loss of a consistent teacher (FunMatch,
+    arXiv 2106.05237). DeiT's code divides the divergence by the number of classes too; this does not.
 
     Args:
         alpha: the teacher's share of the loss.
@@ -126,7 +132,9 @@ class StudentAccuracy(Accuracy):
 
 @serializable
 class TeacherAccuracy(Accuracy):
-    """Accuracy of the teacher, on the outputs of a Distilled model: on the same images as the student's, augmented and mixed in training."""
+    """Accuracy of the teacher, on the outputs of a Distilled model: on the same images as the student's, augmented and
+    mixed in training.
+    """
 
     def __init__(self, k: int = 1, name: str = "teacher_accuracy", dtype: str | None = None):
         super().__init__(k, name, dtype)

@@ -1,6 +1,8 @@
-"""Which patches of an image are hidden or replaced, and what is to be predicted of them: functions of one image and a seed, in tf.data.
+"""Which patches of an image are hidden or replaced, and what is to be predicted of them: functions of one image and a
+seed, in tf.data.
 
-They run in the data pipeline, so that an example has the same patches hidden on one device and on many, and after a resume.
+They run in the data pipeline, so that an example has the same patches hidden on one device and on many, and after a
+resume.
 """
 
 from collections.abc import Callable
@@ -42,7 +44,8 @@ def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any
         count: how many of them are visible, m.
 
     Returns:
-        {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for each hidden patch.
+        {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for each hidden
+        patch.
 
     Raises:
         ValueError: if not some are visible and some hidden.
@@ -54,7 +57,9 @@ def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any
 
 
 def colours(patches: tf.Tensor) -> tf.Tensor:
-    """The classes of mean colours, 3 bits per channel, the first highest: pixels 0..255 (..., p, q, c) -> (...,) int32 below 8 ** c."""
+    """The classes of mean colours, 3 bits per channel, the first highest: pixels 0..255 (..., p, q, c) -> (...,) int32
+    below 8 ** c.
+    """
     mean = tf.reduce_mean(tf.cast(patches, tf.float32), axis=(-3, -2))
     levels = tf.clip_by_value(tf.cast(mean * (2**BITS / 256), tf.int32), 0, 2**BITS - 1)  # (..., c)
     places = [2 ** (BITS * i) for i in reversed(range(levels.shape[-1]))]
@@ -77,18 +82,25 @@ def thumbnails(patches: tf.Tensor) -> tf.Tensor:
 
 
 def replacements(seed: Any, patches: int, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Which embedding each patch gets, (n,) int32 as layers.hidden_patches.ReplacedPatches takes them, and which count as hidden (n,) bool.
+    """Which embedding each patch gets, (n,) int32 as layers.hidden_patches.ReplacedPatches takes them, and which count
+    as hidden (n,) bool.
 
-    Of the `count` hidden patches 80% get the learned embedding (-1), 10% another patch's, the rest keep their own, as near as whole numbers come.
+    Of the `count` hidden patches 80% get the learned embedding (-1), 10% another patch's, the rest keep their own, as
+    near as whole numbers come.
     """
     hidden = shuffled(seed, patches)[:count]
     masked = round(MASKED * count)
     taken = min(round(TAKEN * count), count - masked)
-    other = tf.random.stateless_uniform((taken,), seed + 1, 1, patches, tf.int32)  # steps on to another patch, never to its own
+    other = tf.random.stateless_uniform(
+        (taken,), seed + 1, 1, patches, tf.int32
+    )  # steps on to another patch, never to its own
     taken_from = (hidden[masked : masked + taken] + other) % patches
     source = tf.concat([tf.fill((masked,), -1), taken_from, hidden[masked + taken :]], 0)
     at = hidden[:, None]
-    return tf.tensor_scatter_nd_update(tf.range(patches), at, source), tf.scatter_nd(at, tf.ones((count,)), (patches,)) > 0
+    return (
+        tf.tensor_scatter_nd_update(tf.range(patches), at, source),
+        tf.scatter_nd(at, tf.ones((count,)), (patches,)) > 0,
+    )
 
 
 def corrupt(
@@ -104,8 +116,8 @@ def corrupt(
         target: "mean_colour", "thumbnail" or "pixels".
 
     Returns:
-        {"image": image, "source": (n,) int32}, and what the loss takes: classes (n,) for mean colours, (n, 16) for thumbnails, int32, -1
-        where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
+        {"image": image, "source": (n,) int32}, and what the loss takes: classes (n,) for mean colours, (n, 16) for
+        thumbnails, int32, -1 where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
 
     Raises:
         ValueError: if not some are corrupted and some left.

@@ -27,15 +27,17 @@ def _class_weights(weights):
     if weights is None:
         return None
     if isinstance(weights, (str, dict)) or not all(w >= 0 for w in weights):
-        raise ValueError(f"class_weights should be one number per class, in their order, and none below 0; got {weights!r}.")
+        raise ValueError(
+            f"class_weights should be one number per class, in their order, and none below 0; got {weights!r}."
+        )
     return tuple(float(w) for w in weights)
 
 
 class FromLogits(keras.losses.Loss):
     """What both losses share; a subclass defines `per_example(rows, logits)`: two arrays (b, classes) -> (b,).
 
-    Labels outside the classes raise a ValueError where their values are known, and give a loss of NaN inside compiled functions
-    (keras_vit.Model checks them before). Those of examples of weight 0 may be anything.
+    Labels outside the classes raise a ValueError where their values are known, and give a loss of NaN inside compiled
+    functions (keras_vit.Model checks them before). Those of examples of weight 0 may be anything.
 
     Attributes:
         shares: whether the labels of an example have to sum to 1.
@@ -43,7 +45,9 @@ class FromLogits(keras.losses.Loss):
 
     shares = False
 
-    def __init__(self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, name: str = "loss", **kwargs):
+    def __init__(
+        self, label_smoothing: float = 0.0, class_weights: Sequence[float] | None = None, name: str = "loss", **kwargs
+    ):
         super().__init__(name=name, **kwargs)
         if not 0.0 <= label_smoothing < 1.0:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}.")
@@ -90,8 +94,8 @@ class SoftmaxCrossEntropy(FromLogits):
 
     Args:
         label_smoothing: the share of the label that is spread evenly over all classes.
-        class_weights: one factor per class, applied to the loss of its examples; None for 1. An example with several labels has their mean
-            factor, one without any 1.
+        class_weights: one factor per class, applied to the loss of its examples; None for 1. An example with several
+            labels has their mean factor, one without any 1.
     """
 
     shares = True
@@ -104,7 +108,8 @@ class SoftmaxCrossEntropy(FromLogits):
 
 @serializable
 class SigmoidCrossEntropy(FromLogits):
-    """Binary cross-entropy of every class, summed over classes: AugReg's loss, and the loss for several labels per image.
+    """Binary cross-entropy of every class, summed over classes: AugReg's loss, and the loss for several labels per
+    image.
 
     The arguments are those of SoftmaxCrossEntropy.
     """
@@ -121,8 +126,8 @@ LOSSES = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}
 class Accuracy(keras.metrics.MeanMetricWrapper):
     """The share of images whose label is the class with the largest logit, or among the `k` largest.
 
-    The label of a row (b, classes) is its largest entry. Of equal logits the first class counts as larger, for every k: a head of zeros
-    is right about k classes, not about all.
+    The label of a row (b, classes) is its largest entry. Of equal logits the first class counts as larger, for every k:
+    a head of zeros is right about k classes, not about all.
     """
 
     def __init__(self, k: int = 1, name: str = "accuracy", dtype: str | None = None):
@@ -158,7 +163,8 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
 
 
 def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """Weights inversely proportional to the number of examples per class, with mean 1 over examples: N / (classes * count).
+    """Weights inversely proportional to the number of examples per class, with mean 1 over examples: N / (classes *
+    count).
 
     Raises:
         ValueError: if a class has no example.
@@ -179,7 +185,9 @@ _SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.l
 
 
 def activation_by(loss: Any) -> str | None:
-    """Which of ACTIVATIONS makes probabilities of the logits that a loss trains; None for other losses, and for several."""
+    """Which of ACTIVATIONS makes probabilities of the logits that a loss trains; None for other losses, and for
+    several.
+    """
     if isinstance(loss, _SIGMOID_LOSSES):
         return "sigmoid"
     return "softmax" if isinstance(loss, _SOFTMAX_LOSSES) else None

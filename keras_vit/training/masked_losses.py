@@ -1,6 +1,7 @@
 """Losses and accuracy on hidden patches alone: of what masked pre-training predicts for each patch of an image.
 
-What is hidden stands in y, so that these are pure functions of (y, y_pred); an example without any hidden patch counts as 0.
+What is hidden stands in y, so that these are pure functions of (y, y_pred); an example without any hidden patch counts
+as 0.
 """
 
 import math
@@ -29,7 +30,8 @@ def _check_y(name: str, y: Any, expected: tuple) -> None:
     if len(given) != len(expected) or any(None not in pair and pair[0] != pair[1] for pair in zip(given, expected)):
         shape = ", ".join(str(size) for size in ("b", *expected))
         raise ValueError(
-            f"{name} expects y of shape ({shape}), what is predicted of each patch, as model.masked(images) makes it; got {tuple(y.shape)}."
+            f"{name} expects y of shape ({shape}), what is predicted of each patch, as model.masked(images) makes it;"
+            f" got {tuple(y.shape)}."
         )
 
 
@@ -47,7 +49,8 @@ class MaskedSquaredError(keras.losses.Loss):
     def call(self, y_true, y_pred):
         if len(y_pred.shape) != 4 or y_pred.shape[1] != 2:
             raise ValueError(
-                f"MaskedSquaredError takes predicted and true values of patches (b, 2, n, v), got outputs of shape {y_pred.shape}."
+                "MaskedSquaredError takes predicted and true values of patches (b, 2, n, v), got outputs of shape"
+                f" {y_pred.shape}."
             )
         _check_y("MaskedSquaredError", y_true, (y_pred.shape[2],))
         predicted, true = (ops.cast(y_pred[:, i], "float32") for i in (0, 1))  # (b, n, v)
@@ -55,7 +58,9 @@ class MaskedSquaredError(keras.losses.Loss):
 
 
 def _classes_that_count(y, logits):
-    """(classes with 0 in the place of -1, whether each counts), both (b, m), from y (b, m...) and logits (b, m..., c), m... as one axis."""
+    """(classes with 0 in the place of -1, whether each counts), both (b, m), from y (b, m...) and logits (b, m..., c),
+    m... as one axis.
+    """
     y = ops.cast(ops.reshape(y, (-1, math.prod(logits.shape[1:-1]))), "int32")
     return ops.maximum(y, 0), ops.cast(y >= 0, "float32")
 
@@ -64,8 +69,8 @@ def _classes_that_count(y, logits):
 class MaskedCrossEntropy(keras.losses.Loss):
     """The mean softmax cross-entropy of hidden patches (arXiv 2010.11929, appendix B.1.2).
 
-    y (b, n) or (b, n, m): class numbers, -1 for what is not predicted. y_pred: logits (b, n, c) or (b, n, m, c). The loss of an
-    example is the mean over its predictions.
+    y (b, n) or (b, n, m): class numbers, -1 for what is not predicted. y_pred: logits (b, n, c) or (b, n, m, c). The
+    loss of an example is the mean over its predictions.
     """
 
     def __init__(self, name: str = "loss", **kwargs: Any):
@@ -74,14 +79,20 @@ class MaskedCrossEntropy(keras.losses.Loss):
     def call(self, y_true, y_pred):
         _check_y("MaskedCrossEntropy", y_true, y_pred.shape[1:-1])
         classes, counted = _classes_that_count(y_true, y_pred)
-        logits = ops.reshape(ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1]))  # (b, m..., c) -> (b, m, c)
-        log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[..., 0]  # (b, m)
+        logits = ops.reshape(
+            ops.cast(y_pred, "float32"), (-1, counted.shape[1], y_pred.shape[-1])
+        )  # (b, m..., c) -> (b, m, c)
+        log_likelihood = ops.take_along_axis(ops.log_softmax(logits, axis=-1), classes[..., None], axis=-1)[
+            ..., 0
+        ]  # (b, m)
         return _mean_of(-log_likelihood, counted)
 
 
 @serializable
 class MaskedAccuracy(keras.metrics.MeanMetricWrapper):
-    """The share of an example's hidden patches whose class has the largest logit; y and y_pred are those of MaskedCrossEntropy."""
+    """The share of an example's hidden patches whose class has the largest logit; y and y_pred are those of
+    MaskedCrossEntropy.
+    """
 
     def __init__(self, name: str = "accuracy", dtype: str | None = None):
         super().__init__(self._hits, name=name, dtype=dtype)

@@ -1,8 +1,9 @@
-"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of a batch on the device: pure functions of (images, labels, step).
+"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of a batch on the device: pure functions of (images, labels,
+step).
 
-Both mix pairs of neighbours, rows 0 and 1, 2 and 3..., the same way in the whole batch; they differ in the share that each pixel
-keeps. Pairs stay together when replicas share a batch: each has an even number of rows. On one device an odd batch is allowed, and its last
-image is not changed. Shapes are static, and XLA can compile everything.
+Both mix pairs of neighbours, rows 0 and 1, 2 and 3..., the same way in the whole batch; they differ in the share that
+each pixel keeps. Pairs stay together when replicas share a batch: each has an even number of rows. On one device an odd
+batch is allowed, and its last image is not changed. Shapes are static, and XLA can compile everything.
 """
 
 import dataclasses
@@ -29,12 +30,14 @@ def check_pairs(rows: int, devices: int = 1) -> None:
     if rows == 1 or devices > 1 and rows % 2:
         whose = f"each of {devices} devices has {rows}" if devices > 1 else "a batch has 1"
         raise ValueError(
-            f"Mixup and CutMix mix pairs of images, and {whose}: choose a batch size that is a multiple of {2 * devices}."
+            f"Mixup and CutMix mix pairs of images, and {whose}: choose a batch size that is a multiple of"
+            f" {2 * devices}."
         )
 
 
 def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha) at points + 1 evenly spaced probabilities from 0 to 1/2, to the power alpha: (points + 1,).
+    """Quantiles of Beta(alpha, alpha) at points + 1 evenly spaced probabilities from 0 to 1/2, to the power alpha:
+    (points + 1,).
 
     In y = x ** alpha the density has no pole, so the trapezoidal rule integrates it.
     """
@@ -45,7 +48,9 @@ def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
 
 
 def beta_from_uniform(alpha: float, uniform):
-    """Turns a uniform sample from [0, 1) into a sample from Beta(alpha, alpha). TensorFlow has no op for it that XLA compiles."""
+    """Turns a uniform sample from [0, 1) into a sample from Beta(alpha, alpha). TensorFlow has no op for it that XLA
+    compiles.
+    """
     table = ops.convert_to_tensor(half_quantiles(alpha), "float32")
     last = table.shape[0] - 1
     place = ops.minimum(uniform, 1.0 - uniform) * (2.0 * last)
@@ -56,7 +61,9 @@ def beta_from_uniform(alpha: float, uniform):
 
 
 def swap_neighbours(x):
-    """(b, ...) with rows 0 and 1, 2 and 3... exchanged. No row leaves its device if every device holds an even number of rows."""
+    """(b, ...) with rows 0 and 1, 2 and 3... exchanged. No row leaves its device if every device holds an even number
+    of rows.
+    """
     b = x.shape[0] if x.shape[0] is not None else ops.shape(x)[0]
     pairs = ops.reshape(x[: b // 2 * 2], (b // 2, 2, *x.shape[1:]))  # (b, ...) -> (b / 2, 2, ...)
     swapped = ops.reshape(ops.flip(pairs, axis=1), (b // 2 * 2, *x.shape[1:]))
@@ -92,7 +99,8 @@ def cutmix_share(alpha: float, seed, h: int, w: int):
 class Pairs:
     """What the mixings share.
 
-    A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep of their own values: () or (h, w, 1).
+    A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep of their own values: () or (h,
+    w, 1).
     """
 
     def _check(self, **alphas):
@@ -101,7 +109,9 @@ class Pairs:
                 raise ValueError(f"{type(self).__name__}: {name} must be positive, got {alpha}.")
 
     def __call__(self, images, labels, step):
-        """Images (b, h, w, c) and labels (b,) or (b, classes) at `step` -> float32 images (b, h, w, c), label rows (b, classes)."""
+        """Images (b, h, w, c) and labels (b,) or (b, classes) at `step` -> float32 images (b, h, w, c), label rows (b,
+        classes).
+        """
         step = ops.cast(step, "int32")
         _, h, w, _ = ops.shape(images)
         keep = self.share(ops.stack([ops.full_like(step, self.seed), step]), h, w)
@@ -110,7 +120,8 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class Mixup(Pairs):
-    """Mixes the images and label rows of each pair of neighbours, in one proportion per batch, sampled from Beta(alpha, alpha).
+    """Mixes the images and label rows of each pair of neighbours, in one proportion per batch, sampled from Beta(alpha,
+    alpha).
 
     Attributes:
         alpha: 0.2 mixes a little; with 1 every proportion is equally likely.
@@ -131,10 +142,11 @@ class Mixup(Pairs):
 
 @dataclasses.dataclass(frozen=True)
 class Cutmix(Pairs):
-    """Exchanges a box between the images of each pair, one box per batch; labels are mixed by the resulting shares of pixels.
+    """Exchanges a box between the images of each pair, one box per batch; labels are mixed by the resulting shares of
+    pixels.
 
-    The share of the area that the box covers is sampled from Beta(alpha, alpha). The box has the aspect ratio of the image and its
-    centre anywhere in it; it is clipped at the image's border.
+    The share of the area that the box covers is sampled from Beta(alpha, alpha). The box has the aspect ratio of the
+    image and its centre anywhere in it; it is clipped at the image's border.
 
     Attributes:
         alpha: with 1 every area is equally likely.

@@ -1,8 +1,9 @@
-"""`keras_vit.Model`: a functional Keras model whose fit, evaluate and predict are right for images, under every strategy.
+"""`keras_vit.Model`: a functional Keras model whose fit, evaluate and predict are right for images, under every
+strategy.
 
-What it corrects in Keras' own: clipping, accumulation, several steps per execution, ragged batches and several workers under
-tf.distribute (training/steps). Evaluation counts every example once although the last batch is padded; pixels on the wrong
-scale are refused before training; unknown arguments are errors; batches can be mixed on the device.
+What it corrects in Keras' own: clipping, accumulation, several steps per execution, ragged batches and several workers
+under tf.distribute (training/steps). Evaluation counts every example once although the last batch is padded; pixels on
+the wrong scale are refused before training; unknown arguments are errors; batches can be mixed on the device.
 """
 
 import collections.abc
@@ -33,7 +34,8 @@ class _Remaining(keras.callbacks.Callback):
     On JAX an epoch may end with its data, whose number of batches need not be known.
 
     Args:
-        validates: whether the evaluations are those of fit on its validation data, whose number of steps is not among the parameters.
+        validates: whether the evaluations are those of fit on its validation data, whose number of steps is not among
+            the parameters.
     """
 
     def __init__(self, validates: bool):
@@ -46,8 +48,8 @@ class _Remaining(keras.callbacks.Callback):
             return
         if steps is None:
             raise ValueError(
-                "With steps_per_execution > 1 the number of batches must be known: pass steps_per_epoch (steps, validation_steps), or "
-                "use dataset.apply(tf.data.experimental.assert_cardinality(n))."
+                "With steps_per_execution > 1 the number of batches must be known: pass steps_per_epoch (steps,"
+                " validation_steps), or use dataset.apply(tf.data.experimental.assert_cardinality(n))."
             )
         self.model._remaining = steps - batch
 
@@ -62,28 +64,33 @@ class _Remaining(keras.callbacks.Callback):
 class Model(SteppingModel):
     """A functional model, `Model(inputs, outputs)`, trained and evaluated as this package's models are.
 
-    Build on a model of this package with it rather than with keras.Model: `keras_vit.Model(vit.input, my_head(vit.features))`, or with
-    `vit` called as a layer on an input of your own. Such a model trains, saves, loads, exports and is inspected as `vit` is.
+    Build on a model of this package with it rather than with keras.Model: `keras_vit.Model(vit.input,
+    my_head(vit.features))`, or with `vit` called as a layer on an input of your own. Such a model trains, saves, loads,
+    exports and is inspected as `vit` is.
 
-    A `train_step`, `test_step` or `compute_metrics` of your own works as in Keras; with several replicas, what it returns is averaged over them.
+    A `train_step`, `test_step` or `compute_metrics` of your own works as in Keras; with several replicas, what it
+    returns is averaged over them.
 
     Attributes:
         spec: the ViTSpec or BiTSpec of the model it was built on; None where there is none, or where there are several.
-        image_size, channels: of its input images: pixels (height, width) and a number; None for inputs other than one image.
-        preprocessing: text of the evaluation preprocessing (docs/data.md), from the model it was built on; None if its input has
-            another size.
+        image_size, channels: of its input images: pixels (height, width) and a number; None for inputs other than one
+            image.
+        preprocessing: text of the evaluation preprocessing (docs/data.md), from the model it was built on; None if its
+            input has another size.
         classes, class_names: number and names of the classes where the outputs are logits (b, classes): as given to
-            `with_head(layer, class_names=...)`, or those of a nested classifier whose logits are the outputs. None otherwise.
+            `with_head(layer, class_names=...)`, or those of a nested classifier whose logits are the outputs. None
+            otherwise.
         mixing: a training.Mixup, Cutmix or MixupOrCutmix that is applied to each training batch on the device, or None.
-        micro_batches: the number of parts that a step splits its batch into and processes one after the other (each replica splits
-            its own share). Memory for activations falls accordingly; clipping and the update happen once, with the gradient of the
-            whole batch. Batch normalisation sees one part at a time.
-        weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that weights of examples
-            stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
+        micro_batches: the number of parts that a step splits its batch into and processes one after the other (each
+            replica splits its own share). Memory for activations falls accordingly; clipping and the update happen
+            once, with the gradient of the whole batch. Batch normalisation sees one part at a time.
+        weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that
+            weights of examples stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         objectives: the losses that the outputs are for, of a model of pre-training; () for any.
         labels_are_classes: whether y holds the class of each example, so that class_weight can weigh examples by it.
         check_pixels: whether floating-point images on another scale than the model's normalisation are refused.
-        activation: "softmax" or "sigmoid", from logits to probabilities: that of the last loss that was a cross-entropy; None before.
+        activation: "softmax" or "sigmoid", from logits to probabilities: that of the last loss that was a
+            cross-entropy; None before.
 
     A `.keras` file keeps mixing, micro_batches, activation, and which layers are frozen.
     """
@@ -96,7 +103,8 @@ class Model(SteppingModel):
         """Keras' compile.
 
         Raises:
-            ValueError: for a loss or metric on probabilities of a model that returns logits, the reverse, or a softmax over one class.
+            ValueError: for a loss or metric on probabilities of a model that returns logits, the reverse, or a softmax
+                over one class.
         """
         check_compiled(self, loss, [metrics, weighted_metrics])
         self._take_loss(loss)
@@ -119,15 +127,18 @@ class Model(SteppingModel):
                 self.optimizer.build(self.trainable_variables)
 
     def quantize(self, mode: str | None = None, config=None, filters: Filters = None, **kwargs) -> None:
-        """Keras' quantize: every dense layer, also inside the blocks, computes with a kernel of few bits. In place, and for good.
+        """Keras' quantize: every dense layer, also inside the blocks, computes with a kernel of few bits. In place, and
+        for good.
 
-        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay quantised. If the
-        model has LoRA, this alone still trains.
+        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay
+        quantised. If the model has LoRA, this alone still trains.
 
         Args:
             mode: "int8", "int4" or "float8"; None for that of the config.
-            config: a keras.quantizers.Int8QuantizationConfig, Int4QuantizationConfig or Float8QuantizationConfig; None for Keras' defaults.
-            filters: as in Keras: a regular expression or a list of them, searched in the layers' names, or a function of a layer.
+            config: a keras.quantizers.Int8QuantizationConfig, Int4QuantizationConfig or Float8QuantizationConfig; None
+                for Keras' defaults.
+            filters: as in Keras: a regular expression or a list of them, searched in the layers' names, or a function
+                of a layer.
 
         Raises:
             ValueError: for another mode, or if no dense layer is left to quantise.
@@ -161,7 +172,9 @@ class Model(SteppingModel):
                 **self._validation(kwargs, batch_size),
             )
 
-    def evaluate(self, x=None, y=None, batch_size=None, verbose="auto", sample_weight=None, steps=None, callbacks=None, **kwargs):
+    def evaluate(
+        self, x=None, y=None, batch_size=None, verbose="auto", sample_weight=None, steps=None, callbacks=None, **kwargs
+    ):
         """Keras' evaluate. Every example counts exactly once, whatever the batch size and the strategy."""
         if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has already prepared the data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
@@ -170,7 +183,9 @@ class Model(SteppingModel):
         with scope_of(self), plain_errors():
             ready = feed(self, x, y, sample_weight, batch_size)
             steps, callbacks = steps or ready.steps, self._counted(callbacks, validates=False)
-            return super().evaluate(ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs)
+            return super().evaluate(
+                ready.x, ready.y, ready.batch_size, verbose, ready.weights, steps, callbacks, **kwargs
+            )
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Keras' predict. Returns all outputs, in the order of `x`, in every process."""
@@ -181,11 +196,12 @@ class Model(SteppingModel):
             return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
     def preprocess(self, x: Any) -> Any:
-        """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its size.
+        """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its
+        size.
 
         Args:
-            x: a path, encoded bytes, an open file, a PIL image, pixels 0..255 (h, w) or (h, w, c), or a list or batch of these. In a
-                `tf.data` pipeline: encoded images, () or (b,), or pixels.
+            x: a path, encoded bytes, an open file, a PIL image, pixels 0..255 (h, w) or (h, w, c), or a list or batch
+                of these. In a `tf.data` pipeline: encoded images, () or (b,), or pixels.
 
         Returns:
             uint8 (height, width, c), or (b, height, width, c) for a list or batch.
@@ -198,7 +214,12 @@ class Model(SteppingModel):
         return images.preprocess(self, x)
 
     def classify(
-        self, x: Any, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose: bool | int | str = "auto"
+        self,
+        x: Any,
+        top_k: int = 5,
+        batch_size: int = 32,
+        activation: str | None = None,
+        verbose: bool | int | str = "auto",
     ) -> list[classify.Prediction] | list[list[classify.Prediction]]:
         """What images show: names and probabilities, through the model's own preprocessing.
 
@@ -206,13 +227,13 @@ class Model(SteppingModel):
             x: an image or several, as for `preprocess`.
             top_k: how many classes, at most.
             batch_size: images at once.
-            activation: "softmax" or "sigmoid", for models of several labels per image. None for the model's own (`model.activation`), or
-                else for sigmoid if it has one class, softmax if more.
+            activation: "softmax" or "sigmoid", for models of several labels per image. None for the model's own
+                (`model.activation`), or else for sigmoid if it has one class, softmax if more.
             verbose: whether to show progress; "auto" for more images than a batch.
 
         Returns:
-            A list of named tuples (name, probability, index), most probable first; for several images a list of these. Without class names the names
-            are the classes' numbers.
+            A list of named tuples (name, probability, index), most probable first; for several images a list of these.
+            Without class names the names are the classes' numbers.
 
         Raises:
             FileNotFoundError, ImportError: as in `preprocess`.
@@ -239,9 +260,20 @@ class Model(SteppingModel):
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         x = self._checked(x, y, weights)
         ready = feed(self, x, y, weights, options.get("validation_batch_size") or batch_size)
-        data = ready.x if ready.y is None else (ready.x, ready.y) if ready.weights is None else (ready.x, ready.y, ready.weights)
+        data = (
+            ready.x
+            if ready.y is None
+            else (ready.x, ready.y)
+            if ready.weights is None
+            else (ready.x, ready.y, ready.weights)
+        )
         steps = options.get("validation_steps") or ready.steps
-        return {**options, "validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
+        return {
+            **options,
+            "validation_data": data,
+            "validation_steps": steps,
+            "validation_batch_size": ready.batch_size,
+        }
 
     def _check_compiled(self):
         """Refuses a model of a file whose `compile` failed: Keras takes any for compiled."""
@@ -257,32 +289,40 @@ class Model(SteppingModel):
         ):
             raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {self.micro_batches!r}.")
         if self.mixing is not None and not callable(self.mixing):
-            raise ValueError(f"model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix or None, got {self.mixing!r}.")
+            raise ValueError(
+                f"model.mixing should be a training.Mixup, Cutmix, MixupOrCutmix or None, got {self.mixing!r}."
+            )
         if not self.trainable_variables and self.variables:
             raise ValueError(
-                "Nothing would train: every layer of the model is frozen. Set trainable = True on some, then compile again."
+                "Nothing would train: every layer of the model is frozen. Set trainable = True on some, then compile"
+                " again."
             )
         pure = {str(v.dtype) for v in self.trainable_variables} & {"bfloat16", "float16"}
         if pure:
             warnings.warn(
-                f"The weights are {pure.pop()}, too coarse for small updates: training may stand still or diverge. Make the model with "
-                'dtype="mixed_bfloat16", which keeps them in float32.',
+                f"The weights are {pure.pop()}, too coarse for small updates: training may stand still or diverge. Make"
+                ' the model with dtype="mixed_bfloat16", which keeps them in float32.',
                 stacklevel=3,
             )
         now = {layer: layer.trainable for layer in self._flatten_layers()}
         if getattr(self, "train_function", None) is not None and now != self._compiled_trainable_state:
             changed = sorted(layer.name for layer in now if now[layer] != self._compiled_trainable_state.get(layer))
-            raise ValueError(f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again.")
+            raise ValueError(
+                f"The layers {', '.join(changed[:8])} were frozen or unfrozen after compile: call compile again."
+            )
 
     def _check_class_weight(self, weights):
         """Refuses weights of classes where y has none: Keras would take it for one-hot rows."""
         if weights is not None and not self.labels_are_classes:
             raise ValueError(
-                f"class_weight means nothing to a {type(self).__name__}, whose y are no classes of images: use sample_weight."
+                f"class_weight means nothing to a {type(self).__name__}, whose y are no classes of images: use"
+                " sample_weight."
             )
 
     def _check_pairs(self, x, batch_size=None):
-        """Refuses batches of one image where pairs are to be mixed, if their size can be seen. A last batch of one is left as it is."""
+        """Refuses batches of one image where pairs are to be mixed, if their size can be seen. A last batch of one is
+        left as it is.
+        """
         if not isinstance(self.mixing, Pairs):
             return
         spec = getattr(x, "element_spec", None)
@@ -311,15 +351,25 @@ class Model(SteppingModel):
         """
         if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
             raise ValueError(
-                f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put images into one array: np.stack(x)."
+                f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put"
+                " images into one array: np.stack(x)."
             )
-        if isinstance(x, collections.abc.Iterator) and not isinstance(x, types.GeneratorType) and not hasattr(x, "element_spec"):
+        if (
+            isinstance(x, collections.abc.Iterator)
+            and not isinstance(x, types.GeneratorType)
+            and not hasattr(x, "element_spec")
+        ):
             raise ValueError(
-                f"Of iterators Keras reads generators alone, got a {type(x).__name__}. Make it one: (batch for batch in data)."
+                f"Of iterators Keras reads generators alone, got a {type(x).__name__}. Make it one: (batch for batch in"
+                " data)."
             )
         is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
         arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one for each input
-        if int(x.cardinality()) == 0 if is_dataset else any(getattr(array, "shape", ())[:1] == (0,) for array in arrays):
+        if (
+            int(x.cardinality()) == 0
+            if is_dataset
+            else any(getattr(array, "shape", ())[:1] == (0,) for array in arrays)
+        ):
             raise ValueError("The data is empty: it has no examples.")
         images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
         shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)
@@ -329,7 +379,8 @@ class Model(SteppingModel):
             and any(None not in pair and pair[0] != pair[1] for pair in zip(shape[1:], expected))
         ):
             raise ValueError(
-                f"The images have the shape {shape[1:]}, and the model takes {expected}: resize them, or make or load the model for them."
+                f"The images have the shape {shape[1:]}, and the model takes {expected}: resize them, or make or load"
+                " the model for them."
             )
 
     def _checked(self, x, y, weights):
@@ -347,7 +398,8 @@ class Model(SteppingModel):
         own = self.has_own("compute_loss", "train_step", "test_step")
         if not has_labels and getattr(self, "loss", None) is not None and not own:
             raise ValueError(
-                "The data has no labels, which the loss needs: expected (x, y) or (x, y, weights). To get the model's outputs, use predict."
+                "The data has no labels, which the loss needs: expected (x, y) or (x, y, weights). To get the model's"
+                " outputs, use predict."
             )
         return InputChecks.of(self).any(x, y, weights)
 

@@ -1,4 +1,6 @@
-"""What `from_preset` loads with: keras_vit.checkpoints registers its `load` here, since models do not import what loads them."""
+"""What `from_preset` loads with: keras_vit.checkpoints registers its `load` here, since models do not import what loads
+them.
+"""
 
 import os
 from collections.abc import Callable
@@ -23,7 +25,7 @@ def load_preset(kind: type, preset: str | os.PathLike, arguments: dict[str, Any]
     model = _LOADERS[0](preset, **arguments)
     if not isinstance(model, kind):
         raise ValueError(
-            f'"{preset}" holds a {type(model).__name__}, not a {kind.__name__}: use keras_vit.{type(model).__name__}.from_preset, or '
-            "keras_vit.load, which takes both."
+            f'"{preset}" holds a {type(model).__name__}, not a {kind.__name__}: use'
+            f" keras_vit.{type(model).__name__}.from_preset, or keras_vit.load, which takes both."
         )
     return model

@@ -15,7 +15,9 @@ Filters = str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None
 def quantized_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """The layers of a model, at any depth, that are quantised."""
     return [
-        layer for layer in model._flatten_layers() if layer.quantization_mode is not None and layer.weights and _is_leaf(layer)
+        layer
+        for layer in model._flatten_layers()
+        if layer.quantization_mode is not None and layer.weights and _is_leaf(layer)
     ]
 
 
@@ -33,16 +35,21 @@ def _matches(layer, filters):
 
 
 def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Filters) -> list[keras.layers.Layer]:
-    """The layers that `model.quantize(mode, config, filters)` quantises: those that Keras can, and that are not quantised yet.
+    """The layers that `model.quantize(mode, config, filters)` quantises: those that Keras can, and that are not
+    quantised yet.
 
     Raises:
         ValueError: for a mode that does not work for these models, or if there is no such layer.
     """
     mode = getattr(config, "mode", config) or mode
     if mode not in MODES:
-        raise ValueError(f"quantize: unknown mode {mode!r}. Valid: {', '.join(MODES)}; gptq and awq are for language models.")
+        raise ValueError(
+            f"quantize: unknown mode {mode!r}. Valid: {', '.join(MODES)}; gptq and awq are for language models."
+        )
     able = [
-        layer for layer in model._flatten_layers() if type(layer).quantize is not keras.layers.Layer.quantize and _is_leaf(layer)
+        layer
+        for layer in model._flatten_layers()
+        if type(layer).quantize is not keras.layers.Layer.quantize and _is_leaf(layer)
     ]
     convolutional = any(isinstance(layer, BottleneckUnit) for layer in model._flatten_layers())
     if convolutional and not any(isinstance(layer, Dense) for layer in able):
@@ -53,10 +60,13 @@ def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Fi
         raise ValueError(f'quantize: "{model.name}" {state}.')
     chosen = [layer for layer in left if _matches(layer, filters)]
     if not chosen:
-        raise ValueError(f"quantize: filters={filters!r} match none of {', '.join(sorted({layer.name for layer in left}))}.")
+        raise ValueError(
+            f"quantize: filters={filters!r} match none of {', '.join(sorted({layer.name for layer in left}))}."
+        )
     if mode == "int8" and any(layer.compute_dtype == "float16" for layer in chosen):
         raise ValueError(
-            'quantize: int8 needs a compute dtype of float32 or bfloat16, got float16. Load the model with dtype="mixed_bfloat16".'
+            "quantize: int8 needs a compute dtype of float32 or bfloat16, got float16. Load the model with"
+            ' dtype="mixed_bfloat16".'
         )
     if mode == "float8" and any(getattr(layer, "lora_enabled", False) for layer in chosen):
         raise ValueError(
@@ -66,7 +76,8 @@ def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Fi
 
 
 def check_trainable(model: keras.Model, replicas: int) -> None:
-    """Refuses to train what a quantised layer has besides its kernel: integers do not learn, and biases alone would learn something else.
+    """Refuses to train what a quantised layer has besides its kernel: integers do not learn, and biases alone would
+    learn something else.
 
     Args:
         model: about to be trained.
@@ -80,11 +91,13 @@ def check_trainable(model: keras.Model, replicas: int) -> None:
     wrong = [layer.path for layer in integer if any(w.name not in LORA_WEIGHTS for w in layer.trainable_weights)]
     if wrong:
         raise ValueError(
-            f"Layers that are quantised to {integer[0].quantization_mode} do not learn: {', '.join(wrong[:3])} ({len(wrong)} in all). "
-            "Train before you quantise; or train LoRA alone: keras_vit.models.enable_lora(model, rank=8); or another head alone: "
-            "vit.with_head(layer), then keras_vit.models.freeze_all_but_head."
+            f"Layers that are quantised to {integer[0].quantization_mode} do not learn: {', '.join(wrong[:3])}"
+            f" ({len(wrong)} in all). Train before you quantise; or train LoRA alone:"
+            " keras_vit.models.enable_lora(model, rank=8); or another head alone: vit.with_head(layer), then"
+            " keras_vit.models.freeze_all_but_head."
         )
     if len(integer) < len(layers) and (replicas > 1 or model.micro_batches > 1):
         raise ValueError(
-            "A model in float8 trains on one device and without micro_batches: its scales are not gradients, and must not be added up."
+            "A model in float8 trains on one device and without micro_batches: its scales are not gradients, and must"
+            " not be added up."
         )

@@ -1,4 +1,6 @@
-"""DINO's loss (arXiv 2104.14294, equation 3): a pure function of the outputs of `keras_vit.DINO`; there are no labels."""
+"""DINO's loss (arXiv 2104.14294, equation 3): a pure function of the outputs of `keras_vit.DINO`; there are no
+labels.
+"""
 
 from typing import Any
 
@@ -13,7 +15,8 @@ _TEACHER = 2  # the first rows are the teacher's
 
 @serializable
 class DINOLoss(keras.losses.Loss):
-    """The cross-entropy between the teacher's softmax of a large crop and the student's of each other crop, a mean over the pairs.
+    """The cross-entropy between the teacher's softmax of a large crop and the student's of each other crop, a mean over
+    the pairs.
 
     Args:
         temperature: of the student.
@@ -40,7 +43,9 @@ class DINOLoss(keras.losses.Loss):
 
 @serializable
 class TeacherEntropy(keras.metrics.MeanMetricWrapper):
-    """The mean entropy of what the teacher says of a crop, in nats: 0 or the logarithm of the number of outputs after a collapse."""
+    """The mean entropy of what the teacher says of a crop, in nats: 0 or the logarithm of the number of outputs after a
+    collapse.
+    """
 
     def __init__(self, name: str = "teacher_entropy", dtype: str | None = None):
         super().__init__(self._entropy, name=name, dtype=dtype)

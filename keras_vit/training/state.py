@@ -24,12 +24,16 @@ def _frozen(layer, path=()):
 def _mixing(mixing):
     if mixing is None or type(mixing) in _MIXINGS.values():
         return None if mixing is None else {"name": type(mixing).__name__, **dataclasses.asdict(mixing)}
-    warnings.warn(f"The mixing {mixing!r} is not saved with the model: only those of keras_vit.training are.", stacklevel=2)
+    warnings.warn(
+        f"The mixing {mixing!r} is not saved with the model: only those of keras_vit.training are.", stacklevel=2
+    )
     return None
 
 
 def to_config(model: keras.Model) -> dict[str, Any]:
-    """{KEY: the state of `model` as JSON}; {} for a model whose layers all train, in one part, without mixing and without a known loss."""
+    """{KEY: the state of `model` as JSON}; {} for a model whose layers all train, in one part, without mixing and
+    without a known loss.
+    """
     state = {
         "frozen": ["/".join(path) for path in _frozen(model)],
         "micro_batches": model.micro_batches if model.micro_batches != 1 else None,
@@ -61,7 +65,8 @@ def restore(model: keras.Model, state: Any) -> None:
         raise ValueError(f'The model\'s config has a "{KEY}" that this model cannot have: {error!r}.') from None
     model.micro_batches, model.activation = micro_batches, state.get("activation")
     for layer in layers:
-        # A layer made from a config may be frozen already, but not the layers in it, and setting the same value again has no effect.
+        # A layer made from a config may be frozen already, but not the layers in it, and setting the same value again
+        # has no effect.
         layer.trainable = True
         layer.trainable = False
 
@@ -70,5 +75,7 @@ def _find(model, path):
     """The layer at a path such as "block_00/attention"; the model itself for ""."""
     layer = model
     for name in filter(None, path.split("/")):
-        layer = next(child for child in layer._flatten_layers(include_self=False, recursive=False) if child.name == name)
+        layer = next(
+            child for child in layer._flatten_layers(include_self=False, recursive=False) if child.name == name
+        )
     return layer

@@ -1,9 +1,10 @@
 """Checkpoints of other libraries, written again from their goldens, and how far our outputs are from theirs.
 
-goldens/*.json holds, for each case, names and shapes of the arrays in the file and the outputs of the original library, which it names;
-originals.py writes them. The values of the arrays are sampled by name (sampled.py).
+goldens/*.json holds, for each case, names and shapes of the arrays in the file and the outputs of the original library,
+which it names; originals.py writes them. The values of the arrays are sampled by name (sampled.py).
 
-    python tests/checkpoints/golden_files.py DIR    # the differences of all goldens in DIR, such as originals.py --full writes
+    python tests/checkpoints/golden_files.py DIR    # the differences of all goldens in DIR, such as originals.py --full
+    writes
 """
 
 import functools
@@ -61,7 +62,10 @@ def main():
     for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
         if path.stem != "resample":
             with tempfile.TemporaryDirectory() as folder:
-                print(f"{path.stem:28} {difference(path, pathlib.Path(folder)):.1e}  {golden(path)['library']}", flush=True)
+                print(
+                    f"{path.stem:28} {difference(path, pathlib.Path(folder)):.1e}  {golden(path)['library']}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ KERNEL_SIZES = ((4, 4), (12, 12), (5, 7))
 
 def library(*names, source=""):
     """A golden's first field: the libraries that computed it, with their versions."""
-    return ", ".join([source] * bool(source) + [f"{name} {importlib.metadata.version(name).split('+')[0]}" for name in names])
+    return ", ".join(
+        [source] * bool(source) + [f"{name} {importlib.metadata.version(name).split('+')[0]}" for name in names]
+    )
 
 
 def write(path, fields):
@@ -32,7 +34,8 @@ def rounded(values):
 def import_big_vision(name):
     """One of big_vision's modules, with stand-ins for TensorFlow if that is not installed.
 
-    The stand-ins are a module for files, which is not used here, and tf.image.resize, bilinear and without antialiasing.
+    The stand-ins are a module for files, which is not used here, and tf.image.resize, bilinear and without
+    antialiasing.
     """
     import flax.io  # noqa: F401 - it looks for the real TensorFlow, and does without it
 
@@ -81,7 +84,8 @@ def resampled_positions(table, grid):
     # The class token's position stays as it was; here are the others, by row and column.
     return {
         way: {
-            f"{h}x{w}": rounded(np.asarray(resample((h, w))).reshape(-1, 4)[-h * w :].reshape(h, w, 4)) for h, w in POSITION_GRIDS
+            f"{h}x{w}": rounded(np.asarray(resample((h, w))).reshape(-1, 4)[-h * w :].reshape(h, w, 4))
+            for h, w in POSITION_GRIDS
         }
         for way, resample in ways.items()
     }

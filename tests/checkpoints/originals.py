@@ -1,7 +1,7 @@
 """Write the goldens: the outputs of the original libraries for arrays sampled by name (sampled.py).
 
-A script for maintainers; the tests read what it writes. It needs an environment of its own, with torch, torchvision, timm,
-transformers, vit-pytorch, jax, flax, ml_collections, einops and scipy, next to checkouts of google-research's
+A script for maintainers; the tests read what it writes. It needs an environment of its own, with torch, torchvision,
+timm, transformers, vit-pytorch, jax, flax, ml_collections, einops and scipy, next to checkouts of google-research's
 vision_transformer and big_vision (whose TensorFlow imports are replaced by stand-ins):
 
     python tests/checkpoints/originals.py --out tests/checkpoints/goldens [--full DIR] [--only PATTERN] \\
@@ -72,7 +72,9 @@ def vision_transformer(image, classes, scale, config=None, old=False, **settings
     settings = {**(models.MODEL_CONFIGS[config].to_dict() if config else {}), **settings}
     model = models_vit.VisionTransformer(num_classes=classes, **ConfigDict(settings))
     shapes, values = flax_outputs(model, inputs(image, HALF), scale, dict(train=False), before_linen if old else None)
-    return golden(library("flax", "jax", source="google-research/vision_transformer"), "google", image, scale, shapes, values)
+    return golden(
+        library("flax", "jax", source="google-research/vision_transformer"), "google", image, scale, shapes, values
+    )
 
 
 def big_vision(image, classes, scale, module="vit", load=None, call=None, **arguments):
@@ -80,7 +82,9 @@ def big_vision(image, classes, scale, module="vit", load=None, call=None, **argu
     model = import_big_vision(f"models.{module}").Model(classes, **arguments)
     # A resampled patch kernel is computed with numpy from the values, so that model is not compiled.
     shapes, (values, _) = flax_outputs(model, inputs(image, HALF), scale, call or {}, jit=not call)
-    return golden(library("flax", "jax", source="google-research/big_vision"), "google", image, scale, shapes, values, load=load)
+    return golden(
+        library("flax", "jax", source="google-research/big_vision"), "google", image, scale, shapes, values, load=load
+    )
 
 
 def torch_outputs(model, images):
@@ -106,7 +110,9 @@ def sampled_outputs(model, images, scale):
 
 
 def timm_model(image, classes, scale, architecture, build=None, **arguments):
-    """One of timm's architectures, or the model that `build` makes where the function of timm fixes widths that are too large here."""
+    """One of timm's architectures, or the model that `build` makes where the function of timm fixes widths that are too
+    large here.
+    """
     import timm
 
     make = functools.partial(build, image) if build else functools.partial(timm.create_model, architecture)
@@ -137,7 +143,9 @@ def bit(image, num_classes, **sizes):
     from timm.layers import StdConv2d
     from timm.models import ResNetV2
 
-    return ResNetV2(num_classes=num_classes, stem_type="fixed", conv_layer=functools.partial(StdConv2d, eps=1e-8), **sizes)
+    return ResNetV2(
+        num_classes=num_classes, stem_type="fixed", conv_layer=functools.partial(StdConv2d, eps=1e-8), **sizes
+    )
 
 
 def bit_npz(image, classes, scale, **sizes):
@@ -187,7 +195,15 @@ def huggingface(image, classes, scale, model, outputs="logits", prefix="", stati
     answer = torch_outputs(loaded, inputs(image, statistics))
     values = answer.logits if outputs == "logits" else answer.pooler_output
     return golden(
-        library("transformers", "torch"), "huggingface", image, scale, shapes, values, statistics, config, outputs=outputs
+        library("transformers", "torch"),
+        "huggingface",
+        image,
+        scale,
+        shapes,
+        values,
+        statistics,
+        config,
+        outputs=outputs,
     )
 
 
@@ -211,7 +227,12 @@ def own(image, classes, scale, case):
     return golden(library("torch"), "own", image, scale, shapes, values, IMAGENET, load=load)
 
 
-VIT = dict(patches=dict(size=(4, 4)), hidden_size=16, transformer=dict(num_layers=2, num_heads=2, mlp_dim=32), classifier="token")
+VIT = dict(
+    patches=dict(size=(4, 4)),
+    hidden_size=16,
+    transformer=dict(num_layers=2, num_heads=2, mlp_dim=32),
+    classifier="token",
+)
 HYBRID = dict(VIT, patches=dict(size=(1, 1)))
 R26 = dict(HYBRID, resnet=dict(num_layers=(1, 1, 1, 1), width_factor=0.5))
 BIG = dict(width=16, depth=2, num_heads=2, mlp_dim=32, patch_size=(4, 4), head_zeroinit=False)
@@ -244,12 +265,20 @@ TINY = {
     "bv_map_scanned": (big_vision, 8, dict(BIG, pool_type="map", scan=True)),
     "bv_tok": (big_vision, 12, dict(BIG, pool_type="tok")),
     "bv_gap_sincos": (big_vision, 12, dict(BIG, pool_type="gap", posemb="sincos2d", load=dict(image_size=12))),
-    "bv_flexi": (big_vision, 8, dict(FLEXI, pool_type="tok", load=dict(patch_size=4, image_size=8, resample="flexivit"))),
+    "bv_flexi": (
+        big_vision,
+        8,
+        dict(FLEXI, pool_type="tok", load=dict(patch_size=4, image_size=8, resample="flexivit")),
+    ),
     "bit_npz": (bit_npz, 32, BIT),
     "timm_bit": (timm_model, 32, dict(BIT, architecture="resnetv2_50x1_bit", build=bit)),
     "timm_vit": (timm_model, 8, dict(TIMM8, architecture="vit_base_patch16_224")),
     "timm_gap_fc_norm": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_224", global_pool="avg")),
-    "timm_gap": (timm_model, 12, dict(TIMM12, architecture="vit_base_patch16_224", global_pool="avg", class_token=False)),
+    "timm_gap": (
+        timm_model,
+        12,
+        dict(TIMM12, architecture="vit_base_patch16_224", global_pool="avg", class_token=False),
+    ),
     # The published gap models normalise before pooling; this one has no query, key and value biases either.
     "timm_gap_norm": (timm_model, 12, dict(TIMM12, architecture="vit_medium_patch16_gap_240")),
     "timm_distilled": (timm_model, 8, dict(TIMM8, architecture="deit_base_distilled_patch16_224")),
@@ -260,14 +289,22 @@ TINY = {
     "timm_siglip_tanh": (timm_model, 12, dict(TIMM12, architecture="vit_so400m_patch16_siglip_256")),
     "timm_hybrid": (timm_model, 32, dict(TIMM, **R50, architecture="vit_base_r50_s16_224", build=hybrid, patch_size=1)),
     "hf_vit": (huggingface, 8, dict(HF, model="ViTForImageClassification", image_size=8)),
-    "hf_deit": (huggingface, 8, dict(HF, model="DeiTForImageClassificationWithTeacher", image_size=8, statistics=IMAGENET)),
+    "hf_deit": (
+        huggingface,
+        8,
+        dict(HF, model="DeiTForImageClassificationWithTeacher", image_size=8, statistics=IMAGENET),
+    ),
     "hf_dinov2": (huggingface, 12, dict(DINO, model="Dinov2ForImageClassification")),
     "hf_dinov2_swiglu": (huggingface, 12, dict(DINO, model="Dinov2ForImageClassification", use_swiglu_ffn=True)),
     "hf_dinov2_registers": (huggingface, 12, dict(DINO, model="Dinov2WithRegistersForImageClassification")),
     # Published files hold the text model too, and so this prefix; version 5 saves an image model's own names.
     "hf_siglip": (huggingface, 12, dict(SIGLIP, prefix="vision_model.")),
     "hf_siglip_bare": (huggingface, 12, SIGLIP),
-    "hf_siglip_classifier": (huggingface, 12, dict(model="SiglipForImageClassification", vision_config=HF12, text_config=TEXT)),
+    "hf_siglip_classifier": (
+        huggingface,
+        12,
+        dict(model="SiglipForImageClassification", vision_config=HF12, text_config=TEXT),
+    ),
     "lucidrains": (lucidrains, 8, dict(LUCID, pool="cls")),
     "lucidrains_mean": (lucidrains, 12, dict(LUCID, pool="mean")),
     "own_encoder": (own, 8, dict(case="own_encoder")),
@@ -275,11 +312,20 @@ TINY = {
     "own_sequential": (own, 8, dict(case="own_sequential")),
     "own_unfolded": (own, 12, dict(case="own_unfolded")),
 }
-VIT_FILES = {"b16": "ViT-B_16", "l16": "ViT-L_16", "h14": "ViT-H_14", "r26_s32": "R26+ViT-S_32", "r50_b16": "R50+ViT-B_16"}
+VIT_FILES = {
+    "b16": "ViT-B_16",
+    "l16": "ViT-L_16",
+    "h14": "ViT-H_14",
+    "r26_s32": "R26+ViT-S_32",
+    "r50_b16": "R50+ViT-B_16",
+}
 VIT_FILES["r_ti16"] = "R+ViT-Ti_16"
 FULL = {
     **{f"vit_{name}": (vision_transformer, 224, dict(config=config)) for name, config in VIT_FILES.items()},
-    **{f"vit_{name}_gap": (vision_transformer, 224, dict(config=config, classifier="gap")) for name, config in VIT_FILES.items()},
+    **{
+        f"vit_{name}_gap": (vision_transformer, 224, dict(config=config, classifier="gap"))
+        for name, config in VIT_FILES.items()
+    },
     "bv_b16_map": (big_vision, 224, dict(variant="B/16", pool_type="map")),
     "bv_b16_map_scanned": (big_vision, 224, dict(variant="B/16", pool_type="map", scan=True)),
     "timm_vit_b16": (timm_model, 224, dict(architecture="vit_base_patch16_224")),

@@ -1,9 +1,11 @@
-"""Writes goldens/masked.npz: losses and gradients of masked pre-training in PyTorch, by Hugging Face's models. Run by hand, with these installed:
+"""Writes goldens/masked.npz: losses and gradients of masked pre-training in PyTorch, by Hugging Face's models. Run by
+hand, with these installed:
 
     python tests/checkpoints/originals_masked.py
 
 Made with transformers 5.23.0 and torch 2.15.0 on a CPU. Positions are MAE's own table, by the code of
-facebookresearch/mae; the other weights are sampled by their names in files (sampled.py), which are those of the gradients, too.
+facebookresearch/mae; the other weights are sampled by their names in files (sampled.py), which are those of the
+gradients, too.
 """
 
 import pathlib
@@ -34,11 +36,15 @@ MEAN, STD = 255 * np.array([0.485, 0.456, 0.406]), 255 * np.array([0.229, 0.224,
 
 
 def table(width, side):
-    """get_2d_sincos_pos_embed of facebookresearch/mae, util/pos_embed.py, with its row of zeros: (1, 1 + side^2, width)."""
+    """get_2d_sincos_pos_embed of facebookresearch/mae, util/pos_embed.py, with its row of zeros: (1, 1 + side^2,
+    width).
+    """
     grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=0).reshape(2, -1)
     omega = 1 / 10000 ** (np.arange(width // 4) / (width / 4.0))
     parts = [f(np.outer(place, omega)) for place in grid for f in (np.sin, np.cos)]
-    return torch.tensor(np.concatenate([np.zeros((1, width)), np.concatenate(parts, axis=1)])[None], dtype=torch.float32)
+    return torch.tensor(
+        np.concatenate([np.zeros((1, width)), np.concatenate(parts, axis=1)])[None], dtype=torch.float32
+    )
 
 
 def in_file(model):
@@ -50,7 +56,9 @@ def in_file(model):
 
 def sampled_weights(model, folder, tables, **options):
     """The model with sampled weights and tables of positions, {name in a file: table}."""
-    arrays = {name: torch.tensor(sample(name, a.shape, SCALE), dtype=torch.float32) for name, a in in_file(model).items()}
+    arrays = {
+        name: torch.tensor(sample(name, a.shape, SCALE), dtype=torch.float32) for name, a in in_file(model).items()
+    }
     model.save_pretrained(folder)
     safetensors.torch.save_file({**arrays, **tables}, f"{folder}/model.safetensors", {"format": "pt"})
     return type(model).from_pretrained(folder, **options).eval()

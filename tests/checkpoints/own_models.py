@@ -1,9 +1,11 @@
-"""ViTs as people write them in torch, each with names and conventions of its own: for originals.py, which writes their goldens.
+"""ViTs as people write them in torch, each with names and conventions of its own: for originals.py, which writes their
+goldens.
 
 encoder      nn.TransformerEncoder, class token, learned positions
 tutorial     nn.MultiheadAttention, blocks in parts, no class token, a normalisation after the mean
-sequential   conv patches and the head in a Sequential, fused queries, keys and values head by head, tokens and tables without a batch axis
-unfolded     patches by nn.Unfold and a dense layer, queries, keys and values apart and without biases, positions for the patches only
+sequential   conv patches and the head in a Sequential, fused queries, keys and values head by head, tokens and tables
+without a batch axis unfolded     patches by nn.Unfold and a dense layer, queries, keys and values apart and without
+biases, positions for the patches only
 """
 
 import torch
@@ -30,7 +32,9 @@ class Encoder(nn.Module):
 class TutorialBlock(nn.Module):
     def __init__(self, width, heads, mlp_dim):
         super().__init__()
-        self.attend = nn.ModuleDict({"norm": nn.LayerNorm(width), "mha": nn.MultiheadAttention(width, heads, batch_first=True)})
+        self.attend = nn.ModuleDict(
+            {"norm": nn.LayerNorm(width), "mha": nn.MultiheadAttention(width, heads, batch_first=True)}
+        )
         self.think = nn.ModuleDict({"norm": nn.LayerNorm(width)})
         self.mlp = nn.Sequential(
             nn.Linear(width, mlp_dim), nn.GELU(), nn.Dropout(0.1), nn.Linear(mlp_dim, width), nn.Dropout(0.1)
@@ -103,7 +107,9 @@ class UnfoldedBlock(nn.Module):
     def forward(self, x):
         b, n, d = x.shape
         y = self.norm1(x)
-        q, k, v = (self.attn[name](y).reshape(b, n, self.heads, -1).transpose(1, 2) for name in ("query", "key", "value"))
+        q, k, v = (
+            self.attn[name](y).reshape(b, n, self.heads, -1).transpose(1, 2) for name in ("query", "key", "value")
+        )
         y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, d)
         x = x + self.attn["out"](y)
         return x + self.fc2(nn.functional.gelu(self.fc1(self.norm2(x))))

@@ -2,7 +2,8 @@
 
     PYTHONPATH=.:tests/checkpoints python tests/checkpoints/release.py
 
-Run it once, when the version in keras_vit/version.py is released; the files in released/VERSION are never written again.
+Run it once, when the version in keras_vit/version.py is released; the files in released/VERSION are never written
+again.
 """
 
 import functools
@@ -99,7 +100,9 @@ def make(variant, arguments):
 def configured(name, init):
     """The config of a run of RUNS: a tiny model, eight steps of eight digits."""
     config = config_files.load_config(RUNS[name][1])
-    config.update(total=f"{STEPS} steps", evaluate="4 steps", checkpoint="4 steps", keep=9, batch_size=8, jit_compile=False)
+    config.update(
+        total=f"{STEPS} steps", evaluate="4 steps", checkpoint="4 steps", keep=9, batch_size=8, jit_compile=False
+    )
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
     config.data.update(train="train[:64]", evaluation="test[:32]")
     for key, value in {**RUNS[name][2], "init": init}.items():

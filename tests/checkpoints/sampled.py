@@ -1,7 +1,7 @@
 """Arrays sampled by name, and fixed pixels: shared by the goldens and the tests that read them.
 
-A published checkpoint has hundreds of megabytes, a golden a few kilobytes: it holds the names and shapes of the arrays only, and
-`sample` makes the values from these.
+A published checkpoint has hundreds of megabytes, a golden a few kilobytes: it holds the names and shapes of the arrays
+only, and `sample` makes the values from these.
 """
 
 import re
@@ -14,7 +14,9 @@ SCALES = ("scale", "gamma", "lambda1")
 
 
 def is_scale(name, shape):
-    """Whether the array is the scale of a normalisation or a layer scale; PyTorch calls it a weight, like matrices and kernels."""
+    """Whether the array is the scale of a normalisation or a layer scale; PyTorch calls it a weight, like matrices and
+    kernels.
+    """
     last = re.split(r"[/.]", name)[-1]
     return last in SCALES or (len(shape) == 1 and last.endswith("weight"))
 

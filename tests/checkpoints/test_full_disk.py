@@ -20,7 +20,9 @@ def full(capsys):
     limit(False)
 
 
-@pytest.mark.parametrize(("name", "format"), [("m.keras", "keras"), ("m.npz", "google"), ("m", "timm"), ("m", "huggingface")])
+@pytest.mark.parametrize(
+    ("name", "format"), [("m.keras", "keras"), ("m.npz", "google"), ("m", "timm"), ("m", "huggingface")]
+)
 def test_nothing_is_lost(tiny, tmp_path, full, name, format):
     model = tiny(image_size=(8, 8))
     keras_vit.save(model, tmp_path / name, format)

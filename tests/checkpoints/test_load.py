@@ -136,7 +136,9 @@ def test_an_image_size_with_as_many_patches_is_not_taken_for_the_checkpoints_own
     assert list(arguments["image_size"]) == [8, 8]
     table = keras_vit.load(path).get_layer("position_embedding").embedding.numpy()
     strip = keras_vit.load(path, image_size=(4, 16))
-    np.testing.assert_array_equal(strip.get_layer("position_embedding").embedding, resample_positions(table, (2, 2), (1, 4), 1))
+    np.testing.assert_array_equal(
+        strip.get_layer("position_embedding").embedding, resample_positions(table, (2, 2), (1, 4), 1)
+    )
 
 
 def test_a_rectangular_checkpoint_wants_its_own_image_size(tmp_path):
@@ -146,7 +148,8 @@ def test_a_rectangular_checkpoint_wants_its_own_image_size(tmp_path):
     path.with_name("config.json").unlink(missing_ok=True)
     safetensors.numpy.save_file(arrays, path)
     with pytest.raises(
-        ValueError, match="6 position embeddings do not form a square grid: .* pass the image_size that it was trained at"
+        ValueError,
+        match="6 position embeddings do not form a square grid: .* pass the image_size that it was trained at",
     ):
         keras_vit.load(path, heads=2)
     assert keras_vit.load(path, heads=2, image_size=(8, 12)).grid == (2, 3)
@@ -159,7 +162,12 @@ def test_evaluation_preprocessing_follows_the_source_and_the_size(tmp_path):
     assert keras_vit.load(path, image_size=16, **arguments).preprocessing.endswith("|central_crop(16, 16)")
     (tmp_path / "hf").mkdir()
     _, path, _ = write("hf_vit", tmp_path / "hf")
-    size = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True, "resample": 3}
+    size = {
+        "size": {"shortest_edge": 256},
+        "crop_size": {"height": 224, "width": 224},
+        "do_center_crop": True,
+        "resample": 3,
+    }
     constants = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
     (path.parent / "preprocessor_config.json").write_text(json.dumps({**size, **constants}))
     model = keras_vit.load(path.parent)
@@ -312,7 +320,8 @@ def test_something_other_than_a_path_is_refused(wrong):
 @pytest.mark.parametrize("name", ["B/16", "vit_b16", "ViT-B-16", "b/16", "B_16"])
 def test_the_name_of_an_architecture_leads_to_published_models_of_it(name):
     with pytest.raises(
-        FileNotFoundError, match="not a name in the catalogue. Published models of that kind: imagenet21k/B_16, imagenet2012/"
+        FileNotFoundError,
+        match="not a name in the catalogue. Published models of that kind: imagenet21k/B_16, imagenet2012/",
     ):
         keras_vit.load(name)
 
@@ -325,7 +334,8 @@ def test_paths_of_bytes_are_paths(tiny, tmp_path):
 def test_what_the_weights_determine_cannot_change_on_loading(tmp_path):
     _, path, arguments = write("timm_vit", tmp_path)
     with pytest.raises(
-        ValueError, match="depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, head,"
+        ValueError,
+        match="depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, head,",
     ):
         keras_vit.load(path, **arguments, depth=3)
 

@@ -59,7 +59,10 @@ def test_load_reads_files_and_run_directories(tiny, pixels, tmp_path):
         ({"head": "new"}, "Valid: keep, reset, drop"),
         ({"head": "reset"}, "needs classes"),
         ({"classes": 3}, 'cannot have 3 classes: the model has 5. Use head="reset"'),
-        ({"depth": 3}, "depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, .*, dropout"),
+        (
+            {"depth": 3},
+            "depth=3: the weights fix depth=2, which loading cannot change. What can change: image_size, .*, dropout",
+        ),
         ({"width": 32, "mlp_dim": 8}, "width=32, mlp_dim=8: the weights fix width=16, mlp_dim=32"),
         ({"image_size": 9}, "not divisible"),
         ({"resample": "nearest", "image_size": 16}, "Valid: google"),
@@ -102,7 +105,9 @@ def test_what_the_weights_determine_cannot_change(tiny, change):
 
 def test_the_same_values_are_no_change(tiny, pixels):
     model = tiny(layer_scale=1e-4, registers=1)
-    same = dict(depth=2, width=16, heads=2, registers=1, positions="learned", layer_scale=0.1, class_token=None, stem=None)
+    same = dict(
+        depth=2, width=16, heads=2, registers=1, positions="learned", layer_scale=0.1, class_token=None, stem=None
+    )
     np.testing.assert_array_equal(transfer(model, **same)(pixels), model(pixels))
 
 
@@ -147,7 +152,9 @@ def test_images_are_decoded_in_the_models_channels(tiny, tmp_path):
 
 
 def test_a_path_is_for_load():
-    with pytest.raises(ValueError, match="transfer takes a ViT or BiT, got a str. keras_vit.load loads and transfers a file"):
+    with pytest.raises(
+        ValueError, match="transfer takes a ViT or BiT, got a str. keras_vit.load loads and transfers a file"
+    ):
         transfer("model.keras")
 
 

@@ -218,7 +218,9 @@ def test_check_refuses_pixels_that_are_out_of_range_or_not_finite():
     for bad in (-1.0, 256.0, np.nan, np.inf):
         image = np.array(good)
         image[3, 4, 1] = bad
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 255\): expected finite pixels from 0 to 255"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"check\(0, 255\): expected finite pixels from 0 to 255"
+        ):
             parse("check()").image(tf.constant(image))
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"check\(0, 255\)"):
             next(iter(tf.data.Dataset.from_tensors(image).map(parse("check|central_crop(2)").image)))

@@ -1,4 +1,6 @@
-"""The deterministic functions of color.py and affine.py against pillow's and torchvision's pixels (goldens/make_goldens.py)."""
+"""The deterministic functions of color.py and affine.py against pillow's and torchvision's pixels
+(goldens/make_goldens.py).
+"""
 
 import pathlib
 import re
@@ -47,7 +49,14 @@ def test_the_goldens_are_of_every_function():
 
 def test_an_image_of_one_value_stays():
     flat = np.full((5, 7, 3), 90, "uint8")
-    for name in ("autocontrast()", "equalize()", "sharpness(2.8)", "contrast(2.8)", "gaussian_blur(1.0, 2)", "hue(0.3)"):
+    for name in (
+        "autocontrast()",
+        "equalize()",
+        "sharpness(2.8)",
+        "contrast(2.8)",
+        "gaussian_blur(1.0, 2)",
+        "hue(0.3)",
+    ):
         np.testing.assert_array_equal(result_of(name, flat), flat)
 
 
@@ -65,7 +74,13 @@ def test_solarize_add_lightens_what_is_dark():
 
 def test_floats_are_rounded_first():
     image = GOLDENS["color"]
-    for function in (color.equalize, color.autocontrast, color.grayscale, color.invert, lambda x: affine.rotate(x, 30.0)):
+    for function in (
+        color.equalize,
+        color.autocontrast,
+        color.grayscale,
+        color.invert,
+        lambda x: affine.rotate(x, 30.0),
+    ):
         result = function(tf.constant(image + 0.3, tf.float32))
         assert result.dtype == tf.uint8
         np.testing.assert_array_equal(result, function(tf.constant(image)))
@@ -75,7 +90,12 @@ def test_floats_are_rounded_first():
 def test_sizes_may_be_unknown():
     """As before a crop: height and width are None in the graph."""
     image = tf.constant(GOLDENS["color"])
-    for function in (color.equalize, lambda x: color.sharpness(x, 1.9), lambda x: affine.translate_y(x, 5), color.autocontrast):
+    for function in (
+        color.equalize,
+        lambda x: color.sharpness(x, 1.9),
+        lambda x: affine.translate_y(x, 5),
+        color.autocontrast,
+    ):
         unknown = tf.function(function, input_signature=[tf.TensorSpec((None, None, 3), tf.uint8)])
         np.testing.assert_array_equal(unknown(image), function(image))
 

@@ -1,4 +1,6 @@
-"""ImageNet-C's corruptions against imagecorruptions' pixels at the same draws (goldens/make_corruption_goldens.py), and inside tf.data."""
+"""ImageNet-C's corruptions against imagecorruptions' pixels at the same draws (goldens/make_corruption_goldens.py), and
+inside tf.data.
+"""
 
 import pathlib
 
@@ -61,7 +63,9 @@ def test_inside_tf_data_the_pixels_are_the_same_and_grey_images_are_taken(name):
     eager = np.asarray(ops.image(IMAGE, SEED))
     dataset = tf.data.Dataset.from_tensors(IMAGE).map(lambda x: ops.image(x, SEED))
     assert dataset.element_spec == tf.TensorSpec(IMAGE.shape, tf.uint8)
-    difference = np.abs(eager.astype(int) - next(iter(dataset)))  # a graph may add up in another order before levels are cut off
+    difference = np.abs(
+        eager.astype(int) - next(iter(dataset))
+    )  # a graph may add up in another order before levels are cut off
     assert difference.max() <= 1 and (difference > 0).mean() < 0.002
     assert np.abs(eager.astype(int) - IMAGE).mean() > 2
     grey = np.asarray(ops.image(IMAGE[..., :1], SEED))

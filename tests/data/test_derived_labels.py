@@ -36,7 +36,9 @@ def objects(*depths, kinds=None):
     places = np.zeros((len(depths), 3), "float32")
     places[:, 2] = depths
     types = np.zeros(len(depths), "int64") if kinds is None else np.array(kinds, "int64")
-    return {"objects": {"location": tf.constant(places), "pixel_coords": tf.constant(places), "type": tf.constant(types)}}
+    return {
+        "objects": {"location": tf.constant(places), "pixel_coords": tf.constant(places), "type": tf.constant(types)}
+    }
 
 
 def label(text, example):
@@ -165,7 +167,9 @@ def test_a_prepared_dataset_gives_the_labels(streets):
 
 
 def test_a_prepared_dataset_gives_masks_and_boxes(streets):
-    source = open_source("made_streets?mask=segmentation&boxes=objects.bbox&labels=objects.type&id=id", "train", streets)
+    source = open_source(
+        "made_streets?mask=segmentation&boxes=objects.bbox&labels=objects.type&id=id", "train", streets
+    )
     assert source.class_names == ()
     examples = {example["id"].decode(): example for example in source.ordered().as_numpy_iterator()}
     third = examples["street 2"]
@@ -191,7 +195,9 @@ def test_prepared_datasets_without_what_is_named(streets):
 
 
 def test_distances_are_binned_as_by_the_benchmarks_formula():
-    """max(where(thresholds - distance < 0)), with 1000 for no vehicle: task_adaptation's closest_object_preprocess, _closest_vehicle_distance_pp."""
+    """max(where(thresholds - distance < 0)), with 1000 for no vehicle: task_adaptation's closest_object_preprocess,
+    _closest_vehicle_distance_pp.
+    """
 
     def bin_of(thresholds, distance):
         return int(np.max(np.where(np.array(thresholds, "float32") - np.float32(distance) < 0)))

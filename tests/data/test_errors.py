@@ -1,4 +1,6 @@
-"""Examples that cannot be used: skipped, named once, counted, and an error above the limit, with everything else in its place."""
+"""Examples that cannot be used: skipped, named once, counted, and an error above the limit, with everything else in its
+place.
+"""
 
 import itertools
 import logging
@@ -89,7 +91,9 @@ def test_files_are_named_with_the_reason_once(tmp_path, warnings):
     reasons = {name[len(str(tmp_path)) + 1 :]: reason for name, reason in errors.names.items()}
     assert sorted(reasons) == ["c0/0.png", "c0/2.png", "c1/1.png", "c1/3.png"]
     assert "No such file" in reasons["c0/0.png"] and reasons["c1/1.png"].startswith("Input is empty")
-    assert reasons["c0/2.png"].startswith("Unknown image file format") and reasons["c1/3.png"].startswith("Invalid PNG data")
+    assert reasons["c0/2.png"].startswith("Unknown image file format") and reasons["c1/3.png"].startswith(
+        "Invalid PNG data"
+    )
     assert sum("2.png" in record.message for record in warnings.records) == 1
     assert errors.report().count("\n") == 4 and f"{tmp_path}/c0/2.png\tUnknown image" in errors.report()
 
@@ -106,7 +110,8 @@ def test_too_many_are_an_error_that_says_what_to_do(make):
     errors = ExampleErrors(limit=2)
     batches = make(with_failing(16, {1, 2, 3, 9}), TEXT, 8, errors=errors)
     with pytest.raises(
-        TooManyErrors, match=r"^More than 2 examples cannot be used, arrays, example \d+ among them: Unknown .*broken_limit"
+        TooManyErrors,
+        match=r"^More than 2 examples cannot be used, arrays, example \d+ among them: Unknown .*broken_limit",
     ):
         with errors.raised():
             collect(batches, 4)
@@ -151,7 +156,9 @@ def test_a_damaged_file_of_records_loses_its_records_by_name(tmp_path):
 def test_the_data_service_reports_them_too():
     dispatcher = tf.data.experimental.service.DispatchServer()
     address = dispatcher.target.split("://")[1]
-    worker = tf.data.experimental.service.WorkerServer(tf.data.experimental.service.WorkerConfig(dispatcher_address=address))
+    worker = tf.data.experimental.service.WorkerServer(
+        tf.data.experimental.service.WorkerConfig(dispatcher_address=address)
+    )
     errors = ExampleErrors()
     batches = training_batches(with_failing(16, {5, 6}), TEXT, 8, service=dispatcher.target, errors=errors)
     assert {int(i) for _, labels in collect(batches, 6) for i in labels} == set(range(16)) - {5, 6}

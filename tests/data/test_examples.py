@@ -1,4 +1,6 @@
-"""Examples with more than an image and a label, from a source to batches: features, `select`, weights, and what is refused."""
+"""Examples with more than an image and a label, from a source to batches: features, `select`, weights, and what is
+refused.
+"""
 
 import numpy as np
 import pytest
@@ -87,7 +89,9 @@ def seeds(example):
 
 def test_every_example_has_a_seed_of_its_own():
     source = from_arrays(IMAGES, np.arange(N))
-    whole = np.concatenate([y for _, y in collect(training_batches(source, "random_crop(3)", 4, seed=1, select=seeds), 5)])
+    whole = np.concatenate(
+        [y for _, y in collect(training_batches(source, "random_crop(3)", 4, seed=1, select=seeds), 5)]
+    )
     assert whole.shape == (20, 2) and whole.dtype == np.int64 and len(np.unique(whole, axis=0)) == 20
     later = collect(training_batches(source, "random_crop(3)", 4, seed=1, start_step=2, select=seeds), 1)[0][1]
     np.testing.assert_array_equal(later, whole[8:12])
@@ -95,7 +99,9 @@ def test_every_example_has_a_seed_of_its_own():
     np.testing.assert_array_equal(np.concatenate(hosts), whole[:4])
     other = collect(training_batches(source, "", 4, seed=2, select=seeds), 1)[0][1]
     assert not (other == whole[:4]).all(axis=1).any()
-    evaluated = [np.concatenate([y for _, y, _ in collect(evaluation_batches(source, "", n, select=seeds))])[:N] for n in (4, 5)]
+    evaluated = [
+        np.concatenate([y for _, y, _ in collect(evaluation_batches(source, "", n, select=seeds))])[:N] for n in (4, 5)
+    ]
     np.testing.assert_array_equal(*evaluated)
     assert len(np.unique(evaluated[0], axis=0)) == N
 
@@ -110,7 +116,9 @@ def test_evaluation_masks_the_weights_that_select_gives():
     assert images.shape == (12, 4, 6, 3) and masks.shape == weights.shape == (12, 4, 6) and weights.dtype == np.float32
     expected = [1, 1, 1, 0, 2, 0, 1, 1, 1, 1, 0, 0]
     np.testing.assert_array_equal(weights, np.broadcast_to(np.reshape(expected, (12, 1, 1)), (12, 4, 6)))
-    assert masks[:, 0, 0].tolist() == [0, 1, 2, 3, 4, 0, 6, 7, 8, 9, 0, 0] and set(errors.names) == {"arrays, example 5"}
+    assert masks[:, 0, 0].tolist() == [0, 1, 2, 3, 4, 0, 6, 7, 8, 9, 0, 0] and set(errors.names) == {
+        "arrays, example 5"
+    }
     batches = evaluation_batches(from_arrays(IMAGES, features=FEATURES), "", 4, select=segmentation)
     assert [weights.tolist() for *_, weights in collect(batches)] == [[1] * 4, [1] * 4, [1, 1, 0, 0]]
 
@@ -164,7 +172,9 @@ def test_a_cached_source_keeps_the_other_features():
 def test_records_hold_no_more_than_an_image_and_a_label(tmp_path):
     from trainers.prepare import prepare
 
-    with pytest.raises(ValueError, match="image and a label, and these have: image, .*mask.*. Nothing is left out silently"):
+    with pytest.raises(
+        ValueError, match="image and a label, and these have: image, .*mask.*. Nothing is left out silently"
+    ):
         prepare(from_arrays(IMAGES, np.arange(N), features=FEATURES), str(tmp_path / "a"), "x", "train", 1)
     with pytest.raises(ValueError, match="image and a label, and these have: image. "):
         prepare(from_arrays(IMAGES), str(tmp_path / "b"), "x", "train", 1)

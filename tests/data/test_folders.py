@@ -1,4 +1,6 @@
-"""Folders as they come: links and loops, metadata, formats of all kinds, splits beside classes; each told in one line."""
+"""Folders as they come: links and loops, metadata, formats of all kinds, splits beside classes; each told in one
+line.
+"""
 
 import io
 import logging
@@ -62,7 +64,9 @@ def names(root, split="train"):
 
 def decoded(root):
     """({file name: pixels}, {file name: the reason why it does not decode})."""
-    rows = list(scan(open_source(f"folder:{root}", "train"), lambda example, pixels: (tf.ensure_shape(pixels, (20, 24, 3)),)))
+    rows = list(
+        scan(open_source(f"folder:{root}", "train"), lambda example, pixels: (tf.ensure_shape(pixels, (20, 24, 3)),))
+    )
     short = lambda name: name.rpartition("/")[2]  # noqa: E731
     return {short(name): row[0] for name, row, why in rows if row}, {short(name): why for name, row, why in rows if why}
 
@@ -167,7 +171,9 @@ def test_endings_of_all_kinds_are_read(tmp_path):
 
 
 def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
-    """As docs/data.md says: 16 bits, grey, palette, CMYK, alpha, orientation, pages; damaged ones are named with the reason."""
+    """As docs/data.md says: 16 bits, grey, palette, CMYK, alpha, orientation, pages; damaged ones are named with the
+    reason.
+    """
     photo = pil.fromarray(pixels())
     grey, clear = np.asarray(photo.convert("L")), photo.copy()
     clear.putalpha(100)
@@ -197,18 +203,22 @@ def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
         np.testing.assert_array_equal(images[name], image, err_msg=name)
     assert set(np.unique(images["bits.tif"])) == {0, 255}
     assert reasons.keys() == {"float.tif", "half.tif"}
-    assert reasons["float.tif"] == "TIFF: its pixels are floats; expected 8 to 16 bits" and reasons["half.tif"].startswith(
-        "Damaged TIFF: "
-    )
+    assert reasons["float.tif"] == "TIFF: its pixels are floats; expected 8 to 16 bits" and reasons[
+        "half.tif"
+    ].startswith("Damaged TIFF: ")
 
 
 def tiff_of_12_bits(levels):
-    """A grey TIFF, without compression, of levels (h, w) from 0 to 4095; w is even. Pillow reads such files and does not write them."""
+    """A grey TIFF, without compression, of levels (h, w) from 0 to 4095; w is even. Pillow reads such files and does
+    not write them.
+    """
     first, second = levels[:, ::2].astype("uint8" if levels.max() < 256 else "uint16"), levels[:, 1::2]
     data = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], -1).astype("uint8").tobytes()
     h, w = levels.shape
     tags = {256: w, 257: h, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: h, 279: len(data)}
-    entries = b"".join(struct.pack("<HHII", tag, 4 if tag in (273, 279) else 3, 1, value) for tag, value in tags.items())
+    entries = b"".join(
+        struct.pack("<HHII", tag, 4 if tag in (273, 279) else 3, 1, value) for tag, value in tags.items()
+    )
     return struct.pack("<4sI", b"II*\0", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
@@ -248,7 +258,15 @@ def test_without_pillow_heif_it_is_told_how_to_read_heic(tmp_path, told, monkeyp
 
 
 def test_what_is_beside_the_splits_is_told(tmp_path, told):
-    write(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "test/dog/d.png", "outside.png", "train/too.png")
+    write(
+        tmp_path,
+        "train/cat/a.png",
+        "train/dog/b.png",
+        "test/cat/c.png",
+        "test/dog/d.png",
+        "outside.png",
+        "train/too.png",
+    )
     (tmp_path / "labels.csv").write_text("x")
     (tmp_path / "__MACOSX").mkdir()
     write(tmp_path, "extra/e.png")
@@ -294,7 +312,8 @@ def test_images_without_class_folders(tmp_path):
 def test_a_stray_train_beside_class_folders_is_refused(tmp_path):
     write(tmp_path, "cat/a.png", "dog/b.png", "train/cat/c.png", "train/dog/d.png")
     with pytest.raises(
-        ValueError, match='has train, which is the name of a split, and beside it other folders of images: cat, dog.*"folder:'
+        ValueError,
+        match='has train, which is the name of a split, and beside it other folders of images: cat, dog.*"folder:',
     ):
         names(tmp_path)
     assert names(tmp_path / "train") == ["cat/c.png", "dog/d.png"]
@@ -315,7 +334,10 @@ def test_trains_may_be_a_class(tmp_path, told):
         (["x/train/cat/a.png", "x/test/cat/b.png"], 'has splits inside x: test, train.*write "folder:.*/x"'),
         (["cat/train/a.png", "cat/test/b.png"], "has splits inside cat: test, train.*SPLIT/CLASS/IMAGE"),
         (["cat/a.png", "train/b.png", "test/c.png"], "has no class folders in test, train"),
-        (["train/cat/a.png", "val/cat/b.png", "validation/cat/c.png"], "several folders for one split: train, val, validation"),
+        (
+            ["train/cat/a.png", "val/cat/b.png", "validation/cat/c.png"],
+            "several folders for one split: train, val, validation",
+        ),
     ],
 )
 def test_splits_that_are_not_clear_are_refused(tmp_path, files, message):
@@ -368,7 +390,8 @@ def test_the_same_contents_twice_are_told(tmp_path, told):
     shutil.copy(tmp_path / "train" / "cat" / "a.png", tmp_path / "test" / "cat" / "copy.png")
     names(tmp_path)
     assert any(
-        f"1 file with the same contents as another, such as {tmp_path}/test/cat/copy.png = {tmp_path}/train/cat/a.png." in line
+        f"1 file with the same contents as another, such as {tmp_path}/test/cat/copy.png = {tmp_path}/train/cat/a.png."
+        in line
         for line in told("WARNING")
     )
 
@@ -379,8 +402,8 @@ def test_a_giant_is_named_with_its_size(tmp_path, told):
     names(tmp_path)
     [line] = told("WARNING")
     assert (
-        f"1 image of more than 33,554,432 pixels, slow to decode every time: {tmp_path}/dog/giant.png (12000 x 9000). Shrink"
-        in line
+        f"1 image of more than 33,554,432 pixels, slow to decode every time: {tmp_path}/dog/giant.png (12000 x 9000)."
+        " Shrink" in line
     )
     assert "keras-vit prepare --resize" in line
 

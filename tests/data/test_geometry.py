@@ -1,4 +1,6 @@
-"""Ops that move pixels move the image, the mask and the boxes of an example together; the others refuse or leave them alone."""
+"""Ops that move pixels move the image, the mask and the boxes of an example together; the others refuse or leave them
+alone.
+"""
 
 import io
 
@@ -29,7 +31,9 @@ FUSED = "decode|random_resized_crop(44, 40, scale=(0.2, 1.0))|random_flip"
 
 @pytest.fixture(scope="module")
 def scenes():
-    """100 scenes: boxes (100, 3, 4), masks (100, 60, 81, 1) in which they are drawn as 1, 2, 3, and images as 60, 120, 180."""
+    """100 scenes: boxes (100, 3, 4), masks (100, 60, 81, 1) in which they are drawn as 1, 2, 3, and images as 60, 120,
+    180.
+    """
     rng = np.random.default_rng(0)
     boxes = np.zeros((SEEDS, OBJECTS, 4), "int64")
     masks = np.zeros((SEEDS, HEIGHT, WIDTH, 1), "uint8")
@@ -79,7 +83,9 @@ def test_boxes_drawn_into_a_mask_move_as_the_mask_does(text, scenes):
 
 def test_every_geometric_op_is_tested():
     geometric = {
-        name for name, entry in OPS.items() if "boxes" in entry.keys and entry.factory.__module__.startswith("keras_vit")
+        name
+        for name, entry in OPS.items()
+        if "boxes" in entry.keys and entry.factory.__module__.startswith("keras_vit")
     }
     assert geometric == {text.partition("(")[0] for text in TEXTS}
     assert geometric == {name for name, entry in OPS.items() if "mask" in entry.keys and name != "decode"} & geometric
@@ -119,7 +125,9 @@ def test_boxes_are_clipped_and_those_outside_have_no_area():
     np.testing.assert_allclose(result["boxes"][0], [0, 0, 0.5, 0.5])
     assert (np.prod(result["boxes"][1:, 2:] - result["boxes"][1:, :2], 1) == 0).all()
     assert result["labels"].tolist() == [3, 1, 2]  # rows stay aligned with the objects' labels
-    empty = parse("central_crop(4)|random_flip|random_shift(1)")({**example, "boxes": np.zeros((0, 4), "float32")}, [0, 0])
+    empty = parse("central_crop(4)|random_flip|random_shift(1)")(
+        {**example, "boxes": np.zeros((0, 4), "float32")}, [0, 0]
+    )
     assert empty["boxes"].shape == (0, 4)
 
 
@@ -175,7 +183,11 @@ def test_masks_of_another_form_are_refused():
 
 @pytest.mark.parametrize("text", ["rand_augment(2, 5)", "auto_augment", "trivial_augment"])
 def test_policies_refuse_what_they_cannot_move(text):
-    example = {"image": np.zeros((4, 5, 3), "uint8"), "boxes": np.zeros((1, 4), "float32"), "mask": np.zeros((4, 5, 1), "uint8")}
+    example = {
+        "image": np.zeros((4, 5, 3), "uint8"),
+        "boxes": np.zeros((1, 4), "float32"),
+        "mask": np.zeros((4, 5, 1), "uint8"),
+    }
     with pytest.raises(ValueError, match="moves pixels, and cannot move mask and boxes with them. Leave it out"):
         parse(text)(example, [0, 0])
 
@@ -247,6 +259,8 @@ def test_crop_border_cuts_image_mask_and_boxes():
 
 def test_a_long_image_that_would_become_too_large_is_an_error_of_that_image():
     """A line of 65,500 pixels, whose shorter side is 1: 256 x 16,768,000 pixels as floats are 51 GB."""
-    with pytest.raises(tf.errors.InvalidArgumentError, match="resize.256.: the result may have 33554432 pixels at most"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="resize.256.: the result may have 33554432 pixels at most"
+    ):
         parse("resize(256)").image(tf.zeros((1, 65_500, 3), tf.uint8))
     assert parse("resize(2)").image(tf.zeros((1, 65_500, 3), tf.uint8)).shape == (2, 131_000, 3)

@@ -1,6 +1,8 @@
-"""Sixty odd images through training, evaluation and a SavedModel: what other software shows upright is read, the rest is skipped.
+"""Sixty odd images through training, evaluation and a SavedModel: what other software shows upright is read, the rest
+is skipped.
 
-The table in docs/data.md lists the same by kind. The expected pixels are Pillow's, of `ImageOps.exif_transpose(image).convert("RGB")`.
+The table in docs/data.md lists the same by kind. The expected pixels are Pillow's, of
+`ImageOps.exif_transpose(image).convert("RGB")`.
 """
 
 import io
@@ -61,7 +63,9 @@ def _good():
     jpeg, png = _save(_PHOTO, "JPEG"), _save(_PHOTO, "PNG")
     turned = {f"turned{i}{order}.jpg": _exif(i, order) for i in range(1, 9) for order in "<>"}
     small = {
-        f"{w}x{h}.{kind}": _save(_PHOTO.resize((w, h)), kind) for w, h in ((1, 1), (1, 40), (3, 2)) for kind in ("jpeg", "png")
+        f"{w}x{h}.{kind}": _save(_PHOTO.resize((w, h)), kind)
+        for w, h in ((1, 1), (1, 40), (3, 2))
+        for kind in ("jpeg", "png")
     }
     line = _PHOTO.resize((20000, 100))
     return {
@@ -101,7 +105,9 @@ def _good():
 
 
 def _odd():
-    """{file name: (bytes, SHOWN or SKIPPED or pixels)} of images that Pillow shows differently, or that nobody shows."""
+    """{file name: (bytes, SHOWN or SKIPPED or pixels)} of images that Pillow shows differently, or that nobody
+    shows.
+    """
     jpeg, png, gif, webp = (_save(_PHOTO, kind) for kind in ("JPEG", "PNG", "GIF", "WEBP"))
     damaged = bytearray(png)
     damaged[60] ^= 255
@@ -172,7 +178,9 @@ def test_the_op_itself_knows_what_tensorflow_does():
 
 
 def gif(screen, *frames, between=b""):
-    """A GIF of a `screen` (width, height) and frames, each (left, top, pixels (h, w) uint8), with `between` before the first."""
+    """A GIF of a `screen` (width, height) and frames, each (left, top, pixels (h, w) uint8), with `between` before the
+    first.
+    """
     start, parts = b"", []
     for left, top, pixels in frames:
         image = pil.fromarray(pixels, "L")
@@ -185,7 +193,9 @@ def gif(screen, *frames, between=b""):
 
 
 def test_of_an_animation_only_the_first_frame_is_read():
-    """Frames of 8000 x 8000 pixels after a small one take 52 kB: TensorFlow alone decodes them all, 20 of them in 14 s and 1.5 GB."""
+    """Frames of 8000 x 8000 pixels after a small one take 52 kB: TensorFlow alone decodes them all, 20 of them in 14 s
+    and 1.5 GB.
+    """
     shades = _RANDOM.integers(0, 256, (20, 30), dtype="uint8")
     later = gif((8, 8), (0, 0, np.zeros((8000, 8000), "uint8")))
     later = later[later.index(struct.pack("<BHHHH", 0x2C, 0, 0, 8000, 8000)) : -1]
@@ -199,7 +209,9 @@ def test_of_an_animation_only_the_first_frame_is_read():
             for data in (file, file[:-1] + 2 * later + b";", file[:-1] + b"junk"):
                 np.testing.assert_array_equal(decode(data)[..., 0], shown)
     for cut in (12, 300, len(file) - 3):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="The GIF is damaged or cut short: it has no whole frame"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="The GIF is damaged or cut short: it has no whole frame"
+        ):
             decode(file[:cut])
     with pytest.raises(tf.errors.InvalidArgumentError, match="The image has too many pixels"):
         decode(gif((8, 8), (65_000, 65_000, shades)))

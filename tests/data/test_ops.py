@@ -77,7 +77,9 @@ def test_resize_keeps_the_aspect_with_one_number_only():
 def test_resize_equals_pillow_within_rounding(method):
     image_module = pytest.importorskip("PIL.Image")
     image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype="uint8")
-    expected = np.asarray(image_module.fromarray(image).resize((24, 16), getattr(image_module.Resampling, method.upper())))
+    expected = np.asarray(
+        image_module.fromarray(image).resize((24, 16), getattr(image_module.Resampling, method.upper()))
+    )
     result = run(f"resize(16, 24, method='{method}')", image)
     assert np.abs(result.astype(int) - expected).max() <= 2
 
@@ -87,7 +89,8 @@ def test_central_crop_is_the_middle_and_pads_what_is_small():
     padded = run("central_crop(10)")
     assert padded.shape == (10, 10, 3)
     np.testing.assert_array_equal(padded[2:8, 1:9], RAMP)
-    # Of two middles the even offset, as torchvision's round() has it: (6 - 3) / 2 is 2, (8 - 3) / 2 is 2, (8 - 7) / 2 is 0.
+    # Of two middles the even offset, as torchvision's round() has it: (6 - 3) / 2 is 2, (8 - 3) / 2 is 2, (8 - 7) / 2
+    # is 0.
     np.testing.assert_array_equal(run("central_crop(3)"), RAMP[2:5, 2:5])
     np.testing.assert_array_equal(run("central_crop(5, 7)"), RAMP[0:5, 0:7])
 

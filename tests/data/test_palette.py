@@ -51,6 +51,8 @@ def test_pixels_are_those_of_the_preprocessed_images():
     images = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype="uint8")
     source = from_arrays(images, np.arange(10) % 2)
     found = sample_pixels(source, "decode|resize(2, 2, method='area')", 200, seed=3, per_image=8)
-    np.testing.assert_array_equal(found, sample_pixels(source, "decode|resize(2, 2, method='area')", 200, seed=3, per_image=8))
+    np.testing.assert_array_equal(
+        found, sample_pixels(source, "decode|resize(2, 2, method='area')", 200, seed=3, per_image=8)
+    )
     means = images.reshape(10, 2, 2, 2, 2, 3).mean(axis=(2, 4)).reshape(-1, 3)
     assert len(found) >= 200 and all(np.abs(means - pixel).max(-1).min() <= 0.51 for pixel in found)

@@ -69,7 +69,8 @@ def numbered_keys(source, start, shard, count):
     """The first (row number, key's id) of a host's stream; the pixels of a row are a function of these."""
     keys = source.shuffled_keys(3, start, shard).take(count)
     return [
-        (int(number), *np.ravel(key[:2] if isinstance(key, tuple) else key).tolist()) for number, key in keys.as_numpy_iterator()
+        (int(number), *np.ravel(key[:2] if isinstance(key, tuple) else key).tolist())
+        for number, key in keys.as_numpy_iterator()
     ]
 
 
@@ -121,7 +122,10 @@ def test_a_host_of_two_resumes_with_the_same_pixels(records):
 
 def test_hosts_have_the_files_of_records_to_themselves(records):
     source = records(5, 3, 6, 4, 3)
-    numbers_of = [{0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 18, 19, 20}, {5, 6, 7, 14, 15, 16, 17}]  # files 0, 2, 4 and 1, 3
+    numbers_of = [
+        {0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 18, 19, 20},
+        {5, 6, 7, 14, 15, 16, 17},
+    ]  # files 0, 2, 4 and 1, 3
     for index, numbers in enumerate(numbers_of):
         examples = collect(source.shuffled(1, 0, HostShard(2, index, 2)), 3 * len(numbers))
         seen = [int(example["label"]) for _, example in examples]
@@ -140,20 +144,27 @@ def test_hosts_augment_with_seeds_of_their_own(records):
 
 
 def test_too_few_files_say_what_to_do(records):
-    with pytest.raises(ValueError, match=r"2 files for 4 hosts.* at least 4 files, use at most 2 hosts, .*--data_service"):
+    with pytest.raises(
+        ValueError, match=r"2 files for 4 hosts.* at least 4 files, use at most 2 hosts, .*--data_service"
+    ):
         training_batches(records(3, 3), FIXED, 8, shard=(1, 4))
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("size", [3, 16, 21])
 def test_each_evaluation_example_belongs_to_one_host(count, size, records):
-    """3 of 8: some hosts have only padding; 16: none; 21: the last step's padding begins in the middle of a host's rows."""
+    """3 of 8: some hosts have only padding; 16: none; 21: the last step's padding begins in the middle of a host's
+    rows.
+    """
     for source in (arrays(size), records(1, size - 1)):
         shards = [HostShard(8, index, count) for index in range(count)]
         hosts = [[int(source.read(key)["label"]) for key in source.keys(shard)] for shard in shards]
         per_host = 8 // count
         rows = [
-            n for step in range(0, size, 8) for i in range(count) for n in range(step + i * per_host, step + (i + 1) * per_host)
+            n
+            for step in range(0, size, 8)
+            for i in range(count)
+            for n in range(step + i * per_host, step + (i + 1) * per_host)
         ]
         assert rows == list(range(-(-size // 8) * 8))
         for shard, numbers in zip(shards, hosts):

@@ -60,7 +60,9 @@ def test_slices_in_percent_are_complements_counted_from_either_end(size):
     assert split_range("train[-150%:]", size) == (0, size)
 
 
-@pytest.mark.parametrize(("split", "message"), [("train[5]", "is not a split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")])
+@pytest.mark.parametrize(
+    ("split", "message"), [("train[5]", "is not a split"), ("train[9:9]", "empty"), ("train[:0%]", "empty")]
+)
 def test_bad_splits(split, message):
     with pytest.raises(ValueError, match=message):
         split_range(split, 50)
@@ -128,7 +130,12 @@ def test_evaluation_counts_each_example_once():
 def test_nothing_waits_for_tuning_when_an_iterator_is_deleted():
     # Of 24 tuned iterators that had run for 13 s, five took 7 to 58 s to delete.
     source = numbered()
-    made = training_batches(source, "random_flip", 4), evaluation_batches(source, "", 4), source.ordered(), source.shuffled(0)
+    made = (
+        training_batches(source, "random_flip", 4),
+        evaluation_batches(source, "", 4),
+        source.ordered(),
+        source.shuffled(0),
+    )
     assert [dataset.options().autotune.enabled for dataset in made] == [False] * 4
     assert made[0].map(lambda images, labels: images).options().autotune.enabled is False  # nor a dataset made from it
 
@@ -318,11 +325,16 @@ def test_unprepared_datasets_say_how_to_prepare(tmp_path, shared_data):
 
 def test_tensorflow_datasets_by_version_and_feature(shared_data):
     folder = str(shared_data / "tensorflow_datasets")
-    images = [collect(open_source(name, "test[:5]", folder).ordered()) for name in ("cifar10", "cifar10:3.0.2", "cifar10:3.*.*")]
+    images = [
+        collect(open_source(name, "test[:5]", folder).ordered())
+        for name in ("cifar10", "cifar10:3.0.2", "cifar10:3.*.*")
+    ]
     assert images[0] == images[1] == images[2] and len(images[0]) == 5
     with pytest.raises(ValueError, match="only: 3.0.2"):
         open_source("cifar10:2.0.0", "test", folder)
-    with pytest.raises(ValueError, match='"id" should be one ClassLabel per example, but is Text. Say "cifar10[?]label=label"'):
+    with pytest.raises(
+        ValueError, match='"id" should be one ClassLabel per example, but is Text. Say "cifar10[?]label=label"'
+    ):
         open_source("cifar10?label=id", "test", folder)
     with pytest.raises(ValueError, match='has the option "labl=id". Valid: image=, label='):
         open_source("cifar10?labl=id", "test", folder)
@@ -331,7 +343,10 @@ def test_tensorflow_datasets_by_version_and_feature(shared_data):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("foldr:photos", 'no kind "foldr". Did you mean "folder:"[?] Valid: "digits", "folder:PATH", "images:PATH", "csv:PATH"'),
+        (
+            "foldr:photos",
+            'no kind "foldr". Did you mean "folder:"[?] Valid: "digits", "folder:PATH", "images:PATH", "csv:PATH"',
+        ),
         ("zip:photos.zip", 'no kind "zip". Valid: '),
         ("folder:", 'names no path. Write "folder:PATH"'),
     ],

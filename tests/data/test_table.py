@@ -72,7 +72,8 @@ def test_jsonl_tsv_and_a_file_of_class_names(photos):
 
 
 @pytest.mark.parametrize(
-    "rows", ["image,split\na.png,train\nb.png,train\nc.png,test\n", "image;split\na.png;train\nb.png;train\nc.png;test\n"]
+    "rows",
+    ["image,split\na.png,train\nb.png,train\nc.png,test\n", "image;split\na.png;train\nb.png;train\nc.png;test\n"],
 )
 def test_images_without_classes(photos, rows):
     source = open_source(write(photos / "list.csv", rows) + "?labels=none", "train")
@@ -84,7 +85,9 @@ def test_images_without_classes(photos, rows):
 def test_without_classes_nothing_says_what_they_are(photos):
     text = write(photos / "list.csv", "image\na.png\n")
     assert open_source(text + "?labels=none", "train").size == 1
-    with pytest.raises(ValueError, match=r'none is the label\'s, label or class.*Images without classes are "\?labels=none"'):
+    with pytest.raises(
+        ValueError, match=r'none is the label\'s, label or class.*Images without classes are "\?labels=none"'
+    ):
         open_source(text, "train")
     with pytest.raises(ValueError, match="labels=none says that there are no classes, and classes=3"):
         open_source(text + "?labels=none&classes=3", "train")
@@ -108,7 +111,11 @@ def test_the_imagenet_sample_has_its_hundred_classes(shared_data):
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("t.csv", "photo,label\na.png,1\n", r"columns \['photo', 'label'\]; none is the image's, image or path or file"),
+        (
+            "t.csv",
+            "photo,label\na.png,1\n",
+            r"columns \['photo', 'label'\]; none is the image's, image or path or file",
+        ),
         ("t.csv", "", "has no rows"),
         ("t.csv", "image,label\n", "has no rows"),
         ("t.csv", "image,label\na.png,cat\nb.png,\n", "line 3: column \"label\" should hold the label, got ''"),
@@ -122,7 +129,11 @@ def test_the_imagenet_sample_has_its_hundred_classes(shared_data):
             '{"image": "a.png", "label": 0}\n{"image": "b.png", "label": 1, "split": "test"}\n',
             'line 1: column "split" should hold the split, got None',
         ),
-        ("t.jsonl", '{"image": "a.png", "label": [1, 2]}\n', r'line 1: column "label" should hold the label, got \[1, 2\]'),
+        (
+            "t.jsonl",
+            '{"image": "a.png", "label": [1, 2]}\n',
+            r'line 1: column "label" should hold the label, got \[1, 2\]',
+        ),
     ],
 )
 def test_mistakes_name_the_line(photos, name, rows, message):
@@ -282,7 +293,10 @@ def test_repeated_rows_are_told(photos, warned):
     text = write(photos / "t.csv", "\n".join(rows))
     assert open_source(text, "train").size == 3
     told = warned()
-    assert "1 row with an image that an earlier row names, in the same split; each row counts. The first is line 4." in told
+    assert (
+        "1 row with an image that an earlier row names, in the same split; each row counts. The first is line 4."
+        in told
+    )
     assert "in another split: what is trained on is evaluated too. The first is line 5." in told
 
 

@@ -109,24 +109,32 @@ def test_excluded_records_are_gone_from_every_pass(tmp_path):
     kept = [example for i, example in enumerate(contents(whole)) if i not in (0, 9, 15)]
     assert source.size == 13 and source.counts == [3, 5, 5] and contents(source) == contents(source.cached()) == kept
     stream = [(int(n), example["image"].decode()) for n, example in source.shuffled(3).take(30).as_numpy_iterator()]
-    assert sorted(image for _, image in stream[:13]) == sorted(image for _, image in stream[13:26]) == sorted(i for i, _ in kept)
-    assert [(int(n), example["image"].decode()) for n, example in source.shuffled(3, 20).take(10).as_numpy_iterator()] == stream[
-        20:
-    ]
+    assert (
+        sorted(image for _, image in stream[:13])
+        == sorted(image for _, image in stream[13:26])
+        == sorted(i for i, _ in kept)
+    )
+    assert [
+        (int(n), example["image"].decode()) for n, example in source.shuffled(3, 20).take(10).as_numpy_iterator()
+    ] == stream[20:]
 
 
 def test_other_keys_and_files_without_a_splits_name(tmp_path):
     write(tmp_path / "part-0.tfrecord", [0, 1], image_key="img", label_key="y")
     text = f"tfrecord:{tmp_path}/part-*?image=img&label=y&classes=2"
     assert contents(open_source(text, "train")) == [("part-0.tfrecord 0", 0), ("part-0.tfrecord 1", 1)]
-    with pytest.raises(ValueError, match=r'no "image/encoded" in its first record, but \[.img., .y.\]. Say ".*[?]image=KEY"'):
+    with pytest.raises(
+        ValueError, match=r'no "image/encoded" in its first record, but \[.img., .y.\]. Say ".*[?]image=KEY"'
+    ):
         open_source(f"tfrecord:{tmp_path}/part-*", "train")
 
 
 def test_labels_outside_the_classes_are_named_when_they_are_read(tmp_path):
     imagenet_like(tmp_path)
     source = open_source(f"tfrecord:{tmp_path}?classes=3", "train")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="3 classes from 0 to 2, and the label. .3. .here. .*first_label=1"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="3 classes from 0 to 2, and the label. .3. .here. .*first_label=1"
+    ):
         contents(source)
 
 
@@ -143,7 +151,10 @@ def test_a_label_outside_the_classes_ends_a_run(tmp_path):
     with pytest.raises(WrongDescription, match="record 2. The source"):
         list(scan(source, lambda example, image: (example["label"],)))  # as `prepare` reads it
     batches = evaluation_batches(source, "decode|resize(4, 4)", 6, errors=errors)
-    with pytest.raises(WrongDescription, match="record 2. The source .* the label 3 here. .*first_label=1"), errors.raised():
+    with (
+        pytest.raises(WrongDescription, match="record 2. The source .* the label 3 here. .*first_label=1"),
+        errors.raised(),
+    ):
         list(batches)
 
 
@@ -176,7 +187,12 @@ def test_damaged_files_are_clear_errors(tmp_path):
 
 
 def described(folder, **changes):
-    content = {"name": "x", "class_names": ["a", "b"], "splits": {"train": {"0.tfrecord": 2, "1.tfrecord": 1}}, **changes}
+    content = {
+        "name": "x",
+        "class_names": ["a", "b"],
+        "splits": {"train": {"0.tfrecord": 2, "1.tfrecord": 1}},
+        **changes,
+    }
     (folder / "dataset.json").write_text(json.dumps(content))
 
 
@@ -196,7 +212,9 @@ def test_with_a_description_no_file_is_opened(tmp_path, cache):
         open_source(f"tfrecord:{tmp_path}", "train")
 
 
-@pytest.mark.parametrize("changes", [{"splits": {"train": {"0.tfrecord": "two"}}}, {"features": {}}, {"rows": 3}, {"splits": []}])
+@pytest.mark.parametrize(
+    "changes", [{"splits": {"train": {"0.tfrecord": "two"}}}, {"features": {}}, {"rows": 3}, {"splits": []}]
+)
 def test_a_description_of_another_form(tmp_path, changes):
     (tmp_path / "0.tfrecord").write_bytes(b"")
     described(tmp_path, **changes)
@@ -245,7 +263,9 @@ def test_missing_files_of_a_numbered_set(tmp_path):
 
 
 def test_flipped_bytes_are_named(tmp_path):
-    """In the length of a record: at the start. In a record: at the start if all are read for their labels, else when it is read."""
+    """In the length of a record: at the start. In a record: at the start if all are read for their labels, else when it
+    is read.
+    """
     write(tmp_path / "a.tfrecord", [0, 1])
     write(tmp_path / "b.tfrecord", [0, 1, 2])
     good = (tmp_path / "b.tfrecord").read_bytes()

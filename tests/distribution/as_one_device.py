@@ -1,4 +1,6 @@
-"""Compares training under a strategy with one device. The limits follow from what another order of summation does on one device here."""
+"""Compares training under a strategy with one device. The limits follow from what another order of summation does on
+one device here.
+"""
 
 import numpy as np
 import pytest
@@ -26,7 +28,9 @@ def distances(one, several):
 
 
 def assert_as_one_device(one, several, rounding):
-    """10 steps, without options and with clip, accumulation, 4 steps per execution, EMA, mixup and decay: see benchmarks.strategies."""
+    """10 steps, without options and with clip, accumulation, 4 steps per execution, EMA, mixup and decay: see
+    benchmarks.strategies.
+    """
     measured, least = distances(one, several), {"loss": 1e-6}
     for name, value in measured.items():
         most = 1e-3 if name.startswith("key biases") else limit(rounding[name], least.get(name, 1e-5))
@@ -37,7 +41,9 @@ def assert_as_one_device(one, several, rounding):
 
 
 def hold(one, *several, file=None):
-    """Compares each of the other strategies with the first, whose results it saves to `file`; returns what rounding alone does."""
+    """Compares each of the other strategies with the first, whose results it saves to `file`; returns what rounding
+    alone does.
+    """
     expected = results(one)
     rounding = distances(expected, results(one, reordered=True))
     for strategy in several:

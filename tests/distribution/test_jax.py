@@ -1,4 +1,6 @@
-"""The JAX backend: training as on TensorFlow, on one device and sharded over several. One process on JAX runs all of it."""
+"""The JAX backend: training as on TensorFlow, on one device and sharded over several. One process on JAX runs all of
+it.
+"""
 
 import functools
 import unittest.mock
@@ -47,7 +49,9 @@ def train_and_evaluate(path, weights):
     """Four steps from a saved model, whose weights are saved to a file; returns its metrics. Runs on either backend."""
     x, y = data(10)
     model = keras_vit.load(path)
-    model.compile(AdamW(1e-3, epsilon=1e-3, decay=0.1, global_clipnorm=1.0), SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()])
+    model.compile(
+        AdamW(1e-3, epsilon=1e-3, decay=0.1, global_clipnorm=1.0), SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()]
+    )
     if keras.backend.backend() == "tensorflow":
         model.jit_compile = False
     model.fit(x, y, batch_size=5, epochs=2, shuffle=False, verbose=0)
@@ -112,7 +116,9 @@ def test_muon_ends_where_it_does_on_tensorflow(jax, tmp_path):
 
 
 def stem_statistics(path):
-    """The loss of a step of a saved model with a stem of convolutions, and the running variance of its first normalisation."""
+    """The loss of a step of a saved model with a stem of convolutions, and the running variance of its first
+    normalisation.
+    """
     x, y = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype="uint8"), np.arange(8) % 5
     model = keras_vit.load(path)
     model.compile(Muon(1e-3), SoftmaxCrossEntropy(), jit_compile=False)
@@ -164,7 +170,9 @@ def test_other_reductions_in_micro_batches_are_those_on_tensorflow(jax, tmp_path
 
 
 def run_in_parts(workdir):
-    """A run of six steps at once, and one of three that continues to six, with dropout, rematerialisation, mixup and averages."""
+    """A run of six steps at once, and one of three that continues to six, with dropout, rematerialisation, mixup and
+    averages.
+    """
     from keras_vit.runs import training_run
     from trainers import config_files
 
@@ -190,7 +198,9 @@ def test_a_run_with_everything_on_resumes_bit_for_bit(jax, tmp_path):
 
 
 def run_in_executions(workdir):
-    """Seven steps, evaluated every three, in executions of four; also stopped at five and resumed with executions of two."""
+    """Seven steps, evaluated every three, in executions of four; also stopped at five and resumed with executions of
+    two.
+    """
     from keras_vit.runs import RunDirectory, training_run
     from trainers import config_files
 
@@ -224,7 +234,9 @@ def test_a_last_execution_runs_what_is_left(jax, tmp_path):
 
 
 def steps_of_executions():
-    """The steps of fits with executions of four: of arrays, of data without an end, and of data whose length nobody knows."""
+    """The steps of fits with executions of four: of arrays, of data without an end, and of data whose length nobody
+    knows.
+    """
     import tensorflow as tf
 
     x, y = rows(40)
@@ -285,7 +297,9 @@ def predictions():
     labelled, alone = (tf.data.Dataset.from_tensor_slices(parts).batch(3) for parts in ((x, y), x))
     for given in (x, alone, labelled, ((batch,) for batch in alone)):
         np.testing.assert_allclose(model.predict(given, 8 if given is x else None, verbose=0), expected, atol=1e-5)
-    np.testing.assert_allclose(model.predict(alone.unbatch().batch(3, drop_remainder=True), verbose=0), expected[:12], atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(alone.unbatch().batch(3, drop_remainder=True), verbose=0), expected[:12], atol=1e-5
+    )
     assert len(model.predict(labelled.repeat(), steps=6, verbose=0)) == 16  # the fifth has one row
     inputs = {"a": x[:5], "b": x[:5]}
     for found in (two.predict_on_batch(inputs), two.predict(inputs, verbose=0)):
@@ -308,8 +322,13 @@ def refusals():
             model.evaluate(*arguments)
     with pytest.raises(ValueError, match="model_parallel=3 does not divide the 4 devices"):
         strategy("model", model_parallel=3)
-    make = functools.partial(keras_vit.ViT, "Ti/4", image_size=8, depth=1, width=16, heads=3, head_dim=2, mlp_dim=16, classes=5)
-    with pytest.raises(ValueError, match=r"query/kernel \(16, 6\) cannot be split over 4 devices"), strategy("model").scope():
+    make = functools.partial(
+        keras_vit.ViT, "Ti/4", image_size=8, depth=1, width=16, heads=3, head_dim=2, mlp_dim=16, classes=5
+    )
+    with (
+        pytest.raises(ValueError, match=r"query/kernel \(16, 6\) cannot be split over 4 devices"),
+        strategy("model").scope(),
+    ):
         make()
 
 
@@ -319,7 +338,9 @@ def test_ragged_data_are_evaluated_and_what_cannot_be_trained_is_refused(jax):
 
 
 def refusals_and_own_logs():
-    """{what: message or value} of what fit refuses, and of what steps of the user's own report. Runs on the JAX backend."""
+    """{what: message or value} of what fit refuses, and of what steps of the user's own report. Runs on the JAX
+    backend.
+    """
     from training.test_own_steps import OwnMetrics, OwnSteps, made
 
     x, y = data(8)

@@ -1,4 +1,6 @@
-"""Two replicas, and two workers, train, evaluate and predict as one device does. One process with two devices runs all tests of replicas."""
+"""Two replicas, and two workers, train, evaluate and predict as one device does. One process with two devices runs all
+tests of replicas.
+"""
 
 import functools
 import json
@@ -15,7 +17,14 @@ from benchmarks.strategies import limit, measure
 from keras_vit.distribution import strategy
 from keras_vit.layers import Dropout
 from keras_vit.runs.saving import state
-from keras_vit.training import AdamW, Lookahead, RectifiedAdam, SoftmaxCrossEntropy, StochasticWeightAveraging, WarmupSchedule
+from keras_vit.training import (
+    AdamW,
+    Lookahead,
+    RectifiedAdam,
+    SoftmaxCrossEntropy,
+    StochasticWeightAveraging,
+    WarmupSchedule,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -152,13 +161,17 @@ def test_ragged_batches_and_xla_are_right_on_two_replicas(replicas):
 
 
 def divided_by_weights():
-    """(weights, loss, val_loss) after a step of SGD with reduction="mean_with_sample_weight", on one device and on two replicas."""
+    """(weights, loss, val_loss) after a step of SGD with reduction="mean_with_sample_weight", on one device and on two
+    replicas.
+    """
     (x, y), weights = rows(16), np.where(np.arange(16) == 3, 0, np.linspace(0.5, 3, 16)).astype("float32")
     results = []
     for chosen, parts in ((strategy("one"), 1), (two(), 1), (two(), 2)):
         model = dense(chosen, lambda: keras.optimizers.SGD(0.1))
         with chosen.scope():
-            model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(reduction="mean_with_sample_weight"), jit_compile=False)
+            model.compile(
+                keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(reduction="mean_with_sample_weight"), jit_compile=False
+            )
         model.micro_batches = parts
         options = {"sample_weight": weights, "validation_data": (x, y, weights), "shuffle": False, "verbose": 0}
         history = model.fit(x, y, batch_size=16, **options).history
@@ -200,7 +213,9 @@ def own_logs_and_weights():
         found = {
             "steps": steps.fit(x, y, validation_data=(x, y), **given).history["val_mine"],
             "metrics": metrics.fit(x, y, **given).history["loss"],
-            "weights": plain.fit(x, y, sample_weight=weights, validation_data=(x, y, weights), **given).history["val_loss"],
+            "weights": (
+                plain.fit(x, y, sample_weight=weights, validation_data=(x, y, weights), **given).history["val_loss"]
+            ),
             "weighted loss": plain.history.history["loss"],
         }
         for name, value in found.items():
@@ -220,7 +235,9 @@ def test_own_steps_weights_and_refusals_are_those_of_one_device(replicas):
 
 
 def a_convolutional_stem():
-    """Its batch statistics are those of the global batch, also with XLA (which then does not compile the sums over replicas)."""
+    """Its batch statistics are those of the global batch, also with XLA (which then does not compile the sums over
+    replicas).
+    """
     x, y = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype="uint8"), np.arange(32) % 5
 
     def train(chosen, images, labels, jit_compile=False):
@@ -304,7 +321,9 @@ def inner():
 
 WRAPPED = {
     "all wrappers": lambda: StochasticWeightAveraging(Lookahead(inner(), k=2), start=2),
-    "keras' own clips": lambda: Lookahead(keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1), k=3, use_ema=True),
+    "keras' own clips": lambda: Lookahead(
+        keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1), k=3, use_ema=True
+    ),
 }
 
 
@@ -340,7 +359,9 @@ def test_lookahead_and_averages_on_two_replicas_end_where_one_device_does(replic
 
 
 def overflows():
-    """{rows that overflow in float16: (what the step did to the weights, the loss scale, the number of updates)}, of a batch of 8."""
+    """{rows that overflow in float16: (what the step did to the weights, the loss scale, the number of updates)}, of a
+    batch of 8.
+    """
     seen = {}
     for name, rows_of in (("none", []), ("first replica", [1]), ("second replica", [6])):
         x, y = rows(8)
@@ -361,7 +382,9 @@ def test_an_overflow_on_any_replica_skips_the_step_and_halves_the_loss_scale(rep
 
 
 def features():
-    """The features for few-shot under MirroredStrategy against one device's: their shape, the largest, the largest difference."""
+    """The features for few-shot under MirroredStrategy against one device's: their shape, the largest, the largest
+    difference.
+    """
     from keras_vit.data import from_arrays
     from keras_vit.evaluation import Embedder
 
@@ -382,7 +405,9 @@ def test_two_replicas_give_the_features_of_one_device(replicas):
 
 
 def evaluators():
-    """Every evaluator's measures under MirroredStrategy and on one device, of the digits' 360 test images in batches of 64."""
+    """Every evaluator's measures under MirroredStrategy and on one device, of the digits' 360 test images in batches of
+    64.
+    """
     import keras_vit
     from keras_vit.data import open_source
     from keras_vit.evaluation import Setting, make_evaluator
@@ -426,7 +451,10 @@ def refusals():
             lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
             "gradient_accumulation_steps does not work.*micro_batches",
         ),
-        (lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=2), "ema_overwrite_frequency does not work"),
+        (
+            lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=2),
+            "ema_overwrite_frequency does not work",
+        ),
         (lambda: keras.optimizers.ScheduleFreeAdamW(), "ScheduleFreeAdamW.*Use keras_vit.training.AdamW"),
         (
             lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(clipnorm=1.0)),
@@ -436,7 +464,9 @@ def refusals():
         with pytest.raises(ValueError, match=message):
             dense(two(), make).fit(x, y, verbose=0)
     model = dense(two(), keras.optimizers.Adam)
-    with pytest.raises(ValueError, match="batch of 7 cannot be shared evenly by 2 replicas: use a batch size of 6 or 8"):
+    with pytest.raises(
+        ValueError, match="batch of 7 cannot be shared evenly by 2 replicas: use a batch size of 6 or 8"
+    ):
         model.fit(x, y, batch_size=7)
     model.micro_batches = 3
     with pytest.raises(ValueError, match="batch of 4 cannot be split into 3 micro-batches"):
@@ -460,7 +490,9 @@ def test_what_would_silently_be_wrong_is_refused(replicas):
 
 
 def a_run(workdir):
-    """The same config on one device, on two replicas (and in micro-batches, several steps per execution), and fed by a tf.data service."""
+    """The same config on one device, on two replicas (and in micro-batches, several steps per execution), and fed by a
+    tf.data service.
+    """
     import tensorflow as tf
 
     from keras_vit.runs import training_run
@@ -491,7 +523,9 @@ def a_run(workdir):
     assert np.isfinite(measures["served"]["loss"]) and worker
     logs = [[json.loads(line) for line in open(f"{workdir}/{name}/metrics.jsonl")] for name in ("one", "two")]
     for a, b in zip(*logs):
-        assert a["step"] == b["step"] and abs(a["loss"] - b["loss"]) < 1e-4 and abs(a["val_loss"] - b["val_loss"]) < 1e-4
+        assert (
+            a["step"] == b["step"] and abs(a["loss"] - b["loss"]) < 1e-4 and abs(a["val_loss"] - b["val_loss"]) < 1e-4
+        )
     config.batch_size = 15
     with pytest.raises(ValueError, match="global batch of 15 cannot be shared evenly by 2 replicas"):
         training_run.run(config, f"{workdir}/odd", None, two())

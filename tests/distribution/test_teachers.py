@@ -1,4 +1,6 @@
-"""Models with a teacher, fixed or moving, end where one device does on two replicas, on JAX and on two devices of JAX; in any micro-batches."""
+"""Models with a teacher, fixed or moving, end where one device does on two replicas, on JAX and on two devices of JAX;
+in any micro-batches.
+"""
 
 import functools
 
@@ -33,7 +35,10 @@ def distilled():
     student, teacher = filled(make(image_size=(8, 12))), filled(make(image_size=(8, 16), dropout=0.5))
     model = keras_vit.Distilled(student, teacher)
     model.compile(
-        AdamW(1e-3, epsilon=1e-4), SoftDistillation(), weighted_metrics=[StudentAccuracy(), Agreement()], jit_compile=COMPILED
+        AdamW(1e-3, epsilon=1e-4),
+        SoftDistillation(),
+        weighted_metrics=[StudentAccuracy(), Agreement()],
+        jit_compile=COMPILED,
     )
     return model, *data(24)
 
@@ -41,15 +46,29 @@ def distilled():
 def dino():
     """(a model, its x, y)."""
     encoder = filled(keras_vit.ViT("Ti/4", image_size=8, classes=None, **FIELDS))
-    options = {"outputs": 8, "hidden": 12, "bottleneck": 4, "local_size": 4, "local_crops": 2, "steps": 6, "momentum": 0.9}
-    model = keras_vit.DINO(encoder, **options, temperature_steps=2, first_temperature=0.1, temperature=0.2, frozen_steps=1)
+    options = {
+        "outputs": 8,
+        "hidden": 12,
+        "bottleneck": 4,
+        "local_size": 4,
+        "local_crops": 2,
+        "steps": 6,
+        "momentum": 0.9,
+    }
+    model = keras_vit.DINO(
+        encoder, **options, temperature_steps=2, first_temperature=0.1, temperature=0.2, frozen_steps=1
+    )
     filled(model.get_layer("head"))
     for ours, theirs in model._pairs():
         theirs.assign(keras.ops.copy(ours))  # fit on JAX gives buffers away
     model.compile(AdamW(1e-3, epsilon=1e-4), DINOLoss(), weighted_metrics=[TeacherEntropy()], jit_compile=COMPILED)
     rng = np.random.default_rng(0)
     shapes = {"global": (24, 2, 8, 8, 3), "local": (24, 2, 4, 4, 3)}
-    return model, {name: rng.integers(0, 256, shape, dtype="uint8") for name, shape in shapes.items()}, np.zeros(24, "int32")
+    return (
+        model,
+        {name: rng.integers(0, 256, shape, dtype="uint8") for name, shape in shapes.items()},
+        np.zeros(24, "int32"),
+    )
 
 
 @functools.cache
@@ -87,7 +106,9 @@ def one(tmp_path_factory):
     return results
 
 
-@pytest.mark.parametrize(("backend", "devices", "chosen"), [("tensorflow", 2, "mirrored"), ("jax", 2, "one"), ("jax", 2, "data")])
+@pytest.mark.parametrize(
+    ("backend", "devices", "chosen"), [("tensorflow", 2, "mirrored"), ("jax", 2, "one"), ("jax", 2, "data")]
+)
 def test_it_ends_where_one_device_does(backend, devices, chosen, one, tmp_path):
     with Interpreter(backend, devices=devices) as other:
         for case, (measures, expected) in one.items():

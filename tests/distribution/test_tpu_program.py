@@ -1,4 +1,6 @@
-"""TPUStrategy's program for a step: what it contains, that it compiles for a TPU, and that four replicas of it do one device's step."""
+"""TPUStrategy's program for a step: what it contains, that it compiles for a TPU, and that four replicas of it do one
+device's step.
+"""
 
 import re
 
@@ -71,14 +73,20 @@ def test_a_step_is_static_and_does_not_involve_the_host(steps, name):
     assert {op for op in names if not op.startswith("stablehlo.")} == {"func.func"}  # nothing that XLA does not know
     assert not re.search("infeed|outfeed|send|recv|custom_call|callback|host", text, re.IGNORECASE)
     assert not re.search(r"tensor<[^>]*[?*]|bounds|dynamic_shape|dimension_size", text)
-    assert not {op for op in names if "dynamic" in op and op not in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice")}
+    assert not {
+        op
+        for op in names
+        if "dynamic" in op and op not in ("stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice")
+    }
     assert "tensor<8x8x12x3xui8>" in text.split("->")[0]  # the images are transferred as bytes
 
 
 def test_replicas_meet_once_for_the_gradients_and_once_for_the_count_of_steps(steps):
     programs, model = steps
     names = ops(programs["train"].text)
-    assert names.count("stablehlo.cross-replica-sum") == len(model.trainable_variables)  # twice that with a sum after clipping
+    assert names.count("stablehlo.cross-replica-sum") == len(
+        model.trainable_variables
+    )  # twice that with a sum after clipping
     assert names.count("stablehlo.all_to_all") == 1  # TPUStrategy's broadcast of what only the first replica may write
     assert names.count("stablehlo.while") == 1  # over the micro-batches
     groups = set(re.findall(r"replica_groups = dense<(.*?)>", programs["train"].text))
@@ -118,7 +126,8 @@ def test_a_step_compiles_for_a_tpu(steps, name):
     cost, memory = executable.cost_analysis(), executable.get_compiled_memory_stats()
     cost = cost[0] if isinstance(cost, list) else cost
     print(f"\n{name}: {cost['flops'] / 1e6:.2f} MFLOP, {cost['bytes accessed'] / 2**20:.2f} MiB accessed, {memory}")
-    # Two per weight of a product and token; the backward pass twice that. Training counts the loop over micro-batches once.
+    # Two per weight of a product and token; the backward pass twice that. Training counts the loop over micro-batches
+    # once.
     products = [v for v in model.trainable_variables if v.path.endswith("kernel") and "head" not in v.path]
     tokens = BATCH * 7 if name == "test" else BATCH // 2 * 7
     least = 2 * tokens * sum(np.prod(v.shape) for v in products) * (1 if name == "test" else 3)
@@ -184,7 +193,9 @@ def state(model):
 
 
 def test_the_replicas_together_do_one_devices_step():
-    """Against the same step on the whole batch at once; in float32 and without random numbers, which differ between kernels."""
+    """Against the same step on the whole batch at once; in float32 and without random numbers, which differ between
+    kernels.
+    """
     pytest.importorskip("jax")
     certain = {"dropout": 0.0, "drop_path": 0.0, "mixing": None}
     (strategy, model), one, other = made(**certain), compiled(**certain), compiled(**certain)
@@ -206,7 +217,9 @@ def test_the_replicas_together_do_one_devices_step():
 
 
 def test_the_input_of_a_tpu_has_fixed_shapes():
-    """Arrays to evaluate are padded with weight 0; ragged datasets, uneven batches and training on part of a batch are refused."""
+    """Arrays to evaluate are padded with weight 0; ragged datasets, uneven batches and training on part of a batch are
+    refused.
+    """
     _, model = made()
     x, y = np.zeros((20, 8, 12, 3), "uint8"), np.zeros(20, "int32")
     model.compile(model.optimizer, SoftmaxCrossEntropy(), weighted_metrics=[Accuracy()])

@@ -100,7 +100,8 @@ def test_the_evaluator_fits_on_one_half_and_measures_the_other(eagerly):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"bins": 0}, "bins=0"), ({"fit": "train"}, "fit= names a split of source=, which is missing")]
+    ("options", "message"),
+    [({"bins": 0}, "bins=0"), ({"fit": "train"}, "fit= names a split of source=, which is missing")],
 )
 def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -18,7 +18,10 @@ def digits():
     for split in ("train", "test"):
         examples = list(open_source("digits", split).ordered().as_numpy_iterator())
         images = np.stack([example["image"] for example in examples])
-        arrays += [images.reshape(len(images), -1).astype("float32"), np.array([example["label"] for example in examples])]
+        arrays += [
+            images.reshape(len(images), -1).astype("float32"),
+            np.array([example["label"] for example in examples]),
+        ]
     return arrays
 
 
@@ -53,7 +56,9 @@ def test_accuracies_are_those_of_scikit_learns_ridge(digits):
             ridge = linear_model.Ridge(alpha=2.0**10, fit_intercept=False, solver="svd").fit(whiten(x), targets)
             runs.append((ridge.predict(whiten(test)).argmax(-1) == truth).mean())
         assert found[shots]["runs"] == pytest.approx(runs, abs=1e-12)
-        assert found[shots]["mean"] == pytest.approx(np.mean(runs)) and found[shots]["std"] == pytest.approx(np.std(runs))
+        assert found[shots]["mean"] == pytest.approx(np.mean(runs)) and found[shots]["std"] == pytest.approx(
+            np.std(runs)
+        )
     assert 0.3 < found[1]["mean"] < found[10]["mean"] < 0.95
 
 
@@ -100,7 +105,9 @@ def test_models_built_on_a_vit_have_its_features(tiny, pixels):
 
 
 def test_without_a_text_of_its_own_the_model_gets_big_visions_resize(tiny):
-    assert default_preprocessing(tiny(image_size=224, variant="Ti/16")) == "decode(3)|resize(256)|central_crop(224, 224)"
+    assert (
+        default_preprocessing(tiny(image_size=224, variant="Ti/16")) == "decode(3)|resize(256)|central_crop(224, 224)"
+    )
     assert default_preprocessing(tiny()) == "decode(3)|resize(9, 14)|central_crop(8, 12)"
     assert default_preprocessing(tiny(preprocessing="decode|resize(8, 12)")) == "decode|resize(8, 12)"
 

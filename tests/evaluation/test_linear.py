@@ -101,7 +101,9 @@ def test_nearest_neighbours_vote_as_scikit_learns(k=7):
     neighbors = pytest.importorskip("sklearn.neighbors")
     x, labels = clouds(700, apart=0.5)
     test, _ = clouds(601, apart=0.5, seed=1)  # more than one block of rows
-    theirs = neighbors.KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=lambda far: np.exp((1 - far) / 0.07))
+    theirs = neighbors.KNeighborsClassifier(
+        k, metric="cosine", algorithm="brute", weights=lambda far: np.exp((1 - far) / 0.07)
+    )
     expected = theirs.fit(x.astype("float64"), labels).predict_proba(test.astype("float64"))
     found = knn_scores(x, labels, test, 3, k=k)
     np.testing.assert_allclose(found / found.sum(-1, keepdims=True), expected, atol=1e-3)
@@ -136,14 +138,20 @@ def test_fits_that_take_long_are_announced(caplog):
     rng = np.random.default_rng(0)
     with caplog.at_level("INFO", "absl"):
         linear.sweep(
-            lambda x, y, l2: linear.ridge_head(x, y, 2, l2), rng.normal(size=(10, 3)), np.arange(10) % 2, (1.0, 2.0), what="ridge"
+            lambda x, y, l2: linear.ridge_head(x, y, 2, l2),
+            rng.normal(size=(10, 3)),
+            np.arange(10) % 2,
+            (1.0, 2.0),
+            what="ridge",
         )
     assert [record.getMessage() for record in caplog.records] == ["Fitting ridge."]
 
 
 def test_a_test_on_images_that_were_fitted_is_refused_or_told(caplog):
     splits = {"source": "digits", "train": "train", "test": "train[:10%]"}
-    with pytest.raises(ValueError, match="each of which would be its own nearest neighbour. Take splits that share none"):
+    with pytest.raises(
+        ValueError, match="each of which would be its own nearest neighbour. Take splits that share none"
+    ):
         make_evaluator("knn", splits).check(None)
     make_evaluator("ridge", splits).check(None)
     assert "The splits train and train[:10%] share images: Ridge is tested on what it was fitted on" in caplog.text

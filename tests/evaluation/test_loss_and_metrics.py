@@ -22,7 +22,9 @@ def outputs(structure):
 
 def select(example):
     image, label = example["image"], example["label"]
-    return image, {"dict": {"a": image / 255, "b": label}, "list": (image / 255, label), "dense": image / 255}[select.structure]
+    return image, {"dict": {"a": image / 255, "b": label}, "list": (image / 255, label), "dense": image / 255}[
+        select.structure
+    ]
 
 
 @pytest.mark.parametrize("with_metrics", [True, False])

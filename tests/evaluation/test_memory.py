@@ -18,7 +18,9 @@ CLASSES = 1000
 def zeros(name, split, *_):
     """Black images; `split` is their number. Example i is of class i modulo 1000."""
     pixels = tf.zeros((8, 8, 1), tf.uint8)
-    return RandomAccess(name, tuple(map(str, range(CLASSES))), np.arange(int(split)) % CLASSES, lambda i: {"image": pixels})
+    return RandomAccess(
+        name, tuple(map(str, range(CLASSES))), np.arange(int(split)) % CLASSES, lambda i: {"image": pixels}
+    )
 
 
 def peak(evaluator, **options):

@@ -105,7 +105,9 @@ def test_data_that_cannot_work_is_refused_before_anything_is_evaluated(tiny, pix
     with pytest.raises(ValueError, match="has 5 classes, the data 4[.] If some have no examples"):
         make_evaluator("classification", {}).prepare(Setting(tiny(), source=source, preprocess="decode"))
     with pytest.raises(ValueError, match="gives images of .9, 9, 3., the model takes .8, 12, 3."):
-        make_evaluator("classification", {}).prepare(Setting(tiny(classes=4), source=source, preprocess="decode|resize(9, 9)"))
+        make_evaluator("classification", {}).prepare(
+            Setting(tiny(classes=4), source=source, preprocess="decode|resize(9, 9)")
+        )
 
 
 def test_several_models_may_be_measured_by_an_evaluator_of_a_tasks_file(brightness, monkeypatch):

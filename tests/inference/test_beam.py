@@ -1,4 +1,6 @@
-"""Pipelines of Apache Beam, by its DirectRunner: the rows of inference.predict, and TFRecord files with every example once."""
+"""Pipelines of Apache Beam, by its DirectRunner: the rows of inference.predict, and TFRecord files with every example
+once.
+"""
 
 import hashlib
 import shutil
@@ -118,7 +120,10 @@ def test_what_is_no_export_is_refused(export, photos, tmp_path):
     ("options", "says"),
     [
         (["--runer=DataflowRunner"], 'no option --runer for a pipeline on this machine. Did you mean "runner"'),
-        (["--direct_num_workers=many"], "Beam cannot read its options: argument --direct_num_workers: invalid int value: 'many'"),
+        (
+            ["--direct_num_workers=many"],
+            "Beam cannot read its options: argument --direct_num_workers: invalid int value: 'many'",
+        ),
         (["DirectRunner"], '"DirectRunner" is no option of Beam'),
         (["-runner=DirectRunner"], '"-runner=DirectRunner" is no option of Beam'),
     ],
@@ -149,7 +154,11 @@ def test_records_hold_every_example_once(kind, photos, tmp_path):
     told = write_by_beam(data, "train", None, str(tmp_path / "beam"), "y", "train", 2)
     prepare(open_source(data, "train"), str(tmp_path / "own"), "y", "train", 2)
     beam, own = (open_source(f"tfrecord:{tmp_path}/{name}", "train") for name in ("beam", "own"))
-    assert contents(beam) == contents(own) and beam.class_names == own.class_names and sum(beam.counts) == told["examples"] == 10
+    assert (
+        contents(beam) == contents(own)
+        and beam.class_names == own.class_names
+        and sum(beam.counts) == told["examples"] == 10
+    )
     assert [path.rpartition("/")[2] for path in told["skipped"]] == (["broken.png"] if kind == "folder" else [])
     assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == [
         "dataset.json",
@@ -200,12 +209,20 @@ def values(**given):
 
 
 def test_the_verbs_run_pipelines(export, photos, tmp_path, capsys, monkeypatch):
-    given = {"model": export, "data": f"folder:{photos}", "split": "train", "output": str(tmp_path / "out"), "answers": "classes"}
+    given = {
+        "model": export,
+        "data": f"folder:{photos}",
+        "split": "train",
+        "output": str(tmp_path / "out"),
+        "answers": "classes",
+    }
     given |= {"top_k": 2, "format": "parquet", "preprocess": None, **SIZES}
     monkeypatch.setattr(predict_verb.flags, "FLAGS", values(**given))
     predict_verb.main()
-    assert capsys.readouterr().out == (
-        f'train: wrote 11 rows in 3 files of 3 to {tmp_path}/out; 1 image cannot be read: the column "error" says why.\n'
+    assert (
+        capsys.readouterr().out
+        == f'train: wrote 11 rows in 3 files of 3 to {tmp_path}/out; 1 image cannot be read: the column "error" says'
+        " why.\n"
     )
     given = {
         "source": f"folder:{photos}",

@@ -63,7 +63,14 @@ def test_an_index_is_what_predict_wrote(model, photos, tmp_path):
     source = open_source(f"images:{photos}", "train")
     for kind in ("parquet", "tfrecord"):
         predict(
-            model, source, tmp_path / kind, ("features",), batch_size=2, rows_per_file=4, format=kind, about={"data": source.name}
+            model,
+            source,
+            tmp_path / kind,
+            ("features",),
+            batch_size=2,
+            rows_per_file=4,
+            format=kind,
+            about={"data": source.name},
         )
         index = read_index(tmp_path / kind)
         assert index.features.shape == (9, 32) and len(index.names) == 9  # without the one that cannot be read
@@ -91,7 +98,9 @@ def test_an_index_that_is_none_or_not_whole_is_refused(model, photos, tmp_path):
     other.get_layer("head").bias.assign([3, 2, 1])
     with pytest.raises(ValueError, match="are of another model"):
         read_index(tmp_path / "own").check_model(other)
-    merging = type(model).from_config(model.get_config() | {"variant": dataclasses.asdict(model.spec) | {"token_merging": 1}})
+    merging = type(model).from_config(
+        model.get_config() | {"variant": dataclasses.asdict(model.spec) | {"token_merging": 1}}
+    )
     merging.set_weights(model.get_weights())
     with pytest.raises(ValueError, match="are of another model"):
         read_index(tmp_path / "own").check_model(merging)
@@ -123,7 +132,13 @@ def test_data_that_has_changed_is_not_shown(model, photos, tmp_path):
 
 
 def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, capsys, monkeypatch):
-    values = {"model": saved, "data": f"images:{photos}", "split": "train", "data_dir": None, "index": str(tmp_path / "index")}
+    values = {
+        "model": saved,
+        "data": f"images:{photos}",
+        "split": "train",
+        "data_dir": None,
+        "index": str(tmp_path / "index"),
+    }
     values |= {"output": str(tmp_path / "similar.png"), "neighbours": 3, "batch_size": 4, "engine": None}
     monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), values))
     search.main([str(photos / "3.png"), str(photos / "broken.png")])
@@ -164,7 +179,9 @@ def test_another_engine_writes_the_index(saved, photos, tmp_path, capsys, monkey
     )
     assert ours == theirs and len(ours) == 4
     assert read_index(tmp_path / "openvino").descriptions["train"]["engine"] == "openvino"
-    assert searched(monkeypatch, capsys, tmp_path / "openvino", [photos / "3.png"]) == ours  # its features are the same model's
+    assert (
+        searched(monkeypatch, capsys, tmp_path / "openvino", [photos / "3.png"]) == ours
+    )  # its features are the same model's
 
 
 def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, capsys, monkeypatch):
@@ -180,7 +197,9 @@ def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos,
 
 
 def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, photos, tmp_path, capsys, monkeypatch):
-    (tmp_path / "images.csv").write_text("image,label\n" + "".join(f"{photos}/{i}.png,a\n" for i in (3, 3, 3, 3, 0, 1, 2)))
+    (tmp_path / "images.csv").write_text(
+        "image,label\n" + "".join(f"{photos}/{i}.png,a\n" for i in (3, 3, 3, 3, 0, 1, 2))
+    )
     data = f"csv:{tmp_path}/images.csv"
     predict(model, open_source(data, "train"), tmp_path / "index", ("features",), about={"model": saved, "data": data})
     (tmp_path / "home").mkdir()

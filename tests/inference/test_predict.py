@@ -95,7 +95,9 @@ def test_both_formats_hold_the_same(whole, model, source, tmp_path):
     predict(model, source, tmp_path, ALL, format="tfrecord", **SIZES)
     names = ("row", "name", "label", "classes", "probabilities", "logits", "features", "error")
     for parquet, record in zip(sorted(whole[0].glob("*.parquet")), sorted(tmp_path.glob("*.tfrecord"))):
-        one, other = (FORMATS[kind].read(str(path), names) for kind, path in (("parquet", parquet), ("tfrecord", record)))
+        one, other = (
+            FORMATS[kind].read(str(path), names) for kind, path in (("parquet", parquet), ("tfrecord", record))
+        )
         for name in names:
             np.testing.assert_array_equal(one[1][name], other[1][name])
             np.testing.assert_array_equal(one[0][name], other[0][name])
@@ -183,14 +185,20 @@ def test_models_of_the_same_weights_are_told_apart(model, source, tmp_path):
     spec = dataclasses.asdict(model.spec)
     merging, named = renamed(model, variant=spec | {"token_merging": 1}), renamed(model, class_names=("x", "y", "z"))
     others = {"another architecture, of": merging, "model_class_names .*'cat'.*, now .*'x'": named}
-    others |= {"another architecture": renamed(model, dtype=keras.dtype_policies.serialize(keras.DTypePolicy("mixed_bfloat16")))}
+    others |= {
+        "another architecture": renamed(
+            model, dtype=keras.dtype_policies.serialize(keras.DTypePolicy("mixed_bfloat16"))
+        )
+    }
     independent = renamed(model)
     independent.activation = "sigmoid"
     for message, other in (others | {"activation 'softmax', now 'sigmoid'": independent}).items():
         with pytest.raises(ValueError, match=f"another job: .*{message}"):
             predict(other, source, tmp_path, **SIZES)
     features = [fingerprint_of_model(other, ("features",)) for other in (model, merging, named, independent)]
-    assert features[0] != features[1] and features[0] == features[2] == features[3]  # names and activation are in no column
+    assert (
+        features[0] != features[1] and features[0] == features[2] == features[3]
+    )  # names and activation are in no column
 
 
 def test_a_model_has_the_same_fingerprint_wherever_it_is_loaded(model, tmp_path):
@@ -217,7 +225,9 @@ def test_a_folder_of_an_earlier_version_is_read_and_not_added_to(model, source, 
     (out / "_train.json").write_text(json.dumps(about))
     assert predict(model, source, out, **SIZES).rows == 0  # nothing is missing
     (out / "train-00001-of-00003.parquet").unlink()
-    with pytest.raises(ValueError, match="earlier version .* did not write down the architecture, model_class_names, activation"):
+    with pytest.raises(
+        ValueError, match="earlier version .* did not write down the architecture, model_class_names, activation"
+    ):
         predict(model, source, out, **SIZES)
 
 
@@ -240,7 +250,12 @@ def test_splits_share_a_folder(model, source, tmp_path):
 
 @pytest.mark.parametrize(
     "split, stem",
-    [("train", "train"), ("test[100:200]", "test_100_to_200"), ("train[:90%]", "train_to_90pct"), ("train[:90]", "train_to_90")],
+    [
+        ("train", "train"),
+        ("test[100:200]", "test_100_to_200"),
+        ("train[:90%]", "train_to_90pct"),
+        ("train[:90]", "train_to_90"),
+    ],
 )
 def test_splits_have_names_of_files(split, stem):
     assert file_stem(split) == stem
@@ -347,7 +362,15 @@ def test_answers_that_are_not_finite_stop_the_job(source, tmp_path):
 
 
 def test_the_encoder_of_a_model_of_pre_training_has_features(source, tmp_path):
-    sizes = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2}
+    sizes = {
+        "depth": 1,
+        "width": 32,
+        "heads": 2,
+        "mlp_dim": 64,
+        "decoder_depth": 1,
+        "decoder_width": 16,
+        "decoder_heads": 2,
+    }
     model = keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes)
     encoder = model.get_encoder()
     with pytest.raises(ValueError, match="has no classes"):

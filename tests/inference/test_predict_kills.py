@@ -1,4 +1,6 @@
-"""keras-vit predict as a process: killed twice it ends as if it had not been; two replicas answer as one device does."""
+"""keras-vit predict as a process: killed twice it ends as if it had not been; two replicas answer as one device
+does.
+"""
 
 import os
 import pathlib
@@ -35,8 +37,16 @@ def place(tmp_path_factory):
 
 
 def started(place, out):
-    command = [sys.executable, "-m", "trainers.predict", f"--model={place}/model.keras", f"--data=images:{place}/photos"]
-    return subprocess.Popen([*command, f"--output={out}", *SIZES], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    command = [
+        sys.executable,
+        "-m",
+        "trainers.predict",
+        f"--model={place}/model.keras",
+        f"--data=images:{place}/photos",
+    ]
+    return subprocess.Popen(
+        [*command, f"--output={out}", *SIZES], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
 
 
 def files(out):
@@ -76,7 +86,12 @@ def on_two(place, out):
     with keras_vit.strategy("mirrored").scope():
         model = keras_vit.load(f"{place}/model.keras")
         predict(
-            model, open_source(f"images:{place}/photos", "train"), out, ("classes", "features"), batch_size=8, rows_per_file=24
+            model,
+            open_source(f"images:{place}/photos", "train"),
+            out,
+            ("classes", "features"),
+            batch_size=8,
+            rows_per_file=24,
         )
 
 

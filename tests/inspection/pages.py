@@ -60,7 +60,10 @@ class Page(html.parser.HTMLParser):
     def links(self):
         """The addresses of everything that is not in the page itself."""
         found = [
-            value for _, attributes in self.tags for key, value in attributes.items() if key.split(":")[-1] in ("src", "href")
+            value
+            for _, attributes in self.tags
+            for key, value in attributes.items()
+            if key.split(":")[-1] in ("src", "href")
         ]
         return [address for address in found if not address.startswith(("data:", "#"))]
 

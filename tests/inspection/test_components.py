@@ -7,7 +7,9 @@ from keras_vit.inspection import foreground, token_colours
 
 
 def objects(b=3, h=8, w=8, d=12):
-    """(features (b, h, w, d), mask (b, h, w)): two kinds of tokens, one of them inside, with a gradient of their own."""
+    """(features (b, h, w, d), mask (b, h, w)): two kinds of tokens, one of them inside, with a gradient of their
+    own.
+    """
     rng = np.random.default_rng(0)
     mask = np.zeros((b, h, w), bool)
     mask[:, 2:6, 2:6] = True
@@ -33,7 +35,9 @@ def test_the_foreground_is_what_the_borders_lack_and_is_coloured_alone():
     np.testing.assert_array_equal(foreground(-features), mask)
     colours = token_colours(features, mask)
     assert (colours[~mask] == 0).all()
-    np.testing.assert_allclose(colours[mask], token_colours(features[mask].reshape(3, 4, 4, -1)).reshape(-1, 3), atol=1e-10)
+    np.testing.assert_allclose(
+        colours[mask], token_colours(features[mask].reshape(3, 4, 4, -1)).reshape(-1, 3), atol=1e-10
+    )
 
 
 def test_few_tokens_and_few_channels():

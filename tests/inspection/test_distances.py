@@ -46,7 +46,9 @@ def test_attention_to_oneself_is_0_far_and_even_attention_the_mean_of_all_distan
     itself = np.eye(6)[None, None]
     np.testing.assert_array_equal(mean_attention_distance(itself, (2, 3), (16, 16)), [[0]])
     even = np.full((1, 1, 7, 7), 1 / 7)
-    np.testing.assert_allclose(mean_attention_distance(even, (2, 3), (16, 16))[0, 0], patch_distances((2, 3), (16, 16)).mean())
+    np.testing.assert_allclose(
+        mean_attention_distance(even, (2, 3), (16, 16))[0, 0], patch_distances((2, 3), (16, 16)).mean()
+    )
 
 
 def test_patches_that_attend_to_the_class_token_alone_are_left_out():
@@ -60,7 +62,9 @@ def test_patches_that_attend_to_the_class_token_alone_are_left_out():
 
 def test_entropy_is_scipys_in_bits():
     weights = weights_of((2, 3, 5, 9))
-    np.testing.assert_allclose(attention_entropy(weights), scipy.stats.entropy(weights, base=2, axis=-1).mean(-1), atol=1e-10)
+    np.testing.assert_allclose(
+        attention_entropy(weights), scipy.stats.entropy(weights, base=2, axis=-1).mean(-1), atol=1e-10
+    )
     assert attention_entropy(np.eye(4)[None, None])[0, 0] == 0
     np.testing.assert_allclose(attention_entropy(np.full((1, 1, 8, 8), 1 / 8)), 3)
 
@@ -72,7 +76,9 @@ def test_statistics_of_a_model_are_means_over_images_whatever_the_batch(tiny, pi
     found = head_statistics(model, pixels, batch_size=3, advance=seen.append)
     stride = model.spec.patch_size
     for block, weights in attention_weights(model, pixels).items():
-        np.testing.assert_allclose(found.distance[block], mean_attention_distance(weights, model.grid, stride).mean(0), atol=1e-5)
+        np.testing.assert_allclose(
+            found.distance[block], mean_attention_distance(weights, model.grid, stride).mean(0), atol=1e-5
+        )
         np.testing.assert_allclose(found.entropy[block], attention_entropy(weights).mean(0), atol=1e-5)
     assert found.distance.shape == found.entropy.shape == (2, 2) and seen == [3, 1]
     np.testing.assert_allclose(found.even_distance, patch_distances(model.grid, stride).mean())

@@ -56,7 +56,9 @@ def test_a_single_evaluation_is_a_dot_and_gaps_are_left_out(drawn):
     ],
 )
 def test_values_of_a_sweep_are_labelled_where_there_is_room(drawn, xs, shown):
-    assert figures.lines({"top-1": (xs, [1] * len(xs))}, "learning rate", "top-1", label_each=True).startswith(b"\x89PNG")
+    assert figures.lines({"top-1": (xs, [1] * len(xs))}, "learning rate", "top-1", label_each=True).startswith(
+        b"\x89PNG"
+    )
     assert labels(drawn[0]) == shown
     extents = boxes(drawn[0])
     assert all(left.x1 < right.x0 for left, right in zip(extents, extents[1:]))

@@ -1,4 +1,6 @@
-"""Filters and position embeddings: principal components and similarities against NumPy and scikit-learn, of every kind of model."""
+"""Filters and position embeddings: principal components and similarities against NumPy and scikit-learn, of every kind
+of model.
+"""
 
 import keras
 import numpy as np

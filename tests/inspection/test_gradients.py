@@ -41,18 +41,23 @@ def test_gradients_are_those_of_finite_differences(tiny, pixels):
 
 
 def test_before_a_mean_it_is_the_head_s_own_column_of_weights():
-    """A BiT's head takes the mean of the last feature map: the gradient is the kernel's column, and the map the class activation map."""
+    """A BiT's head takes the mean of the last feature map: the gradient is the kernel's column, and the map the class
+    activation map.
+    """
     model = keras_vit.BiT("R50x1", image_size=64, classes=3, units=(1,), width_factor=0.5)
     kernel = np.random.default_rng(0).normal(size=(128, 3)).astype("float32")
     model.get_layer("head").kernel.assign(kernel)
     images = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype("float32")
-    maps = np.maximum(np.asarray(keras_vit.Model(model.input, model.feature_map())(images)) @ kernel[:, 1], 0)  # (b, h, w)
+    maps = np.maximum(
+        np.asarray(keras_vit.Model(model.input, model.feature_map())(images)) @ kernel[:, 1], 0
+    )  # (b, h, w)
     np.testing.assert_allclose(class_maps(model, images, 1), maps / maps.max((1, 2), keepdims=True), atol=1e-5)
     assert class_maps(model, images, 1, block=0).shape == (2, 16, 16)
 
 
 @pytest.mark.parametrize(
-    "options", [{"registers": 2}, {"distillation_token": True}, {"pool": "map"}, {"depth": 1}, {"pool": "gap", "fc_norm": True}]
+    "options",
+    [{"registers": 2}, {"distillation_token": True}, {"pool": "map"}, {"depth": 1}, {"pool": "gap", "fc_norm": True}],
 )
 def test_maps_are_on_the_patch_grid_whatever_the_batch(tiny, pixels, options):
     model = tiny(**options)
@@ -131,5 +136,7 @@ def test_jax_measures_the_same(tiny, pixels, tmp_path):
 def test_maps_of_a_model_without_its_whole_grid_are_refused(tiny, pixels, options):
     model = tiny(**options)
     for look in (lambda: class_maps(model, pixels, 0), lambda: inspect_model(model, pixels, list("abcd"))):
-        with pytest.raises(ValueError, match="merges or leaves out patches.*Load it with token_merging=None and patch_dropout=0"):
+        with pytest.raises(
+            ValueError, match="merges or leaves out patches.*Load it with token_merging=None and patch_dropout=0"
+        ):
             look()

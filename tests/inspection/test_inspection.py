@@ -31,7 +31,9 @@ def test_attention_mistakes(tiny, pixels):
     with pytest.raises(ValueError, match="the model has blocks 0 to 1"):
         attention_weights(tiny(), pixels, [2])
     with pytest.raises(ValueError, match="should contain one ViT or BiT, with blocks named block_00"):
-        attention_weights(keras_vit.Model(image := keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")(image)), pixels)
+        attention_weights(
+            keras_vit.Model(image := keras.Input((8, 12, 3)), keras.layers.Flatten(name="flat")(image)), pixels
+        )
     with pytest.raises(ValueError, match="has no attention: it is a BiT"):
         bit = keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,), width_factor=0.5)
         attention_weights(bit, np.zeros((1, 32, 32, 3)))
@@ -78,7 +80,9 @@ def test_maps_are_the_rows_of_the_tokens_that_the_output_reads(tiny, pixels, nam
     model = tiny(**options)
     weights, maps = attention_weights(model, pixels), head_maps(model, pixels)
     for block in (0, 1):
-        np.testing.assert_allclose(maps[block], rows(weights[block])[..., model.spec.prefix :].reshape(4, 2, 2, 3), atol=1e-6)
+        np.testing.assert_allclose(
+            maps[block], rows(weights[block])[..., model.spec.prefix :].reshape(4, 2, 2, 3), atol=1e-6
+        )
     flow = rows(rollout(weights.values()))[:, model.spec.prefix :].reshape(4, 2, 3)
     np.testing.assert_allclose(attention_maps(model, pixels), flow / flow.max((1, 2), keepdims=True), atol=1e-5)
     assert list(head_maps(model, pixels, [-1])) == [1]
@@ -93,7 +97,9 @@ def test_of_attention_pooling_each_token_counts_as_the_pooling_weighs_it(tiny, p
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     np.testing.assert_allclose(np.asarray(pool.attention_weights(tokens))[:, :, 0], weights, atol=1e-5)
     reads = weights.mean(1)
-    flow = np.stack([r @ f for r, f in zip(reads, rollout(attention_weights(model, pixels).values()))])[:, 1:].reshape(4, 2, 3)
+    flow = np.stack([r @ f for r, f in zip(reads, rollout(attention_weights(model, pixels).values()))])[:, 1:].reshape(
+        4, 2, 3
+    )
     expected = flow / flow.max((1, 2), keepdims=True)
     np.testing.assert_allclose(attention_maps(model, pixels), expected, atol=1e-5)
     image = keras.Input((8, 12, 3))

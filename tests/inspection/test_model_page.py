@@ -1,4 +1,6 @@
-"""The page about a model: its sections for every kind of model, what it says where something does not apply, its files and folder."""
+"""The page about a model: its sections for every kind of model, what it says where something does not apply, its files
+and folder.
+"""
 
 import json
 import os
@@ -63,7 +65,11 @@ def test_a_vits_page_has_every_section_and_its_files(tiny, page):
     ] in found.rows
     assert ["measured on", "4 images, 2 of them shown"] in found.rows
     np.testing.assert_allclose(numbers["distance"], head_statistics(model, images_for(model)).distance, rtol=1e-5)
-    assert numbers["images"] == NAMES and np.shape(numbers["cka"]) == (2, 2) and 0 < sum(numbers["filter_shares"]) <= 1.0001
+    assert (
+        numbers["images"] == NAMES
+        and np.shape(numbers["cka"]) == (2, 2)
+        and 0 < sum(numbers["filter_shares"]) <= 1.0001
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,15 @@ def test_every_kind_of_vit_has_all_of_it(tiny, page, options):
 
 
 def test_the_page_of_a_model_of_pre_training_is_its_encoders(page):
-    sizes = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "decoder_depth": 1, "decoder_width": 16, "decoder_heads": 2}
+    sizes = {
+        "depth": 1,
+        "width": 16,
+        "heads": 2,
+        "mlp_dim": 16,
+        "decoder_depth": 1,
+        "decoder_width": 16,
+        "decoder_heads": 2,
+    }
     found, _, files = page(keras_vit.MaskedAutoencoder("Ti/8", image_size=16, **sizes))
     assert "Images" in found.headings and "heads_00.png" in files
     assert ["blocks", "1 of 2 heads, width 16"] in found.rows
@@ -105,7 +119,11 @@ def test_a_palettes_page_has_its_colours_in_place_of_filters(tiny, page):
 def test_a_bits_page_says_what_it_has_none_of(page):
     found, numbers, files = page(bit(), show=1)
     assert files == {"index.html", "inspection.json", "filters.png", "cka.png", "images.png"}
-    for sentence in ("A BiT has no attention, and so no rollout", "A BiT has none: convolutions know", "A BiT has no attention."):
+    for sentence in (
+        "A BiT has no attention, and so no rollout",
+        "A BiT has none: convolutions know",
+        "A BiT has no attention.",
+    ):
         assert sentence in found.text
     assert "on the last feature map" in found.text and found.count("details") == 0 and "distance" not in numbers
 
@@ -152,7 +170,9 @@ def test_only_an_earlier_page_is_replaced(tiny, tmp_path):
     write_page(tmp_path / "look", "first", parts)
     assert (tmp_path / "look" / "heads_02.png").exists()
     write_page(tmp_path / "look", "second", inspect_model(model, images_for(model), NAMES, show=1))
-    assert not (tmp_path / "look" / "heads_02.png").exists() and "second" in (tmp_path / "look" / "index.html").read_text()
+    assert (
+        not (tmp_path / "look" / "heads_02.png").exists() and "second" in (tmp_path / "look" / "index.html").read_text()
+    )
     (tmp_path / "look" / "mine.txt").write_text("kept")
     for place, message in (
         ("look", "holds other files than a page of inspect, which would be lost: mine.txt"),
@@ -162,7 +182,9 @@ def test_only_an_earlier_page_is_replaced(tiny, tmp_path):
             write_page(tmp_path / place, "third", parts)
     with pytest.raises(ValueError, match="in a bucket"):
         check_place("gs://bucket/look")
-    assert (tmp_path / "look" / "mine.txt").read_text() == "kept" and "second" in (tmp_path / "look" / "index.html").read_text()
+    assert (tmp_path / "look" / "mine.txt").read_text() == "kept" and "second" in (
+        tmp_path / "look" / "index.html"
+    ).read_text()
 
 
 @pytest.mark.parametrize("name", ["index.html", "images.png"])
@@ -182,7 +204,10 @@ def test_on_real_weights_cats_are_lit_and_positions_are_near_themselves(shared_d
     assert nearest_is_neighbour(similarity) == 1
     assert (similarity.reshape(196, 196).argmax(1) == np.arange(196)).all()
     kernel = first_filters(model).kernel
-    rough = np.abs(np.diff(kernel, axis=0)).mean() / np.abs(np.diff(np.random.default_rng(0).permutation(kernel), axis=0)).mean()
+    rough = (
+        np.abs(np.diff(kernel, axis=0)).mean()
+        / np.abs(np.diff(np.random.default_rng(0).permutation(kernel), axis=0)).mean()
+    )
     assert rough < 0.98  # neighbouring rows are more alike than rows at random
     [flow] = attention_maps(model, pixels)
     cats, blanket = flow[:6, :4].mean(), flow[8:, 4:8].mean()

@@ -29,9 +29,19 @@ def test_files_folders_and_patterns(folder):
     assert names("@/b.png", folder) == ["b.png"]
     assert names("@/*.png", folder) == ["b.png"] and names("@/**/*.png", folder) == ["b.png", "more/猫.png"]
     assert names("@/more/猫.png, @/b.png,@/b.png", folder) == ["more/猫.png", "b.png"]
-    assert names("@/*", folder) == ["[x].bmp", "a, b.jpg", "b.png", "more/broken.jpg", "more/c.webp", "more/猫.png", "t.tif"]
+    assert names("@/*", folder) == [
+        "[x].bmp",
+        "a, b.jpg",
+        "b.png",
+        "more/broken.jpg",
+        "more/c.webp",
+        "more/猫.png",
+        "t.tif",
+    ]
     assert names("@/a, b.jpg", folder) == ["a, b.jpg"] and names("@/[x].bmp", folder) == ["[x].bmp"]
-    assert names("@/notes.txt", folder) == ["notes.txt"]  # named outright: what is wrong with it is said when it is read
+    assert names("@/notes.txt", folder) == [
+        "notes.txt"
+    ]  # named outright: what is wrong with it is said when it is read
 
 
 def test_what_is_not_there_is_said(folder):
@@ -54,7 +64,8 @@ def test_pixels_are_the_models_own_and_broken_files_are_left_out(folder, tiny):
     np.testing.assert_array_equal(pixels[0], model.preprocess(paths[0]))
     assert pixels.dtype == "uint8" and (pixels == 90).all()
     assert (
-        failed[paths[1]].startswith("cannot be decoded as an image: Unknown image file format.") and "\n" not in failed[paths[1]]
+        failed[paths[1]].startswith("cannot be decoded as an image: Unknown image file format.")
+        and "\n" not in failed[paths[1]]
     )
     assert "No such file" in failed[paths[4]]
     assert photographs.read_images(model, [])[0].shape == (0, 8, 12, 3)

@@ -1,14 +1,25 @@
-"""Linear CKA: Kornblith's equation and the unbiased minibatch estimate, against plain NumPy; the properties that define it."""
+"""Linear CKA: Kornblith's equation and the unbiased minibatch estimate, against plain NumPy; the properties that define
+it.
+"""
 
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.inspection import attention_weights, layer_similarity, linear_cka, minibatch_cka, similarity, unbiased_hsic
+from keras_vit.inspection import (
+    attention_weights,
+    layer_similarity,
+    linear_cka,
+    minibatch_cka,
+    similarity,
+    unbiased_hsic,
+)
 
 
 def by_gram_matrices(x, y):
-    """CKA as in section 3 of the paper: HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) with the centring matrix written out."""
+    """CKA as in section 3 of the paper: HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) with the centring matrix written
+    out.
+    """
     m = len(x)
     centring = np.eye(m) - np.ones((m, m)) / m
 

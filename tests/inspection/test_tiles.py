@@ -16,7 +16,12 @@ def test_filters_are_stretched_each_for_itself_around_grey():
     shown = tiles.signed(filters)
     assert shown[0, 0, 0].tolist() == [255, 128, 0] and shown[1, 1, 1].tolist() == [0, 128, 128]
     assert (shown[2] == 128).all()
-    assert (tiles.signed(np.ones((1, 2, 2, 1))) == 255).all() and tiles.signed(np.ones((1, 2, 2, 2))).shape == (1, 2, 2, 3)
+    assert (tiles.signed(np.ones((1, 2, 2, 1))) == 255).all() and tiles.signed(np.ones((1, 2, 2, 2))).shape == (
+        1,
+        2,
+        2,
+        3,
+    )
     assert tiles.signed(np.ones((1, 2, 2, 5))).shape == (1, 2, 2, 3)
 
 
@@ -26,7 +31,9 @@ def test_a_sheet_keeps_places_and_is_transparent_between():
     assert whole.shape == (3 * 2 + 2, 2 * 3 + 1, 4)
     for i in range(5):
         top, left = 3 * (i // 2), 4 * (i % 2)
-        assert (whole[top : top + 2, left : left + 3, :3] == i).all() and (whole[top : top + 2, left : left + 3, 3] == 255).all()
+        assert (whole[top : top + 2, left : left + 3, :3] == i).all() and (
+            whole[top : top + 2, left : left + 3, 3] == 255
+        ).all()
     assert (whole[2, :, 3] == 0).all() and (whole[:, 3, 3] == 0).all() and (whole[6:, 4:, 3] == 0).all()
     assert tiles.sheet(numbered[:1], columns=7, gap=2).shape == (2, 3, 4)
     assert tiles.sheet(numbered, columns=5, gap=0).shape == (2, 15, 4)

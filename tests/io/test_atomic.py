@@ -30,7 +30,9 @@ def test_a_folder_is_there_at_every_moment(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["export"] and os.listdir(tmp_path / "export") == ["new"]
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()], ids=["error", "Ctrl-C"]
+)
 def test_where_folders_cannot_change_places_the_old_one_comes_back(tmp_path, monkeypatch, error):
     write_folder(tmp_path / "export", "old")
     monkeypatch.setattr(atomic, "_exchange", lambda *_: False)
@@ -63,7 +65,9 @@ def test_what_a_killed_process_left_is_removed_and_what_it_moved_away_comes_back
     (tmp_path / f".old-{host}-{GONE}-export" / "good").touch()
     with pytest.raises(RuntimeError), replacing(tmp_path / "export"):
         raise RuntimeError
-    assert sorted(os.listdir(tmp_path)) == sorted([f".tmp-{host}-{os.getpid()}-other", f".tmp-elsewhere-{GONE}-export", "export"])
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        [f".tmp-{host}-{os.getpid()}-other", f".tmp-elsewhere-{GONE}-export", "export"]
+    )
     assert os.listdir(tmp_path / "export") == ["good"]
 
 
@@ -119,7 +123,12 @@ def test_a_folder_that_could_not_be_written_to_is_found_out_before(tmp_path, mon
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "is not valid JSON"), (b'{"a": 1', "is not valid JSON"), (b"\xff{}", "is not valid JSON"), (b"[1]", "holds a list")],
+    [
+        (b"", "is not valid JSON"),
+        (b'{"a": 1', "is not valid JSON"),
+        (b"\xff{}", "is not valid JSON"),
+        (b"[1]", "holds a list"),
+    ],
 )
 def test_broken_json_is_named(tmp_path, content, message):
     (tmp_path / "config.json").write_bytes(content)

@@ -37,7 +37,12 @@ def test_duration_mistakes():
 
 @pytest.mark.parametrize(
     ("duration", "mend"),
-    [(0.05, 'share of the whole run write "5%"'), ("0.75 steps", 'write "75%"'), (60.7, "Write 61"), ("1.2345k", "Write 1234")],
+    [
+        (0.05, 'share of the whole run write "5%"'),
+        ("0.75 steps", 'write "75%"'),
+        (60.7, "Write 61"),
+        ("1.2345k", "Write 1234"),
+    ],
 )
 def test_steps_are_whole(duration, mend):
     with pytest.raises(ValueError, match=f'"{duration}" is not a whole number of steps.*{mend}'):

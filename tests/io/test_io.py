@@ -48,7 +48,11 @@ def test_options_follow_a_path():
 
 
 def test_relative_paths_are_below_the_data_folder():
-    assert locate("a/b", "/data") == "/data/a/b" and locate("/a", "/data") == "/a" and locate("gs://a/b", "/data") == "gs://a/b"
+    assert (
+        locate("a/b", "/data") == "/data/a/b"
+        and locate("/a", "/data") == "/a"
+        and locate("gs://a/b", "/data") == "gs://a/b"
+    )
     assert locate("~/a") == os.path.expanduser("~/a") and locate("a") == "a"
 
 
@@ -84,9 +88,13 @@ def test_a_checksum_is_of_names_and_values():
 
 def test_hints_name_what_is_near():
     assert did_you_mean("adam", ["radam", "adamw"]) == ' Did you mean "adamw"?'
-    assert did_you_mean("resise", ["resize", "crop"]) == ' Did you mean "resize"?' and did_you_mean("x", ["resize"]) == ""
+    assert (
+        did_you_mean("resise", ["resize", "crop"]) == ' Did you mean "resize"?' and did_you_mean("x", ["resize"]) == ""
+    )
     assert nearest("B/17", ["B/16", "L/16", "S/16"], 2)[0] == "B/16"
-    assert nearest("B" * 1001, ["B" * 1000]) == [], "what is as long as this is no slip, and would be compared for seconds"
+    assert nearest("B" * 1001, ["B" * 1000]) == [], (
+        "what is as long as this is no slip, and would be compared for seconds"
+    )
 
 
 def test_quiet_ends_with_its_context():
@@ -97,7 +105,12 @@ def test_quiet_ends_with_its_context():
 
 
 def test_json_text_is_json_with_lists_on_one_line():
-    content = {"a [ \n b": {"c": [1, 2.5, None, "x"], 5: {}}, "matrix": ((1, 2), (3, 4)), "none": [], "dicts": [{"d": True}]}
+    content = {
+        "a [ \n b": {"c": [1, 2.5, None, "x"], 5: {}},
+        "matrix": ((1, 2), (3, 4)),
+        "none": [],
+        "dicts": [{"d": True}],
+    }
     text = json_text(content)
     assert json.loads(text) == json.loads(json.dumps(content))
     assert text.split("\n")[2:4] == ['    "c": [1, 2.5, null, "x"],', '    "5": {}']

@@ -29,7 +29,8 @@ def owner(folder):
 def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path):
     with owned(tmp_path):
         with pytest.raises(
-            InUse, match=rf"in use: process {os.getpid()} on .*Wait for it, stop it \(kill {os.getpid()}\), or use another"
+            InUse,
+            match=rf"in use: process {os.getpid()} on .*Wait for it, stop it \(kill {os.getpid()}\), or use another",
         ):
             with owned(tmp_path):
                 pass
@@ -175,5 +176,8 @@ def test_what_cannot_be_written_to_is_named(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(lock, "write_bytes", refuse)
-    with pytest.raises(OSError, match=f'Cannot write to the folder "{tmp_path}": Read-only file system'), owned(tmp_path):
+    with (
+        pytest.raises(OSError, match=f'Cannot write to the folder "{tmp_path}": Read-only file system'),
+        owned(tmp_path),
+    ):
         pass

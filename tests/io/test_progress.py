@@ -34,7 +34,9 @@ def test_a_log_has_a_line_at_the_beginning_and_then_few(messages, monkeypatch, c
 
 def test_a_terminal_has_one_line_that_is_cleared_in_the_end(messages, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_shown", True)
-    with stage("Loading a model with a name that is much longer than the terminal is wide, as names of files sometimes are"):
+    with stage(
+        "Loading a model with a name that is much longer than the terminal is wide, as names of files sometimes are"
+    ):
         pass
     printed = capsys.readouterr().out
     assert printed.startswith("\r\033[KLoading a model") and printed.endswith("\r\033[K") and "\n" not in printed

@@ -24,7 +24,11 @@ CASES = [
     ("PaletteEncoder", {"colors": 27, "width": 16}, IMAGE),
     ("PatchGrid", {"grid": (1, 5), "prefix": 1}, TOKENS),
     ("StdConv2D", {"filters": 8, "kernel_size": 7, "strides": 2}, (2, 8, 10, 3)),
-    ("StdConv2D", {"filters": 8, "kernel_size": 3, "strides": 2, "padding": "fixed", "form": "variance"}, (2, 8, 11, 4)),
+    (
+        "StdConv2D",
+        {"filters": 8, "kernel_size": 3, "strides": 2, "padding": "fixed", "form": "variance"},
+        (2, 8, 11, 4),
+    ),
     ("BatchNormalization", {"momentum": 0.9}, (2, 8, 6, 16)),
     ("BottleneckUnit", {"filters": 32, "strides": 2}, (2, 8, 6, 32)),
     ("BottleneckUnit", {"filters": 32, "preactivation": True, "remat": True}, (2, 4, 6, 128)),
@@ -42,7 +46,11 @@ CASES = [
     ("MultiHeadSelfAttention", {"heads": 2}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative", "grid": (1, 5), "prefix": 1}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative2d", "grid": (2, 3)}, TOKENS),
-    ("MultiHeadSelfAttention", {"heads": 2, "positions": "rope2d", "grid": (2, 2), "prefix": 2, "qk_norm": True}, TOKENS),
+    (
+        "MultiHeadSelfAttention",
+        {"heads": 2, "positions": "rope2d", "grid": (2, 2), "prefix": 2, "qk_norm": True},
+        TOKENS,
+    ),
     ("MultiHeadSelfAttention", {"heads": 3, "head_dim": 5, "qkv_bias": False, "qk_norm": True}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "causal": True}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32}, TOKENS),
@@ -172,7 +180,10 @@ def test_every_public_layer_is_in_the_cases():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: layers.PatchEncoder(5, 16).build((None, 8, 12, 3)), "not divisible by patches of 5x5. The nearest size"),
+        (
+            lambda: layers.PatchEncoder(5, 16).build((None, 8, 12, 3)),
+            "not divisible by patches of 5x5. The nearest size",
+        ),
         (lambda: layers.PatchEncoder(4, 16, form="fft"), 'unknown form \'fft\'. Valid forms: "conv", "dense"'),
         (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
         (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
@@ -184,9 +195,15 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid kinds: learned, learned2d, sincos1d, sincos2d"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos1d").build((None, 6, 15)), "need an even width, got 15"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="learned2d").build((None, 6, 15)), "need an even width, got 15"),
-        (lambda: layers.RelativeBias((2, 3), prefix=1).build((None, 2, 6, 8)), "RelativeBias: got 6 tokens, expected 7"),
+        (
+            lambda: layers.RelativeBias((2, 3), prefix=1).build((None, 2, 6, 8)),
+            "RelativeBias: got 6 tokens, expected 7",
+        ),
         (lambda: layers.RotaryPositions((2, 3)).build((None, 2, 6, 6)), "divisible by 4, got 6"),
-        (lambda: layers.MultiHeadSelfAttention(2, positions="rope", grid=2), "Valid: relative, relative2d, rope2d, or None"),
+        (
+            lambda: layers.MultiHeadSelfAttention(2, positions="rope", grid=2),
+            "Valid: relative, relative2d, rope2d, or None",
+        ),
         (lambda: layers.TransformerBlock(2, 32, positions="rope2d"), "need the grid"),
         (
             lambda: layers.MultiHeadSelfAttention(2, positions="relative", grid=2).build((None, None, 16)),
@@ -209,7 +226,10 @@ def test_every_public_layer_is_in_the_cases():
             "of 5 patches 5 are to be kept and 3 merged",
         ),
         (lambda: layers.ReducingBlock(2, 32, kept=6, prefix=1).build((None, 6, 16)), "of 5 patches 6 are to be kept"),
-        (lambda: layers.ReducingBlock(2, 32, merged=1, prefix=1).build((None, None, 16)), "number of tokens must be fixed"),
+        (
+            lambda: layers.ReducingBlock(2, 32, merged=1, prefix=1).build((None, None, 16)),
+            "number of tokens must be fixed",
+        ),
         (lambda: layers.ReducingBlock(2, 32, merged=1), "needs a prefix of at least that token"),
         (lambda: layers.PatchDropout(0.5, prefix=6).build((None, 6, 16)), "more than the prefix of 6"),
         (lambda: layers.Dropout(1.0), r"rate must be in \[0, 1\)"),

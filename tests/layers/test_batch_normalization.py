@@ -20,7 +20,9 @@ def trained(layer, dtype):
         y = layer(x, training=True)
         loss = tf.reduce_sum(tf.cast(weight * y, tf.float32))
     gradients = tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
-    return [tf.cast(t, tf.float32).numpy() for t in (y, *gradients, layer.moving_mean.value, layer.moving_variance.value)]
+    return [
+        tf.cast(t, tf.float32).numpy() for t in (y, *gradients, layer.moving_mean.value, layer.moving_variance.value)
+    ]
 
 
 @pytest.mark.parametrize(("policy", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 3e-2)])

@@ -1,4 +1,6 @@
-"""The forms that layers take in TensorFlow's programs for TPUs: they compute what the others do, without what is slow there."""
+"""The forms that layers take in TensorFlow's programs for TPUs: they compute what the others do, without what is slow
+there.
+"""
 
 import keras
 import numpy as np
@@ -27,14 +29,18 @@ def tokens(dtype):
 
 
 def step(layer, dtype):
-    """(outputs, the gradient of the input, those of the weights) as a traced function, so that its operations can be read."""
+    """(outputs, the gradient of the input, those of the weights) as a traced function, so that its operations can be
+    read.
+    """
 
     @tf.function(autograph=False)
     def function(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = layer(x, training=True)
-            loss = tf.reduce_sum(tf.cast(y, "float32") * tf.reshape(tf.range(B * N * D, dtype="float32") / 100 - 1, (B, N, D)))
+            loss = tf.reduce_sum(
+                tf.cast(y, "float32") * tf.reshape(tf.range(B * N * D, dtype="float32") / 100 - 1, (B, N, D))
+            )
         return y, *tape.gradient(loss, [x, *(v.value for v in layer.trainable_variables)])
 
     return function.get_concrete_function(tf.TensorSpec((B, N, D), dtype))
@@ -52,7 +58,9 @@ def test_a_block_computes_the_same(on_tpus, dtype, tolerance, remat):
         results.append([np.asarray(tf.cast(r, "float32")) for r in step(layer, compute)(tokens(compute))])
     assert len(results[0]) == 2 + len(layer.trainable_variables)
     for plain, other in zip(*results, strict=True):
-        np.testing.assert_allclose(other, plain, atol=tolerance * max(np.abs(plain).max(), 1.0))  # that of the key's bias is 0
+        np.testing.assert_allclose(
+            other, plain, atol=tolerance * max(np.abs(plain).max(), 1.0)
+        )  # that of the key's bias is 0
 
 
 def test_tokens_keep_their_shape_and_biases_sum_by_a_product(on_tpus):
@@ -61,14 +69,18 @@ def test_tokens_keep_their_shape_and_biases_sum_by_a_product(on_tpus):
     for value in (False, True):
         on_tpus(value)
         inside = [op for op in step(layer, "bfloat16").graph.get_operations() if "mlp" in op.name]
-        flattened = [op for op in inside if op.type == "Reshape" and op.inputs[0].shape.rank != op.outputs[0].shape.rank]
+        flattened = [
+            op for op in inside if op.type == "Reshape" and op.inputs[0].shape.rank != op.outputs[0].shape.rank
+        ]
         assert bool(flattened) == any(op.type == "BiasAddGrad" for op in inside) == (not value)
 
 
 @pytest.mark.parametrize("rank", [2, 3, 4])
 def test_a_bias_has_the_gradient_of_a_sum_over_rows(rank):
     shape = (5, 2, 3)[: rank - 1] + (D,)
-    g = np.random.default_rng(1).normal(size=shape).astype("float32")  # the CPU's sums in bfloat16 are rounded at each addition
+    g = (
+        np.random.default_rng(1).normal(size=shape).astype("float32")
+    )  # the CPU's sums in bfloat16 are rounded at each addition
     bias = tf.zeros(D)
     with tf.GradientTape() as tape:
         tape.watch(bias)
@@ -90,6 +102,8 @@ def test_masks_come_from_the_hash(on_tpus, name, mask):
 def test_a_mask_of_unknown_shape_is_drawn_by_the_engine(on_tpus):
     on_tpus(True)
     layer = layers.Dropout(0.25, seed=0)
-    function = tf.function(lambda x: layer(x, training=True)).get_concrete_function(tf.TensorSpec((None, N, D), "float32"))
+    function = tf.function(lambda x: layer(x, training=True)).get_concrete_function(
+        tf.TensorSpec((None, N, D), "float32")
+    )
     share = np.mean(np.asarray(function(tf.ones((64, N, D)))) == 0)
     assert 0.2 < share < 0.3

@@ -1,4 +1,6 @@
-"""layers.gelu: values and gradients of plain GELU, by TensorFlow's differentiation and by SciPy's functions; in a model on JAX."""
+"""layers.gelu: values and gradients of plain GELU, by TensorFlow's differentiation and by SciPy's functions; in a model
+on JAX.
+"""
 
 import math
 
@@ -32,7 +34,10 @@ def test_values_and_gradients_are_those_of_gelu(approximate):
 
 
 def test_the_slope_is_the_derivative():
-    exact = [0.5 * (1 + math.erf(x / math.sqrt(2))) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in X.astype(float)]
+    exact = [
+        0.5 * (1 + math.erf(x / math.sqrt(2))) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        for x in X.astype(float)
+    ]
     np.testing.assert_allclose(gelu_slope(ops.convert_to_tensor(X), False), exact, atol=1e-6)
     step = 1e-5
     gelu = lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))  # noqa: E731

@@ -1,4 +1,6 @@
-"""layers.masks: rates, and independence of places, rows, layers, steps, replicas and seeds; and that the same tests find hashes that are broken."""
+"""layers.masks: rates, and independence of places, rows, layers, steps, replicas and seeds; and that the same tests
+find hashes that are broken.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +35,9 @@ def together(one, other):
 SEEDS = [((a, b), (a, b + 1)) for a in (0, 1, 12345) for b in (0, 1, 7, 2**20)]
 SEEDS += [((a, 3), ((a + _REPLICA) % 2**32, 3)) for a in (0, 1, 2**31)]
 SEEDS += [((a, 3), ((a + _CHILD) % 2**32, 3)) for a in (0, 1, 2**31)]
-SEEDS += [((9, 4), (9 ^ 1 << bit, 4)) for bit in range(0, 32, 5)] + [((9, 4), (9, 4 ^ 1 << bit)) for bit in range(0, 32, 5)]
+SEEDS += [((9, 4), (9 ^ 1 << bit, 4)) for bit in range(0, 32, 5)] + [
+    ((9, 4), (9, 4 ^ 1 << bit)) for bit in range(0, 32, 5)
+]
 SEEDS += [((5, 7), (7, 5)), ((1, 0), (0, 1))]
 LIMIT = 5.5  # standard deviations: chance exceeds it once in 26 million
 
@@ -87,13 +91,19 @@ def places(shape):
 
 BROKEN = {
     # Seeds that differ in a bit give the same masks with their places exchanged.
-    "the seed is only mixed with the place": lambda shape, seed: mixed(places(shape) ^ np.uint32(seed[0]) ^ np.uint32(seed[1])),
+    "the seed is only mixed with the place": lambda shape, seed: mixed(
+        places(shape) ^ np.uint32(seed[0]) ^ np.uint32(seed[1])
+    ),
     "only one word of the seed counts": lambda shape, seed: mixed(places(shape) + mixed(seed[0])),
-    "the second word is added to the place": lambda shape, seed: mixed(places(shape) + mixed(seed[0]) + np.uint32(seed[1])),
+    "the second word is added to the place": lambda shape, seed: mixed(
+        places(shape) + mixed(seed[0]) + np.uint32(seed[1])
+    ),
     "every row is the same": lambda shape, seed: np.tile(
         mixed(places((1, shape[1])) ^ mixed((seed[0] * 31 + seed[1] + 7) % 2**32)), (shape[0], 1)
     ),
-    "nothing is mixed": lambda shape, seed: places(shape) * np.uint32(0x9E3779B1) + mixed(mixed(seed[0]) + np.uint32(seed[1])),
+    "nothing is mixed": lambda shape, seed: (
+        places(shape) * np.uint32(0x9E3779B1) + mixed(mixed(seed[0]) + np.uint32(seed[1]))
+    ),
     "a bit is stuck": lambda shape, seed: ours(shape, seed) | np.uint32(2**20),
     "the rate is off by a hundredth": lambda shape, seed: (ours(shape, seed) * 0.99).astype("uint32"),
 }

@@ -9,8 +9,8 @@ from keras_vit.layers.positions import sincos_1d
 from keras_vit.layers.relative import skewed
 from keras_vit.layers.rotary import rotary_angles
 
-# transformers 5.23.0, DINOv3ViTRopePositionEmbedding and apply_rotary_pos_emb: cos(0), cos(1)... as (1, 2, 7, 8), one token before a grid of
-# 2 x 3; the second head.
+# transformers 5.23.0, DINOv3ViTRopePositionEmbedding and apply_rotary_pos_emb: cos(0), cos(1)... as (1, 2, 7, 8), one
+# token before a grid of 2 x 3; the second head.
 DINOV3 = [
     [0.85322, 0.899867, 0.11918, -0.77108, -0.952413, -0.258102, 0.673507, 0.985897],
     [-0.391857, -0.227951, -0.048646, -0.598697, -0.440143, 1.118578, -1.18238, -0.07171],
@@ -20,7 +20,8 @@ DINOV3 = [
     [0.180431, -1.155512, -0.819288, 0.039821, -0.862319, 0.562461, 0.101586, -0.782231],
     [0.946868, -0.050862, -1.208421, 1.102217, -0.37551, -0.623222, -0.095004, -0.059365],
 ]
-# transformers 5.23.0, BeitRelativePositionBias: a table of 0 to 23 for 2 heads, class token and a grid of 2 x 2; the first head.
+# transformers 5.23.0, BeitRelativePositionBias: a table of 0 to 23 for 2 heads, class token and a grid of 2 x 2; the
+# first head.
 BEIT = [[22, 18, 18, 18, 18], [20, 8, 6, 2, 0], [20, 10, 8, 4, 2], [20, 14, 12, 8, 6], [20, 16, 14, 10, 8]]
 
 
@@ -47,7 +48,11 @@ def test_the_1d_table_is_that_of_the_transformer():
 
 def test_halves_are_of_column_and_row_and_registers_get_none():
     layer = filled(layers.AddPositionEmbs((2, 3), prefix=1, kind="learned2d", registers=2), (None, 9, 4))
-    assert [w.path.removeprefix(f"{layer.path}/") for w in layer.weights] == ["embedding/prefix", "embedding/x", "embedding/y"]
+    assert [w.path.removeprefix(f"{layer.path}/") for w in layer.weights] == [
+        "embedding/prefix",
+        "embedding/x",
+        "embedding/y",
+    ]
     prefix, x, y = (np.asarray(w) for w in layer.weights)
     added = np.asarray(layer(np.zeros((1, 9, 4), "float32")))[0]
     expected = [prefix[0], *np.zeros((2, 4)), *(np.concatenate([x[j], y[i]]) for i in range(2) for j in range(3))]

@@ -1,4 +1,6 @@
-"""layers.tpu: kernels, interpreted step by step, against plain JAX in float32 and in bfloat16; and which program they are in."""
+"""layers.tpu: kernels, interpreted step by step, against plain JAX in float32 and in bfloat16; and which program they
+are in.
+"""
 
 import functools
 
@@ -43,12 +45,16 @@ def assert_as_near(found, rounded, exact):
         assert np.abs(ours - true).max() <= np.abs(theirs - true).max() + step
 
 
-@pytest.mark.parametrize("n, heads, c", [(17, 3, 64), (17, 2, 80), (9, 2, 72), (17, 1, 128), (5, 1, 256), (17, 3, 8), (1, 2, 64)])
+@pytest.mark.parametrize(
+    "n, heads, c", [(17, 3, 64), (17, 2, 80), (9, 2, 72), (17, 1, 128), (5, 1, 256), (17, 3, 8), (1, 2, 64)]
+)
 def test_attention_and_its_gradients(n, heads, c):
     given, [g] = arrays(3, 2, n, heads * c), arrays(1, 2, n, heads * c, seed=1)
     found = with_gradients(lambda *x: short_rows.attend(*x, heads, True), given, g)
     plain = functools.partial(plain_attention, heads=heads)
-    assert_as_near(found, with_gradients(plain, given, g), with_gradients(plain, [x.astype("float32") for x in given], g))
+    assert_as_near(
+        found, with_gradients(plain, given, g), with_gradients(plain, [x.astype("float32") for x in given], g)
+    )
 
 
 def test_large_scores_do_not_overflow_and_tokens_are_told_apart():
@@ -104,7 +110,9 @@ KERNELS = ["attention_backward", "attention_forward", "norm_backward", "norm_for
 
 
 def loss_of_a_block(strategy, model_parallel, attention_dropout):
-    """A function of (variables, x) and its arguments: a number made of the outputs of a block in bfloat16, on the devices of a strategy."""
+    """A function of (variables, x) and its arguments: a number made of the outputs of a block in bfloat16, on the
+    devices of a strategy.
+    """
     import keras
 
     import keras_vit
@@ -128,7 +136,9 @@ def kernels_in_programs(attention_dropout):
     """The kernels in a TPU's program for a block's training step, and in a CPU's."""
     step, given = loss_of_a_block("one", None, attention_dropout)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("tpu_custom_call")]
-    exported = [jax.export.export(jax.jit(step), platforms=[chip], disabled_checks=allowed)(*given) for chip in ("tpu", "cpu")]
+    exported = [
+        jax.export.export(jax.jit(step), platforms=[chip], disabled_checks=allowed)(*given) for chip in ("tpu", "cpu")
+    ]
     return [[name for name in KERNELS if name in program.mlir_module()] for program in exported]
 
 
@@ -143,7 +153,9 @@ def steps_of_a_block(strategy, model_parallel):
         kernels = jax.jit(lambda *given: step(*given))(*given)
     finally:
         jax.lax.platform_dependent, short_rows.run, layer_norm.run = choose, run, run
-    return [(float(loss), [np.asarray(g, "float32").tolist() for g in gradients]) for loss, gradients in (plain, kernels)]
+    return [
+        (float(loss), [np.asarray(g, "float32").tolist() for g in gradients]) for loss, gradients in (plain, kernels)
+    ]
 
 
 @pytest.mark.processes
@@ -152,8 +164,12 @@ def test_a_block_trains_by_kernels_on_tpus_and_by_plain_operations_elsewhere():
         assert other.run(kernels_in_programs, 0.0) == [KERNELS, []]
         assert other.run(kernels_in_programs, 0.1) == [[name for name in KERNELS if "norm" in name], []]
         for strategy, model_parallel in (("one", None), ("data", None), ("model", 2)):
-            (loss, gradients), (by_kernels, gradients_by_kernels) = other.run(steps_of_a_block, strategy, model_parallel)
-            assert by_kernels == pytest.approx(loss, abs=1), strategy  # the sum of 1,792 terms, each rounded to bfloat16
+            (loss, gradients), (by_kernels, gradients_by_kernels) = other.run(
+                steps_of_a_block, strategy, model_parallel
+            )
+            assert by_kernels == pytest.approx(loss, abs=1), (
+                strategy
+            )  # the sum of 1,792 terms, each rounded to bfloat16
             for plain, kernel in zip(gradients, gradients_by_kernels, strict=True):
                 np.testing.assert_allclose(
                     kernel, plain, atol=0.06 * max(np.abs(plain).max(), 1.0)

@@ -1,4 +1,6 @@
-"""Arguments of models and layers: numpy's numbers are taken and kept as Python's own, other kinds refused, other libraries' words explained."""
+"""Arguments of models and layers: numpy's numbers are taken and kept as Python's own, other kinds refused, other
+libraries' words explained.
+"""
 
 import json
 import warnings
@@ -64,7 +66,10 @@ def test_a_bit_takes_them_too():
     [
         ("PatchEncoder", {"patch_size": np.array([4, 4]), "width": np.int64(16), "norm": np.bool_(False)}),
         ("PixelNormalization", {"mean": np.array([1.0, 2.0, 3.0]), "std": np.float32(2)}),
-        ("TransformerBlock", {"heads": np.int64(2), "mlp_dim": np.int32(8), "dropout": np.float32(0.5), "remat": np.bool_(True)}),
+        (
+            "TransformerBlock",
+            {"heads": np.int64(2), "mlp_dim": np.int32(8), "dropout": np.float32(0.5), "remat": np.bool_(True)},
+        ),
         ("MultiHeadSelfAttention", {"heads": np.int64(2), "head_dim": np.int64(4), "epsilon": np.float32(0.5)}),
         ("MlpBlock", {"mlp_dim": np.int64(8)}),
         ("ClassToken", {"count": np.int64(2), "after": np.int64(1)}),
@@ -149,7 +154,10 @@ def test_other_kinds_are_refused(options, message):
         (lambda: BiTSpec((True, 1)), "units must be"),
         (lambda: BiTSpec((1,), width_factor="1"), "width_factor must be a number, got '1'"),
         (lambda: layers.TransformerBlock(2.0, 32), "TransformerBlock: heads must be a positive integer, got 2.0"),
-        (lambda: layers.TransformerBlock(2, 32, remat="yes"), "TransformerBlock: remat must be True or False, got 'yes'"),
+        (
+            lambda: layers.TransformerBlock(2, 32, remat="yes"),
+            "TransformerBlock: remat must be True or False, got 'yes'",
+        ),
         (lambda: layers.MlpBlock(0), "MlpBlock: mlp_dim must be a positive integer"),
         (lambda: layers.MeanPooling(-1), "MeanPooling: prefix must be an integer of 0 or more"),
         (lambda: layers.ClassToken(count=1.0), "expected integers count >= 1"),
@@ -188,7 +196,10 @@ def test_names_of_two_classes_are_warned_of():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"positions": "sincos2d", "position_std": 1.0}, 'position_std=1.0 has no effect: positions="sincos2d" are not learned'),
+        (
+            {"positions": "sincos2d", "position_std": 1.0},
+            'position_std=1.0 has no effect: positions="sincos2d" are not learned',
+        ),
         ({"mlp_form": "swiglu", "gelu": "tanh"}, "gelu='tanh' has no effect"),
         ({"stem_width": 32}, "stem_width=32 has no effect: there is no stem"),
         ({"conv_strides": (2,)}, "conv_stem has 0 convolutions, conv_strides 1 strides"),
@@ -247,17 +258,39 @@ def test_words_suggest_only_what_is_valid():
     [
         *[
             (text, "B/16")
-            for text in ("b/16", "vit_b16", "ViT-B/16", "B16", "B-16", "vitb16", "vit_b_16", "base", "ViT_B_16", "B/16 ")
+            for text in (
+                "b/16",
+                "vit_b16",
+                "ViT-B/16",
+                "B16",
+                "B-16",
+                "vitb16",
+                "vit_b_16",
+                "base",
+                "ViT_B_16",
+                "B/16 ",
+            )
         ],
         *[
             (text, "B/16")
             for text in ("vit_base_patch16_224", "google/vit-base-patch16-224", "deit_base_patch16_384", "vit-b-16-384")
         ],
         *[(text, "L/14") for text in ("ViT-L-14", "ViT-L/14@336px", "l14", "vit_large_patch14_dinov2", "large/14")],
-        *[("tiny", "Ti/16"), ("vit_tiny_patch16_224", "Ti/16"), ("ti/8", "Ti/8"), ("S32", "S/32"), ("vit_small_p8", "S/8")],
+        *[
+            ("tiny", "Ti/16"),
+            ("vit_tiny_patch16_224", "Ti/16"),
+            ("ti/8", "Ti/8"),
+            ("S32", "S/32"),
+            ("vit_small_p8", "S/8"),
+        ],
         *[("ViT-H-14", "H/14"), ("huge", "H/14"), ("giant", "g/14"), ("ViT-g-14", "g/14"), ("ViT-G/14", "G/14")],
         *[("so400m", "So400m/14"), ("SO400M/14", "So400m/14"), ("vit_so400m_patch14_siglip_224", "So400m/14")],
-        *[("r50+b/16", "R50+B/16"), ("R50-B16", "R50+B/16"), ("vit_base_r50_s16_224", "R50+B/16"), ("R26+vit_s32", "R26+S/32")],
+        *[
+            ("r50+b/16", "R50+B/16"),
+            ("R50-B16", "R50+B/16"),
+            ("vit_base_r50_s16_224", "R50+B/16"),
+            ("R26+vit_s32", "R26+S/32"),
+        ],
         *[("r50x1", "R50x1"), ("BiT-M-R101x3", "R101x3"), ("resnetv2_152x4_bitm", "R152x4"), ("bit_r50x1", "R50x1")],
         *[("", None), ("convnext", None), ("swin", None), ("Q/16", None)],
     ],

@@ -82,7 +82,9 @@ def test_the_residual_form_pools_and_adds_where_the_shape_stays(tmp_path):
     np.testing.assert_allclose(three, two + rectified(convolved(two, 3)), atol=1e-4)
     model.get_layer("head").kernel.assign(np.ones((32, 10)))  # zeros would be refused as untrained
     model.save(str(tmp_path / "m.keras"))
-    np.testing.assert_array_equal(keras_vit.load(str(tmp_path / "m.keras")).predict(x, verbose=0), model.predict(x, verbose=0))
+    np.testing.assert_array_equal(
+        keras_vit.load(str(tmp_path / "m.keras")).predict(x, verbose=0), model.predict(x, verbose=0)
+    )
 
 
 @pytest.mark.parametrize("name", ["out.npz", "folder"])

@@ -68,7 +68,9 @@ def test_clone_model_of_a_users_model_keeps_the_vit_in_it(tiny, pixels):
 
 @pytest.mark.parametrize("make", [lambda model: model, head], ids=["vit", "with_head"])
 @pytest.mark.parametrize(
-    "copied", [copy.deepcopy, copy.copy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "copy", "pickle"]
+    "copied",
+    [copy.deepcopy, copy.copy, lambda model: pickle.loads(pickle.dumps(model))],
+    ids=["deepcopy", "copy", "pickle"],
 )
 def test_python_copies_are_whole_and_independent(tiny, pixels, make, copied):
     model = make(tiny(preprocessing="decode|resize(8, 12)", dropout=0.1))

@@ -1,4 +1,6 @@
-"""DINO: loss, head and gradients against torch; centre, teacher and schedules against NumPy over several steps; crops of two sizes."""
+"""DINO: loss, head and gradients against torch; centre, teacher and schedules against NumPy over several steps; crops
+of two sizes.
+"""
 
 import pathlib
 
@@ -14,7 +16,8 @@ from keras_vit.layers.resampled_positions import ResampledPositions
 from keras_vit.models.self_distillation import at_size
 from keras_vit.training import AdamW, DINOLoss, Momentum, Muon, TeacherEntropy
 
-# Made with torch 2.15 by a head, weight_norm, F.normalize, the loss as in the authors' code and F.interpolate(mode="bicubic").
+# Made with torch 2.15 by a head, weight_norm, F.normalize, the loss as in the authors' code and
+# F.interpolate(mode="bicubic").
 GOLDEN = dict(np.load(pathlib.Path(__file__).with_name("goldens") / "dino.npz"))
 FIELDS = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 HEAD = {"outputs": 10, "hidden": 12, "bottleneck": 4}
@@ -56,7 +59,9 @@ def golden_head():
         layer.set_weights([GOLDEN[f"kernel_{i}"], GOLDEN[f"bias_{i}"]])
     head.kernel.assign(GOLDEN["direction"])
     head.norms.assign(GOLDEN["norms"])
-    variables = {f"{part}_gradient_{i}": getattr(layer, part) for i, layer in enumerate(head.mlp) for part in ("kernel", "bias")}
+    variables = {
+        f"{part}_gradient_{i}": getattr(layer, part) for i, layer in enumerate(head.mlp) for part in ("kernel", "bias")
+    }
     return head, {**variables, "direction_gradient": head.kernel, "norms_gradient": head.norms}
 
 
@@ -144,7 +149,9 @@ def test_small_crops_run_through_the_same_weights(options):
         if weights:
             layer.set_weights(weights)
     if options.get("positions") == "sincos2d":  # interpolated, not those of the smaller grid
-        table = resample_positions(np.asarray(large.get_layer("position_embedding").embedding), (4, 4), (2, 3), 0, "bicubic")
+        table = resample_positions(
+            np.asarray(large.get_layer("position_embedding").embedding), (4, 4), (2, 3), 0, "bicubic"
+        )
         other.get_layer("position_embedding").embedding = table
     np.testing.assert_allclose(small.predict(images, verbose=0), other.predict(images, verbose=0), atol=1e-4)
     assert {id(v) for v in small.trainable_variables} == {id(v) for v in large.trainable_variables}
@@ -189,7 +196,7 @@ def test_micro_batches_are_centred_alike_and_move_the_teacher_once():
         keras.utils.set_random_seed(0)
         model = compiled(dino(vit(drop_path=0.0)), rate=1e-3)
         model.micro_batches = parts
-        (x, y) = crops()
+        x, y = crops()
         model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
         results.append([np.array(model.get_layer("sharpening").center), *model.teacher.get_weights()])
         assert int(model.get_layer("sharpening").step) == 3

@@ -1,4 +1,6 @@
-"""A student and its teacher as one model: the teacher sees the same pixels and never changes, the student is an ordinary classifier."""
+"""A student and its teacher as one model: the teacher sees the same pixels and never changes, the student is an
+ordinary classifier.
+"""
 
 import keras
 import numpy as np
@@ -6,7 +8,15 @@ import pytest
 from small_models import data
 
 import keras_vit
-from keras_vit.training import AdamW, Agreement, HardDistillation, Mixup, SoftDistillation, SoftmaxCrossEntropy, StudentAccuracy
+from keras_vit.training import (
+    AdamW,
+    Agreement,
+    HardDistillation,
+    Mixup,
+    SoftDistillation,
+    SoftmaxCrossEntropy,
+    StudentAccuracy,
+)
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
@@ -27,7 +37,11 @@ def trained(model, seed=0):
 def compiled(student, teacher, loss=None, **options):
     distilled = keras_vit.Distilled(student, teacher)
     distilled.compile(
-        AdamW(1e-2), loss or HardDistillation(), weighted_metrics=[StudentAccuracy(), Agreement()], jit_compile=False, **options
+        AdamW(1e-2),
+        loss or HardDistillation(),
+        weighted_metrics=[StudentAccuracy(), Agreement()],
+        jit_compile=False,
+        **options,
     )
     return distilled
 
@@ -35,7 +49,9 @@ def compiled(student, teacher, loss=None, **options):
 def test_the_loss_of_a_student_in_float16_is_scaled():
     student, teacher = vit(dtype="mixed_float16"), trained(vit())
     assert isinstance(compiled(student, teacher).optimizer, keras.optimizers.LossScaleOptimizer)
-    assert isinstance(compiled(student.with_head(keras.layers.Dense(5)), teacher).optimizer, keras.optimizers.LossScaleOptimizer)
+    assert isinstance(
+        compiled(student.with_head(keras.layers.Dense(5)), teacher).optimizer, keras.optimizers.LossScaleOptimizer
+    )
     assert isinstance(compiled(vit(), teacher).optimizer, AdamW)
 
 
@@ -53,7 +69,10 @@ def test_outputs_are_those_of_the_two_models():
 def test_the_teacher_sees_images_in_its_own_size():
     pil = pytest.importorskip("PIL.Image")
     teacher, (x, _) = trained(vit((16, 16))), data(3)
-    resize = lambda channel: np.asarray(pil.fromarray(channel.astype("float32")).resize((16, 16), pil.Resampling.BILINEAR))  # noqa: E731
+
+    def resize(channel):
+        return np.asarray(pil.fromarray(channel.astype("float32")).resize((16, 16), pil.Resampling.BILINEAR))
+
     larger = np.stack([np.stack([resize(image[..., c]) for c in range(3)], -1) for image in x])
     out = keras_vit.Distilled(trained(vit()), teacher).predict(x, verbose=0)
     np.testing.assert_allclose(out[:, 1], teacher.predict(larger, verbose=0), atol=1e-4)
@@ -143,7 +162,11 @@ def with_softmax():
             lambda: vit(class_names=list("abcdf")),
             "teacher's classes are .*load the teacher with the student's",
         ),
-        (vit, lambda: vit(channels=1), "student's images have 3 channels, the teacher's 1: load the teacher with channels=3"),
+        (
+            vit,
+            lambda: vit(channels=1),
+            "student's images have 3 channels, the teacher's 1: load the teacher with channels=3",
+        ),
         (vit, lambda: vit(classes=None), 'the teacher, "vit", has no classes: its outputs are features'),
         (vit, with_softmax, "the teacher, .* ends in a softmax or sigmoid"),
         (with_softmax, vit, "the student, .* ends in a softmax or sigmoid"),
@@ -177,12 +200,16 @@ def test_a_file_is_compiled_as_it_was_saved_and_trains_on(tmp_path):
     model.save(tmp_path / "m.keras")
     copy = keras.saving.load_model(tmp_path / "m.keras")
     assert type(copy.loss) is HardDistillation and int(copy.optimizer.iterations) == 1
-    assert copy.fit(x, y, verbose=0).history["loss"] == pytest.approx(model.fit(x, y, verbose=0).history["loss"], rel=1e-5)
+    assert copy.fit(x, y, verbose=0).history["loss"] == pytest.approx(
+        model.fit(x, y, verbose=0).history["loss"], rel=1e-5
+    )
 
 
 def test_a_loss_for_other_outputs_is_refused():
     model = keras_vit.Distilled(vit(), trained(vit()))
-    with pytest.raises(ValueError, match=r"A Distilled cannot be trained with the loss mean_squared_error: write loss=.*Soft"):
+    with pytest.raises(
+        ValueError, match=r"A Distilled cannot be trained with the loss mean_squared_error: write loss=.*Soft"
+    ):
         model.compile("sgd", "mse")
     model.compile("sgd", lambda y, y_pred: keras.ops.mean(y_pred, (1, 2)))  # one's own
 

@@ -1,4 +1,6 @@
-"""ImageGPT: loss and gradient as written out here, no look at later pixels, samples from kept keys and values, files, and what it refuses."""
+"""ImageGPT: loss and gradient as written out here, no look at later pixels, samples from kept keys and values, files,
+and what it refuses.
+"""
 
 import keras
 import numpy as np
@@ -48,9 +50,13 @@ def _dense(x, weights, name):
 
 
 def written_out(weights, images):
-    """Logits (b, n, colors) and mean cross-entropy of the next colour, from {path: tensor}, by the paper's equations."""
+    """Logits (b, n, colors) and mean cross-entropy of the next colour, from {path: tensor}, by the paper's
+    equations.
+    """
     b = len(images)
-    far = ((images.reshape(b, PIXELS, 1, 3).astype("float64") - np.asarray(weights["patch_encoder/palette"])) ** 2).sum(-1)
+    far = ((images.reshape(b, PIXELS, 1, 3).astype("float64") - np.asarray(weights["patch_encoder/palette"])) ** 2).sum(
+        -1
+    )
     colors = far.argmin(-1)  # (b, n)
     embedded = tf.gather(weights["patch_encoder/embedding"], colors[:, :-1])
     start = tf.repeat(weights["class_token/tokens"], b, axis=0)
@@ -59,7 +65,8 @@ def written_out(weights, images):
         block = f"block_{i:02d}"
         y = _norm(x, weights, f"{block}/attention_norm")
         q, k, v = (
-            tf.reshape(_dense(y, weights, f"{block}/attention/{name}"), (b, PIXELS, 2, 8)) for name in ("query", "key", "value")
+            tf.reshape(_dense(y, weights, f"{block}/attention/{name}"), (b, PIXELS, 2, 8))
+            for name in ("query", "key", "value")
         )
         scores = tf.einsum("bikc,bjkc->bkij", q, k) / 8**0.5
         later = np.triu(np.full((PIXELS, PIXELS), -np.inf), 1).astype("float32")

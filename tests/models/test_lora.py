@@ -184,7 +184,9 @@ def test_merging_rounds_nothing_under_mixed_precision(tiny):
 def test_other_formats_want_it_merged(tiny, tmp_path, format, path):
     model = tiny(depth=1)
     model.enable_lora(2)
-    with pytest.raises(ValueError, match=f'The format "{format}" needs plain kernels.*Write model.merge_lora\\(\\) first'):
+    with pytest.raises(
+        ValueError, match=f'The format "{format}" needs plain kernels.*Write model.merge_lora\\(\\) first'
+    ):
         keras_vit.save(model, tmp_path / path, format)
     with pytest.raises(ValueError, match="Another .* needs plain kernels"):
         transfer(model, head="drop")
@@ -232,7 +234,9 @@ def test_its_matrices_decay_as_kernels_do(tiny):
 
 def test_mistakes_are_refused(tiny):
     model = tiny(depth=1)
-    with pytest.raises(ValueError, match='No dense layer matches the target "qkv". They are: attention/key, attention/out'):
+    with pytest.raises(
+        ValueError, match='No dense layer matches the target "qkv". They are: attention/key, attention/out'
+    ):
         model.enable_lora(2, ["query", "qkv"])
     for rank in (0, -1, 2.5, True, "2"):
         with pytest.raises(ValueError, match="rank must be a positive integer"):

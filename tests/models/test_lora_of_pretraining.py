@@ -1,4 +1,6 @@
-"""LoRA of models for pre-training: in their encoder, as the encoder alone has it; trained, saved and merged with what stands above it."""
+"""LoRA of models for pre-training: in their encoder, as the encoder alone has it; trained, saved and merged with what
+stands above it.
+"""
 
 import json
 import zipfile
@@ -80,7 +82,15 @@ def test_the_encoder_gets_it_and_what_stands_above_trains(kind, tmp_path):
 
 def test_of_dino_the_encoder_has_it_before():
     keras.utils.set_random_seed(0)
-    options = {"outputs": 8, "hidden": 8, "bottleneck": 4, "local_size": 8, "local_crops": 0, "steps": 4, "momentum": 0.5}
+    options = {
+        "outputs": 8,
+        "hidden": 8,
+        "bottleneck": 4,
+        "local_size": 8,
+        "local_crops": 0,
+        "steps": 4,
+        "momentum": 0.5,
+    }
     with pytest.raises(ValueError, match="give LoRA to the encoder before.*and make the model of that"):
         enable_lora(keras_vit.DINO(vit(), **options), 2)
     encoder = vit()

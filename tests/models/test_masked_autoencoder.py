@@ -48,7 +48,9 @@ def test_hidden_pixels_have_no_part_in_the_predictions(model):
 
 def test_the_order_of_visible_patches_does_not_matter(model):
     x, _ = model.masked(IMAGES)
-    np.testing.assert_array_equal(model.predict({**x, "kept": x["kept"][:, ::-1]}, verbose=0), model.predict(x, verbose=0))
+    np.testing.assert_array_equal(
+        model.predict({**x, "kept": x["kept"][:, ::-1]}, verbose=0), model.predict(x, verbose=0)
+    )
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -92,9 +94,13 @@ def test_files_clones_and_classifiers_keep_what_it_learned(model, tmp_path):
         np.testing.assert_array_equal(copy.predict(x, verbose=0), model.predict(x, verbose=0))
     vit = keras_vit.load(tmp_path / "mae.keras", classes=5, head="reset", pool="gap", fc_norm=True, positions="learned")
     assert type(vit) is keras_vit.ViT and vit.classes == 5 and vit.spec.fc_norm and vit.spec.positions == "learned"
-    np.testing.assert_array_equal(vit.get_layer("position_embedding").embedding, model.get_layer("position_embedding").embedding)
+    np.testing.assert_array_equal(
+        vit.get_layer("position_embedding").embedding, model.get_layer("position_embedding").embedding
+    )
     bare = keras_vit.load(tmp_path / "mae.keras", head="drop")
-    np.testing.assert_allclose(bare.predict(IMAGES, verbose=0), model.get_encoder().predict(IMAGES, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(
+        bare.predict(IMAGES, verbose=0), model.get_encoder().predict(IMAGES, verbose=0), atol=1e-6
+    )
     with pytest.raises(ValueError, match='head="drop" takes the ViT'):
         keras_vit.load(tmp_path / "mae.keras", image_size=16)
 
@@ -151,7 +157,9 @@ def test_what_cannot_be_is_refused(arguments, message):
 
 
 def test_a_loss_for_other_outputs_no_images_and_class_weights_are_refused(model):
-    with pytest.raises(ValueError, match=r"cannot be trained with the loss mean_squared_error: write loss=.*MaskedSquaredError"):
+    with pytest.raises(
+        ValueError, match=r"cannot be trained with the loss mean_squared_error: write loss=.*MaskedSquaredError"
+    ):
         model.compile("sgd", "mse")
     model.compile("sgd", MaskedSquaredError(), jit_compile=False)
     with pytest.raises(ValueError, match="There are no images"):

@@ -74,7 +74,9 @@ def test_another_patchs_embedding_is_that_of_an_image_with_patches_moved():
     model = made()
     source = np.array([[2, 1, 2, 5, 4, 0]] * 3)
     patches = patches_of(IMAGES)[:, source[0]]
-    moved = np.concatenate([np.concatenate(list(patches[:, 3 * i : 3 * i + 3].swapaxes(0, 1)), axis=2) for i in (0, 1)], axis=1)
+    moved = np.concatenate(
+        [np.concatenate(list(patches[:, 3 * i : 3 * i + 3].swapaxes(0, 1)), axis=2) for i in (0, 1)], axis=1
+    )
     given = model.predict({"image": IMAGES, "source": source}, verbose=0)
     np.testing.assert_allclose(
         given, model.predict({"image": moved, "source": np.arange(6)[None].repeat(3, 0)}, verbose=0), atol=1e-5
@@ -92,8 +94,14 @@ def test_loss_and_gradients_are_pytorchs(tmp_path):
     from keras_vit.checkpoints.formats import huggingface
 
     with np.load(folder / "goldens" / "masked.npz") as file:
-        golden = {name.removeprefix("patches/"): file[name] for name in file if name.startswith("patches/") or name == "images"}
-    gradients = {name.removeprefix("gradients/"): array for name, array in golden.items() if name.startswith("gradients/")}
+        golden = {
+            name.removeprefix("patches/"): file[name]
+            for name in file
+            if name.startswith("patches/") or name == "images"
+        }
+    gradients = {
+        name.removeprefix("gradients/"): array for name, array in golden.items() if name.startswith("gradients/")
+    }
     arrays = {name: sample(name, array.shape, 0.3) for name, array in gradients.items()}
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
@@ -138,7 +146,9 @@ def test_each_target_trains_reconstructs_and_reloads(target, tmp_path):
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
     vit = keras_vit.load(tmp_path / "m.keras", classes=4, head="reset")
     assert type(vit) is keras_vit.ViT and vit.classes == 4
-    np.testing.assert_array_equal(vit.get_layer("block_00").get_weights()[0], model.get_layer("block_00").get_weights()[0])
+    np.testing.assert_array_equal(
+        vit.get_layer("block_00").get_weights()[0], model.get_layer("block_00").get_weights()[0]
+    )
 
 
 def test_perfect_logits_paint_the_patches_own_colours(monkeypatch):

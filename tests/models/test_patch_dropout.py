@@ -1,4 +1,6 @@
-"""Leaving out patches: random ones (PatchDropout, arXiv 2208.07220), or those that a block heeds least (as EViT, arXiv 2202.07800)."""
+"""Leaving out patches: random ones (PatchDropout, arXiv 2208.07220), or those that a block heeds least (as EViT, arXiv
+2202.07800).
+"""
 
 import keras
 import numpy as np
@@ -66,7 +68,9 @@ def test_both_ways_go_with_token_merging_and_with_files(tiny, pixels, tmp_path):
         again = keras_vit.load(tmp_path / "model.keras")
         assert again.spec == model.spec
         np.testing.assert_array_equal(again(pixels), model(pixels))
-        whole = keras_vit.load(tmp_path / "model.keras", patch_dropout=0.0, patch_dropout_block=None, token_merging=None)
+        whole = keras_vit.load(
+            tmp_path / "model.keras", patch_dropout=0.0, patch_dropout_block=None, token_merging=None
+        )
         np.testing.assert_allclose(whole(pixels), plain(pixels), atol=1e-6)
 
 

@@ -1,4 +1,6 @@
-"""Models with every kind of positions: they differ where they should, train, are saved, cloned and resampled, or say why not."""
+"""Models with every kind of positions: they differ where they should, train, are saved, cloned and resampled, or say
+why not.
+"""
 
 import keras
 import numpy as np
@@ -79,13 +81,17 @@ def test_a_shared_table_is_added_at_each_block(positions, tiny, pixels):
 
 def test_paths_of_the_weights_can_be_read_and_are_of_their_block(tiny):
     paths = {
-        "learned2d": ["position_embedding_01/embedding/prefix", "position_embedding_01/embedding/x", "position_embedding_01/embedding/y"],
+        "learned2d": [f"position_embedding_01/embedding/{part}" for part in ("prefix", "x", "y")],
         "relative": ["block_01/attention/relative/embedding", "block_01/attention/relative/prefix_embedding"],
         "relative2d": ["block_01/attention/relative2d/bias", "block_01/attention/relative2d/prefix_bias"],
-    }  # fmt: skip
+    }
     for positions, expected in paths.items():
         model = tiny(positions=positions, positions_at="every" if positions == "learned2d" else "stem")
-        found = [w.path.removeprefix("vit/") for w in model.weights if "_01" in w.path and ("posi" in w.path or "rela" in w.path)]
+        found = [
+            w.path.removeprefix("vit/")
+            for w in model.weights
+            if "_01" in w.path and ("posi" in w.path or "rela" in w.path)
+        ]
         assert found == expected
         assert layer_multipliers([*found, "vit/head/kernel"], 0.5) == [0.5] * len(found) + [1.0]
 
@@ -94,14 +100,18 @@ def test_paths_of_the_weights_can_be_read_and_are_of_their_block(tiny):
 def test_another_size_resamples_or_says_why_not(positions, at, tiny, pixels):
     model = made(tiny, positions, at)
     if positions in ("relative", "sincos1d"):
-        with pytest.raises(ValueError, match=f'positions="{positions}" count patches along the rows.*cannot be resampled'):
+        with pytest.raises(
+            ValueError, match=f'positions="{positions}" count patches along the rows.*cannot be resampled'
+        ):
             keras_vit.checkpoints.transfer(model, image_size=(16, 24))
         assert keras_vit.checkpoints.transfer(model, image_size=(16, 24), patch_size=8).grid == model.grid
         return
     larger = keras_vit.checkpoints.transfer(model, image_size=(16, 24))
     large = np.repeat(np.repeat(pixels, 2, 1), 2, 2)
     assert np.isfinite(larger(large)).all() and larger.grid == (4, 6)
-    back = keras_vit.checkpoints.transfer(larger, image_size=(8, 12))  # corners are aligned: every old place is a new one
+    back = keras_vit.checkpoints.transfer(
+        larger, image_size=(8, 12)
+    )  # corners are aligned: every old place is a new one
     if positions in ("none", "sincos2d", "rope2d"):
         np.testing.assert_array_equal(back(pixels), model(pixels))
 

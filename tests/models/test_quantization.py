@@ -30,7 +30,9 @@ def outputs(model, x):
 
 def kernels(model):
     """{path: dtype of the kernel} of the model's dense layers."""
-    return {v.path.rpartition("/")[0]: v.dtype for v in model.weights if v.path.endswith("/kernel") and len(v.shape) == 2}
+    return {
+        v.path.rpartition("/")[0]: v.dtype for v in model.weights if v.path.endswith("/kernel") and len(v.shape) == 2
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,9 @@ def test_models_built_on_a_vit(tiny, pixels, tmp_path, make, mode):
     if isinstance(model, keras_vit.Model):
         quantized(model, mode)
     else:
-        quantized(keras_vit.Model(model.input, model.output), mode)  # shares the layers; Keras' own quantize warns of all others
+        quantized(
+            keras_vit.Model(model.input, model.output), mode
+        )  # shares the layers; Keras' own quantize warns of all others
     expected = outputs(model, pixels)
     assert {d for d in kernels(model).values()} == {"int8" if mode != "float8" else "float32"}
     model.save(tmp_path / "m.keras")
@@ -166,7 +170,9 @@ def test_bfloat16_computes_in_int8_too(tiny, pixels):
 @pytest.mark.parametrize(("format", "path"), [("google", "m.npz"), ("timm", "folder"), ("huggingface", "folder")])
 def test_other_formats_refuse(tiny, tmp_path, format, path):
     model = quantized(tiny(image_size=8))
-    with pytest.raises(ValueError, match=f'The format "{format}" needs weights in floating point.*quantised \\(13 layers\\)'):
+    with pytest.raises(
+        ValueError, match=f'The format "{format}" needs weights in floating point.*quantised \\(13 layers\\)'
+    ):
         keras_vit.save(model, tmp_path / path, format)
     assert not list(tmp_path.iterdir())
 

@@ -45,7 +45,8 @@ def test_every_published_bit_builds(variant, without_values):
 
 
 @pytest.mark.parametrize(
-    ("variant", "weights", "tokens"), [("R50+B/16", 356, 197), ("R26+S/32", 287, 50), ("R50+L/32", 551, 50), ("R+Ti/16", 203, 50)]
+    ("variant", "weights", "tokens"),
+    [("R50+B/16", 356, 197), ("R26+S/32", 287, 50), ("R50+L/32", 551, 50), ("R+Ti/16", 203, 50)],
 )
 def test_hybrids_have_the_published_number_of_arrays_and_tokens(variant, weights, tokens, without_values):
     with without_values():
@@ -115,7 +116,9 @@ def test_rematerialised_units_train_to_the_same_weights(variant, eagerly):
 
 
 def test_mixed_precision_standardises_in_float32():
-    """In the call, too, where Keras casts weights to 16 bits: of these kernels bfloat16 would leave ones alone, without variance."""
+    """In the call, too, where Keras casts weights to 16 bits: of these kernels bfloat16 would leave ones alone, without
+    variance.
+    """
     random = np.random.default_rng(0)
     x, w = random.normal(size=(2, 4, 4, 5)), 1 + 1e-3 * random.normal(size=(3, 3, 5, 4))
     outputs = []

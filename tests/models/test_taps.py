@@ -14,7 +14,13 @@ def values(model, tensors, x):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"registers": 3}, {"pool": "gap"}, {"distillation_token": True}, {"pool": "gap", "class_token": True, "fc_norm": True}],
+    [
+        {},
+        {"registers": 3},
+        {"pool": "gap"},
+        {"distillation_token": True},
+        {"pool": "gap", "class_token": True, "fc_norm": True},
+    ],
     ids=lambda options: "-".join(options) or "default",
 )
 def test_feature_maps_are_the_blocks_outputs_without_prefix(tiny, pixels, options):
@@ -65,7 +71,9 @@ def test_taps_of_a_nested_model_are_the_models_own(tiny, pixels):
     twice = keras_vit.Model(image, keras.layers.Dense(2)(model(image)))
     for outer in (model, twice):
         np.testing.assert_array_equal(values(outer, tokens(outer), x), values(vit, vit.tokens, 255.0 - x))
-        for ours, theirs in zip(values(outer, feature_map(outer, [0, 1]), x), values(vit, vit.feature_map([0, 1]), 255.0 - x)):
+        for ours, theirs in zip(
+            values(outer, feature_map(outer, [0, 1]), x), values(vit, vit.feature_map([0, 1]), 255.0 - x)
+        ):
             np.testing.assert_array_equal(ours, theirs)
 
 
@@ -102,7 +110,9 @@ def test_embed_and_encode_make_the_encoder(tiny, pixels):
 
 
 def test_features_of_a_distilled_model_are_the_mean_of_both_tokens_with_and_without_classes():
-    vit = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3, distillation_token=True)
+    vit = keras_vit.ViT(
+        "Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3, distillation_token=True
+    )
     x = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
     tokens = np.asarray(keras.Model(vit.input, taps.tokens(vit))(x))
     for model in (vit, keras_vit.Model(vit.input, vit.output)):

@@ -1,4 +1,6 @@
-"""Token merging (ToMe, arXiv 2210.09461): equal to the paper's algorithm in NumPy and to the authors' code; what it goes with and what not."""
+"""Token merging (ToMe, arXiv 2210.09461): equal to the paper's algorithm in NumPy and to the authors' code; what it
+goes with and what not.
+"""
 
 import math
 
@@ -11,8 +13,9 @@ from keras_vit.layers import merging
 from keras_vit.models import BiT, encode, make_spec
 from keras_vit.models.reduction import reductions
 
-# DeiT-Ti/16's logits of classes 281, 282, 285, 797 and 811 for cats_expected.npz's pixels, by the authors' code (facebookresearch/ToMe,
-# apply_patch) on timm 1.0.31's deit_tiny_patch16_224 and torch 2.13.0. At 16 the last blocks have fewer than 32 patches left.
+# DeiT-Ti/16's logits of classes 281, 282, 285, 797 and 811 for cats_expected.npz's pixels, by the authors' code
+# (facebookresearch/ToMe, apply_patch) on timm 1.0.31's deit_tiny_patch16_224 and torch 2.13.0. At 16 the last blocks
+# have fewer than 32 patches left.
 CLASSES = [281, 282, 285, 797, 811]
 AUTHORS = {
     8: [7.890166, 7.687040, 7.167166, 4.200325, 3.787954],
@@ -22,7 +25,9 @@ MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
 def merged_by_hand(x, sizes, metric, r, prefix):
-    """One image's tokens (n, d), sizes (n,) and what they are compared by (n, c), merged pair by pair as section 3 describes it."""
+    """One image's tokens (n, d), sizes (n,) and what they are compared by (n, c), merged pair by pair as section 3
+    describes it.
+    """
     unit = metric / np.linalg.norm(metric, axis=1, keepdims=True)
     a, b = ([i for i in range(prefix, len(x)) if i % 2 == parity] for parity in (0, 1))
     nearest = {i: max(b, key=lambda j, i=i: float(unit[i] @ unit[j])) for i in a}
@@ -37,18 +42,24 @@ def merged_by_hand(x, sizes, metric, r, prefix):
 
 def block_by_hand(block, x, sizes):
     """What a block does to one image's tokens (n, d), from its weights, in float64."""
-    weights = {w.path.split("/", 1)[1] if w.path.count("/") > 1 else w.path: np.asarray(w, "float64") for w in block.weights}
+    weights = {
+        w.path.split("/", 1)[1] if w.path.count("/") > 1 else w.path: np.asarray(w, "float64") for w in block.weights
+    }
 
     def norm(x, name):
         centred = x - x.mean(1, keepdims=True)
-        return centred / np.sqrt(centred.var(1, keepdims=True) + 1e-6) * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+        return (
+            centred / np.sqrt(centred.var(1, keepdims=True) + 1e-6) * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
+        )
 
     def dense(x, name):
         return x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
 
     n, k = len(x), block.heads
     y = norm(x, "attention_norm")
-    q, keys, v = (dense(y, f"attention/{name}").reshape(n, k, -1).transpose(1, 0, 2) for name in ("query", "key", "value"))
+    q, keys, v = (
+        dense(y, f"attention/{name}").reshape(n, k, -1).transpose(1, 0, 2) for name in ("query", "key", "value")
+    )
     scores = q @ keys.transpose(0, 2, 1) / math.sqrt(q.shape[-1]) + np.log(sizes)
     attention = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     x = x + dense((attention @ v).transpose(1, 0, 2).reshape(n, -1), "attention/out")
@@ -74,7 +85,9 @@ def test_blocks_are_equal_to_the_papers_algorithm_in_numpy(tiny, options):
     model = shaken(tiny("Ti/2", token_merging=5, depth=3, **options))  # 24 patches
     blocks = [model.get_layer(f"block_{i:02d}") for i in range(3)]
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3)).astype("float32")
-    steps = keras.Model(model.input, [model.get_layer("embedding_dropout").output, *(block.output for block in blocks)])(images)
+    steps = keras.Model(
+        model.input, [model.get_layer("embedding_dropout").output, *(block.output for block in blocks)]
+    )(images)
     prefix = model.spec.prefix
     for image in range(3):
         x, sizes = np.asarray(steps[0][image], "float64"), np.ones(24 + prefix)
@@ -96,7 +109,10 @@ def test_deit_gives_the_logits_of_the_authors_code(shared_data, r):
 
 def test_pooling_counts_each_token_as_often_as_it_is_large():
     rng = np.random.default_rng(0)
-    x, sizes = rng.normal(size=(2, 6, 16)).astype("float32"), np.array([[1, 3, 1, 1, 2, 4], [1, 1, 1, 1, 1, 1]], "int32")
+    x, sizes = (
+        rng.normal(size=(2, 6, 16)).astype("float32"),
+        np.array([[1, 3, 1, 1, 2, 4], [1, 1, 1, 1, 1, 1]], "int32"),
+    )
     repeated = np.repeat(x[0], sizes[0], axis=0)[None]
     for layer in (keras_vit.layers.MeanPooling(1), keras_vit.layers.AttentionPooling(2, 8)):
         pooled = np.asarray(layer(x, sizes=sizes))
@@ -182,7 +198,11 @@ def test_files_and_clones_keep_it_and_loading_changes_it(tiny, tmp_path, pixels)
     expected = np.asarray(model(pixels))
     assert np.abs(expected - np.asarray(plain(pixels))).max() > 1e-4
     keras_vit.save(model, tmp_path / "merging.keras")
-    for again in (keras_vit.load(tmp_path / "merging.keras"), keras.saving.load_model(tmp_path / "merging.keras"), model.clone()):
+    for again in (
+        keras_vit.load(tmp_path / "merging.keras"),
+        keras.saving.load_model(tmp_path / "merging.keras"),
+        model.clone(),
+    ):
         assert again.spec == model.spec
         np.testing.assert_array_equal(again(pixels), expected)
     back = keras_vit.load(tmp_path / "merging.keras", token_merging=None)

@@ -134,7 +134,8 @@ def test_keras_files_reload_in_fresh_processes_of_both_backends(tiny, pixels, tm
         "import sys, numpy as np, keras_vit, keras\n"
         "assert keras.backend.backend() == sys.argv[4]\n"
         "model = keras.saving.load_model(sys.argv[1])\n"
-        "compiled = __import__('jax').jit(model) if sys.argv[4] == 'jax' else model\n"  # op by op JAX compiles each by itself
+        # Op by op JAX compiles each by itself
+        "compiled = __import__('jax').jit(model) if sys.argv[4] == 'jax' else model\n"
         "np.save(sys.argv[2] + '.npy', np.asarray(compiled(np.load(sys.argv[3]))))\n"
         "model.save(sys.argv[2])\n"
         "assert type(model) is keras_vit.ViT and model.class_names == tuple('abcde'), model.class_names\n"
@@ -179,7 +180,9 @@ def test_remat_trains_to_the_same_weights(tiny, pixels, eagerly):
     for remat in (False, True):
         keras.utils.set_random_seed(3)
         model = tiny(remat=remat, dropout=0.2, drop_path=0.1)
-        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+        model.compile(
+            keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+        )
         model.fit(pixels, np.array([0, 1, 2, 3]), epochs=2, verbose=0, shuffle=False)
         weights.append(model.get_weights())
     for a, b in zip(*weights):
@@ -234,7 +237,9 @@ def test_the_page_of_models_has_every_field_and_layer():
     assert not [name for name in keras_vit.layers.__all__ if name not in page]
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in page.splitlines()}
     for name, row in ROWS.items():
-        assert rows[name].startswith(f"| {name} | {row['depth']} | {row['width']} | {row['mlp_dim']} | {row['heads']} |")
+        assert rows[name].startswith(
+            f"| {name} | {row['depth']} | {row['width']} | {row['mlp_dim']} | {row['heads']} |"
+        )
 
 
 def test_the_letters_of_a_text_are_no_class_names():

@@ -26,7 +26,9 @@ def images():
 def responses(kernel, x, stride=1):
     """(windows, filters) of a kernel (p, q, c, d) over images, at each `stride` pixels."""
     p, q = kernel.shape[:2]
-    windows = np.lib.stride_tricks.sliding_window_view(x, (p, q), axis=(1, 2))[:, ::stride, ::stride]  # (b, h, w, c, p, q)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (p, q), axis=(1, 2))[
+        :, ::stride, ::stride
+    ]  # (b, h, w, c, p, q)
     return np.einsum("bhwcpq,pqcd->bhwd", windows, kernel).reshape(-1, kernel.shape[-1])
 
 
@@ -35,7 +37,9 @@ def test_responses_are_uncorrelated_with_a_mean_square_of_one(images):
     filters = whitening_filters(x, (3, 3), 8)
     y = responses(filters, x)
     np.testing.assert_allclose(y.T @ y / len(y), np.eye(8), atol=0.02)
-    singular = np.linalg.svd(responses(np.eye(27).reshape(3, 3, 3, 27), x), full_matrices=False)[2]  # patches as they are
+    singular = np.linalg.svd(responses(np.eye(27).reshape(3, 3, 3, 27), x), full_matrices=False)[
+        2
+    ]  # patches as they are
     for i in range(8):
         vector = filters[..., i].transpose(0, 1, 2).ravel() / np.linalg.norm(filters[..., i])
         assert abs(vector @ singular[i]) == pytest.approx(1, abs=1e-3)
@@ -57,7 +61,10 @@ def test_a_stem_gets_filters_and_their_negatives_and_a_plain_vit_filters_alone(i
 
 
 def test_models_without_such_a_layer_are_refused(images):
-    for model in (keras_vit.ViT("Ti/4", patch_norm=True, **SIZE), keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,))):
+    for model in (
+        keras_vit.ViT("Ti/4", patch_norm=True, **SIZE),
+        keras_vit.BiT("R50x1", image_size=32, classes=2, units=(1,)),
+    ):
         with pytest.raises(ValueError, match="has no first layer to whiten.*Leave whitening out"):
             whiten(model, images)
 
@@ -109,7 +116,8 @@ def test_of_others_it_is_refused(make, images):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"whiten": 0}, "expected a number"), ({"whiten": 9, "init": "m.keras"}, "of m.keras is trained")]
+    ("changes", "message"),
+    [({"whiten": 0}, "expected a number"), ({"whiten": 9, "init": "m.keras"}, "of m.keras is trained")],
 )
 def test_configs_that_it_does_not_fit_are_refused(changes, message):
     with pytest.raises(ValueError, match=f"whiten={changes['whiten']}.*{message}"):

@@ -1,4 +1,6 @@
-"""Models built on a ViT: another head, a functional model on its features, a classifier nested in one. All stay first class."""
+"""Models built on a ViT: another head, a functional model on its features, a classifier nested in one. All stay first
+class.
+"""
 
 import io
 import json
@@ -130,7 +132,9 @@ def test_the_policy_is_that_of_the_vit_so_that_the_loss_is_scaled(name, tmp_path
 
 def test_a_model_on_two_vits_has_its_loss_scaled_if_one_of_them_needs_it():
     image = keras.Input((8, 12, 3))
-    halves = [small_vit(depth=1, name=name, dtype=dtype)(image) for name, dtype in (("a", "float32"), ("b", "mixed_float16"))]
+    halves = [
+        small_vit(depth=1, name=name, dtype=dtype)(image) for name, dtype in (("a", "float32"), ("b", "mixed_float16"))
+    ]
     assert keras_vit.Model(image, keras.layers.Concatenate()(halves)).dtype_policy.name == "mixed_float16"
     assert keras_vit.Model(image, halves[0]).dtype_policy.name == "float32"
 
@@ -153,7 +157,9 @@ def test_an_export_gives_the_models_outputs(name, tmp_path):
     signatures, x = tf.saved_model.load(tmp_path / "saved").signatures, images(model)
     expected = np.asarray(model(x))
     np.testing.assert_allclose(signatures["pixels"](tf.constant(x))["outputs"], expected, atol=1e-5)
-    png = [tf.io.encode_png(image.astype("uint8")).numpy() for image in x]  # what the exported preprocessing leaves as they are
+    png = [
+        tf.io.encode_png(image.astype("uint8")).numpy() for image in x
+    ]  # what the exported preprocessing leaves as they are
     served = signatures["serving_default"](tf.constant(png))
     if model.classes is None:
         np.testing.assert_allclose(served["outputs"], expected, atol=1e-5)
@@ -387,7 +393,9 @@ def test_altered_sizes_are_refused(dense_file, vit, tmp_path):
     with pytest.raises(ValueError, match="are not those of the model in its config"):
         keras_vit.load(path)
     nested(vit).save(tmp_path / "nested.keras")
-    huge = altered(tmp_path / "nested.keras", lambda config: layer_of(config, "vit")["config"]["variant"].update(depth=10**6))
+    huge = altered(
+        tmp_path / "nested.keras", lambda config: layer_of(config, "vit")["config"]["variant"].update(depth=10**6)
+    )
     path.write_bytes(huge)
     with pytest.raises(ValueError, match="describes a model of 1,000,000 blocks"):
         keras_vit.load(path)

@@ -1,4 +1,6 @@
-"""Lookahead and averaged weights against the algorithms of their papers. In training: tests/training/test_averages.py."""
+"""Lookahead and averaged weights against the algorithms of their papers. In training:
+tests/training/test_averages.py.
+"""
 
 import keras
 import numpy as np
@@ -72,7 +74,8 @@ def test_moving_averages_around_lookahead_are_of_the_weights_after_it():
 
 
 @pytest.mark.parametrize(
-    "optimizer", [everything(), Lookahead("adam", k=7, alpha=0.8, use_ema=True, ema_momentum=0.9), Lookahead(Momentum(0.5))]
+    "optimizer",
+    [everything(), Lookahead("adam", k=7, alpha=0.8, use_ema=True, ema_momentum=0.9), Lookahead(Momentum(0.5))],
 )
 def test_wrappers_round_trip(optimizer):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
@@ -92,7 +95,9 @@ def test_mistakes():
         Lookahead(Momentum(0.1), alpha=1.5)
     with pytest.raises(ValueError, match="at least 1. Got start=0"):
         StochasticWeightAveraging(Momentum(0.1), start=0)
-    with pytest.raises(ValueError, match=r"Lookahead accepts no inner optimizer with use_ema.*Lookahead\(inner, use_ema=True\)"):
+    with pytest.raises(
+        ValueError, match=r"Lookahead accepts no inner optimizer with use_ema.*Lookahead\(inner, use_ema=True\)"
+    ):
         Lookahead(Momentum(0.1, use_ema=True))
     with pytest.raises(ValueError, match="StochasticWeightAveraging accepts no inner optimizer with use_ema"):
         StochasticWeightAveraging(Lookahead("sgd", use_ema=True), start=1)

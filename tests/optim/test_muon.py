@@ -22,7 +22,9 @@ def test_a_matrix_keeps_its_singular_vectors_and_gets_values_near_one(shape):
 
 
 def test_hidden_kernels_take_keras_steps_and_the_rest_those_of_adamw():
-    """Keras 3's Muon, without its decay; its Adam puts epsilon elsewhere, so that the bias is compared with our AdamW."""
+    """Keras 3's Muon, without its decay; its Adam puts epsilon elsewhere, so that the bias is compared with our
+    AdamW.
+    """
     rate = 0.1 * 0.2 * 3**0.5  # which Keras multiplies in float64
     theirs = keras.optimizers.Muon(rate, momentum=0.9, weight_decay=None, adam_weight_decay=None, rms_rate=None)
     ours = run(Muon(0.1, momentum=0.9, beta_2=0.99))
@@ -44,7 +46,9 @@ def test_decay_is_decoupled_and_a_convolution_is_a_matrix():
 def test_first_and_last_layer_are_adamws_and_hidden_kernels_have_no_second_moment():
     model = keras_vit.ViT("Ti/4", image_size=32, depth=1, width=32, heads=2, mlp_dim=64, classes=4, conv_stem=(8, 8))
     hidden = {v.path for v in model.trainable_variables if is_hidden(v.path, v.shape)}
-    dense = [f"block_00/{name}/kernel" for name in ("attention/query", "attention/key", "attention/value", "attention/out")]
+    dense = [
+        f"block_00/{name}/kernel" for name in ("attention/query", "attention/key", "attention/value", "attention/out")
+    ]
     assert hidden == {
         "stem_conv2/kernel",
         "patch_encoder/kernel",

@@ -70,7 +70,8 @@ def test_clipping_bounds_the_global_norm(optimizer):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True), AdamW(0.1, decay=RATES)]
+    "optimizer",
+    [AdamW(0.1, decay=0.2, layer_decay=0.5), Momentum(RATES, momentum=0.8, use_ema=True), AdamW(0.1, decay=RATES)],
 )
 def test_optimizers_round_trip(optimizer):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))

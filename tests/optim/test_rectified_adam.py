@@ -10,8 +10,8 @@ from trajectories import gradients, run, variables
 from keras_vit.optim.rectified_adam import approximated_length
 from keras_vit.training import RectifiedAdam
 
-# torch 2.15.0, torch.optim.RAdam(lr=.1, betas=(.9, .999), eps=1e-12, weight_decay=.1, decoupled_weight_decay=True) in float64 on the
-# kernel and gradients of trajectories.py: after step 5 (its last unrectified one), 6 and 20.
+# torch 2.15.0, torch.optim.RAdam(lr=.1, betas=(.9, .999), eps=1e-12, weight_decay=.1, decoupled_weight_decay=True) in
+# float64 on the kernel and gradients of trajectories.py: after step 5 (its last unrectified one), 6 and 20.
 TORCH = {
     5: [[0.338318, -0.058071], [0.275193, 0.043153], [-0.276336, 0.082035]],
     6: [[0.33453, -0.057923], [0.270606, 0.043456], [-0.27309, 0.080441]],
@@ -56,7 +56,9 @@ def test_with_a_threshold_of_five_it_is_torchs(steps):
 
 @pytest.mark.parametrize("beta_2", [0.7, 0.9, 0.99, 0.999, 0.9999])
 def test_the_length_of_the_average_is_accurate_in_float32(beta_2):
-    """Against its definition with 50 decimals; computed naively in float32, it is off by hundredths near the threshold of 4."""
+    """Against its definition with 50 decimals; computed naively in float32, it is off by hundredths near the threshold
+    of 4.
+    """
     with decimal.localcontext(prec=50):
         beta = decimal.Decimal(str(beta_2))
         for t in (1, 2, 4, 5, 6, 50, 599, 601, 6000, 100_000):

@@ -10,9 +10,9 @@ from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_counts import count
 from keras_vit.planning.models import CATALOGUE, VARIANTS, count_models, layers_table, models_table, rows_of, spec_of
 
-# GFLOP of a forward pass at 224 pixels. The first column is table 6 of arXiv 2010.11929; the second was counted by torch 2.13.0's
-# FlopCounterMode on timm 1.0.31's models, with attention as plain products: vit_base_patch16_224, ..., resnetv2_50x1_bit,
-# vit_base_r50_s16_224 (which has no head: 0.0015 less).
+# GFLOP of a forward pass at 224 pixels. The first column is table 6 of arXiv 2010.11929; the second was counted by
+# torch 2.13.0's FlopCounterMode on timm 1.0.31's models, with attention as plain products: vit_base_patch16_224, ...,
+# resnetv2_50x1_bit, vit_base_r50_s16_224 (which has no head: 0.0015 less).
 PUBLISHED = {
     "Ti/16": (None, 2.5074),
     "S/16": (None, 9.1978),
@@ -26,7 +26,8 @@ PUBLISHED = {
     "R50+B/16": (None, 43.0692 + 0.0015),
     "R26+S/32": (None, 6.9277),
 }
-# The same counter's: parameters as timm builds them, GFLOP. Ours have a row of positions for the class token, theirs partly do not.
+# The same counter's: parameters as timm builds them, GFLOP. Ours have a row of positions for the class token, theirs
+# partly do not.
 OTHERS = {
     "dinov2/g14": (1_136_479_232, 3566.6859, 0),
     "dinov2/s14-reg": (22_057_344, 93.7657, 384),
@@ -42,13 +43,25 @@ SMALL = {"depth": 2, "width": 32, "heads": 2, "mlp_dim": 48}
 # Every option of a spec that weights or products depend on: (variant, image size, classes, channels, overrides).
 FORMS = [
     ("Ti/4", (8, 12), 5, 3, {}),
-    ("Ti/4", (8, 12), None, 1, {"patch_size": (4, 2), "registers": 3, "qk_norm": True, "layer_scale": 0.1, "qkv_bias": False}),
+    (
+        "Ti/4",
+        (8, 12),
+        None,
+        1,
+        {"patch_size": (4, 2), "registers": 3, "qk_norm": True, "layer_scale": 0.1, "qkv_bias": False},
+    ),
     ("Ti/4", (8, 12), 5, 3, {"patch_norm": True, "distillation_token": True, "mlp_form": "swiglu", "head_dim": 5}),
     ("Ti/4", 8, None, 3, {"distillation_token": True}),
     ("Ti/4", 8, 5, 3, {"pool": "map"}),
     ("Ti/4", 8, 5, 3, {"pool": "token_gap", "fc_norm": True, "pre_logits": 7}),
     ("Ti/2", (32, 16), 5, 3, {"conv_stem": (8, 16), "conv_strides": (2, 1), "pool": "gap", "positions": "sincos2d"}),
-    ("Ti/1", (32, 16), 5, 3, {"conv_stem": (8, 16, 16), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"}),
+    (
+        "Ti/1",
+        (32, 16),
+        5,
+        3,
+        {"conv_stem": (8, 16, 16), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"},
+    ),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": 5, "registers": 2, "patch_dropout": 0.2, "pool": "token_gap"}),
     ("Ti/2", (12, 16), 5, 3, {"token_merging": (3, 5), "patch_dropout": 0.5, "patch_dropout_block": 1, "pool": "map"}),
     ("Ti/4", (8, 12), 5, 3, {"positions": "none"}),
@@ -73,11 +86,16 @@ def test_flops_are_those_of_the_paper_and_of_another_counter(variant):
 
 
 def test_relative_attention_costs_its_own_products():
-    """Each patch's query with an embedding for each of 2n - 1 offsets, and with those of the other tokens, in numbers; a bias costs none."""
+    """Each patch's query with an embedding for each of 2n - 1 offsets, and with those of the other tokens, in numbers;
+    a bias costs none.
+    """
     plain, relative, bias = (
-        forward_flops(make_spec("Ti/4", **SMALL, positions=kind), (8, 12)) for kind in ("none", "relative", "relative2d")
+        forward_flops(make_spec("Ti/4", **SMALL, positions=kind), (8, 12))
+        for kind in ("none", "relative", "relative2d")
     )
-    assert relative - plain == 2 * 2 * (6 * 11 * 32 + (1 + 6 + 1) * 32) and bias == plain  # 2 blocks, 6 patches, width 32
+    assert (
+        relative - plain == 2 * 2 * (6 * 11 * 32 + (1 + 6 + 1) * 32) and bias == plain
+    )  # 2 blocks, 6 patches, width 32
 
 
 def test_rectangles_are_counted_as_rectangles():
@@ -105,14 +123,19 @@ def _first(outputs):
 
 
 @pytest.mark.parametrize(("variant", "image_size", "classes", "channels", "overrides"), FORMS)
-def test_formulas_agree_with_the_layers_of_a_built_model(variant, image_size, classes, channels, overrides, without_values):
+def test_formulas_agree_with_the_layers_of_a_built_model(
+    variant, image_size, classes, channels, overrides, without_values
+):
     with without_values():
         model = built(variant, image_size, classes, channels, **({} if "units" in overrides else SMALL), **overrides)
         layers = {layer.name: layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
         rows = {row.name: row for row in counting.layer_counts(model.spec, image_size, classes, channels)}
         assert rows.keys() == layers.keys()
         for name, row in rows.items():
-            assert (row.parameters, row.output) == (layers[name].count_params(), _first(layers[name].output).shape[1:]), name
+            assert (row.parameters, row.output) == (
+                layers[name].count_params(),
+                _first(layers[name].output).shape[1:],
+            ), name
         assert sum(row.parameters for row in rows.values()) == model.count_params()
         counted = {row.name: row for row in count(model)}
         assert {name: row.flops for name, row in counted.items()} == {name: row.flops for name, row in rows.items()}
@@ -126,7 +149,9 @@ def test_every_variant_has_the_parameters_of_its_model(variant, without_values):
 
 
 def test_a_block_keeps_what_the_formula_for_large_models_says():
-    """Table 2 of arXiv 2205.05198 without dropout, in numbers: 11 n d for attention, 19 for the MLP, in bytes of 2 and masks of 1."""
+    """Table 2 of arXiv 2205.05198 without dropout, in numbers: 11 n d for attention, 19 for the MLP, in bytes of 2 and
+    masks of 1.
+    """
     n, d, heads = 197, 768, 12
     row = counting.transformer_block("block_00", n, d, heads, d, 4 * d)
     assert row.kept == 16 * n * d + heads * n * n

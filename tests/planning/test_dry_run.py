@@ -66,14 +66,18 @@ def test_sweep_and_seeds_are_told():
 
 
 def test_the_picture_is_of_the_schedule(tmp_path):
-    assert f"picture        {tmp_path / 'run' / 'learning_rate.png'}" in plan("digits_pretrain", workdir=tmp_path / "run")
+    assert f"picture        {tmp_path / 'run' / 'learning_rate.png'}" in plan(
+        "digits_pretrain", workdir=tmp_path / "run"
+    )
     assert (tmp_path / "run" / "learning_rate.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_directory_says_which_model_is_fine_tuned(tmp_path):
     import keras_vit
 
-    model = keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=10, depth=2, width=32, heads=2, mlp_dim=64, pre_logits=16)
+    model = keras_vit.ViT(
+        "Ti/4", image_size=8, channels=1, classes=10, depth=2, width=32, heads=2, mlp_dim=64, pre_logits=16
+    )
     (tmp_path / "config.json").write_text(json.dumps({"model_spec": model.get_config()}))
     config = config_files.load_config("digits_finetune")
     config.init, config.head = str(tmp_path), "reset"
@@ -113,7 +117,8 @@ def smaller(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "task"), [("mae", "classification"), ("dino", "classification"), ("bit", "classification"), ("vit", "dino")]
+    ("kind", "task"),
+    [("mae", "classification"), ("dino", "classification"), ("bit", "classification"), ("vit", "dino")],
 )
 def test_a_plan_is_of_the_model_that_the_run_would_load(kind, task, tmp_path):
     config = config_files.load_config("cifar10_finetune" if task == "classification" else "dino:cifar10")
@@ -133,7 +138,9 @@ def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
         dry_run.plan(config, DATASETS)
     config = config_files.load_config("mae:cifar10")
     config.init = str(tmp_path)
-    with pytest.raises(ValueError, match=r"is another than config.model and config.objective say; it has depth 2, not 6"):
+    with pytest.raises(
+        ValueError, match=r"is another than config.model and config.objective say; it has depth 2, not 6"
+    ):
         dry_run.plan(config, DATASETS)
     config = config_files.load_config("masked_patches:cifar10")
     config.init = str(tmp_path)
@@ -271,7 +278,9 @@ def test_a_local_folder_is_counted(photos):
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
     text = flat(dry_run.plan(config, DATASETS))
     assert "train[:80%] (16 examples, 2 classes), evaluated on train[80%:] (4)" in text
-    assert "500 of 32 images = 1000 epochs of 1 steps" in text and "all trained" in text and "per device without" in text
+    assert (
+        "500 of 32 images = 1000 epochs of 1 steps" in text and "all trained" in text and "per device without" in text
+    )
     assert "note --config.batch_size=32 is more than the 16 training examples" in text
 
 
@@ -308,7 +317,10 @@ def test_only_what_trains_is_counted_backwards(tiny):
 
     assert step() == 3 * forward
     assert step("patch_encoder", "class_token", "position_embedding") == 3 * forward - 2 * patches
-    assert step("patch_encoder", "class_token", "position_embedding", "block_00", "block_01") == forward + 4 * block + 2 * head
+    assert (
+        step("patch_encoder", "class_token", "position_embedding", "block_00", "block_01")
+        == forward + 4 * block + 2 * head
+    )
     assert step("block_03") == 3 * forward - block
     freeze_all_but_head(model)
     assert training_flops(model) == forward + 2 * head
@@ -323,7 +335,9 @@ def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     config = config_files.load_config("digits_finetune")
     config.init = str(tmp_path)
-    assert "may hold a different model" in planned.planned_task(config, planned.planned_data(config.data, DATASETS)[0])[1]
+    assert (
+        "may hold a different model" in planned.planned_task(config, planned.planned_data(config.data, DATASETS)[0])[1]
+    )
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
         planned.planned_run(config, DATASETS)

@@ -1,11 +1,11 @@
-"""trainers.pretrain, which reports what it does, one line each, in the file PROGRESS, so that tests can end it at a chosen moment.
+"""trainers.pretrain, which reports what it does, one line each, in the file PROGRESS, so that tests can end it at a
+chosen moment.
 
     start 20      it continues from step 20
     step 21       21 steps are done
-    writing 40    half of the checkpoint of step 40 is on disk; the other half follows after WRITE_SECONDS, or never if HOLD is 40
-    evaluating    within fit
-    finishing     training is done
-    changes PATH  it opens PATH, in the run's directory, for writing, or makes, renames or removes it
+    writing 40    half of the checkpoint of step 40 is on disk; the other half follows after WRITE_SECONDS, or never if
+    HOLD is 40 evaluating    within fit finishing     training is done changes PATH  it opens PATH, in the run's
+    directory, for writing, or makes, renames or removes it
 
 The arguments are those of pretrain.
 """
@@ -69,7 +69,9 @@ def reporting(main):
     from trainers import flags
 
     report_before(training_run, "train", lambda *_, start, **__: f"start {start}")
-    report_before(Checkpoints, "on_train_batch_begin", lambda self, batch, logs=None: f"step {self._epoch_start + batch}")
+    report_before(
+        Checkpoints, "on_train_batch_begin", lambda self, batch, logs=None: f"step {self._epoch_start + batch}"
+    )
     report_before(Checkpoints, "on_test_begin", lambda self, logs=None: f"step {self._next}")
     report_before(EvaluateAverage, "on_test_begin", lambda self, logs=None: "evaluating")
     report_before(training_run, "finish", lambda *_, **__: "finishing")

@@ -1,4 +1,6 @@
-"""Every way to take a model apart is a key of a config and of a sweep: it reaches the model, and the studies' points are what they say."""
+"""Every way to take a model apart is a key of a config and of a sweep: it reaches the model, and the studies' points
+are what they say.
+"""
 
 import pytest
 
@@ -58,15 +60,22 @@ def test_a_resnet_takes_a_step_with_either_optimizer(point, tmp_path, monkeypatc
 @pytest.mark.parametrize("data", ["digits", "cifar10"])
 def test_table_8_has_its_eight_cells_and_figure_8_its_lines(data):
     config = config_files.load_config(f"study_positions:{data}")
-    cells = {(p["model.positions"], p.get("model.positions_at", "stem")) for p in parse_grid(config.sweep, config).points()}
+    cells = {
+        (p["model.positions"], p.get("model.positions_at", "stem")) for p in parse_grid(config.sweep, config).points()
+    }
     table_8 = {("none", "stem"), ("relative", "stem")}
     table_8 |= {(kind, at) for kind in ("learned", "learned2d") for at in ("stem", "every", "shared")}
-    assert cells - table_8 == {(kind, "stem") for kind in ("sincos1d", "sincos2d", "relative2d", "rope2d")} and table_8 < cells
+    assert (
+        cells - table_8 == {(kind, "stem") for kind in ("sincos1d", "sincos2d", "relative2d", "rope2d")}
+        and table_8 < cells
+    )
     config = config_files.load_config(f"study_shape:{data}")
     points = parse_grid(config.sweep, config).points()
     alone, together = [p for p in points if len(p) == 1], [p for p in points if len(p) == 4]
     dimensions = {f"model.{name}" for name in ("depth", "width", "mlp_dim", "patch_size")}
-    assert {key for p in alone for key in p} == set(together[0]) == dimensions and len(alone) + len(together) == len(points)
+    assert {key for p in alone for key in p} == set(together[0]) == dimensions and len(alone) + len(together) == len(
+        points
+    )
     middle = {f"model.{name}": config.model[name] for name in ("depth", "width", "mlp_dim")}
     assert middle.items() < together[1].items()
     for key, value in together[1].items():  # each line meets the others there

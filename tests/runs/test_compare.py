@@ -90,7 +90,13 @@ def ran(tmp_path, monkeypatch, capsys, eagerly):
             "sort": None,
             "broken_limit": 100,
         }
-        strategy = {"strategy": "one", "tpu": None, "model_parallel": None, "evals": None, "output": str(tmp_path / "out")}
+        strategy = {
+            "strategy": "one",
+            "tpu": None,
+            "model_parallel": None,
+            "evals": None,
+            "output": str(tmp_path / "out"),
+        }
         monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**{**defaults, **strategy, **options}))
         evaluate.main()
         return capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""What a config cannot mean is refused before anything is opened, and a run directory's config.json is looked at with care."""
+"""What a config cannot mean is refused before anything is opened, and a run directory's config.json is looked at with
+care.
+"""
 
 import json
 import logging
@@ -34,7 +36,11 @@ def config():
         ("evaluate", "0 steps", '--config.evaluate="0 steps". Give at least one step'),
         ("evaluate", "ten", '--config.evaluate: "ten" is not a duration'),
         ("checkpoint", 0, '--config.checkpoint="0". Give at least one step'),
-        ("evaluate", 0.1, '--config.evaluate: "0.1" is not a whole number of steps. For that share of the whole run write "10%"'),
+        (
+            "evaluate",
+            0.1,
+            '--config.evaluate: "0.1" is not a whole number of steps. For that share of the whole run write "10%"',
+        ),
         ("schedule.warmup", 0.05, '--config.schedule.warmup: "0.05" is not a whole number of steps.*write "5%"'),
         ("optimizer.swa", 0.75, '--config.optimizer.swa: "0.75" is not a whole number of steps.*write "75%"'),
         ("evals.knn", {"every": 0}, '--config.evals.knn.every="0". Give at least one step'),
@@ -45,7 +51,11 @@ def config():
         ("micro_batches", 5, "--config.micro_batches=5: a device's 64 images per batch cannot be split"),
         ("steps_per_execution", 0, "--config.steps_per_execution=0: expected a whole number of 1 or more"),
         ("model.batch_size", 8, 'model.batch_size: a model has no "batch_size". Write --config.batch_size'),
-        ("model.learning_rate", 8, 'model.learning_rate: a model has no "learning_rate". Write --config.optimizer.learning_rate'),
+        (
+            "model.learning_rate",
+            8,
+            'model.learning_rate: a model has no "learning_rate". Write --config.optimizer.learning_rate',
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_the_data_are_opened(config, tmp_path, monkeypatch, key, value, message):
@@ -62,7 +72,9 @@ def test_what_makes_no_sense_is_refused_before_the_data_are_opened(config, tmp_p
 def test_mixing_needs_pairs_on_every_device(config):
     config.update(batch_size=6, mixup=0.2)
     check_config(config)
-    with pytest.raises(ValueError, match="--config.mixup: Mixup and CutMix mix pairs of images, and each of 2 devices has 3"):
+    with pytest.raises(
+        ValueError, match="--config.mixup: Mixup and CutMix mix pairs of images, and each of 2 devices has 3"
+    ):
         check_config(config, replicas=2)
     config.update(mixup=None)
     check_config(config, replicas=2)
@@ -133,7 +145,9 @@ def test_an_empty_evaluation_split_is_refused(config, monkeypatch):
 
 @pytest.fixture
 def started(tmp_path, config):
-    """started(**changes): the RunDirectory of a run whose config.json has these changes, and the config that it resumes with."""
+    """started(**changes): the RunDirectory of a run whose config.json has these changes, and the config that it resumes
+    with.
+    """
 
     def make(**changes):
         resolved = {
@@ -161,7 +175,10 @@ def test_options_that_a_newer_version_wrote_are_not_dropped_in_silence(started, 
     rundir, resolved = started(sharpness=0.5, flatness=None, versions={"keras_vit": "99.1.0"})
     with pytest.raises(
         ValueError,
-        match=f"{tmp_path}/config.json was written by keras_vit 99.1.0, and this is {keras_vit.__version__}.*options sharpness. ",
+        match=(
+            f"{tmp_path}/config.json was written by keras_vit 99.1.0, and this is {keras_vit.__version__}.*options"
+            " sharpness. "
+        ),
     ):
         check_same_run(rundir, resolved)
     check_same_run(*started(flatness=None, versions={"keras_vit": "99.1.0"}))
@@ -197,7 +214,11 @@ def test_the_spec_of_the_part_that_learns_is_compared_as_a_models(started, part)
 def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config):
     """config.json has all options of the task; that of an older version has only those that were set, and resumes."""
     config.task, config.objective = "masked_patches", {"mask_ratio": 0.25}
-    task, model, source = find_task(config.task)(config), types.SimpleNamespace(get_config=dict), types.SimpleNamespace(size=8)
+    task, model, source = (
+        find_task(config.task)(config),
+        types.SimpleNamespace(get_config=dict),
+        types.SimpleNamespace(size=8),
+    )
     written = training_run._describe(types.SimpleNamespace(strategy=Strategy()), {}, task, model, source)["objective"]
     assert written == {"mask_ratio": 0.25, "target": "mean_colour"}
     rundir, resolved = started(objective=written)
@@ -220,9 +241,13 @@ def test_a_run_does_not_resume_on_other_data(started, part):
 
     rundir, resolved = started(**content(["ant", "bee", "cat"], 800))
     check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 800)})
-    with pytest.raises(ValueError, match="a run on other data: class 1 was 'bee', is 'cat'. Give it the data that it began with"):
+    with pytest.raises(
+        ValueError, match="a run on other data: class 1 was 'bee', is 'cat'. Give it the data that it began with"
+    ):
         check_same_run(rundir, {**resolved, **content(["ant", "cat", "wasp"], 800)})
-    with pytest.raises(ValueError, match="other data: there were 800 training examples, and are 1,801. Give it the data"):
+    with pytest.raises(
+        ValueError, match="other data: there were 800 training examples, and are 1,801. Give it the data"
+    ):
         check_same_run(rundir, {**resolved, **content(["ant", "bee", "cat"], 1801)})
     check_same_run(*started())  # of an earlier version, which did not write them
 
@@ -257,7 +282,8 @@ def test_a_head_that_stays_has_the_classes_in_the_datas_order(config, tmp_path, 
     logging.getLogger("absl").propagate = True
     size = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
     keras_vit.save(
-        keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=3, class_names=("a", "b", "c"), **size), tmp_path / "m.keras"
+        keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=3, class_names=("a", "b", "c"), **size),
+        tmp_path / "m.keras",
     )
     config.update(init=str(tmp_path / "m.keras"), head="keep")
     config.model = {"variant": "Ti/4", "image_size": 8, "channels": 1, "remat": False}

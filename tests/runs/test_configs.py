@@ -57,7 +57,8 @@ def shrunk_text(text, factor):
 
     def scaled(match):
         numbers = [
-            max(1, math.ceil(int(number) * factor)) for number in re.findall(r"\d+", match.group(2) + (match.group(3) or ""))
+            max(1, math.ceil(int(number) * factor))
+            for number in re.findall(r"\d+", match.group(2) + (match.group(3) or ""))
         ]
         return match.group(1) + ", ".join(map(str, numbers))
 
@@ -85,7 +86,9 @@ def shrink(name, **data):
         config.model.update(units=(1, 1), width_factor=0.5)
         size = 32
     else:
-        config.model.update(SMALL, **({"pre_logits": 16} if spec.pre_logits else {}), **({"palette": 8} if spec.palette else {}))
+        config.model.update(
+            SMALL, **({"pre_logits": 16} if spec.pre_logits else {}), **({"palette": 8} if spec.palette else {})
+        )
         size = min(whole, 2 * spec.stride[0])
     config.model.image_size = size
     for part in (config.data, *config.evals.values()):
@@ -149,7 +152,9 @@ def prepared(name, tmp_path, request):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "folder_finetune"])
 def test_every_config_trains_and_is_evaluated(name, tmp_path, request, monkeypatch, eagerly):
-    """Eagerly, for tracing is most of what a tiny run takes, and up to the last step: the tests of the tasks resume, and end whole."""
+    """Eagerly, for tracing is most of what a tiny run takes, and up to the last step: the tests of the tasks resume,
+    and end whole.
+    """
     config, data_dir = prepared(name, tmp_path, request)
     config.total = "2 steps"
     measures = {"top1": 0.0, "loss": 0.0, "examples": 20}
@@ -169,7 +174,13 @@ def test_a_config_trains_resumes_and_ends_as_users_runs_do(tmp_path, request):
 
 def check_files(run, steps, *more):
     """A run's folder holds its files, and its records are of these steps, and finite."""
-    assert {path.name for path in run.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoints", "tensorboard", *more}
+    assert {path.name for path in run.iterdir()} >= {
+        "config.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "tensorboard",
+        *more,
+    }
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records] == steps and all(math.isfinite(r["loss"] + r["val_loss"]) for r in records)
     resolved = json.loads((run / "config.json").read_text())
@@ -188,7 +199,9 @@ def image_shape(text, encoded):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_of_every_config_resolves_and_fits_its_model(name):
-    """The durations lie within the run, the optimizer is there, and both preprocessings give the images that the model takes."""
+    """The durations lie within the run, the optimizer is there, and both preprocessings give the images that the model
+    takes.
+    """
     for row in rows(name):
         config = config_files.load_config(f"{name}:{row}" if row else name)
         known = {} if config.data.source in DATASETS else {"examples": 1000, "classes": 7}
@@ -202,7 +215,9 @@ def test_every_row_of_every_config_resolves_and_fits_its_model(name):
             parse(config.data[key])
             if key == "train_preprocess" and config.task == "dino":  # whose crops have texts of their own
                 continue
-            text = re.sub(r"\|rand_augment\(2, \d+\)", "", config.data[key])  # tracing it takes a while, and the size stays
+            text = re.sub(
+                r"\|rand_augment\(2, \d+\)", "", config.data[key]
+            )  # tracing it takes a while, and the size stays
             random, shape = image_shape(text, encoded=config.data.source != "digits")
             assert shape == (size, size, config.model.channels) and random <= may_be_random, (row, key)
 
@@ -223,7 +238,10 @@ def test_choices_are_refused_with_what_is_valid():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mae_finetune:B/16,1percent", '"1percent" is for cifar10 alone, not for B/16: leave it out, or choose cifar10'),
+        (
+            "mae_finetune:B/16,1percent",
+            '"1percent" is for cifar10 alone, not for B/16: leave it out, or choose cifar10',
+        ),
         ("mae_finetune:scratch,H/14", '"scratch" is for cifar10 alone, not for H/14'),
         ("distillation:6min,deit", '"6min" is for cifar10 alone, not for deit'),
     ],
@@ -236,13 +254,16 @@ def test_a_word_that_would_change_nothing_is_refused(text, said):
 def test_a_path_takes_an_argument_too(tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
-        "from keras_vit.configs.lib import common\n\ndef get_config(size):\n    c = common.base()\n    c.seed = int(size)\n    return c\n"
+        "from keras_vit.configs.lib import common\n\ndef get_config(size):\n    c = common.base()\n    c.seed ="
+        " int(size)\n    return c\n"
     )
     assert config_files.load_config(f"{own}:7").seed == 7
 
 
 def test_words_stand_in_any_order_and_the_first_is_the_default():
-    one, other = (config_files.load_config(f"augreg:{text}") for text in ("imagenet21k,S/32,strong2", "strong2,S/32,imagenet21k"))
+    one, other = (
+        config_files.load_config(f"augreg:{text}") for text in ("imagenet21k,S/32,strong2", "strong2,S/32,imagenet21k")
+    )
     assert one.to_dict() == other.to_dict() and one.model.variant == "S/32" and one.mixup == 0.8
     default = config_files.load_config("augreg")
     assert (default.model.variant, default.mixup, default.data.source) == ("B/16", None, "imagenet2012")
@@ -263,7 +284,9 @@ def test_table_4_holds_out_what_the_paper_holds_out():
 
 
 def test_polyak_averaging_is_for_imagenet_at_the_higher_resolution():
-    averaged = {row for row in rows("paper_finetune") if config_files.load_config(f"paper_finetune:{row}").optimizer.ema}
+    averaged = {
+        row for row in rows("paper_finetune") if config_files.load_config(f"paper_finetune:{row}").optimizer.ema
+    }
     assert averaged == {f"{variant},imagenet,high" for variant in ("B/16", "B/32", "L/16", "L/32", "H/14")}
     sizes = {v: config_files.load_config(f"paper_finetune:{v},high").model.image_size for v in ("L/16", "H/14")}
     assert sizes == {"L/16": 512, "H/14": 518}

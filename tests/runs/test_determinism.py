@@ -7,7 +7,9 @@ pytestmark = pytest.mark.processes
 
 
 def additions_in_place(compiled):
-    """The number of in-place additions in the optimized graph of a step of ViT-Ti/16 at 96 px, with parts compiled by XLA or not, as on machines with a GPU."""
+    """The number of in-place additions in the optimized graph of a step of ViT-Ti/16 at 96 px, with parts compiled by
+    XLA or not, as on machines with a GPU.
+    """
     import tensorflow as tf
     from tensorflow.python.eager import context
 

@@ -1,4 +1,5 @@
-"""What ends a run early and what does not: SIGTERM, numbers that are not finite, a full disk, a slow one, other workers.
+"""What ends a run early and what does not: SIGTERM, numbers that are not finite, a full disk, a slow one, other
+workers.
 
 In this process; runs in processes of their own are in test_kills.py.
 """
@@ -33,7 +34,9 @@ from trainers import train as train_program
 
 @pytest.fixture
 def trained(pixels):
-    """trained(rundir, steps_per_execution=1, **options): resumes the run up to step 12, with averages; returns the model's state."""
+    """trained(rundir, steps_per_execution=1, **options): resumes the run up to step 12, with averages; returns the
+    model's state.
+    """
     data = tf.data.Dataset.from_tensor_slices((pixels, np.arange(4))).batch(4)
 
     def go(rundir, steps_per_execution=1, **options):
@@ -41,7 +44,11 @@ def trained(pixels):
         optimizer = AdamW(1e-3, use_ema=True, ema_momentum=0.9)
         eager = steps_per_execution == 1  # tracing takes longer than so few steps
         model.compile(
-            optimizer, SoftmaxCrossEntropy(), steps_per_execution=steps_per_execution, run_eagerly=eager, jit_compile=False
+            optimizer,
+            SoftmaxCrossEntropy(),
+            steps_per_execution=steps_per_execution,
+            run_eagerly=eager,
+            jit_compile=False,
         )
         model.optimizer.build(model.trainable_variables)
         evaluation, start = data.map(lambda x, y: (x, y, tf.ones(4))), rundir.resume(model)
@@ -61,7 +68,9 @@ def warnings(caplog):
 
 
 def when(moment, do, count=None):
-    """A callback that calls do(model) at Keras' `moment`, such as "on_train_batch_begin": at the count-th one, or at each."""
+    """A callback that calls do(model) at Keras' `moment`, such as "on_train_batch_begin": at the count-th one, or at
+    each.
+    """
     callback, counter = keras.callbacks.Callback(), itertools.count(1)
 
     def hook(*_, **__):
@@ -89,8 +98,12 @@ def assert_equal(a, b):
 
 
 @pytest.mark.parametrize(("steps_per_execution", "execution", "checkpoints"), [(1, 9, [8, 9]), (4, 3, [4, 10])])
-def test_sigterm_saves_after_the_execution_in_which_it_comes(trained, tmp_path, steps_per_execution, execution, checkpoints):
-    """Epochs are of 6 steps: with 4 steps per execution, the third is steps 7 to 10. The resumed run ends like an undisturbed one."""
+def test_sigterm_saves_after_the_execution_in_which_it_comes(
+    trained, tmp_path, steps_per_execution, execution, checkpoints
+):
+    """Epochs are of 6 steps: with 4 steps per execution, the third is steps 7 to 10. The resumed run ends like an
+    undisturbed one.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     rundir = RunDirectory(tmp_path / "run")
     with pytest.raises(Preempted) as left:
@@ -145,7 +158,9 @@ def break_averages(model):
 )
 def test_a_loss_that_is_not_finite_ends_the_run(trained, tmp_path, steps_per_execution, execution, what, good):
     rundir = RunDirectory(tmp_path)
-    with pytest.raises(Diverged, match=rf"{what}\. The last good checkpoint is .*step_0*{good}\.saf.*new --workdir with a lower"):
+    with pytest.raises(
+        Diverged, match=rf"{what}\. The last good checkpoint is .*step_0*{good}\.saf.*new --workdir with a lower"
+    ):
         trained(rundir, steps_per_execution, callbacks=[when("on_train_batch_begin", break_weights, execution)])
     assert max(rundir.checkpoints()) == good and not state.not_finite(saved(rundir, good))
     assert all(np.isfinite(record["loss"]) for record in rundir.metrics())
@@ -156,14 +171,17 @@ def test_a_loss_that_is_not_finite_ends_the_run(trained, tmp_path, steps_per_exe
 )
 def test_a_state_that_is_not_finite_is_not_written(trained, tmp_path, execution, step, last):
     rundir = RunDirectory(tmp_path)
-    with pytest.raises(Diverged, match=f"At step {step}, 1 of .* arrays are not finite, including optimizer/.*average.* {last}"):
+    with pytest.raises(
+        Diverged, match=f"At step {step}, 1 of .* arrays are not finite, including optimizer/.*average.* {last}"
+    ):
         trained(rundir, callbacks=[when("on_train_batch_begin", break_averages, execution)])
     assert step not in rundir.checkpoints()
 
 
 @pytest.fixture
 def disk(capsys):
-    """disk(10): files may have no more than 10 bytes (the limit is the system's own; Python ignores its signal); disk(-1): any.
+    """disk(10): files may have no more than 10 bytes (the limit is the system's own; Python ignores its signal);
+    disk(-1): any.
 
     `capsys`, so that what is printed goes to no file.
     """
@@ -184,7 +202,9 @@ def test_a_full_disk_loses_nothing(trained, tmp_path, disk, warnings):
     assert list(rundir.checkpoints()) == [4, 12] and [record["step"] for record in rundir.metrics()] == [6, 12]
     assert not list(tmp_path.rglob(".tmp-*"))
     text = warnings()
-    assert "step_00000008.safetensors could not be written: [Errno 27] File too large" in text and "step_00000004" in text
+    assert (
+        "step_00000008.safetensors could not be written: [Errno 27] File too large" in text and "step_00000004" in text
+    )
     assert "metrics.jsonl could not be written" in text and "TensorBoard's train metrics of step 6 could not" in text
     assert_equal(saved(rundir, 12), state_at_end)
     assert_equal(state_at_end, trained(RunDirectory(tmp_path / "whole")))
@@ -195,14 +215,19 @@ def test_a_last_state_that_cannot_be_written_is_an_error(trained, tmp_path, disk
     rundir = RunDirectory(tmp_path)
     fill = when("on_train_batch_begin", lambda _: disk(10), 6)
     leave = [when("on_train_batch_begin", terminate, 10)] * ask
-    message = f"step_{10 if ask else 12:08d}.safetensors could not be written: .*last good .*step_00000004.* Free some space and run the same"
+    message = (
+        f"step_{10 if ask else 12:08d}.safetensors could not be written: .*last good .*step_00000004.* Free some space"
+        " and run the same"
+    )
     with pytest.raises(NotSaved, match=message):
         trained(rundir, callbacks=[fill, *leave])
     disk(-1)  # pytest's own output may go to a file
     assert list(rundir.checkpoints()) == [4] and not list(tmp_path.rglob(".tmp-*"))
 
 
-@pytest.mark.parametrize("error", [Diverged("The loss is not finite.", "There is no checkpoint yet."), NotSaved("No space.")])
+@pytest.mark.parametrize(
+    "error", [Diverged("The loss is not finite.", "There is no checkpoint yet."), NotSaved("No space.")]
+)
 def test_a_binary_reports_them_without_a_traceback(monkeypatch, error):
     def main():
         raise error
@@ -216,7 +241,14 @@ def test_a_binary_reports_them_without_a_traceback(monkeypatch, error):
 def fit(model, pixels, checkpoints, *callbacks):
     model.compile("sgd", SoftmaxCrossEntropy(), run_eagerly=True)
     model.optimizer.build(model.trainable_variables)
-    model.fit(np.repeat(pixels, 6, 0), np.zeros(24), batch_size=4, shuffle=False, verbose=0, callbacks=[checkpoints, *callbacks])
+    model.fit(
+        np.repeat(pixels, 6, 0),
+        np.zeros(24),
+        batch_size=4,
+        shuffle=False,
+        verbose=0,
+        callbacks=[checkpoints, *callbacks],
+    )
 
 
 def test_training_goes_on_during_a_slow_write(pixels, tmp_path, monkeypatch):
@@ -279,8 +311,9 @@ def test_a_worker_that_is_not_the_chief_writes_nothing(trained, tmp_path):
 
 @pytest.mark.parametrize("host", [0, 1])
 def test_all_workers_leave_after_the_same_execution(trained, tmp_path, host):
-    """The other worker, which has had SIGTERM, reports it after step 9. An epoch has eight votes: before each of six executions and the
-    evaluation, and at its end."""
+    """The other worker, which has had SIGTERM, reports it after step 9. An epoch has eight votes: before each of six
+    executions and the evaluation, and at its end.
+    """
     rundir = RunDirectory(tmp_path, TwoWorkers(host=host, yes=(8 + 4,)))
     with pytest.raises(Preempted):
         trained(rundir)
@@ -314,10 +347,18 @@ def test_a_lost_worker_names_the_checkpoint_of_the_run_in_progress(tmp_path, mon
 
     monkeypatch.setattr(train_program, "run", run)
     config = config_files.load_config("digits_pretrain")
-    given = {"config": config, "workdir": str(tmp_path), "sweep": sweep, "runs": 2, "data_dir": None, "data_service": None}
+    given = {
+        "config": config,
+        "workdir": str(tmp_path),
+        "sweep": sweep,
+        "runs": 2,
+        "data_dir": None,
+        "data_service": None,
+    }
     with pytest.raises(LostWorker):
         train_program.train(types.SimpleNamespace(**given), Strategy(hosts=2))
     expected = (
-        f"lost (no heartbeat). The last good checkpoint is {tmp_path}/{place}/checkpoints/step_00000003.safetensors (step 3)."
+        f"lost (no heartbeat). The last good checkpoint is {tmp_path}/{place}/checkpoints/step_00000003.safetensors"
+        " (step 3)."
     )
     assert expected in caplog.text

@@ -1,4 +1,6 @@
-"""Runs in processes of their own that get SIGKILL or SIGTERM: each continues, and ends with the weights of an undisturbed run."""
+"""Runs in processes of their own that get SIGKILL or SIGTERM: each continues, and ends with the weights of an
+undisturbed run.
+"""
 
 import contextlib
 import itertools
@@ -26,8 +28,18 @@ AUGMENT = "random_resized_crop(9, scale=(0.5, 1.0))|random_crop(8, padding=1)|ra
 OVERRIDES = {
     **{"model.depth": 1, "model.width": 16, "model.heads": 2, "model.mlp_dim": 32},
     **{"model.dropout": 0.1, "model.drop_path": 0.1, "model.attention_dropout": 0.1},
-    **{"data.train": "train[:200]", "data.evaluation": "test[:50]", "data.train_preprocess": f"decode(1)|resize(10)|{AUGMENT}"},
-    **{"checkpoint": f"{EVERY} steps", "evaluate": "24 steps", "jit_compile": False, "batch_size": 16, "optimizer.ema": 0.9},
+    **{
+        "data.train": "train[:200]",
+        "data.evaluation": "test[:50]",
+        "data.train_preprocess": f"decode(1)|resize(10)|{AUGMENT}",
+    },
+    **{
+        "checkpoint": f"{EVERY} steps",
+        "evaluate": "24 steps",
+        "jit_compile": False,
+        "batch_size": 16,
+        "optimizer.ema": 0.9,
+    },
 }
 
 # For several workers, whose programs take longer to start.
@@ -39,7 +51,9 @@ _ports = itertools.count(
 
 
 def free_port():
-    """A port that is not in use, and that no process of these tests has had: what is left of a cluster must not join a new one."""
+    """A port that is not in use, and that no process of these tests has had: what is left of a cluster must not join a
+    new one.
+    """
     for port in _ports:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("", port))
@@ -54,7 +68,9 @@ class Worker:
         self._progress.unlink(missing_ok=True)
         self._errors = open(workdir.with_suffix(f".errors{index}"), "w+")
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PROGRESS": str(self._progress), **environment}
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=self._errors)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=self._errors
+        )
 
     def reports(self):
         """The lines of its progress, as lists of words."""
@@ -80,7 +96,9 @@ class Run:
     def __init__(self, workdir, total, workers=1, write_seconds=0.0, hold=None, module="tests.runs.reporting_pretrain"):
         overrides = {**OVERRIDES, **(FEWER if workers > 1 else {}), "total": f"{total} steps"}
         command = [sys.executable, "-m", module, "--config=digits_pretrain", f"--workdir={workdir}"]
-        command += [f"--config.{key}={value}" for key, value in overrides.items()] + ["--strategy=multiworker"] * (workers > 1)
+        command += [f"--config.{key}={value}" for key, value in overrides.items()] + ["--strategy=multiworker"] * (
+            workers > 1
+        )
         cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(workers)]}
         self.workers = []
         for i in range(workers):
@@ -163,7 +181,8 @@ def ended(run):
 def assert_ends_alike(whole, killed, total, rounding=0.0):
     """Equal in all state, bit for bit, in the final evaluation, and in every record but its speed.
 
-    rounding: relative, of an epoch's training metrics. Several workers have a sum each, and after a restart the sum of these in one.
+    rounding: relative, of an epoch's training metrics. Several workers have a sum each, and after a restart the sum of
+    these in one.
     """
     states = [RunDirectory(path).checkpoints()[total].read_bytes() for path in (whole, killed)]
     if rounding:
@@ -184,8 +203,9 @@ def assert_ends_alike(whole, killed, total, rounding=0.0):
 
 
 def test_a_run_that_gets_sigkill_and_sigterm_ends_bit_for_bit_the_same(tmp_path, launch):
-    """kill -9 while a checkpoint is half written; SIGTERM in an evaluation, when the averages are in place of the weights, and in the
-    last evaluation."""
+    """kill -9 while a checkpoint is half written; SIGTERM in an evaluation, when the averages are in place of the
+    weights, and in the last evaluation.
+    """
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     alone = launch(whole, 60)
 
@@ -248,10 +268,12 @@ def test_two_workers_of_which_one_gets_sigkill_or_sigterm_end_bit_for_bit_the_sa
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_twenty_kills(tmp_path, launch, workers):
-    """At random steps and while a checkpoint is written, kill -9 and SIGTERM; of two workers to one, the chief or the other.
+    """At random steps and while a checkpoint is written, kill -9 and SIGTERM; of two workers to one, the chief or the
+    other.
 
-    Last run 2026-11-20, in 267 s: 10 SIGTERM repeated no step, 10 kill -9 repeated 2 to 20; the end was equal, bit for bit. With two
-    workers, in 464 s: 10 SIGTERM repeated no step, 10 kill -9 repeated 0 to 20; the end was equal, bit for bit.
+    Last run 2026-11-20, in 267 s: 10 SIGTERM repeated no step, 10 kill -9 repeated 2 to 20; the end was equal, bit for
+    bit. With two workers, in 464 s: 10 SIGTERM repeated no step, 10 kill -9 repeated 0 to 20; the end was equal, bit
+    for bit.
     """
     rng, whom, total = random.Random(0), random.Random(2), 480
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -38,11 +38,17 @@ def test_configs_name_their_optimizers():
     muon = configured(name="muon")
     assert type(muon) is Muon and (muon.momentum, muon.beta_2) == (0.8, 0.99)
     optimizer = configured(lookahead=4, lookahead_rate=0.8, swa=75)
-    assert (type(optimizer), optimizer.start, type(optimizer.inner_optimizer)) == (StochasticWeightAveraging, 75, Lookahead)
+    assert (type(optimizer), optimizer.start, type(optimizer.inner_optimizer)) == (
+        StochasticWeightAveraging,
+        75,
+        Lookahead,
+    )
     assert (optimizer.inner_optimizer.k, optimizer.inner_optimizer.alpha) == (4, 0.8)
     optimizer = configured(lookahead=4, ema=0.9)
     assert optimizer.use_ema and optimizer.ema_momentum == 0.9 and not optimizer.inner_optimizer.use_ema
-    with pytest.raises(ValueError, match='Unknown optimizer "adam". Did you mean "adamw". Valid: adamw, radam, momentum, muon'):
+    with pytest.raises(
+        ValueError, match='Unknown optimizer "adam". Did you mean "adamw". Valid: adamw, radam, momentum, muon'
+    ):
         configured(name="adam")
     with pytest.raises(ValueError, match="one kind of averaged weights"):
         configured(swa=75, ema=0.9)
@@ -57,7 +63,10 @@ def test_configs_name_their_optimizers():
             {"name": "momentum", "beta_2": 0.95},
             r"momentum does not use some .* Set --config.optimizer.beta_2=0.999 \(it is 0.95\).",
         ),
-        ({"name": "adamw", "momentum": 0.95}, r"adamw does not use some .* Set --config.optimizer.momentum=0.9 \(it is 0.95\)."),
+        (
+            {"name": "adamw", "momentum": 0.95},
+            r"adamw does not use some .* Set --config.optimizer.momentum=0.9 \(it is 0.95\).",
+        ),
         ({"lookahead_rate": 0.8}, "adamw without lookahead does not use"),
         ({"name": "muon", "momentum": 0.95, "beta_2": 0.95, "lookahead": 5, "lookahead_rate": 0.8}, None),
         ({"ema": 1.0}, r"optimizer.ema=1.0: expected a number from 0 to below 1, such as 0.9999"),

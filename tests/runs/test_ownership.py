@@ -1,4 +1,6 @@
-"""Two processes in one work directory: the second is refused at once, reads are not, and a killed owner's lock does not stay."""
+"""Two processes in one work directory: the second is refused at once, reads are not, and a killed owner's lock does not
+stay.
+"""
 
 import json
 import os
@@ -30,7 +32,9 @@ def command(binary, *arguments):
 
 
 def pretrain(workdir, steps):
-    return command("pretrain", "--config=digits_pretrain", f"--workdir={workdir}", f"--config.total={steps} steps", *OPTIONS)
+    return command(
+        "pretrain", "--config=digits_pretrain", f"--workdir={workdir}", f"--config.total={steps} steps", *OPTIONS
+    )
 
 
 def ended(arguments, code=0):

@@ -1,4 +1,6 @@
-"""Periodic measures within a run: when they are taken, of which weights, where they are logged, and that training is unaffected."""
+"""Periodic measures within a run: when they are taken, of which weights, where they are logged, and that training is
+unaffected.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from keras_vit.training import AdamW, SoftmaxCrossEntropy
 
 @pytest.fixture
 def trained(tmp_path):
-    """A function: trains with an evaluation every 2 steps and measures every 4; returns (model, records of metrics.jsonl)."""
+    """A function: trains with an evaluation every 2 steps and measures every 4; returns (model, records of
+    metrics.jsonl).
+    """
     source = from_arrays(np.random.default_rng(1).integers(0, 256, (20, 8, 12, 3), dtype="uint8"), np.arange(20) % 5)
 
     def run(name, total=7, measure=lambda model, step: {"few_shot/5": step / 8}, ema=False, steps_per_execution=1):

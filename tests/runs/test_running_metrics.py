@@ -1,4 +1,6 @@
-"""The records of a run that was interrupted are those of one that was not: training metrics, evaluations, TensorBoard."""
+"""The records of a run that was interrupted are those of one that was not: training metrics, evaluations,
+TensorBoard.
+"""
 
 import os
 import signal
@@ -55,7 +57,9 @@ def whole(trained, tmp_path):
 
 @pytest.fixture
 def trained(pixels, tmp_path):
-    """trained(name, callbacks...): trains that run to its end, from where it stands; returns its records without their speed."""
+    """trained(name, callbacks...): trains that run to its end, from where it stands; returns its records without their
+    speed.
+    """
     data = tf.data.Dataset.from_tensor_slices((pixels, np.arange(4))).repeat().batch(4)
     evaluation = tf.data.Dataset.from_tensor_slices((pixels, np.arange(4), np.ones(4, "float32"))).batch(4)
 
@@ -66,9 +70,17 @@ def trained(pixels, tmp_path):
         model.compile(optimizer, SoftmaxCrossEntropy(), weighted_metrics=metrics, run_eagerly=True, jit_compile=False)
         model.optimizer.build(model.trainable_variables)
         start = rundir.resume(model)
-        options = {"batch_size": 4, "evaluation": evaluation, "checkpoint_every": checkpoint_every, "callbacks": callbacks}
+        options = {
+            "batch_size": 4,
+            "evaluation": evaluation,
+            "checkpoint_every": checkpoint_every,
+            "callbacks": callbacks,
+        }
         train(model, lambda step: data.skip(step), rundir, total, every, start=start, **options)
-        return [{name: value for name, value in record.items() if name != "images_per_second"} for record in rundir.metrics()]
+        return [
+            {name: value for name, value in record.items() if name != "images_per_second"}
+            for record in rundir.metrics()
+        ]
 
     return go
 

@@ -28,7 +28,9 @@ def test_three_seeds_end_in_mean_and_standard_deviation(tmp_path, capsys):
     found = run_seeds(config, tmp_path, run, ONE, SCORE, 3)
     assert seen == [5, 6, 7] and config.seed == 5
     # Of .90, .92, .97: mean .93; deviations -.03, -.01, .04: sqrt(.0026 / 2).
-    assert found == pytest.approx({"top1": 0.93, "top1_std": 0.036055513, "loss": 0.5, "loss_std": 0.0, "examples": 360})
+    assert found == pytest.approx(
+        {"top1": 0.93, "top1_std": 0.036055513, "loss": 0.5, "loss_std": 0.0, "examples": 360}
+    )
     assert "top-1 93.00 +- 3.61% over 3 seeds (90.00, 92.00, 97.00)" in capsys.readouterr().out
     written = json.loads((tmp_path / "runs.json").read_text())
     assert written["mean"]["top1"] == pytest.approx(0.93) and set(written["seeds"]) == {"5", "6", "7"}
@@ -71,7 +73,9 @@ def test_one_seed_is_a_plain_run_and_none_an_error(tmp_path):
 
 
 def test_measures_that_a_run_lacks_have_no_mean():
-    assert mean_and_deviation([{"top1": 1.0, "top5": 1.0}, {"top1": 0.0}]) == pytest.approx({"top1": 0.5, "top1_std": 0.5**0.5})
+    assert mean_and_deviation([{"top1": 1.0, "top5": 1.0}, {"top1": 0.0}]) == pytest.approx(
+        {"top1": 0.5, "top1_std": 0.5**0.5}
+    )
 
 
 def test_only_the_chief_writes(tmp_path):

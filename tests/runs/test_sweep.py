@@ -29,7 +29,9 @@ def config():
 
 
 class Stub:
-    """In the place of a run: top-1 falls with the distance of the learning rate from .003; `seen` are the configs and places."""
+    """In the place of a run: top-1 falls with the distance of the learning rate from .003; `seen` are the configs and
+    places.
+    """
 
     def __init__(self, diverges=()):
         self.seen, self.diverges = [], diverges
@@ -45,7 +47,8 @@ class Stub:
 
 def test_a_grid_has_the_types_of_the_config(config):
     grid = parse_grid(
-        "optimizer.learning_rate=1e-3, 3e-3;model.dropout=0,0.1;batch_size=8;jit_compile=true;model.pool=gap,map", config
+        "optimizer.learning_rate=1e-3, 3e-3;model.dropout=0,0.1;batch_size=8;jit_compile=true;model.pool=gap,map",
+        config,
     )
     assert grid.parts[0] == {
         "optimizer.learning_rate": [1e-3, 3e-3],
@@ -121,7 +124,9 @@ def test_a_point_sets_keys_of_open_sections_in_a_locked_config(text, key, value,
 
 def test_names_of_points_are_names_of_directories(config):
     grid = parse_grid("model.variant=B/16,L/16;optimizer.name=adamw;loss.name=softmax", config)
-    assert [grid.name(p) for p in grid.points()] == [f"variant={v}-16,optimizer.name=adamw,loss.name=softmax" for v in "BL"]
+    assert [grid.name(p) for p in grid.points()] == [
+        f"variant={v}-16,optimizer.name=adamw,loss.name=softmax" for v in "BL"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +301,9 @@ def test_a_config_without_a_sweep_says_how_to_write_one(tmp_path):
 
 
 def test_processes_that_see_different_files_run_the_point_all_the_same(config, tmp_path):
-    """The chief's file may not be there yet for another: then all of them run it, or a collective would wait for ever."""
+    """The chief's file may not be there yet for another: then all of them run it, or a collective would wait for
+    ever.
+    """
 
     class Others(Strategy):
         def any(self, flag):
@@ -309,11 +316,15 @@ def test_processes_that_see_different_files_run_the_point_all_the_same(config, t
 
 
 def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch, eagerly):
-    """The binary's own way: two learning rates of a tiny ViT on the digits, resumed; each model is gone when the next is made."""
+    """The binary's own way: two learning rates of a tiny ViT on the digits, resumed; each model is gone when the next
+    is made.
+    """
     config = config_files.load_config("digits_pretrain")
     config.update(total="4 steps", evaluate="4 steps", checkpoint="4 steps", batch_size=8, jit_compile=False)
     config.model.update(depth=1, width=16, heads=2, mlp_dim=16)
-    config.data.update(train="train[:80]", evaluation="test[:16]", dev_train="train[:64]", dev_evaluation="train[64:80]")
+    config.data.update(
+        train="train[:80]", evaluation="test[:16]", dev_train="train[:64]", dev_evaluation="train[64:80]"
+    )
     config.sweep = "optimizer.learning_rate=1e-4,1e-2"
     monkeypatch.setattr(training_run, "write_report", lambda *arguments: None)
     alive, made = [], training_run.make_model
@@ -325,7 +336,14 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
         return model
 
     monkeypatch.setattr(training_run, "make_model", make)
-    given = {"config": config, "workdir": str(tmp_path), "sweep": "own", "runs": 1, "data_dir": None, "data_service": None}
+    given = {
+        "config": config,
+        "workdir": str(tmp_path),
+        "sweep": "own",
+        "runs": 1,
+        "data_dir": None,
+        "data_service": None,
+    }
     for _ in range(2):
         train.train(type("Values", (), given), ONE)
     assert len(alive) == 3  # the second time nothing is run

@@ -1,4 +1,6 @@
-"""Micro-batching: which rows are computed together, in which order results come, and what happens when there are too many."""
+"""Micro-batching: which rows are computed together, in which order results come, and what happens when there are too
+many.
+"""
 
 import asyncio
 import threading

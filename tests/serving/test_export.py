@@ -18,12 +18,24 @@ NAMES = tuple("zero one two three four five six seven eight nine".split())
 
 def digits_model(**kwargs):
     keras.utils.set_random_seed(0)
-    size = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64, "pool": "gap", "position_std": 1.0, "classes": 10, **kwargs}
+    size = {
+        "depth": 1,
+        "width": 32,
+        "heads": 2,
+        "mlp_dim": 64,
+        "pool": "gap",
+        "position_std": 1.0,
+        "classes": 10,
+        **kwargs,
+    }
     names = NAMES if size["classes"] == 10 else None
-    return keras_vit.ViT("Ti/2", image_size=8, channels=1, class_names=names, preprocessing="decode(1)|resize(8, 8)", **size)
+    return keras_vit.ViT(
+        "Ti/2", image_size=8, channels=1, class_names=names, preprocessing="decode(1)|resize(8, 8)", **size
+    )
 
 
-# Runs in a process that has TensorFlow and Keras, but not this package: argument 1 is the export, argument 2 a folder for files.
+# Runs in a process that has TensorFlow and Keras, but not this package: argument 1 is the export, argument 2 a folder
+# for files.
 SCRIPT = """
 import glob, os, sys
 import numpy as np, tensorflow as tf
@@ -50,25 +62,32 @@ keras.utils.set_random_seed(0)
 vit = keras.layers.TFSMLayer(saved, call_endpoint="features", call_training_endpoint="features_training")
 image = keras.Input((8, 8, 1))
 model = keras.Model(image, keras.layers.Dense(2)(vit(image)["features"]))
-model.compile(keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
 model.optimizer.build(model.trainable_variables)
 before = [w.numpy() for w in model.trainable_weights]
 model.fit(train["x"], train["y"], batch_size=64, epochs=6, verbose=0)
 moved = sum(bool((w.numpy() != b).any()) for w, b in zip(model.trainable_weights, before))
-np.savez(folder + "/tuned.npz", weights=len(before), moved=moved, accuracy=model.evaluate(test["x"], test["y"], verbose=0)[1])
+accuracy = model.evaluate(test["x"], test["y"], verbose=0)[1]
+np.savez(folder + "/tuned.npz", weights=len(before), moved=moved, accuracy=accuracy)
 assert not any(name.startswith("keras_vit") for name in sys.modules)
 """
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """(model, images, folder): a ViT trained a little on digits 0 to 9, with dropout; 20 test images; what the script wrote."""
+    """(model, images, folder): a ViT trained a little on digits 0 to 9, with dropout; 20 test images; what the script
+    wrote.
+    """
     model = digits_model(dropout=0.1, depth=2)
     model.compile(keras_vit.training.AdamW(3e-3), keras_vit.training.SoftmaxCrossEntropy(), jit_compile=False)
     digits = {}
     for split in ("train", "test"):
         images, labels = zip(
-            *((example["image"], example["label"]) for example in open_source("digits", split).ordered().as_numpy_iterator())
+            *(
+                (example["image"], example["label"])
+                for example in open_source("digits", split).ordered().as_numpy_iterator()
+            )
         )
         digits[split] = np.stack(images), np.array(labels)
     model.fit(*digits["train"], batch_size=64, epochs=6, verbose=0)
@@ -205,7 +224,10 @@ def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
         ((keras_vit.ViT, path), "got the class ViT, not a model made of it. .* then export that"),
         ((plain, path), r"a plain keras Sequential. Build it as keras_vit.Model\(inputs, outputs\)\."),
         ((model, None), "export expected a path, got None"),
-        ((keras_vit.Model(vector, keras.layers.Dense(2)(vector)), path), "one input of images .* got .* the input shape"),
+        (
+            (keras_vit.Model(vector, keras.layers.Dense(2)(vector)), path),
+            "one input of images .* got .* the input shape",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             keras_vit.export(*arguments)
@@ -214,9 +236,19 @@ def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
 
 def test_a_model_of_pre_training_is_refused_and_its_encoder_is_not(tmp_path):
     mae = keras_vit.MaskedAutoencoder(
-        "Ti/8", image_size=16, depth=1, width=16, heads=2, mlp_dim=16, decoder_depth=1, decoder_width=16, decoder_heads=2
+        "Ti/8",
+        image_size=16,
+        depth=1,
+        width=16,
+        heads=2,
+        mlp_dim=16,
+        decoder_depth=1,
+        decoder_width=16,
+        decoder_heads=2,
     )
-    with pytest.raises(ValueError, match=r"a MaskedAutoencoder, is there to train another model. Export that, .*get_encoder"):
+    with pytest.raises(
+        ValueError, match=r"a MaskedAutoencoder, is there to train another model. Export that, .*get_encoder"
+    ):
         keras_vit.export(mae, tmp_path / "mae")
     keras_vit.export(mae.get_encoder(), tmp_path / "features")
     assert (tmp_path / "features" / "saved_model.pb").is_file()
@@ -245,7 +277,8 @@ def test_an_export_never_replaces_a_folder_of_other_files(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()
     with pytest.raises(
-        ValueError, match='photos" holds other files than an export of keras_vit, which would be lost: cat.jpg. Give a new'
+        ValueError,
+        match='photos" holds other files than an export of keras_vit, which would be lost: cat.jpg. Give a new',
     ):
         keras_vit.export(digits_model(), tmp_path / "photos")
     with pytest.raises(ValueError, match='"gs://bucket/x" is in a bucket'):
@@ -262,7 +295,9 @@ def test_a_full_disk_is_an_error_that_names_the_export(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.saved_model, "save", full)
     (tmp_path / "export").mkdir()
-    with pytest.raises(OSError, match=r'export" cannot be written: No space left on device. What was there is as it was'):
+    with pytest.raises(
+        OSError, match=r'export" cannot be written: No space left on device. What was there is as it was'
+    ):
         keras_vit.export(digits_model(), tmp_path / "export")
     assert os.listdir(tmp_path) == ["export"] and os.listdir(tmp_path / "export") == []
 
@@ -282,4 +317,6 @@ def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(tmp_path, m
     signatures = tf.saved_model.load(tmp_path / "m").signatures
     x = tf.constant(rng.integers(0, 256, (3, 8, 8, 1)), tf.float32)
     np.testing.assert_allclose(signatures["pixels"](x)["logits"], model(x), atol=1e-4)
-    np.testing.assert_allclose(signatures["features"](x)["features"], keras.Model(model.input, model.features)(x), atol=1e-4)
+    np.testing.assert_allclose(
+        signatures["features"](x)["features"], keras.Model(model.input, model.features)(x), atol=1e-4
+    )

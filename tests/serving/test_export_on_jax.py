@@ -1,4 +1,6 @@
-"""Models that were trained on the JAX backend as SavedModel, ONNX and LiteRT files, and errors of the process that writes them."""
+"""Models that were trained on the JAX backend as SavedModel, ONNX and LiteRT files, and errors of the process that
+writes them.
+"""
 
 import importlib
 import json
@@ -99,7 +101,11 @@ def refused(path, what):
     ("what", "kind", "words"),
     [
         ("an operation", "ValueError", "^ONNX lacks operations of this model: .* Token merging"),
-        ("a class", "ValueError", '"vit" cannot be built again .*Doubled.* Save it, and export it by a script of your own'),
+        (
+            "a class",
+            "ValueError",
+            '"vit" cannot be built again .*Doubled.* Save it, and export it by a script of your own',
+        ),
         ("a killed process", "OSError", '^"vit" was not exported, .*: it was ended by SIGKILL$'),
     ],
 )

@@ -108,7 +108,9 @@ def test_the_column_form_has_a_list_for_each_output(client):
 
 
 def test_a_broken_image_fails_alone(client):
-    rows = predictions(client.post("/v1/models/forest:predict", json=instances(png(IMAGES[0]), b"", b"<html>", png(IMAGES[1]))))
+    rows = predictions(
+        client.post("/v1/models/forest:predict", json=instances(png(IMAGES[0]), b"", b"<html>", png(IMAGES[1])))
+    )
     assert [row["status"] == "ok" for row in rows] == [True, False, False, True]
     assert rows[1] == {"status": "It is empty: there are no bytes."}
     assert rows[2]["status"].startswith("It cannot be decoded as an image")
@@ -119,7 +121,9 @@ def test_features_attention_and_heads_are_those_of_the_package(client, vit):
     [row] = predictions(client.post("/v1/models/forest:attention", content=image))
     np.testing.assert_allclose(row["attention"], attention_maps(vit, IMAGES[:1])[0], atol=1e-5)
     [row] = predictions(client.post("/v1/models/forest:features", content=image))
-    [same] = predictions(client.post("/v1/models/forest:predict", json=instances(image, signature_name="encoded_features")))
+    [same] = predictions(
+        client.post("/v1/models/forest:predict", json=instances(image, signature_name="encoded_features"))
+    )
     assert np.shape(row["features"]) == (16,)
     np.testing.assert_allclose(row["features"], same["features"], atol=1e-6)
     form = {"image": ("a.png", image), "signature_name": (None, "encoded_features")}
@@ -162,8 +166,18 @@ def refused_requests():
         "nothing": (post, {"content": b""}, 400, "The body is empty"),
         "junk": (post, {"content": b"\0\1\2"}, 400, "It cannot be decoded as an image"),
         "cut short": (post, {"content": png(IMAGES[0])[:60]}, 400, "It cannot be decoded as an image"),
-        "no JSON": (post, {"content": b"{", "headers": {"Content-Type": "application/json"}}, 400, "The body is not JSON"),
-        "deep JSON": (post, {"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}}, 400, "is not JSON"),
+        "no JSON": (
+            post,
+            {"content": b"{", "headers": {"Content-Type": "application/json"}},
+            400,
+            "The body is not JSON",
+        ),
+        "deep JSON": (
+            post,
+            {"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}},
+            400,
+            "is not JSON",
+        ),
         "a list": (post, {"json": [1]}, 400, 'expected {"instances"'),
         "no images": (post, {"json": {"instances": []}}, 400, "There are no images"),
         "a number": (post, {"json": {"instances": [1]}}, 400, 'Image 0: expected {"b64"'),
@@ -182,7 +196,12 @@ def refused_requests():
         "many bytes": (post, {"content": b"x" * 300_000}, 413, "The body has 300,000 bytes, of 200,000 at most"),
         "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
         "a bomb": (post, {"content": bomb.getvalue()}, 413, "It has 20000 x 20000 pixels, of 1 million at most"),
-        "many pixels and a text": (post, {"content": with_text.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
+        "many pixels and a text": (
+            post,
+            {"content": with_text.getvalue()},
+            413,
+            "1500 x 1500 pixels, of 1 million at most",
+        ),
         "pixels after a chunk": (post, {"content": other_first}, 400, "the PNG does not begin with its header"),
         "many pixels in a BMP": (
             post,
@@ -199,10 +218,25 @@ def refused_requests():
             400,
             'the text field "\\ud800", which nothing reads',
         ),
-        "a long name": (post, {"json": {**half, "signature_name": "x" * 100_000}}, 400, '"forest" has no signature "xxx'),
+        "a long name": (
+            post,
+            {"json": {**half, "signature_name": "x" * 100_000}},
+            400,
+            '"forest" has no signature "xxx',
+        ),
         "many values": (post, {"json": {"instances": [{}] * 1000}}, 413, "many more values than 4 images"),
-        "another model": ("/v1/models/wood:predict", {"content": b"x"}, 404, 'There is no model "wood". Served: forest, plain.'),
-        "no such block": ("/v1/models/forest:heads?block=7", {"content": png(IMAGES[0])}, 400, "the model has blocks 0 to 1"),
+        "another model": (
+            "/v1/models/wood:predict",
+            {"content": b"x"},
+            404,
+            'There is no model "wood". Served: forest, plain.',
+        ),
+        "no such block": (
+            "/v1/models/forest:heads?block=7",
+            {"content": png(IMAGES[0])},
+            400,
+            "the model has blocks 0 to 1",
+        ),
         "heads of two": (
             "/v1/models/forest:heads",
             {"json": instances(*[png(IMAGES[0])] * 2)},
@@ -242,7 +276,12 @@ def refused_requests():
             'Did you mean "predict"? Valid: :predict, :features',
         ),
         "no verb": ("/v1/models/forest", {"content": b"x"}, 404, "Images are sent to /v1/models/forest:predict."),
-        "a parameter": (f"{post}?top_k=3", {"content": png(IMAGES[0])}, 400, 'no parameter "top_k". There are none here.'),
+        "a parameter": (
+            f"{post}?top_k=3",
+            {"content": png(IMAGES[0])},
+            400,
+            'no parameter "top_k". There are none here.',
+        ),
         "a parameter of heads": ("/v1/models/forest:heads?blok=1", {"content": b"x"}, 400, 'Did you mean "block"?'),
         "compressed": (post, {"content": b"x", "headers": {"Content-Encoding": "gzip"}}, 415, "Content-Encoding: gzip"),
         "another address": ("/v1/modells", {"content": b"x"}, 404, "There is nothing at /v1/modells. /docs lists"),
@@ -275,7 +314,9 @@ def test_long_headers_are_not_read_by_pillow(monkeypatch):
 def test_a_jpeg_is_not_gone_over_thousands_of_times():
     """A file of a megabyte may tell the decoder to go over all pixels 100,000 times."""
     jpeg = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype="uint8")).save(jpeg, "JPEG", progressive=True)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype="uint8")).save(
+        jpeg, "JPEG", progressive=True
+    )
     assert jpeg.getvalue().count(b"\xff\xda") == 10
     check_size(jpeg.getvalue(), 0.06)
     with pytest.raises(Refused, match="It is a JPEG of 300 x 200 pixels in 60 scans"):
@@ -315,7 +356,9 @@ def test_status_metadata_health_and_pages(client):
     assert {"/v1/models/{name}:predict", "/readyz"} <= set(paths)
     for path in ("/", "/docs"):
         page = client.get(path)
-        assert page.status_code == 200 and "://" not in page.text.replace("http://www.w3.org", ""), "nothing from elsewhere"
+        assert page.status_code == 200 and "://" not in page.text.replace("http://www.w3.org", ""), (
+            "nothing from elsewhere"
+        )
     assert "default-src 'none'" in client.get("/").headers["Content-Security-Policy"]
 
 
@@ -331,7 +374,11 @@ def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):
         "/v1/models/forest/metadata",
     ):
         answer, head = client.get(path), client.head(path)
-        assert head.status_code == 200 and head.content == b"" and head.headers["Content-Type"] == answer.headers["Content-Type"]
+        assert (
+            head.status_code == 200
+            and head.content == b""
+            and head.headers["Content-Type"] == answer.headers["Content-Type"]
+        )
         slash = client.get(f"{path}/")
         assert slash.status_code == 200 and (slash.content == answer.content or path == "/metrics")
     row = predictions(client.post("/v1/models/forest:predict", content=png(IMAGES[0])))
@@ -339,7 +386,9 @@ def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):
     for method in ("GET", "HEAD", "PUT", "DELETE"):
         answer = client.request(method, "/v1/models/forest:predict")
         assert answer.status_code == 405 and "POST" in answer.headers["Allow"] + answer.text, answer.text
-    assert client.get("/v1/models/forest:predict").json() == {"error": "/v1/models/forest:predict takes POST, with images."}
+    assert client.get("/v1/models/forest:predict").json() == {
+        "error": "/v1/models/forest:predict takes POST, with images."
+    }
 
 
 def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_alone(vit):
@@ -460,7 +509,9 @@ def test_overload_is_said_with_when_to_come_back(vit):
     app = application([Served("forest", vit)], max_requests=0)
     with answering(app) as client:
         answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
-        assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "Try again" in answer.json()["error"]
+        assert (
+            answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "Try again" in answer.json()["error"]
+        )
     app = application([Served("forest", vit)], max_queue=2)
     with answering(app) as client:
         answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))

@@ -1,4 +1,6 @@
-"""An export of real weights in a process that can import TensorFlow and what that requires, but not this package and not Keras."""
+"""An export of real weights in a process that can import TensorFlow and what that requires, but not this package and
+not Keras.
+"""
 
 import os
 import subprocess
@@ -9,7 +11,8 @@ import pytest
 
 import keras_vit
 
-# Of the picture, by the authors' code (deit_tiny/cats_expected.npz): tabby, tiger cat, Egyptian cat, sleeping bag, space heater.
+# Of the picture, by the authors' code (deit_tiny/cats_expected.npz): tabby, tiger cat, Egyptian cat, sleeping bag,
+# space heater.
 CLASSES = ["281", "282", "285", "797", "811"]
 
 # Argument 1 is the export, argument 2 the folder of the picture, argument 3 that of pixels.npy and answers.npz.
@@ -33,8 +36,10 @@ signatures = tf.saved_model.load(str(export)).signatures
 cats = (pictures / "cats.png").read_bytes()
 answer = signatures["serving_default"](tf.constant([cats, cats[:5000], b"", cats]))
 pixels = np.load(folder / "pixels.npy")
-logits = {name: signatures[name](tf.constant(x))["logits"] for name, x in (("pixels", pixels), ("pixels_uint8", pixels.astype("uint8")))}
-np.savez(folder / "answers.npz", classes=answer["classes"].numpy().astype("U"), status=answer["status"].numpy().astype("U"), **logits)
+inputs = {"pixels": pixels, "pixels_uint8": pixels.astype("uint8")}
+logits = {name: signatures[name](tf.constant(x))["logits"] for name, x in inputs.items()}
+texts = {name: answer[name].numpy().astype("U") for name in ("classes", "status")}
+np.savez(folder / "answers.npz", **texts, **logits)
 """
 
 
@@ -48,7 +53,12 @@ def test_it_knows_the_cats_and_a_broken_image_of_a_batch_fails_alone(shared_data
     np.save(tmp_path / "pixels.npy", pixels)
     command = [sys.executable, "-I", "-c", SCRIPT, tmp_path / "deit", shared_data / "deit_tiny", tmp_path]
     done = subprocess.run(
-        command, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, cwd=tmp_path, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(tmp_path / "answers.npz") as answers:

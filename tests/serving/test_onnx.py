@@ -1,4 +1,6 @@
-"""ONNX files: what ONNX Runtime computes from them is what Keras computes, of every kind of model, in floats and int8."""
+"""ONNX files: what ONNX Runtime computes from them is what Keras computes, of every kind of model, in floats and
+int8.
+"""
 
 import collections
 import json
@@ -71,7 +73,9 @@ def has_vnni():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind) or "plain")
 def test_openvino_reads_int8_files(tmp_path, kind):
     if kind.get("pool") == "map" and not has_vnni():
-        pytest.skip("OpenVINO 2026.4 compiles no int8 file of attention pooling on a processor without VNNI, and says so")
+        pytest.skip(
+            "OpenVINO 2026.4 compiles no int8 file of attention pooling on a processor without VNNI, and says so"
+        )
     model = every_weight(**kind)
     keras_vit.export(model, tmp_path / "m.onnx", format="onnx", quantization="int8_static", calibration=pixels(16))
     assert_openvino(model, tmp_path / "m.onnx", 0.1)
@@ -94,25 +98,38 @@ def test_tokens_stay_flat_where_something_needs_two_axes():
     from keras_vit.serving.onnx_tokens import keep_tokens
 
     rng = np.random.default_rng(0)
-    constants = {"flat": np.array([-1, 4]), "kernel": rng.normal(size=(4, 6)).astype("float32"), "back": np.array([-1, 3, 6])}
+    constants = {
+        "flat": np.array([-1, 4]),
+        "kernel": rng.normal(size=(4, 6)).astype("float32"),
+        "back": np.array([-1, 3, 6]),
+    }
     for ends_in in ("Transpose", "Reshape"):
         last = (
             helper.make_node("Transpose", ["m"], ["y"])
             if ends_in == "Transpose"
             else helper.make_node("Reshape", ["m", "back"], ["y"])
         )
-        nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("MatMul", ["f", "kernel"], ["m"]), last]
+        nodes = [
+            helper.make_node("Reshape", ["x", "flat"], ["f"]),
+            helper.make_node("MatMul", ["f", "kernel"], ["m"]),
+            last,
+        ]
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3, 4])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
         tensors = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
-        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 18)])
+        model = helper.make_model(
+            helper.make_graph(nodes, "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 18)]
+        )
         model.ir_version = 10
         images = rng.normal(size=(2, 3, 4)).astype("float32")
         before = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": images})[0]
         keep_tokens(model)
         after = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": images})[0]
         np.testing.assert_allclose(after, before, rtol=1e-6)
-        assert [node.op_type for node in model.graph.node] == ["Reshape"] * (ends_in == "Transpose") + ["MatMul", ends_in]
+        assert [node.op_type for node in model.graph.node] == ["Reshape"] * (ends_in == "Transpose") + [
+            "MatMul",
+            ends_in,
+        ]
 
 
 def test_heads_of_ones_own(tmp_path):
@@ -168,11 +185,17 @@ def test_wrong_options_are_refused_before_any_work(tmp_path):
 
 @pytest.mark.parametrize("quantization", ["int8_dynamic", "int8_static"])
 def test_kernels_have_seven_bits(tmp_path, quantization):
-    """Of eight, two products of bytes are more than 16 bits hold, where processors without VNNI add them up: wrong answers, without a word."""
+    """Of eight, two products of bytes are more than 16 bits hold, where processors without VNNI add them up: wrong
+    answers, without a word.
+    """
     calibration = pixels(16) if quantization == "int8_static" else None
-    keras_vit.export(every_weight(), tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration)
+    keras_vit.export(
+        every_weight(), tmp_path / "m.onnx", format="onnx", quantization=quantization, calibration=calibration
+    )
     tensors = [
-        t for t in onnx.load(tmp_path / "m.onnx").graph.initializer if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 2
+        t
+        for t in onnx.load(tmp_path / "m.onnx").graph.initializer
+        if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 2
     ]
     for values in map(onnx.numpy_helper.to_array, tensors):
         assert 60 <= np.abs(values.astype(int)).max() <= 64

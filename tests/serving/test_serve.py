@@ -36,7 +36,10 @@ def test_names_of_classes_are_of_one_model_or_of_models_by_name():
         assert names_of_classes(text, ["a"]) == {"a": "names.txt"}
     assert names_of_classes("x=1/names.txt", ["a"]) == {"a": "x=1/names.txt"}
     assert names_of_classes("b=b.txt,a=imagenet", ["a", "b"]) == {"a": "imagenet", "b": "b.txt"}
-    for text, words in (("names.txt", 'got "names.txt". Models: a, bird.'), ("a=x,bid=y", 'got "bid=y". Did you mean "bird"?')):
+    for text, words in (
+        ("names.txt", 'got "names.txt". Models: a, bird.'),
+        ("a=x,bid=y", 'got "bid=y". Did you mean "bird"?'),
+    ):
         with pytest.raises(ValueError, match=re.escape(words)):
             names_of_classes(text, ["a", "bird"])
 
@@ -52,7 +55,10 @@ def model(tmp_path):
 def start(*arguments):
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(
-        [sys.executable, "-m", "trainers.serve", *map(str, arguments)], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "trainers.serve", *map(str, arguments)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -109,10 +115,14 @@ def test_a_wrong_start_is_one_line(model):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         cases = {
-            f"{model} --port={port}": f"Error: Cannot listen at 127.0.0.1:{port}: Address already in use. Give another --port",
+            f"{model} --port={port}": (
+                f"Error: Cannot listen at 127.0.0.1:{port}: Address already in use. Give another --port"
+            ),
             f"{model} {model}": 'Error: Two models have the name "m" in addresses: write NAME=MODEL.',
             "": "Error: Give at least one model",
-            f"{model} --class_names=nowhere.txt": "Error: class_names should be a list with one name per class, a file with one a line",
+            f"{model} --class_names=nowhere.txt": (
+                "Error: class_names should be a list with one name per class, a file with one a line"
+            ),
             f"{model} --api_key_file=/dev/null": "Error: /dev/null is empty: write the API key into it.",
         }
         processes = {line: start(*line.split()) for line in cases}
@@ -127,7 +137,10 @@ def test_clients_that_hang_up_in_the_middle_do_no_harm(model):
     port = free_port()
     process = start(model, f"--port={port}", "--seconds=2")
     wait_until_ready(process, port)
-    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nContent-Type: image/png\r\n\r\n"
+    head = (
+        b"POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nContent-Type:"
+        b" image/png\r\n\r\n"
+    )
 
     def hang_up():
         with socket.create_connection(("127.0.0.1", port)) as connection:

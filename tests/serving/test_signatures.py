@@ -68,13 +68,18 @@ def test_encoded_images_and_pixels_of_both_kinds_give_what_the_model_gives(expor
     best = signatures["serving_default"](tf.constant([png(image) for image in images]))
     order = np.argsort(-logits, -1)[:, :2]
     assert [[name.decode() for name in row] for row in best["classes"].numpy()] == np.array(NAMES)[order].tolist()
-    np.testing.assert_allclose(best["probabilities"], np.take_along_axis(np.asarray(tf.nn.softmax(logits)), order, -1), atol=1e-5)
+    np.testing.assert_allclose(
+        best["probabilities"], np.take_along_axis(np.asarray(tf.nn.softmax(logits)), order, -1), atol=1e-5
+    )
 
 
 def test_features_and_attention_are_those_of_the_package(exported):
     model, _, signatures, images = exported
     pixels, encoded = tf.constant(images, tf.float32), tf.constant([png(image) for image in images])
-    expected = {"features": keras.Model(model.input, model.features)(images), "attention": attention_maps(model, images)}
+    expected = {
+        "features": keras.Model(model.input, model.features)(images),
+        "attention": attention_maps(model, images),
+    }
     for name, values in expected.items():
         for signature, given in ((name, pixels), (f"encoded_{name}", encoded)):
             np.testing.assert_allclose(signatures[signature](given)[name], values, atol=1e-5)
@@ -115,7 +120,9 @@ def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exp
     model, folder, _, _ = exported
     keras_vit.export(model, folder, top_k=2)
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(ValueError, match="holds other files than an export of keras_vit, which would be lost: README.md"):
+    with pytest.raises(
+        ValueError, match="holds other files than an export of keras_vit, which would be lost: README.md"
+    ):
         keras_vit.export(model, tmp_path)
 
 

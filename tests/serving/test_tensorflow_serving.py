@@ -20,7 +20,9 @@ NAMES = ("red deer", "Rotmilan", "ロバ")
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """(model, the signatures of its export)."""
-    model = keras_vit.ViT("Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=3, class_names=NAMES)
+    model = keras_vit.ViT(
+        "Ti/4", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=3, class_names=NAMES
+    )
     model.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 3)))
     folder = tmp_path_factory.mktemp("serving") / "digits" / "1"
     keras_vit.export(model, folder)
@@ -35,9 +37,9 @@ def decoded(value):
 
 
 def rest(body, signatures):
-    """The answer to a body: as https://www.tensorflow.org/tfx/serving/api_rest says, a list of "instances" is the one input's rows, or each
-    is an object of inputs by name; "predictions" has a value for each row, an object where there are several outputs. Strings of outputs
-    are base64 only where their name ends in _bytes.
+    """The answer to a body: as https://www.tensorflow.org/tfx/serving/api_rest says, a list of "instances" is the one
+    input's rows, or each is an object of inputs by name; "predictions" has a value for each row, an object where there
+    are several outputs. Strings of outputs are base64 only where their name ends in _bytes.
     """
     request = json.loads(body)
     signature = signatures[request.get("signature_name", "serving_default")]
@@ -60,7 +62,10 @@ def body_of_the_page():
 def test_the_json_of_the_page_gives_the_classes_of_the_model(exported):
     model, signatures = exported
     expected = model.classify(list(IMAGES), top_k=3)
-    for body in (body_of_the_page(), body_of_the_page().replace('{"b64"', '{"encoded_images": {"b64"').replace('"}', '"}}')):
+    for body in (
+        body_of_the_page(),
+        body_of_the_page().replace('{"b64"', '{"encoded_images": {"b64"').replace('"}', '"}}'),
+    ):
         for row, best in zip(rest(body, signatures), expected, strict=True):
             assert row["classes"] == [guess.name for guess in best] and row["status"] == "ok"
             np.testing.assert_allclose(row["probabilities"], [guess.probability for guess in best], atol=1e-5)
@@ -101,4 +106,6 @@ def test_the_grpc_program_of_the_page_gives_the_classes_of_the_model(exported, t
     lines = re.search(r"(?:^    .*\n|^\n)*^    import grpc(?:.*\n|\n)(?:^    .*\n|^\n)*", TEXT, re.MULTILINE)[0]
     found: dict = {}
     exec("\n".join(line.removeprefix("    ") for line in lines.splitlines()), found)
-    assert [name.decode() for name in found["classes"][0]] == [guess.name for guess in model.classify(IMAGES[0], top_k=3)]
+    assert [name.decode() for name in found["classes"][0]] == [
+        guess.name for guess in model.classify(IMAGES[0], top_k=3)
+    ]

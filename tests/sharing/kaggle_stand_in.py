@@ -1,4 +1,6 @@
-"""The parts of Kaggle's API that kagglehub asks for models, on this machine: who has the token, variations with their versions."""
+"""The parts of Kaggle's API that kagglehub asks for models, on this machine: who has the token, variations with their
+versions.
+"""
 
 import contextlib
 import http.server
@@ -32,7 +34,9 @@ class Kaggle:
 
     def files(self, directory, prefix=""):
         """{path: bytes} of a tree of tokens."""
-        found = {prefix + self.blobs[file["token"]][0]: self.blobs[file["token"]][1] for file in directory.get("files", ())}
+        found = {
+            prefix + self.blobs[file["token"]][0]: self.blobs[file["token"]][1] for file in directory.get("files", ())
+        }
         for inner in directory.get("directories", ()):
             found |= self.files(inner, f"{prefix}{inner['name']}/")
         return found

@@ -1,4 +1,6 @@
-"""The card: every fact in it is that of the model and of its run's files, its front matter is what the hub reads, and no path is in it."""
+"""The card: every fact in it is that of the model and of its run's files, its front matter is what the hub reads, and
+no path is in it.
+"""
 
 import json
 import re
@@ -56,7 +58,9 @@ def test_the_hubs_own_library_reads_the_front_matter(folder):
     data = hub.ModelCard.load(folder / "README.md").data
     results = {result.metric_name: result for result in data.eval_results}
     assert data.model_name == "digits" and data.license == "apache-2.0"
-    assert results["top-1 accuracy"].metric_type == "accuracy" and results["top-1 accuracy"].dataset_split == "test[:48]"
+    assert (
+        results["top-1 accuracy"].metric_type == "accuracy" and results["top-1 accuracy"].dataset_split == "test[:48]"
+    )
 
 
 def test_the_text_says_what_the_model_is_and_how_it_was_trained(folder, finished):
@@ -122,9 +126,14 @@ def test_names_of_files_on_this_machine_are_left_out(finished, tmp_path):
     front, body = front_matter_of((folder / "README.md").read_text())
     for path in folder.rglob("*"):
         data = path.read_bytes() if path.is_file() else b""
-        assert not re.search(rb"secret-project|patients|anna/(best|teacher|own)|own\.py|" + str(tmp_path).encode(), data), path
+        assert not re.search(
+            rb"secret-project|patients|anna/(best|teacher|own)|own\.py|" + str(tmp_path).encode(), data
+        ), path
     assert front["model-index"][0]["results"][0]["dataset"]["type"] == "imagefolder"
-    assert "| started from | a model of the author's own |" in body and "| taught by | a model of the author's own |" in body
+    assert (
+        "| started from | a model of the author's own |" in body
+        and "| taught by | a model of the author's own |" in body
+    )
     assert "| task | Own |" in body and "training preprocessing" not in body
 
 
@@ -137,7 +146,9 @@ def test_a_name_of_a_file_within_the_model_is_refused(finished, tmp_path, where)
     if where == "class names":
         model.class_names = tuple(f"{run}/{i}" for i in range(10))
     else:
-        config["data"]["eval_preprocess"] = model.preprocessing = "decode(1)|mask_by('/data/patients/mask.png')|resize(8, 8)"
+        config["data"]["eval_preprocess"] = model.preprocessing = (
+            "decode(1)|mask_by('/data/patients/mask.png')|resize(8, 8)"
+        )
         (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="names a file of this machine"):
         write_folder(model, tmp_path / "shared", ADDRESS, "mit", run=run)
@@ -197,7 +208,9 @@ def test_a_run_that_has_not_ended_is_refused(finished, tmp_path):
 
 
 def test_a_model_that_no_other_library_knows_is_shared_as_keras_alone(tmp_path):
-    model = keras_vit.ViT("Ti/8", image_size=16, classes=None, depth=1, width=32, heads=2, mlp_dim=64, positions="rope2d")
+    model = keras_vit.ViT(
+        "Ti/8", image_size=16, classes=None, depth=1, width=32, heads=2, mlp_dim=64, positions="rope2d"
+    )
     headed = model.with_head(keras.layers.Dense(2))
     for shared, task in ((model, "image-feature-extraction"), (headed, None)):
         folder = tmp_path / str(task)
@@ -215,7 +228,9 @@ def test_a_model_of_one_class_does_not_tell_classes_apart(tmp_path):
 
 def test_a_model_of_pre_training_is_shared_with_its_encoder(tmp_path):
     sizes = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64}
-    model = keras_vit.MaskedAutoencoder("Ti/8", image_size=16, decoder_depth=1, decoder_width=32, decoder_heads=2, **sizes)
+    model = keras_vit.MaskedAutoencoder(
+        "Ti/8", image_size=16, decoder_depth=1, decoder_width=32, decoder_heads=2, **sizes
+    )
     write_folder(model, tmp_path / "shared", ADDRESS, "mit")
     front, body = front_matter_of((tmp_path / "shared" / "README.md").read_text())
     assert front["pipeline_tag"] == "image-feature-extraction" and "model.get_encoder()" in body
@@ -246,7 +261,10 @@ def test_data_is_named_by_what_anybody_knows(source, split, expected):
 
 
 def test_models_are_named_by_what_anybody_can_load():
-    assert model_name("deit/tiny") == "deit/tiny (Apache-2.0)" and on_the_hub("deit/tiny") == "timm/deit_tiny_patch16_224.fb_in1k"
+    assert (
+        model_name("deit/tiny") == "deit/tiny (Apache-2.0)"
+        and on_the_hub("deit/tiny") == "timm/deit_tiny_patch16_224.fb_in1k"
+    )
     assert model_name("runs/mine") == "a model of the author's own" and on_the_hub("runs/mine") is None
     assert on_the_hub("hf://anna/flowers@v2/model.safetensors") == "anna/flowers" and on_the_hub(None) is None
 

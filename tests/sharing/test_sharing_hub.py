@@ -1,4 +1,6 @@
-"""hf://: one commit that loads again, and what is said before anything is loaded or uploaded; against a local server that speaks the hub's API."""
+"""hf://: one commit that loads again, and what is said before anything is loaded or uploaded; against a local server
+that speaks the hub's API.
+"""
 
 import logging
 import re
@@ -46,7 +48,9 @@ def test_a_run_directory_is_its_own_run(hub, finished):
 def test_a_further_model_is_one_more_commit_without_files_of_the_earlier_one(hub, caplog):
     files = {"model.safetensors": b"old", "pictures/old.png": b"old", "notes.txt": b"of anna's own"}
     hub.repositories["anna/flowers"] = Repository(commits=[("earlier", files)])
-    model = keras_vit.ViT("Ti/8", image_size=16, classes=None, depth=1, width=32, heads=2, mlp_dim=64, positions="rope2d")
+    model = keras_vit.ViT(
+        "Ti/8", image_size=16, classes=None, depth=1, width=32, heads=2, mlp_dim=64, positions="rope2d"
+    )
     with caplog.at_level(logging.INFO, "absl"):
         keras_vit.save(model, ADDRESS, license="mit")
     assert "a commit is added to it" in caplog.text
@@ -107,7 +111,11 @@ def refusal(*arguments, **options):
         ("anna/flowers", "mit", "ValueError: .*not where a model can be shared"),
         (ADDRESS, None, "ValueError: .*needs a licence.*apache-2.0"),
         (ADDRESS, "apache2.0", 'ValueError: Unknown licence "apache2.0". Did you mean "apache-2.0"'),
-        ("hf://ben/flowers", "mit", "PermissionError: .*token on this machine is of anna.*may not write.*anna or the-lab"),
+        (
+            "hf://ben/flowers",
+            "mit",
+            "PermissionError: .*token on this machine is of anna.*may not write.*anna or the-lab",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_refused_before_a_model_is_loaded(hub, address, license, words):

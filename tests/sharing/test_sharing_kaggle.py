@@ -1,4 +1,6 @@
-"""kaggle://: versions that load again, and what is said before anything is uploaded; against a local server that speaks Kaggle's API."""
+"""kaggle://: versions that load again, and what is said before anything is uploaded; against a local server that speaks
+Kaggle's API.
+"""
 
 import numpy as np
 import pytest

@@ -35,7 +35,8 @@ def ended(config, folder):
 
 
 def ended_and_resumed(config, folder):
-    """The models of a run in folder/whole at its last step, and of one in folder/resumed that goes on from the first's checkpoint.
+    """The models of a run in folder/whole at its last step, and of one in folder/resumed that goes on from the first's
+    checkpoint.
 
     The second begins with the files that a kill would have left when that checkpoint, after 3 of 6 steps, was written.
     """

@@ -1,4 +1,6 @@
-"""Next-pixel prediction as a run: it learns, resumes, is shared out, planned, reported, drawn, and fine-tuned from; on JAX as on TensorFlow."""
+"""Next-pixel prediction as a run: it learns, resumes, is shared out, planned, reported, drawn, and fine-tuned from; on
+JAX as on TensorFlow.
+"""
 
 import json
 
@@ -33,7 +35,9 @@ def small():
     config.evals = ConfigDict()
     config.model.update(image_size=4, channels=1, palette=COLORS, depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1)
     text = "decode(1)|resize(4, 4, method='area')"
-    config.data.update(source="digits", train="train[:64]", evaluation="test[:32]", train_preprocess=text, eval_preprocess=text)
+    config.data.update(
+        source="digits", train="train[:64]", evaluation="test[:32]", train_preprocess=text, eval_preprocess=text
+    )
     return config
 
 
@@ -45,7 +49,9 @@ def test_it_learns_and_says_how_much_in_bits(config, tmp_path):
     records = RunDirectory(tmp_path).metrics()
     assert records[1]["loss"] < 0.9 * records[0]["loss"] and measures["loss"] < np.log(COLORS)
     assert measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5) and measures["examples"] == 32
-    images = np.stack([example["image"] for example in open_source("digits", "test[:32]").ordered().as_numpy_iterator()])
+    images = np.stack(
+        [example["image"] for example in open_source("digits", "test[:32]").ordered().as_numpy_iterator()]
+    )
     images = model.preprocess(images)
     logits, colors = model.predict(images, verbose=0).astype("float64"), model.colors(images)
     log_softmax = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -126,7 +132,11 @@ def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
     model = find_task("autoregressive")(config).model(source)
     setting = Setting(model, source=source, preprocess=config.data.eval_preprocess)
     pictures = Samples(count=9, images=2, completions=3, rows=1).prepare(setting)().pictures
-    assert pictures["drawn"].shape == (2 * 64 + 2, 8 * 66 - 2, 3) and pictures["completions"].shape == (2 * 64 + 2, 5 * 66 - 2, 3)
+    assert pictures["drawn"].shape == (2 * 64 + 2, 8 * 66 - 2, 3) and pictures["completions"].shape == (
+        2 * 64 + 2,
+        5 * 66 - 2,
+        3,
+    )
     original, kept, made = (pictures["completions"][8:64:16, x : x + 64 : 16, 0] for x in (8, 66 + 8, 132 + 8))
     np.testing.assert_array_equal(kept[:1], made[:1])
     assert (kept[1:] == 255).all() and np.abs(original[:1].astype(int) - kept[:1]).max() <= 26
@@ -139,7 +149,13 @@ def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
 def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config):
     source = open_source("digits", "test[:32]")
     model = find_task("autoregressive")(config).model(source)
-    options = {"source": "digits", "train": "train[:40]", "test": "test[:32]", "preprocess": config.data.eval_preprocess, "k": 3}
+    options = {
+        "source": "digits",
+        "train": "train[:40]",
+        "test": "test[:32]",
+        "preprocess": config.data.eval_preprocess,
+        "k": 3,
+    }
     evaluation = NearestNeighbours(**options, block=0).prepare(Setting(model))()
     assert evaluation.details["block"] == 0 and evaluation.details["features"] == 16
     from keras_vit.evaluation.features import Embedder, mean_of_block

@@ -42,7 +42,9 @@ def test_a_run_does_not_go_on_with_another_config(tmp_path, eagerly):
     config.model.update(SMALL)
     ended(config, tmp_path)
     config.seed, config.optimizer.learning_rate = 1, 0.5
-    with pytest.raises(ValueError, match="seed was 0, is 1; optimizer.learning_rate was 0.002, is 0.5. Use a new --workdir"):
+    with pytest.raises(
+        ValueError, match="seed was 0, is 1; optimizer.learning_rate was 0.002, is 0.5. Use a new --workdir"
+    ):
         training_run.run(config, tmp_path)
 
 
@@ -60,7 +62,9 @@ def test_finetuning_changes_resolution_head_and_frozen_layers(tmp_path, eagerly)
     config.update(init=str(tmp_path / "first"), head="reset", linear_probe=True)
     model = ended(config, tmp_path / "second")
     assert model.image_size == (16, 16) and model.grid == (4, 4)
-    np.testing.assert_array_equal(model.get_layer("block_00").get_weights()[0], trained.get_layer("block_00").get_weights()[0])
+    np.testing.assert_array_equal(
+        model.get_layer("block_00").get_weights()[0], trained.get_layer("block_00").get_weights()[0]
+    )
     assert np.abs(model.get_layer("head").kernel.numpy()).max() > 0
     config = shrink("digits_finetune", train="train[:64]", evaluation="test[:16]")
     config.update(init=str(tmp_path / "first"), freeze=("patch_*", "block_00"))
@@ -128,7 +132,9 @@ def test_one_class_is_refused(tmp_path, photos):
     shutil.rmtree(photos / "dark")
     config = shrink("folder_finetune", source=f"folder:{photos}", train="train", evaluation="train")
     config.model.update(SMALL)
-    with pytest.raises(ValueError, match='has one class, "light", so that there is nothing to learn: add the images of another'):
+    with pytest.raises(
+        ValueError, match='has one class, "light", so that there is nothing to learn: add the images of another'
+    ):
         training_run.run(config, tmp_path / "run")
 
 
@@ -169,7 +175,12 @@ def test_evaluate_and_export_binaries(tmp_path):
     evaluated = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert evaluated["top1"] == pytest.approx(measures["top1"])
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("data:image/png") > 16 and page.count("<svg") >= 3 and "trainers.evaluate" in page and "Left out" in page
+    assert (
+        page.count("data:image/png") > 16
+        and page.count("<svg") >= 3
+        and "trainers.evaluate" in page
+        and "Left out" in page
+    )
     binary("export", f"--output={tmp_path / 'saved'}", "--top_k=2")
     answer = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"](
         tf.constant([tf.io.encode_png(np.zeros((8, 8, 1), "uint8")).numpy()])
@@ -238,7 +249,13 @@ def test_benchmark_counts_the_papers_gflops():
     from keras_vit.planning.flops import forward_flops
 
     # The hybrids': timm 1.0.31's models counted by torch 2.13, plus the attention's products, which that leaves out.
-    for variant, gflop in {"B/16": 35.2, "L/16": 123.1, "H/14": 334.9, "R50+B/16": 41.64 + 1.43, "R26+S/32": 6.88 + 0.05}.items():
+    for variant, gflop in {
+        "B/16": 35.2,
+        "L/16": 123.1,
+        "H/14": 334.9,
+        "R50+B/16": 41.64 + 1.43,
+        "R26+S/32": 6.88 + 0.05,
+    }.items():
         assert forward_flops(keras_vit.models.make_spec(variant), 224) / 1e9 == pytest.approx(gflop, rel=0.005)
 
 

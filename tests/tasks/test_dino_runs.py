@@ -1,4 +1,6 @@
-"""Runs of DINO: crops are an example's own, runs resume bit for bit and leave the teacher's encoder, which fine-tuning starts from."""
+"""Runs of DINO: crops are an example's own, runs resume bit for bit and leave the teacher's encoder, which fine-tuning
+starts from.
+"""
 
 import json
 import logging
@@ -22,7 +24,9 @@ SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 def config():
     """DINO of a few steps on the digits, enlarged to 16 pixels, with crops of 16 and 8."""
     config = config_files.load_config("digits_pretrain")
-    config.update(task="dino", total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False)
+    config.update(
+        task="dino", total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False
+    )
     config.mixup = None
     config.loss.label_smoothing = 0.0
     config.model.update(SMALL, image_size=16, drop_path=0.1)
@@ -57,7 +61,9 @@ def test_crops_are_drawn_by_the_examples_own_seed(config):
         assert np.any(x[name] != other[name]) and np.any(x[name][0] != x[name][1])
     with tf.device("cpu"):
         source = open_source("digits", "train[:64]")
-        batches = [next(iter(training_batches(source, "decode(1)", 8, 0, step, select=task.select)))[0] for step in (0, 0, 1)]
+        batches = [
+            next(iter(training_batches(source, "decode(1)", 8, 0, step, select=task.select)))[0] for step in (0, 0, 1)
+        ]
     np.testing.assert_array_equal(batches[0]["local"], batches[1]["local"])
     assert np.any(batches[0]["local"].numpy() != batches[2]["local"].numpy())
 
@@ -68,7 +74,9 @@ def test_it_learns_and_leaves_an_encoder_with_a_report(config, tmp_path):
     config.evals.knn.preprocess = "decode(1)|resize(16, 16)"
     model, measures = run(config, tmp_path / "run")
     records = RunDirectory(tmp_path / "run").metrics()
-    assert [record["step"] for record in records] == [10, 20] and all(0 <= record["knn/top1"] <= 1 for record in records)
+    assert [record["step"] for record in records] == [10, 20] and all(
+        0 <= record["knn/top1"] <= 1 for record in records
+    )
     assert measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5) and measures["examples"] == 32
     encoder = keras_vit.load(tmp_path / "run")
     assert type(encoder) is keras_vit.ViT is type(model) and encoder.classes is None and encoder.preprocessing
@@ -118,11 +126,17 @@ def test_its_plan_counts_what_trains(config):
             {"local_crop": "random_crop(4)|nois(3)"},
             'config.objective.first_crop, second_crop or local_crop: Unknown preprocessing op "nois"',
         ),
-        ({"first_crop": "random_resized_crop(12)"}, r"gives crops of \(12, 12\) pixels, expected \(16, 16\): write {size} in it"),
+        (
+            {"first_crop": "random_resized_crop(12)"},
+            r"gives crops of \(12, 12\) pixels, expected \(16, 16\): write {size} in it",
+        ),
         ({"local_size": 7}, "local_size|divisible"),
         (
             {"frozen": "100%"},
-            'config.objective.frozen="100%" is 6 steps, and the run has 6: the last layer of the head would never learn',
+            (
+                'config.objective.frozen="100%" is 6 steps, and the run has 6: the last layer of the head would never'
+                " learn"
+            ),
         ),
         ({"frozen": "0.5 steps"}, '--config.objective.frozen: "0.5 steps" is not a whole number of steps.*write "50%"'),
         ({"momentun": 0.9}, 'no option "momentun".*Did you mean "momentum"'),
@@ -149,11 +163,15 @@ def test_positions_are_resampled_as_the_config_says(config, monkeypatch):
     config.update(init="m.keras", resample="timm")
     task = task_of(config)
     task.check_config()
-    assert task.load(None) == "m.keras" and given["resample"] == "timm" and given["head"] == "drop" and given["depth"] == 1
+    assert (
+        task.load(None) == "m.keras" and given["resample"] == "timm" and given["head"] == "drop" and given["depth"] == 1
+    )
     config.resample = "nearest"
     with pytest.raises(ValueError, match="nearest"):
         task_of(config).check_config()
     config.update(task="masked_patches", resample="timm")
     config.objective = {}
-    with pytest.raises(ValueError, match="MaskedPatches does not use some options of the config. Set --config.resample=None"):
+    with pytest.raises(
+        ValueError, match="MaskedPatches does not use some options of the config. Set --config.resample=None"
+    ):
         find_task("masked_patches")(config).check_config()

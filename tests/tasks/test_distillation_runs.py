@@ -1,4 +1,6 @@
-"""Runs of a student and its teacher: they learn, resume bit for bit with the teacher outside the checkpoints, and leave the student alone."""
+"""Runs of a student and its teacher: they learn, resume bit for bit with the teacher outside the checkpoints, and leave
+the student alone.
+"""
 
 import json
 import math
@@ -56,7 +58,11 @@ def test_it_learns_and_leaves_the_student_with_a_report(config, tmp_path):
     assert records[1]["loss"] < 0.9 * records[0]["loss"]
     assert measures["top1"] == pytest.approx(records[1]["val_accuracy"], abs=1e-6)
     student = keras_vit.load(tmp_path / "run")
-    assert type(student) is keras_vit.ViT is type(model) and student.activation == "softmax" and len(student.class_names) == 10
+    assert (
+        type(student) is keras_vit.ViT is type(model)
+        and student.activation == "softmax"
+        and len(student.class_names) == 10
+    )
     page = (tmp_path / "run" / "report.html").read_text()
     assert "agreement of student and teacher" in page and f"{records[1]['val_teacher_accuracy']:.2%}" in page
 
@@ -141,7 +147,10 @@ def test_another_run_is_a_teacher_and_the_sigmoid_is_not_for_it(config, tmp_path
     run(first, tmp_path / "first")
     config.objective.teacher = str(tmp_path / "first")
     assert json.loads((tmp_path / "first" / "config.json").read_text())["task"] == "classification"
-    assert keras.backend.standardize_dtype(task_of(config).model(open_source("digits", "train[:64]")).output.dtype) == "float32"
+    assert (
+        keras.backend.standardize_dtype(task_of(config).model(open_source("digits", "train[:64]")).output.dtype)
+        == "float32"
+    )
     config.loss.name = "sigmoid"
     with pytest.raises(ValueError, match="Distillation does not use some options.*loss.name=softmax"):
         task_of(config).check_config()

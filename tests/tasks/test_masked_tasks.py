@@ -1,4 +1,6 @@
-"""Masked autoencoding and masked patch prediction as tasks: runs, resuming, replicas, JAX, plans, reports, fine-tuning."""
+"""Masked autoencoding and masked patch prediction as tasks: runs, resuming, replicas, JAX, plans, reports,
+fine-tuning.
+"""
 
 import functools
 
@@ -45,7 +47,9 @@ def test_it_learns_and_reports(name, tmp_path):
     config.evals.knn = {"source": "digits", "train": "train[:100]", "test": "test[:40]"}
     _, measures = run(config, tmp_path)
     records = RunDirectory(tmp_path).metrics()
-    assert records[1]["loss"] < records[0]["loss"] and measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5)
+    assert records[1]["loss"] < records[0]["loss"] and measures["loss"] == pytest.approx(
+        records[1]["val_loss"], rel=1e-5
+    )
     assert 0 < records[1]["knn/top1"] <= 1 and records[1]["reconstructions/psnr"] > 0
     assert len(list((tmp_path / "pictures").iterdir())) == 2
     page = (tmp_path / "report.html").read_text()
@@ -66,7 +70,9 @@ def test_a_classifier_is_fine_tuned_from_what_it_learned(name, tmp_path, eagerly
         patch.setattr(AdamW, "update_step", lambda *_: None)
         vit = ended(tuned, tmp_path / "tuned")
     assert type(vit) is keras_vit.ViT and vit.classes == 10
-    np.testing.assert_array_equal(vit.get_layer("block_00").get_weights()[3], model.get_layer("block_00").get_weights()[3])
+    np.testing.assert_array_equal(
+        vit.get_layer("block_00").get_weights()[3], model.get_layer("block_00").get_weights()[3]
+    )
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -90,7 +96,9 @@ def trained(name, scope, **compiled):
         optimizer = AdamW(1e-3, decay=0.1, epsilon=1e-3, global_clipnorm=1.0)
         model.compile(optimizer, task.loss(source), weighted_metrics=task.metrics(model), jit_compile=False, **compiled)
     rng = np.random.default_rng(1)  # the same on each backend
-    model.set_weights([0.2 * rng.normal(size=weight.shape) + 1.0 * (weight == 1).all() for weight in model.get_weights()])
+    model.set_weights(
+        [0.2 * rng.normal(size=weight.shape) + 1.0 * (weight == 1).all() for weight in model.get_weights()]
+    )
     kept = [v for v in model.trainable_variables if not v.path.endswith("key/bias")]
     before = [np.array(v) for v in kept]
     history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history

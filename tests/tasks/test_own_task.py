@@ -1,4 +1,6 @@
-"""A task of a user's own, ink.py, does what classification does: it trains, resumes, reports its measure and sweeps by its own score."""
+"""A task of a user's own, ink.py, does what classification does: it trains, resumes, reports its measure and sweeps by
+its own score.
+"""
 
 import dataclasses
 import json
@@ -26,11 +28,19 @@ INK = f"{pathlib.Path(__file__).with_name('ink.py')}:Ink"
 def config():
     config = config_files.load_config("digits_pretrain")
     config.update(
-        task=INK, total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, mixup=None, jit_compile=False
+        task=INK,
+        total="6 steps",
+        evaluate="3 steps",
+        checkpoint="3 steps",
+        batch_size=16,
+        mixup=None,
+        jit_compile=False,
     )
     config.loss.label_smoothing = 0.0
     config.model.update(depth=1, width=32, heads=2, mlp_dim=32)
-    config.data.update(train="train[:64]", evaluation="test[:32]", dev_train="train[:48]", dev_evaluation="train[48:64]")
+    config.data.update(
+        train="train[:64]", evaluation="test[:32]", dev_train="train[:48]", dev_evaluation="train[48:64]"
+    )
     return config
 
 
@@ -68,7 +78,12 @@ def test_a_sweep_ranks_by_its_own_score(config, tmp_path, capsys):
 
 def test_its_plan_needs_no_classes(config):
     text = dry_run.plan(config, config_files.packaged("lib.datasets").DATASETS)
-    assert "parameters, all trained" in text and "MeanSquaredError" in text and "softmax" not in text and "6 of 16 images" in text
+    assert (
+        "parameters, all trained" in text
+        and "MeanSquaredError" in text
+        and "softmax" not in text
+        and "6 of 16 images" in text
+    )
 
 
 @pytest.mark.processes
@@ -156,7 +171,9 @@ class Doubling(find_task(INK)):
 
 def test_a_task_has_options_and_says_what_a_run_leaves(config, tmp_path, eagerly):
     config.task = "classification"
-    with pytest.raises(ValueError, match=r'no option "factor" \(--config.objective.factor\). It has no options of its own'):
+    with pytest.raises(
+        ValueError, match=r'no option "factor" \(--config.objective.factor\). It has no options of its own'
+    ):
         find_task("classification")(config_with(config, factor=3.0))
     with pytest.raises(ValueError, match=r'no option "facto" .* Did you mean "factor"'):
         Doubling(config_with(config, facto=3.0))
@@ -194,6 +211,11 @@ def test_pictures_of_evaluators_are_kept_and_reported(config, tmp_path):
         "patches_of_grey_grey_00000003.png",
         "patches_of_grey_grey_00000006.png",
     ]
-    assert keras.utils.img_to_array(keras.utils.load_img(tmp_path / "pictures" / "patches_of_grey_grey_00000006.png")).max() == 6
+    assert (
+        keras.utils.img_to_array(
+            keras.utils.load_img(tmp_path / "pictures" / "patches_of_grey_grey_00000006.png")
+        ).max()
+        == 6
+    )
     page = (tmp_path / "report.html").read_text()
     assert "Patches of grey" in page and "grey, step 3" in page and "grey, step 6" in page

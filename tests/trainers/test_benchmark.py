@@ -22,7 +22,9 @@ SMALL = {"data": "", "data_dir": None, "torch_python": "", "count": 16, "repeats
 
 @pytest.fixture
 def few(monkeypatch):
-    """Four made-up images are all that is read, in batches of 16, and the augmentation is one that is traced in no time."""
+    """Four made-up images are all that is read, in batches of 16, and the augmentation is one that is traced in no
+    time.
+    """
     monkeypatch.setattr(input, "BATCH", 16)
     monkeypatch.setitem(input.TEXTS, "medium1", input.TEXTS["crop"] + "|solarize(1)")
     images = input.synthetic(4)
@@ -88,7 +90,12 @@ def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp
     model = tiny("Ti/2", classes=2, preprocessing="decode|resize(8, 12)")
     keras_vit.save(model, tmp_path / "model.keras")
     output = tmp_path / "curve.png"
-    values = {"checkpoint": str(tmp_path / "model.keras"), "data": f"folder:{photos}", "variant": None, "output": str(output)}
+    values = {
+        "checkpoint": str(tmp_path / "model.keras"),
+        "data": f"folder:{photos}",
+        "variant": None,
+        "output": str(output),
+    }
     flags = types.SimpleNamespace(**values, block=0, batch_size=8, repeats=1)
     monkeypatch.setattr(cheaper.flags, "FLAGS", flags)
     cheaper.main()
@@ -124,7 +131,9 @@ def test_every_point_of_the_sweeps_is_a_model(without_values):
 
     for lines in scaling.SWEEPS.values():
         for points in lines.values():
-            counted = [counting.layer_counts(spec_of(variant, **overrides), size) for _, variant, size, overrides in points]
+            counted = [
+                counting.layer_counts(spec_of(variant, **overrides), size) for _, variant, size, overrides in points
+            ]
             assert len({counting.flops(rows) for rows in counted}) == len(points)
 
 
@@ -143,8 +152,12 @@ def test_every_kind_of_operation_is_found_by_its_name():
     """Names as TensorFlow's profiler has them."""
     named = {
         "vit_1/block_00_1/mlp_1/Gelu/mul_1:_MklNativeFusedMatMul": "products of dense layers and patches",
-        "StatefulPartitionedCall/gradient_tape/vit_1/patch_encoder_1/convolution/Conv2DBackpropFilter:_MklNativeConv2DBackpropFilter": "products of dense layers and patches",
-        "vit_1/block_00_1/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul:_MklBatchMatMulV2": "products of attention",
+        "gradient_tape/vit_1/patch_encoder_1/convolution/Conv2DBackpropFilter:_MklNativeConv2DBackpropFilter": (
+            "products of dense layers and patches"
+        ),
+        "vit_1/block_00_1/ArithmeticOptimizer/FoldTransposeIntoMatMul_MatMul:_MklBatchMatMulV2": (
+            "products of attention"
+        ),
         "StatefulPartitionedCall/gradient_tape/vit_1/block_11_1/mul_1:Mul": "softmax",
         "StatefulPartitionedCall/gradient_tape/vit_1/block_11_1/mul/Mul:Mul": "the rest",
         "vit_1/block_00_1/Softmax:_MklSoftmax": "softmax",
@@ -179,7 +192,10 @@ def test_a_trace_has_the_operations_of_a_step():
     x = tf.random.normal((256, 256))
     product(x)
     names = where.traced(lambda: product(x))
-    assert any(where.kind_of(name) == "products of dense layers and patches" for name in names) and min(names.values()) >= 0
+    assert (
+        any(where.kind_of(name) == "products of dense layers and patches" for name in names)
+        and min(names.values()) >= 0
+    )
 
 
 def test_the_cases_of_a_gpu_are_read_or_refused():
@@ -200,7 +216,9 @@ def test_each_case_of_a_gpu_is_measured_in_a_process_of_its_own(monkeypatch, cap
     card = gpu.Card("NVIDIA L4", "0.8", "3.11", 100e12)
     answers = {
         gpu.measured_card: lambda rounds: card,
-        gpu.training: lambda variant, batch, steps, rounds: case | {"variant": variant, "batch": batch, "bytes": batch * 2**30},
+        gpu.training: lambda variant, batch, steps, rounds: (
+            case | {"variant": variant, "batch": batch, "bytes": batch * 2**30}
+        ),
     }
     monkeypatch.setattr(gpu, "in_own_process", lambda function, *arguments: answers[function](*arguments))
     values = {"cases": "B/16:2,Ti/16:1", "steps": 1, "rounds": 1, "torch_python": ""}
@@ -220,15 +238,33 @@ def test_a_measurement_runs_in_a_process_of_its_own():
 
 
 def test_the_row_of_a_gpu_has_both_shares_and_what_did_not_run():
-    found = {"variant": "B/16", "batch": 10, "flops": 100e12, "on the card": 0.2, "from the host": 0.25, "bytes": 3 * 2**30}
+    found = {
+        "variant": "B/16",
+        "batch": 10,
+        "flops": 100e12,
+        "on the card": 0.2,
+        "from the host": 0.25,
+        "bytes": 3 * 2**30,
+    }
     found |= {"attention": {"xla": 0.001, "cudnn": "does not run: no cuDNN"}, "timm": {"seconds": 0.3}}
     cells = [cell.strip() for cell in gpu.row(found, 1000e12, 800e12).split("|")[1:-1]]
-    assert cells == ["B/16, batch 10", "50", "40", "0.500", "0.625", "3.00", "xla 1.00 ms, cudnn does not run: no cuDNN", "1.50"]
+    assert cells == [
+        "B/16, batch 10",
+        "50",
+        "40",
+        "0.500",
+        "0.625",
+        "3.00",
+        "xla 1.00 ms, cudnn does not run: no cuDNN",
+        "1.50",
+    ]
     assert gpu.row(found | {"bytes": None, "timm": {"error": "no torch"}}, None, 800e12).endswith("| no torch |")
 
 
 def test_the_start_is_a_table_of_phases_with_a_column_for_each_process():
-    """The sum leaves out what comes after the first of its kind; a process without the folder of programs does not get it."""
+    """The sum leaves out what comes after the first of its kind; a process without the folder of programs does not get
+    it.
+    """
     environments = startup.columns(["tensorflow", "jax"], "programs")
     assert [startup.CACHE in environment for environment in environments.values()] == [False, False, True, True]
     phases = {"import jax": [2.0, 1.0], "build": [9.0, 4.0], "second prediction": [7.0, 5.0]}

@@ -16,7 +16,8 @@ from trainers import command, completion, config_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Runs command line after command line as the installed script does, each in a fork of an interpreter that has imported nothing heavy yet.
+# Runs command line after command line as the installed script does, each in a fork of an interpreter that has imported
+# nothing heavy yet.
 FORKS = """
 import os, sys
 for line in sys.stdin.read().splitlines():
@@ -42,7 +43,14 @@ for line in sys.stdin.read().splitlines():
 def ran(*commands, **environment):
     """[(what a command line printed, its exit code)] of tuples of words."""
     text = "\n".join("\t".join(words) for words in commands)
-    run = {"cwd": ROOT, "input": text, "capture_output": True, "text": True, "check": True, "env": {**os.environ, **environment}}
+    run = {
+        "cwd": ROOT,
+        "input": text,
+        "capture_output": True,
+        "text": True,
+        "check": True,
+        "env": {**os.environ, **environment},
+    }
     done = subprocess.run([sys.executable, "-c", FORKS], **run)
     parts = done.stdout.split("ended: ")
     codes = [int(part.split("\n", 1)[0]) for part in parts[1:]]
@@ -97,7 +105,9 @@ def test_unknown_verbs_name_the_nearest(words, message, monkeypatch):
 
 @pytest.mark.processes
 def test_help_of_the_installed_command_imports_no_engine_and_shows_defaults():
-    for verb, (printed, code) in zip(command.VERBS, ran(*(("/bin/keras-vit", verb, "--help") for verb in command.VERBS))):
+    for verb, (printed, code) in zip(
+        command.VERBS, ran(*(("/bin/keras-vit", verb, "--help") for verb in command.VERBS))
+    ):
         assert code == 0 and "heavy: []" in printed, printed
         assert f"keras-vit {verb}" in printed and "python -m" not in printed, printed
         shown = re.findall(r"^  --\w+: (.*)$", printed, re.MULTILINE)
@@ -113,7 +123,12 @@ def test_the_commands_answers_without_an_engine():
         ("keras-vit", "finetune", "--config.seed=1", "--help"): "--workdir: The run's directory",
         ("keras-vit", "probe", "--help"): "--batch_size: Images per batch. (default: 64)",
         ("keras-vit", "probe", "--version"): f"keras_vit {__version__}",
-        ("keras-vit", "finetune", "--config=digits_finetune", "--workdr=x"): 'no flag --workdr. Did you mean "--workdir"?',
+        (
+            "keras-vit",
+            "finetune",
+            "--config=digits_finetune",
+            "--workdr=x",
+        ): 'no flag --workdr. Did you mean "--workdir"?',
         (
             "keras-vit",
             "finetune",
@@ -169,7 +184,10 @@ def test_flags_that_cannot_be_or_would_be_ignored_are_refused():
         ("keras-vit", "prepare", "--source=x", "--output=y", "--shards=0"): "--shards=0",
     }
     for (words, expected), (printed, code) in zip(answers.items(), ran(*answers), strict=True):
-        assert code == 1 and expected in printed and "Traceback" not in printed and "heavy: []" in printed, (words, printed)
+        assert code == 1 and expected in printed and "Traceback" not in printed and "heavy: []" in printed, (
+            words,
+            printed,
+        )
 
 
 @pytest.mark.processes
@@ -177,7 +195,8 @@ def test_a_backend_that_is_not_ours_is_one_sentence():
     for backend in ("torch", "numpy", "openvino", "tensorflo"):
         [(printed, code)] = ran(("keras-vit", "evaluate", "--model=x"), KERAS_BACKEND=backend)
         sentence = (
-            f'Error: keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set KERAS_BACKEND='
+            f'Error: keras_vit runs on the TensorFlow and JAX backends of Keras, and this is "{backend}": set'
+            " KERAS_BACKEND="
         )
         assert code == 1 and printed.startswith(sentence) and "Traceback" not in printed, printed
 
@@ -202,11 +221,13 @@ def test_words_that_complete_a_line(shell, line, expected):
 def test_bash_completes(tmp_path):
     """The printed function, with the words that bash itself makes of a line, and a program in the command's place."""
     (tmp_path / "keras-vit").write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom keras_vit_command import main\nmain()\n"
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom keras_vit_command import"
+        " main\nmain()\n"
     )
     (tmp_path / "keras-vit").chmod(0o755)
-    script = completion._SCRIPTS["bash"] + (
-        "\nCOMP_LINE='keras-vit finetune --config=digits_f and more' COMP_POINT=36\n_keras_vit\n"
+    script = (
+        completion._SCRIPTS["bash"]
+        + "\nCOMP_LINE='keras-vit finetune --config=digits_f and more' COMP_POINT=36\n_keras_vit\n"
         'printf "<%s>" "${COMPREPLY[@]}"; complete -p keras-vit\n'
     )
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -255,7 +276,16 @@ def test_true_and_false_of_a_new_key_are_no_text():
 
 def test_a_value_may_be_an_argument_of_its_own():
     config = config_files.load_config("digits_finetune")
-    given = ["--config.mixup", "None", "--config.model.depth", "3", "--config.seed", "5", "--config.data.cache", "--runs=2"]
+    given = [
+        "--config.mixup",
+        "None",
+        "--config.model.depth",
+        "3",
+        "--config.seed",
+        "5",
+        "--config.data.cache",
+        "--runs=2",
+    ]
     assert config_files.apply_overrides(given, config) == ["--config.seed=5", "--config.data.cache", "--runs=2"]
     assert config.mixup is None and config.model.depth == 3
 
@@ -263,7 +293,9 @@ def test_a_value_may_be_an_argument_of_its_own():
 def test_the_sweeps_in_help_and_in_the_docs_work():
     pages = [ROOT / "trainers" / "flags.py", *(ROOT / "docs").glob("*.md")]
     config = config_files.load_config("digits_pretrain")
-    grids = {grid: parse_grid(grid, config) for page in pages for grid in re.findall(r'--sweep="([^"]+)"', page.read_text())}
+    grids = {
+        grid: parse_grid(grid, config) for page in pages for grid in re.findall(r'--sweep="([^"]+)"', page.read_text())
+    }
     assert len(grids) > 1
     [shown] = [grid for text, grid in grids.items() if "mixup" in text]
     assert {at(config, point).mixup for point in shown.points()} == {None, 0.2}
@@ -280,7 +312,9 @@ def test_a_sweep_says_what_is_off_and_where_a_key_is():
 def test_the_rooms_that_the_command_line_loads_by_path_import_no_other():
     """See trainers/light.py."""
     places = {
-        place for path in (ROOT / "trainers").glob("*.py") for place in re.findall(r'light\("([\w.]+)"\)', path.read_text())
+        place
+        for path in (ROOT / "trainers").glob("*.py")
+        for place in re.findall(r'light\("([\w.]+)"\)', path.read_text())
     }
     assert places
     for place in places:

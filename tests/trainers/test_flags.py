@@ -17,10 +17,13 @@ from trainers import config_files, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARIES = sorted(
-    path.stem for path in (ROOT / "trainers").glob("*.py") if "flags.launch(" in path.read_text() and path.stem != "flags"
+    path.stem
+    for path in (ROOT / "trainers").glob("*.py")
+    if "flags.launch(" in path.read_text() and path.stem != "flags"
 )
 
-# Runs module after module, each in a fork of an interpreter that has imported nothing heavy yet; prints what each ends with.
+# Runs module after module, each in a fork of an interpreter that has imported nothing heavy yet; prints what each ends
+# with.
 FORKS = """
 import os, runpy, sys
 for line in sys.stdin.read().splitlines():
@@ -69,7 +72,10 @@ def test_a_users_mistake_ends_without_a_traceback(tmp_path):
         (f"--workdir={tmp_path}", "nonsense"): 'Unexpected argument "nonsense"',
         (f"--workdir={tmp_path}", "--config.init=some/run"): "pretrain starts from random weights",
         (f"--workdir={tmp_path}", "--config.model.dept=3"): 'Unknown argument "dept" of a ViT. Did you mean "depth"',
-        (f"--workdir={tmp_path}", "--config.evals.few_sot.source=digits"): 'Unknown evaluator "few_sot". Did you mean "few_shot"',
+        (
+            f"--workdir={tmp_path}",
+            "--config.evals.few_sot.source=digits",
+        ): 'Unknown evaluator "few_sot". Did you mean "few_shot"',
     }
     for (printed, code), message in zip(
         ran(*(("trainers.pretrain", "--config=digits_pretrain", *given) for given in mistakes)), mistakes.values()
@@ -106,7 +112,9 @@ def test_unknown_keys_are_refused_with_the_nearest_key(argument, message):
 def test_leaving_out_an_evaluator_that_is_not_there_names_those_that_are():
     config = config_files.load_config("digits_finetune")
     config.evals = {}
-    with pytest.raises(ValueError, match=r'evals.knn=None: the config has no evaluator "knn" to leave out. It has none.$'):
+    with pytest.raises(
+        ValueError, match=r'evals.knn=None: the config has no evaluator "knn" to leave out. It has none.$'
+    ):
         config_files.apply_overrides(["--config.evals.knn=None"], config)
     config = config_files.load_config("mae")
     own = ", ".join(config.evals)
@@ -114,7 +122,9 @@ def test_leaving_out_an_evaluator_that_is_not_there_names_those_that_are():
         config_files.apply_overrides(["--config.evals.kn=None"], config)
     assert config_files.apply_overrides(["--config.evals.knn=None"], config) == [] and "knn" not in config.evals
     config.evals = {}
-    with pytest.raises(ValueError, match="--config.evals is a section. Set its keys: --config.evals.KEY; it has none yet"):
+    with pytest.raises(
+        ValueError, match="--config.evals is a section. Set its keys: --config.evals.KEY; it has none yet"
+    ):
         config_files.apply_overrides(["--config.evals=None"], config)
 
 
@@ -130,8 +140,8 @@ def test_configs_load_by_name_and_by_path(tmp_path):
 def test_durations_are_numbers_or_text(tmp_path):
     own = tmp_path / "own.py"
     own.write_text(
-        "from trainers.config_files import packaged\n\ndef get_config():\n"
-        "    config = packaged('lib.common').base()\n    config.total = 6\n    config.schedule.warmup = 0\n    return config\n"
+        "from trainers.config_files import packaged\n\ndef get_config():\n    config = packaged('lib.common').base()\n "
+        "   config.total = 6\n    config.schedule.warmup = 0\n    return config\n"
     )
     config = config_files.load_config(str(own))
     config.total = "2 epochs"
@@ -174,14 +184,18 @@ def test_new_keys_have_the_values_that_they_look_like():
     given = ["pool=gap", "depth=3", "dropout=0.1", "mean=(1, 2, 3)", "qk_norm=True"]
     assert config_files.apply_overrides([f"--config.model.{text}" for text in given], config) == []
     assert [config.model[text.split("=")[0]] for text in given] == ["gap", 3, 0.1, (1, 2, 3), True]
-    config_files.apply_overrides(["--config.evals.few_shot.shots=1,5", "--config.evals.few_shot.every=10 epochs"], config)
+    config_files.apply_overrides(
+        ["--config.evals.few_shot.shots=1,5", "--config.evals.few_shot.every=10 epochs"], config
+    )
     assert config.evals.few_shot.to_dict() == {"shots": (1, 5), "every": "10 epochs"}
 
 
 def test_none_turns_an_option_off():
     config = config_files.load_config("digits_finetune")
     assert config.mixup and config.optimizer.clip_norm
-    rest = config_files.apply_overrides(["--config.mixup=None", "--config.optimizer.clip_norm=None", "--config.seed=3"], config)
+    rest = config_files.apply_overrides(
+        ["--config.mixup=None", "--config.optimizer.clip_norm=None", "--config.seed=3"], config
+    )
     assert rest == ["--config.seed=3"] and config.mixup is None and config.optimizer.clip_norm is None
 
 
@@ -210,7 +224,11 @@ def test_every_config_says_its_command():
 
 def test_a_path_may_begin_with_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/anna")
-    assert [flags._Path().parse(text) for text in ("~/out", "a/~b", "gs://b/~")] == ["/home/anna/out", "a/~b", "gs://b/~"]
+    assert [flags._Path().parse(text) for text in ("~/out", "a/~b", "gs://b/~")] == [
+        "/home/anna/out",
+        "a/~b",
+        "gs://b/~",
+    ]
     for program in BINARIES:
         text = (ROOT / "trainers" / f"{program}.py").read_text()
         assert not re.search(r'flags\.string\(\s*"(output|workdir|data_dir)"', text), program

@@ -24,7 +24,10 @@ def test_the_command_writes_a_page_names_what_is_broken_and_replaces_nothing_els
     run = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
     done = subprocess.run([*program, *arguments, "--output=look"], **run, check=False)
     assert done.returncode == 0 and "6 images; page and pictures: look" in done.stdout, done.stderr
-    assert done.stdout.startswith("Inspecting m.keras.") and "Skipping 7 שבור.jpg: cannot be decoded as an image" in done.stderr
+    assert (
+        done.stdout.startswith("Inspecting m.keras.")
+        and "Skipping 7 שבור.jpg: cannot be decoded as an image" in done.stderr
+    )
     page = (tmp_path / "look" / "index.html").read_text("utf-8")
     assert "Left out" in page and "7 שבור.jpg" in page and "class map: <bdi>猫</bdi>" in page
     assert json.loads((tmp_path / "look" / "inspection.json").read_text())["images"] == [f"{i}.png" for i in range(6)]

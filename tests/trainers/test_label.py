@@ -26,7 +26,9 @@ def teacher():
     """A model of three classes with random weights, sharp enough that confidences differ."""
     keras.utils.set_random_seed(0)
     small = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
-    model = keras_vit.ViT("Ti/4", image_size=8, classes=3, class_names=NAMES, preprocessing="decode|resize(8, 8)", **small)
+    model = keras_vit.ViT(
+        "Ti/4", image_size=8, classes=3, class_names=NAMES, preprocessing="decode|resize(8, 8)", **small
+    )
     model.get_layer("head").kernel.assign(np.random.default_rng(2).normal(size=(16, 3)))
     return model
 
@@ -96,7 +98,12 @@ def run_label(photos, teacher, monkeypatch, capsys):
     keras_vit.save(teacher, photos / "teacher.keras")
 
     def run(**options):
-        values = {"model": str(photos / "teacher.keras"), "data": f"images:{photos}/more", "split": "train", "batch_size": 8}
+        values = {
+            "model": str(photos / "teacher.keras"),
+            "data": f"images:{photos}/more",
+            "split": "train",
+            "batch_size": 8,
+        }
         values |= {"output": str(photos / "out"), "confidence": "0.3", "per_class": None, "data_dir": None}
         values |= {"labelled": None, "train": "train", "test": None, **options}
         monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**values))
@@ -118,7 +125,8 @@ def test_with_known_labels_a_student_learns_from_both(run_label, photos, eagerly
     counts = [sum(row["label"] == name for row in labelled) for name in NAMES]
     assert set(counts) <= {0, 5} and not any(row["image"] == str(again) for row in labelled)
     assert (
-        "broken.png: " in printed and "12 more have known labels; 1 among these not labelled again; 1 cannot be read" in printed
+        "broken.png: " in printed
+        and "12 more have known labels; 1 among these not labelled again; 1 cannot be read" in printed
     )
     empty = [name for name, count in zip(NAMES, counts) if not count]
     assert all(name in printed.partition("No image was labelled as")[2] for name in empty)
@@ -146,14 +154,21 @@ def test_a_class_without_images_is_named(run_label, photos, teacher):
     finally:
         bias.assign(before)
     printed = run_label(model=str(photos / "ants.keras"), per_class=20)
-    assert "No image was labelled as 2 classes: bee, cat\n" in printed and "Labelled 16 of 16 images, in 20 rows" in printed
+    assert (
+        "No image was labelled as 2 classes: bee, cat\n" in printed
+        and "Labelled 16 of 16 images, in 20 rows" in printed
+    )
 
 
 def test_a_table_without_a_test_split_says_what_a_run_evaluates_on(run_label, photos):
     printed = run_label(confidence="0")
-    assert f"To train on them: --config.data.source=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]" in printed
     assert (
-        "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed and "--labelled=SOURCE --test" in printed
+        f"To train on them: --config.data.source=jsonl:{photos}/out/table.jsonl --config.data.train=train[:90%]"
+        in printed
+    )
+    assert (
+        "--config.data.evaluation=train[90%:]\nThe table has no split test" in printed
+        and "--labelled=SOURCE --test" in printed
     )
     assert json.loads((photos / "out" / "label.json").read_text())["splits"] == {"train": 16}
     with pytest.raises(ValueError, match='no split "test"; it has: train. A slice is one, too: "train.90%:."'):
@@ -194,7 +209,9 @@ def test_names_that_a_table_cannot_tell_apart_are_numbers():
 def test_images_without_classes(photos):
     (photos / "more" / "notes.txt").write_text("no image")
     source = open_source(f"images:{photos}/more", "train")
-    assert source.size == 17 and source.class_names == () and set(example_names(source)) >= {f"{photos}/more/deep/15.png"}
+    assert (
+        source.size == 17 and source.class_names == () and set(example_names(source)) >= {f"{photos}/more/deep/15.png"}
+    )
     parts = [open_source(f"images:{photos}/more", split) for split in ("train[:50%]", "train[50%:]")]
     assert [name for part in parts for name in example_names(part)] == example_names(source)
     example = next(iter(source.ordered().as_numpy_iterator()))

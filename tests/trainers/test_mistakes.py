@@ -68,7 +68,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(given, tmp_
 
 def test_a_file_of_names_is_not_a_folder(given, tmp_path):
     given(output=str(tmp_path), threshold="0.9")
-    with pytest.raises(ValueError, match=f"--output={tmp_path} is a folder. Name a file in it, such as {tmp_path}/excluded.txt"):
+    with pytest.raises(
+        ValueError, match=f"--output={tmp_path} is a folder. Name a file in it, such as {tmp_path}/excluded.txt"
+    ):
         deduplicate.main()
 
 
@@ -83,11 +85,20 @@ def test_a_broken_config_json_of_a_run_directory_is_named(tmp_path):
     [
         ({"split": "val"}, "--split=val is a split of --data, which is missing"),
         ({"data": "digits", "evals": "knn(source='cifar10')"}, "--data=digits is not read: knn reads cifar10"),
-        ({"data": "folder:val", "evals": "real(labels='r')"}, "real reads imagenet2012.id=file_name. Leave out .* source=None"),
+        (
+            {"data": "folder:val", "evals": "real(labels='r')"},
+            "real reads imagenet2012.id=file_name. Leave out .* source=None",
+        ),
     ],
 )
 def test_evaluate_refuses_flags_that_no_evaluator_reads(options, message):
-    values = {"data": None, "split": None, "preprocess": None, "evals": "classification|knn(source='cifar10')", **options}
+    values = {
+        "data": None,
+        "split": None,
+        "preprocess": None,
+        "evals": "classification|knn(source='cifar10')",
+        **options,
+    }
     with pytest.raises(ValueError, match=message):
         evaluate._evaluators(types.SimpleNamespace(**values))
 
@@ -107,7 +118,10 @@ def test_evaluate_takes_the_runs_own_data_and_asks_for_that_of_another_model(tmp
     own = data_of(str(tmp_path))
     values = types.SimpleNamespace(data=None, evals=None, split=None)
     assert evaluate._data(values, own, "run") == ("folder:PHOTOS", "train[80%:]")
-    assert evaluate._data(types.SimpleNamespace(data="digits", evals=None, split=None), own, "run") == ("digits", "test")
+    assert evaluate._data(types.SimpleNamespace(data="digits", evals=None, split=None), own, "run") == (
+        "digits",
+        "test",
+    )
     assert data_of(str(tmp_path / "model.safetensors")) is None
     with pytest.raises(ValueError, match="model.safetensors is no run directory.*give --data"):
         evaluate._data(values, None, "model.safetensors")

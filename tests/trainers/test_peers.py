@@ -23,7 +23,10 @@ def found():
     case = Case("B/16", 8, "float32")
     made = Measured(case, flops=10**9)
     made.limits = {"forward": [40e9, 20e9, 40e9], "training": [40e9, 40e9, 40e9]}
-    made.seconds = {"ours": {"forward": [0.25, 0.5, 0.25], "training": [1.0, 1.0, 1.0]}, "timm": {"forward": [0.5, 1.0, 4.0]}}
+    made.seconds = {
+        "ours": {"forward": [0.25, 0.5, 0.25], "training": [1.0, 1.0, 1.0]},
+        "timm": {"forward": [0.5, 1.0, 4.0]},
+    }
     made.mebibytes = {"ours": {"forward": 512.0, "training": 2048.0}, "timm": {"forward": 1024.0}}
     made.peers = {"ours": "keras 3, 2 threads", "timm": "timm 1, 2 threads"}
     made.refused = {"timm": "training: RuntimeError: no memory"}
@@ -68,7 +71,9 @@ def test_a_batch_of_one_is_not_trained_with():
 
 def test_cases_and_peers_are_read_or_refused(tmp_path):
     assert command.read_cases("B/16:8,Ti/16:1", "float32,bfloat16") == [
-        Case(variant, batch, dtype) for variant, batch in (("B/16", 8), ("Ti/16", 1)) for dtype in ("float32", "bfloat16")
+        Case(variant, batch, dtype)
+        for variant, batch in (("B/16", 8), ("Ti/16", 1))
+        for dtype in ("float32", "bfloat16")
     ]
     for cases, dtypes in (("B/16", "float32"), ("B/16:0", "float32"), ("B/16:x", "float32"), ("B/16:8", "float64")):
         with pytest.raises(ValueError, match=r"expects VARIANT:BATCH|Valid: float32, bfloat16"):
@@ -179,7 +184,10 @@ def test_a_process_builds_runs_fails_and_ends(fake):
 
 @pytest.mark.processes
 def test_an_environment_without_the_library_is_said_in_its_words():
-    with Peer("timm", sys.executable, 1) as peer, pytest.raises(Refused, match="ModuleNotFoundError: No module named 'torch'"):
+    with (
+        Peer("timm", sys.executable, 1) as peer,
+        pytest.raises(Refused, match="ModuleNotFoundError: No module named 'torch'"),
+    ):
         peer.ask("build", sizes=sizes_of("Ti/16")[0], batch=1, dtype="float32")
 
 
@@ -188,14 +196,19 @@ def test_this_package_alone_in_one_small_case(tmp_path, monkeypatch, capsys):
     """The command, with a model as small as a variant can be."""
     import types
 
-    values = types.SimpleNamespace(peer=[], cases="Ti/32:2", dtypes="float32", repeats=1, threads=1, output=str(tmp_path / "out"))
+    values = types.SimpleNamespace(
+        peer=[], cases="Ti/32:2", dtypes="float32", repeats=1, threads=1, output=str(tmp_path / "out")
+    )
     monkeypatch.setattr(command.flags, "FLAGS", values)
     command.main()
     (result,) = json.loads((tmp_path / "out" / "results.json").read_text())
     assert result["refused"] == {} and np.shape(result["seconds"]["ours"]["training"]) == (1,)
     assert result["mebibytes"]["ours"]["training"] > result["mebibytes"]["ours"]["forward"] > 100
     table = (tmp_path / "out" / "table.md").read_text()
-    assert re.search(r"\| Ti/32, batch 2, float32, training \| [\d.]+, 0\.\d\d \|", table) and table in capsys.readouterr().out
+    assert (
+        re.search(r"\| Ti/32, batch 2, float32, training \| [\d.]+, 0\.\d\d \|", table)
+        and table in capsys.readouterr().out
+    )
     assert (tmp_path / "out" / "peers.png").exists()
 
 

@@ -1,4 +1,6 @@
-"""trainers.prepare and its files: nothing lost, nothing changed, nothing half-written; trainers.deduplicate and its files."""
+"""trainers.prepare and its files: nothing lost, nothing changed, nothing half-written; trainers.deduplicate and its
+files.
+"""
 
 import json
 import os
@@ -39,11 +41,16 @@ def test_a_prepared_sample_is_the_sample(sample, tmp_path):
     ]
     record = next(iter(tf.data.TFRecordDataset(source.files[0][0]).as_numpy_iterator()))
     features = tf.train.Example.FromString(record).features.feature
-    encoded, name = features["image/encoded"].bytes_list.value[0], features["image/filename"].bytes_list.value[0].decode()
+    encoded, name = (
+        features["image/encoded"].bytes_list.value[0],
+        features["image/filename"].bytes_list.value[0].decode(),
+    )
     with open(name, "rb") as file:
         assert file.read() == encoded
     size = [features[f"image/{side}"].int64_list.value[0] for side in ("height", "width")]
-    assert size == list(tf.io.decode_jpeg(encoded).shape[:2]) and features["image/format"].bytes_list.value[0] == b"JPEG"
+    assert (
+        size == list(tf.io.decode_jpeg(encoded).shape[:2]) and features["image/format"].bytes_list.value[0] == b"JPEG"
+    )
 
 
 def noisy(n, side=8):
@@ -55,7 +62,9 @@ def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
     source = noisy(10)
     prepare(source, str(tmp_path), "x", "train", 2, seed=1)
     prepare(noisy(4), str(tmp_path), "x", "test", 1)
-    pixels = [tf.io.decode_png(image).numpy().tolist() for image, _ in contents(open_source(f"tfrecord:{tmp_path}", "train"))]
+    pixels = [
+        tf.io.decode_png(image).numpy().tolist() for image, _ in contents(open_source(f"tfrecord:{tmp_path}", "train"))
+    ]
     assert sorted(pixels) == sorted(example["image"].tolist() for example in source.ordered().as_numpy_iterator())
     assert open_source(f"tfrecord:{tmp_path}", "test").size == 4
     with pytest.raises(ValueError, match='already has the split "train", 10 examples'):
@@ -80,9 +89,16 @@ def test_a_split_is_read_by_any_of_its_names_and_written_once(tmp_path, written,
 
 
 def test_records_of_another_form_are_not_added_to(tmp_path):
-    about = {"name": "x", "class_names": ["0", "1"], "features": {"image": "jpg", "label": "image/class/label"}, "first_label": 1}
+    about = {
+        "name": "x",
+        "class_names": ["0", "1"],
+        "features": {"image": "jpg", "label": "image/class/label"},
+        "first_label": 1,
+    }
     (tmp_path / "dataset.json").write_text(json.dumps(about))
-    with pytest.raises(ValueError, match="records of another form: its dataset.json says {'image': 'jpg', 'first_label': 1}"):
+    with pytest.raises(
+        ValueError, match="records of another form: its dataset.json says {'image': 'jpg', 'first_label': 1}"
+    ):
         prepare(noisy(4), str(tmp_path), "x", "train", 1)
 
 
@@ -133,7 +149,9 @@ def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
     assert set(report["skipped"]) == {"arrays, example 2", "arrays, example 5"} and all(report["skipped"].values())
     assert json.loads((tmp_path / "prepare-train.json").read_text()) == report
     source = open_source(f"tfrecord:{tmp_path}", "train")
-    assert source.counts == [2, 2] and [image for image, _ in contents(source)] == sorted(images[i] for i in (0, 1, 3, 4))
+    assert source.counts == [2, 2] and [image for image, _ in contents(source)] == sorted(
+        images[i] for i in (0, 1, 3, 4)
+    )
     with pytest.raises(ValueError, match="Of 2 images 2 do not decode"):
         prepare(from_arrays([b"x", b"y"], [0, 1]), str(tmp_path / "none"), "x", "train", 1)
     assert not list((tmp_path / "none").iterdir())
@@ -158,7 +176,9 @@ def test_what_is_put_in_place_is_on_the_disk_first(tmp_path, monkeypatch):
     done = []
     synced, renamed = os.fsync, tf.io.gfile.rename
     monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.readlink(f"/proc/self/fd/{file}")), synced(file)))
-    monkeypatch.setattr(tf.io.gfile, "rename", lambda a, b, **options: (done.append(f"{b} in place"), renamed(a, b, **options)))
+    monkeypatch.setattr(
+        tf.io.gfile, "rename", lambda a, b, **options: (done.append(f"{b} in place"), renamed(a, b, **options))
+    )
     prepare(noisy(8), str(tmp_path), "x", "train", 2)
     for i in range(2):
         name = f"x-train-0000{i}-of-00002.tfrecord"

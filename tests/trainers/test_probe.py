@@ -25,7 +25,9 @@ def saved(tmp_path_factory):
     """A file with a small random model for the digits."""
     path = tmp_path_factory.mktemp("model") / "model.keras"
     keras.utils.set_random_seed(0)
-    keras_vit.save(keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=10, preprocessing="decode(1)", **SMALL), path)
+    keras_vit.save(
+        keras_vit.ViT("Ti/2", image_size=8, channels=1, classes=10, preprocessing="decode(1)", **SMALL), path
+    )
     return path
 
 
@@ -65,7 +67,9 @@ def runs_of(results):
 
 
 def test_all_methods_agree_with_few_shot_alone(run_probe, saved, tmp_path):
-    """The draws are the same whether all training images are embedded or the drawn ones; the figures are evaluation.few_shot's."""
+    """The draws are the same whether all training images are embedded or the drawn ones; the figures are
+    evaluation.few_shot's.
+    """
     _, alone = run_probe()
     printed, every = run_probe(methods="few_shot,knn,logistic,ridge")
     assert runs_of(alone["few_shot"]) == pytest.approx(runs_of(every["few_shot"]), abs=0.006)  # two of the 360

@@ -1,4 +1,6 @@
-"""The share verb: a dry run writes or prints the card without a network, and what a run would fail at is said before the model loads."""
+"""The share verb: a dry run writes or prints the card without a network, and what a run would fail at is said before
+the model loads.
+"""
 
 import types
 
@@ -9,7 +11,14 @@ from small_models import every_weight
 import keras_vit
 from trainers import flags, share
 
-DEFAULTS = {"to": "hf://anna/flowers", "license": "mit", "run": None, "private": False, "images": False, "untrained": False}
+DEFAULTS = {
+    "to": "hf://anna/flowers",
+    "license": "mit",
+    "run": None,
+    "private": False,
+    "images": False,
+    "untrained": False,
+}
 
 
 @pytest.fixture

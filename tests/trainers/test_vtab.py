@@ -1,4 +1,6 @@
-"""VTAB-1k by one command: tasks whose data is there, those that are missing, the means of the groups, the commands that fine-tune."""
+"""VTAB-1k by one command: tasks whose data is there, those that are missing, the means of the groups, the commands that
+fine-tune.
+"""
 
 import json
 import types
@@ -46,7 +48,9 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture
 def ran(tmp_path, monkeypatch, capsys, data_dir, eagerly):
-    """A function: runs the binary in this process on three tasks, of which one is not prepared; returns what it printed."""
+    """A function: runs the binary in this process on three tasks, of which one is not prepared; returns what it
+    printed.
+    """
     tasks = {
         "scenes": ("natural", "made_scenes", "train[800:850]", "test"),
         "pets": TABLE.TASKS["pets"],
@@ -88,7 +92,9 @@ def test_tasks_that_are_there_are_measured_and_the_others_named(ran, tmp_path):
 
 def test_the_commands_that_fine_tune_are_printed(ran, data_dir):
     lines = ran(finetune="B/16", model="L.npz", output="runs/v", data_dir=data_dir).splitlines()
-    command = "keras-vit finetune --config=vtab_finetune:{0},B/16 --config.init=L.npz --data_dir={1} --workdir=runs/v/{0}"
+    command = (
+        "keras-vit finetune --config=vtab_finetune:{0},B/16 --config.init=L.npz --data_dir={1} --workdir=runs/v/{0}"
+    )
     assert lines == [*(command.format(name, data_dir) for name in ("scenes", "orientation")), "# Not prepared: pets."]
     with pytest.raises(ValueError, match='VTAB has no task "scene". Did you mean "scenes"'):
         ran(tasks="scene")
@@ -109,4 +115,7 @@ def test_the_benchmark_has_nineteen_tasks_in_three_groups():
     assert found["natural"][0] == pytest.approx(0.1) and found["all"][0] == pytest.approx(0.7 / 19)
     assert means(tasks, {})["all"] == (None, 0, 19)
     assert VtabTask(*TABLE.TASKS["svhn"]).train == "train[:800]+train[65931:66131]"
-    assert VtabTask(*TABLE.TASKS["dsprites-location"], zero_one=True).preprocess(8, 9) == "decode|multiply(255)|resize(8, 9)"
+    assert (
+        VtabTask(*TABLE.TASKS["dsprites-location"], zero_one=True).preprocess(8, 9)
+        == "decode|multiply(255)|resize(8, 9)"
+    )

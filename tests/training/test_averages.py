@@ -1,4 +1,6 @@
-"""Lookahead and averaged weights in fit, after resuming and saving, and in a run from a config. On two replicas and on JAX: tests/distribution."""
+"""Lookahead and averaged weights in fit, after resuming and saving, and in a run from a config. On two replicas and on
+JAX: tests/distribution.
+"""
 
 import keras
 import numpy as np
@@ -58,10 +60,16 @@ def test_a_loss_scale_goes_around_the_whole_and_its_skipped_steps_do_not_count()
 def test_evaluation_in_fit_is_of_the_averages():
     x, y = rows(16)
     model = dense_on_rows(everything())
-    history = model.fit(x, y, batch_size=4, epochs=2, validation_data=(x, y), callbacks=[EvaluateAverage()], verbose=0).history
+    history = model.fit(
+        x, y, batch_size=4, epochs=2, validation_data=(x, y), callbacks=[EvaluateAverage()], verbose=0
+    ).history
     trained = model.evaluate(x, y, verbose=0)
     swap_averages(model)
-    assert model.evaluate(x, y, verbose=0) == pytest.approx(history["val_loss"][-1], rel=1e-5) != pytest.approx(trained, rel=1e-5)
+    assert (
+        model.evaluate(x, y, verbose=0)
+        == pytest.approx(history["val_loss"][-1], rel=1e-5)
+        != pytest.approx(trained, rel=1e-5)
+    )
 
 
 def test_a_run_goes_on_from_its_saved_state_bit_for_bit():
@@ -87,7 +95,10 @@ def test_a_saved_model_brings_its_optimizer_back(tmp_path):
     model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     model.save(tmp_path / "m.keras")
     again = keras.saving.load_model(tmp_path / "m.keras")
-    assert type(again.optimizer) is StochasticWeightAveraging and again.optimizer.get_config() == model.optimizer.get_config()
+    assert (
+        type(again.optimizer) is StochasticWeightAveraging
+        and again.optimizer.get_config() == model.optimizer.get_config()
+    )
     for m in (model, again):
         m.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     for a, b in zip(again.optimizer.variables, model.optimizer.variables):

@@ -81,7 +81,10 @@ def test_every_kind_of_one_image(model, files, kind):
 
 def test_every_format_from_files_and_from_pil(model, files):
     """Grey, alpha, palettes, 16 bits, CMYK and EXIF: PIL's image of a file is classified as the file."""
-    for results in (model.classify(list(files.values())), model.classify([Image.open(path) for path in files.values()])):
+    for results in (
+        model.classify(list(files.values())),
+        model.classify([Image.open(path) for path in files.values()]),
+    ):
         for path, predictions in zip(files.values(), results, strict=True):
             check(predictions, expected(model, path))
 
@@ -91,7 +94,14 @@ def test_arrays_of_every_kind(model, files):
     alpha = np.asarray(Image.open(files["alpha.png"]))
     deep = np.asarray(Image.open(files["deep.png"])).astype("uint16")
     rgb = expected(model, files["rgb.png"])
-    same = [colour, colour.astype("int64"), colour.astype("float32"), alpha, tf.constant(colour), colour.astype("uint16")]
+    same = [
+        colour,
+        colour.astype("int64"),
+        colour.astype("float32"),
+        alpha,
+        tf.constant(colour),
+        colour.astype("uint16"),
+    ]
     for array in same:
         check(model.classify(array), rgb)
     check(model.classify(deep), expected(model, files["deep.png"]))
@@ -103,7 +113,11 @@ def test_arrays_of_every_kind(model, files):
 
 def test_lists_may_be_mixed_and_their_results_are_lists(model, files):
     path = files["rgb.png"]
-    for images in ([path, path.read_bytes(), Image.open(path)], tf.constant([path.read_bytes()] * 3), np.array([str(path)] * 3)):
+    for images in (
+        [path, path.read_bytes(), Image.open(path)],
+        tf.constant([path.read_bytes()] * 3),
+        np.array([str(path)] * 3),
+    ):
         results = model.classify(images, top_k=2, batch_size=2, verbose=0)
         assert len(results) == 3
         for predictions in results:

@@ -1,4 +1,6 @@
-"""The losses of distillation, and their gradients, against NumPy in float64: probabilities and derivatives written out by hand."""
+"""The losses of distillation, and their gradients, against NumPy in float64: probabilities and derivatives written out
+by hand.
+"""
 
 import keras
 import numpy as np
@@ -63,7 +65,9 @@ def test_loss_and_gradient_are_those_computed_by_hand(heads, loss, alpha, temper
 def test_labels_are_smoothed_for_their_own_part_alone():
     values = outputs(2)
     expected, _ = by_hand(values, 0.9 * ROWS + 0.1 / 5, 0.5)
-    np.testing.assert_allclose(HardDistillation(label_smoothing=0.1)(LABELS, values.astype("float32")), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        HardDistillation(label_smoothing=0.1)(LABELS, values.astype("float32")), expected, rtol=1e-5
+    )
 
 
 def test_without_the_labels_part_labels_change_nothing():
@@ -76,12 +80,17 @@ def test_metrics_are_of_the_mean_of_the_heads():
     student, teacher = values[:, :2].mean(1).argmax(-1), values[:, 2].argmax(-1)
     expected = {StudentAccuracy: student == LABELS, TeacherAccuracy: teacher == LABELS, Agreement: student == teacher}
     for metric, hits in expected.items():
-        assert float(metric()(LABELS, values.astype("float32"), weights)) == pytest.approx(np.average(hits, weights=weights))
+        assert float(metric()(LABELS, values.astype("float32"), weights)) == pytest.approx(
+            np.average(hits, weights=weights)
+        )
 
 
 @pytest.mark.parametrize(
     "made",
-    [HardDistillation(alpha=0.3, label_smoothing=0.1), SoftDistillation(alpha=1.0, temperature=2.0, class_weights=(1, 2))],
+    [
+        HardDistillation(alpha=0.3, label_smoothing=0.1),
+        SoftDistillation(alpha=1.0, temperature=2.0, class_weights=(1, 2)),
+    ],
 )
 def test_losses_round_trip(made):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))

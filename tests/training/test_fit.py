@@ -34,7 +34,9 @@ def test_one_device_is_stock_keras_to_the_last_bits():
     ours = small(strategy("one"), keras.optimizers.Adam)
     copy = ours.clone()
     stock = keras.Model(copy.input, copy.output)
-    stock.compile(keras.optimizers.Adam(), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    stock.compile(
+        keras.optimizers.Adam(), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False
+    )
     for model in (ours, stock):
         model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     for a, b in zip(ours.get_weights(), stock.get_weights()):
@@ -63,7 +65,9 @@ def test_validation_in_fit_counts_once_too_and_training_loss_is_keras_own(tiny):
     histories = []
     for model in (ours, theirs):
         model.compile(keras.optimizers.SGD(0.01), SoftmaxCrossEntropy(), jit_compile=False)
-        histories.append(model.fit(x, y, batch_size=5, epochs=2, shuffle=False, validation_data=batches, verbose=0).history)
+        histories.append(
+            model.fit(x, y, batch_size=5, epochs=2, shuffle=False, validation_data=batches, verbose=0).history
+        )
     np.testing.assert_allclose(histories[0]["loss"], histories[1]["loss"], rtol=1e-5)
     logits = np.asarray(ours(x))
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -118,7 +122,9 @@ def test_a_users_model_on_ours_is_right_too_and_reloads(tiny, tmp_path):
 def test_mixing_happens_in_training_only(accumulated):
     model = dense_on_images()
     model.mixing = Mixup(1.0, classes=5)
-    model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=accumulated), SoftmaxCrossEntropy(), jit_compile=False)
+    model.compile(
+        keras.optimizers.SGD(0.0, gradient_accumulation_steps=accumulated), SoftmaxCrossEntropy(), jit_compile=False
+    )
     x, y = images(8), np.arange(8) % 5
     unmixed = model.evaluate(x, y, batch_size=8, verbose=0)
     losses = model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"]

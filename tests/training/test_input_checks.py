@@ -1,4 +1,6 @@
-"""What fit, evaluate and predict refuse to read: pixels on another scale, labels outside the classes, data without labels."""
+"""What fit, evaluate and predict refuse to read: pixels on another scale, labels outside the classes, data without
+labels.
+"""
 
 import itertools
 
@@ -54,7 +56,10 @@ def given(form, x, y):
 @pytest.mark.parametrize(
     "labels, message",
     [
-        (ONE_BASED, r"whole numbers from 0 to 4, for 5 classes, and are from 1 to 5\. They seem to count from 1: subtract 1"),
+        (
+            ONE_BASED,
+            r"whole numbers from 0 to 4, for 5 classes, and are from 1 to 5\. They seem to count from 1: subtract 1",
+        ),
         (np.where(np.arange(8) == 6, -1, Y), r"are from -1 to"),
         (np.where(np.arange(8) == 6, 255, Y)[:, None], "to 255"),
         (Y + 0.5, "whole numbers from 0 to 4"),
@@ -186,7 +191,10 @@ def test_images_of_zeros_and_ones_are_refused(vit):
 
 @pytest.mark.parametrize("form", [None, dataset])
 def test_no_examples_and_images_of_another_shape_are_refused(vit, form):
-    for x, message in ((X[:0], "is empty"), (X[..., :1], r"have the shape \(8, 12, 1\), and the model takes \(8, 12, 3\)")):
+    for x, message in (
+        (X[:0], "is empty"),
+        (X[..., :1], r"have the shape \(8, 12, 1\), and the model takes \(8, 12, 3\)"),
+    ):
         for call in (vit.evaluate, vit.predict):
             with pytest.raises(ValueError, match=message):
                 call(*given(form, x, Y[: len(x)])[: 1 if call == vit.predict else None], verbose=0)
@@ -232,7 +240,9 @@ def test_an_iterator_that_is_no_generator_is_named(tiny, pixels):
 
 def test_a_model_whose_loss_needs_no_labels_is_evaluated_without():
     inputs = keras.Input((8, 12, 3))
-    model = keras_vit.Model(inputs, keras.layers.ActivityRegularization(l1=1.0)(keras.layers.Rescaling(1 / 255)(inputs)))
+    model = keras_vit.Model(
+        inputs, keras.layers.ActivityRegularization(l1=1.0)(keras.layers.Rescaling(1 / 255)(inputs))
+    )
     model.compile("sgd")
     images = tf.data.Dataset.from_tensor_slices(X[:6]).batch(3)  # a batch of three images is not (x, y, weights)
     assert model.evaluate(images, verbose=0) == pytest.approx(X[:6].sum() / 255 / 3 / 2, rel=1e-4)
@@ -250,7 +260,9 @@ def vit():
 def test_normalised_pixels_are_refused(vit, form):
     for low, high in ((0, 1), (-1, 1)):
         x = (X / 255 * (high - low) + low).astype("float32")
-        with pytest.raises(ValueError, match=r"look normalised.*are in \[.*expects pixels 0..255.*model.check_pixels = False"):
+        with pytest.raises(
+            ValueError, match=r"look normalised.*are in \[.*expects pixels 0..255.*model.check_pixels = False"
+        ):
             vit.fit(*given(form, x, Y), verbose=0)
 
 
@@ -312,7 +324,9 @@ def test_the_number_of_batches_stays_known():
     assert history.params["steps"] == 3
     checked = keras_vit.training.checks.inputs.InputChecks.of(model).dataset(dataset(X, Y))
     assert int(checked.cardinality()) == 2
-    assert int(keras_vit.training.checks.inputs.InputChecks.of(model).dataset(dataset(X, Y).repeat()).cardinality()) == -1
+    assert (
+        int(keras_vit.training.checks.inputs.InputChecks.of(model).dataset(dataset(X, Y).repeat()).cardinality()) == -1
+    )
 
 
 @pytest.mark.parametrize("form", [None, dataset])

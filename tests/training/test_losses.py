@@ -51,7 +51,9 @@ def test_class_weights_of_several_labels_are_their_mean_and_of_none_1():
     assert float(one) == pytest.approx(expected.mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(label_smoothing=0.1, class_weights=(1, 2)), SigmoidCrossEntropy()])
+@pytest.mark.parametrize(
+    "loss", [SoftmaxCrossEntropy(label_smoothing=0.1, class_weights=(1, 2)), SigmoidCrossEntropy()]
+)
 def test_losses_round_trip(loss):
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     assert type(copy) is type(loss) and copy.get_config() == loss.get_config()

@@ -72,7 +72,11 @@ def test_configs_round_trip_and_wrong_outputs_are_refused():
 @pytest.mark.parametrize(
     ("loss", "shape", "message"),
     [
-        (MaskedSquaredError(), (4, 2, 4, 3), r"MaskedSquaredError expects y of shape \(b, 4\).*model.masked.*got \(4,\)"),
+        (
+            MaskedSquaredError(),
+            (4, 2, 4, 3),
+            r"MaskedSquaredError expects y of shape \(b, 4\).*model.masked.*got \(4,\)",
+        ),
         (MaskedCrossEntropy(), (4, 4, 7), r"MaskedCrossEntropy expects y of shape \(b, 4\).*got \(4,\)"),
         (MaskedCrossEntropy(), (4, 4, 16, 7), r"MaskedCrossEntropy expects y of shape \(b, 4, 16\).*got \(4,\)"),
     ],

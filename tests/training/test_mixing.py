@@ -157,7 +157,9 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
     model = dense_on_images()
     model.mixing = Mixup(0.2, 5)
     model.compile(keras.optimizers.SGD(0.1), SoftmaxCrossEntropy(), jit_compile=False)
-    with pytest.raises(ValueError, match="mix pairs of images, and a batch has 1: choose a batch size that is a multiple of 2"):
+    with pytest.raises(
+        ValueError, match="mix pairs of images, and a batch has 1: choose a batch size that is a multiple of 2"
+    ):
         model.train_on_batch(pixels[:1], np.zeros(1))
     ones = tf.data.Dataset.from_tensor_slices((pixels, np.zeros(4))).batch(1, drop_remainder=True)
     for data, options in ((ones, {}), (pixels, {"y": np.zeros(4), "batch_size": 1}), (pixels[:1], {"y": np.zeros(1)})):
@@ -165,7 +167,9 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
             model.fit(data, **options)
     model.fit(pixels[:3], np.zeros(3), batch_size=2, verbose=0)  # the last batch of one image is left as it is
     for rows, devices in ((1, 2), (3, 2)):
-        with pytest.raises(ValueError, match=f"each of 2 devices has {rows}: choose a batch size that is a multiple of 4"):
+        with pytest.raises(
+            ValueError, match=f"each of 2 devices has {rows}: choose a batch size that is a multiple of 4"
+        ):
             check_pairs(rows, devices)
     check_pairs(3)  # on one device only the last row has no neighbour
     check_pairs(4, 8)
@@ -173,7 +177,8 @@ def test_a_batch_without_pairs_is_refused_where_its_size_is_known(pixels):
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
-    "make", [keras.optimizers.Adam, lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), lambda: Lookahead("adam")]
+    "make",
+    [keras.optimizers.Adam, lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), lambda: Lookahead("adam")],
 )
 def test_the_step_that_seeds_mixing_advances_in_every_optimizer(make, scaled):
     """The counter of a LossScaleOptimizer, its first variable, never moves: all batches would be mixed alike."""

@@ -41,7 +41,9 @@ def made(cls, **compiled):
     return model
 
 
-@pytest.mark.parametrize("compiled", [{}, {"jit_compile": True}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize(
+    "compiled", [{}, {"jit_compile": True}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str
+)
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_own_metrics_reach_the_history(compiled, micro_batches):
     model, plain = made(OwnMetrics, **compiled), made(keras_vit.Model, **compiled)

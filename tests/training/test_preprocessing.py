@@ -68,7 +68,9 @@ def test_in_front_of_a_model_saved_trained_and_loaded(tiny, encoded, tmp_path):
     model.fit(tf.data.Dataset.from_tensors((tf.constant(encoded), tf.constant([0, 1]))), verbose=0)
     model.save(tmp_path / "m.keras")
     for load in (keras_vit.load, keras.saving.load_model):
-        np.testing.assert_allclose(load(tmp_path / "m.keras")(tf.constant(encoded)), model(tf.constant(encoded)), atol=1e-6)
+        np.testing.assert_allclose(
+            load(tmp_path / "m.keras")(tf.constant(encoded)), model(tf.constant(encoded)), atol=1e-6
+        )
 
 
 def test_mistakes_are_clear_errors():

@@ -45,11 +45,19 @@ def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_pat
 
 @pytest.mark.parametrize("place", ["m.keras", "m.npz", "timm", "huggingface"])
 def test_a_sigmoid_stays_with_its_head(tiny, tmp_path, place):
-    """Another size, other names or another dtype are another model, with the same logits, whose probabilities are the same, too."""
+    """Another size, other names or another dtype are another model, with the same logits, whose probabilities are the
+    same, too.
+    """
     model = tiny(pool="gap") if place == "m.npz" else tiny()
     model.compile("sgd", SigmoidCrossEntropy())
     keras_vit.save(model, tmp_path / place, format=place if "." not in place else None)
-    for change in ({}, {"class_names": list("abcde")}, {"dropout": 0.1}, {"image_size": (16, 12)}, {"dtype": "mixed_bfloat16"}):
+    for change in (
+        {},
+        {"class_names": list("abcde")},
+        {"dropout": 0.1},
+        {"image_size": (16, 12)},
+        {"dtype": "mixed_bfloat16"},
+    ):
         assert keras_vit.load(tmp_path / place, **change).activation == "sigmoid", change
     for change in ({"head": "drop"}, {"head": "reset", "classes": 5}):
         assert keras_vit.load(tmp_path / place, **change).activation is None, change
@@ -179,7 +187,9 @@ def test_a_new_model_from_a_frozen_one_trains_whole(tiny, tmp_path):
     assert len(other.trainable_variables) == len(other.weights) and other.micro_batches == 1
 
 
-@pytest.mark.parametrize("state", [3, {"frozen": ["block_77"]}, {"micro_batches": 0}, {"mixing": {"name": "os.system"}}])
+@pytest.mark.parametrize(
+    "state", [3, {"frozen": ["block_77"]}, {"micro_batches": 0}, {"mixing": {"name": "os.system"}}]
+)
 def test_a_state_that_the_model_cannot_have_is_refused(tiny, state):
     with pytest.raises(ValueError, match='config has a "training" that this model cannot have'):
         keras_vit.ViT.from_config({**tiny().get_config(), "training": state})

@@ -1,4 +1,6 @@
-"""Weights of examples: every output counts each example once, whatever its rank and however its batch is padded, in fit as in evaluate."""
+"""Weights of examples: every output counts each example once, whatever its rank and however its batch is padded, in fit
+as in evaluate.
+"""
 
 import keras
 import numpy as np
@@ -48,7 +50,9 @@ def test_a_dense_loss_is_the_mean_over_all_pixels_that_count(weights, reduction)
     measured = model.evaluate(X, DENSE, batch_size=2, sample_weight=weights, verbose=0)
     full = 1.0 if weights is None else weights.reshape(5, 1, 1) if weights.ndim == 1 else weights
     full, losses = np.broadcast_to(full, (5, 4, 4)), _cross_entropies(model)
-    np.testing.assert_allclose(measured, [_expected(losses, full, reduction), np.average(losses, weights=full)], rtol=1e-5)
+    np.testing.assert_allclose(
+        measured, [_expected(losses, full, reduction), np.average(losses, weights=full)], rtol=1e-5
+    )
 
 
 def test_a_penalty_counts_whole_in_a_padded_batch():
@@ -78,7 +82,9 @@ def test_several_outputs_are_weighted_each(structured):
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("weights", [[1, 0, 2, 1, 0.5, 3], [0, 0, 1, 1, 2, 1], [1, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2]], ids=str)
+@pytest.mark.parametrize(
+    "weights", [[1, 0, 2, 1, 0.5, 3], [0, 0, 1, 1, 2, 1], [1, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2]], ids=str
+)
 def test_the_losses_of_fit_and_evaluate_have_one_scale(weights, micro_batches):
     """With a learning rate of 0 they are the same number."""
     x = RNG.uniform(0, 255, (6, 4, 4, 3)).astype("float32")
@@ -88,7 +94,9 @@ def test_the_losses_of_fit_and_evaluate_have_one_scale(weights, micro_batches):
     model.micro_batches = micro_batches
     history = model.fit(x, y, batch_size=2, sample_weight=weights, validation_data=(x, y, weights), verbose=0).history
     assert history["loss"] == pytest.approx(history["val_loss"], rel=1e-5)
-    assert history["loss"] == [pytest.approx(model.evaluate(x, y, batch_size=6, sample_weight=weights, verbose=0), rel=1e-5)]
+    assert history["loss"] == [
+        pytest.approx(model.evaluate(x, y, batch_size=6, sample_weight=weights, verbose=0), rel=1e-5)
+    ]
 
 
 def test_without_weights_of_0_the_loss_is_plain_keras_own():
@@ -97,7 +105,9 @@ def test_without_weights_of_0_the_loss_is_plain_keras_own():
     plain = keras.Model(model.input, model.output)
     for one in (model, plain):
         one.compile("sgd", _loss(), jit_compile=False)
-    measured, expected = (one.evaluate(X, DENSE, batch_size=5, sample_weight=weights, verbose=0) for one in (model, plain))
+    measured, expected = (
+        one.evaluate(X, DENSE, batch_size=5, sample_weight=weights, verbose=0) for one in (model, plain)
+    )
     assert measured == pytest.approx(expected, rel=1e-5)
 
 

@@ -1,7 +1,8 @@
-"""The published models that keras_vit.load knows by name: "augreg/B_16-imagenet2012-384", "bit/M-R50x1", "deit/small-distilled".
+"""The published models that keras_vit.load knows by name: "augreg/B_16-imagenet2012-384", "bit/M-R50x1",
+"deit/small-distilled".
 
-catalogue.csv has one row per model, with the columns of `Published`. Addresses and figures come from the repository in `source`, or
-from the tables of results of timm and open_clip where `note` says so. This module imports nothing heavy.
+catalogue.csv has one row per model, with the columns of `Published`. Addresses and figures come from the repository in
+`source`, or from the tables of results of timm and open_clip where `note` says so. This module imports nothing heavy.
 """
 
 import ast
@@ -25,12 +26,14 @@ class Published:
         source: the GitHub repository that publishes the model.
         licence: of that repository.
         top1: accuracy on ImageNet-1k's validation images in percent, see `measure`; None if no source gives it.
-        measure: what `top1` measures: "top-1" of the classifier in the file, "linear probe" of its features, or "zero-shot" with its text
-            tower.
+        measure: what `top1` measures: "top-1" of the classifier in the file, "linear probe" of its features, or
+            "zero-shot" with its text tower.
         variant: its architecture's name in this package, "B/16", at the patch size with which load builds it.
-        fields: what differs from that variant, {field of the spec: value}, as far as the shapes of its weights depend on it.
+        fields: what differs from that variant, {field of the spec: value}, as far as the shapes of its weights depend
+            on it.
         classes: of the head in the file; None for no head.
-        labels: "imagenet" if the file holds a classifier of ImageNet-1k's 1000 classes; None for any other head, or none.
+        labels: "imagenet" if the file holds a classifier of ImageNet-1k's 1000 classes; None for any other head, or
+            none.
         image_size: side of the images of the last training, in pixels.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
         mean, std: of the normalisation, on the 0..255 scale; None if the format determines them.
@@ -86,7 +89,9 @@ def _numbers(text):
 def _fields(text):
     """ "registers=4 pool=map" as {"registers": 4, "pool": "map"}."""
     pairs = (field.split("=") for field in text.split())
-    return {name: value if value.isidentifier() and value != "True" else ast.literal_eval(value) for name, value in pairs}
+    return {
+        name: value if value.isidentifier() and value != "True" else ast.literal_eval(value) for name, value in pairs
+    }
 
 
 _TYPES = {"top1": float, "fields": _fields, "classes": int, "image_size": int, "mean": _numbers, "std": _numbers}
@@ -95,7 +100,9 @@ _NEVER_NONE = ("note", "fields")
 
 def _published(row):
     """A row of the table, {column: text}, as a Published; empty cells become None, except those of _NEVER_NONE."""
-    return Published(**{key: _TYPES.get(key, str)(text) if text or key in _NEVER_NONE else None for key, text in row.items()})
+    return Published(
+        **{key: _TYPES.get(key, str)(text) if text or key in _NEVER_NONE else None for key, text in row.items()}
+    )
 
 
 def _read():
@@ -126,4 +133,6 @@ def find(name: str) -> Published:
     near = [lower[match] for match in nearest(name.lower(), lower, 3)]
     families = [f"{family}/" for family in dict.fromkeys(known.split("/")[0] for known in CATALOGUE)]
     hint = f"Nearest: {', '.join(near)}." if near else f"Names begin with {', '.join(families)}."
-    raise ValueError(f'No published model has the name "{name}". {hint} keras_vit.list_models() lists all {len(CATALOGUE)}.')
+    raise ValueError(
+        f'No published model has the name "{name}". {hint} keras_vit.list_models() lists all {len(CATALOGUE)}.'
+    )

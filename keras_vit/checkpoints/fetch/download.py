@@ -1,7 +1,9 @@
-"""Downloading published checkpoints into a local cache: interrupted transfers resume, checksums are compared, partial files never show.
+"""Downloading published checkpoints into a local cache: interrupted transfers resume, checksums are compared, partial
+files never show.
 
-`download` takes an address and returns the local path, <cache>/<8 digits of the address's hash>/<file name>. Until the file is complete,
-<file name>.part next to it holds the bytes so far, and <file name>.part.tag the server's identifier of their version.
+`download` takes an address and returns the local path, <cache>/<8 digits of the address's hash>/<file name>. Until the
+file is complete, <file name>.part next to it holds the bytes so far, and <file name>.part.tag the server's identifier
+of their version.
 """
 
 import contextlib
@@ -42,7 +44,9 @@ class _Interrupted(Exception):
 
 
 class _Meter:
-    """Shows the progress: on a terminal in one line that is rewritten, elsewhere in a line per tenth of the file (or per 100 MB)."""
+    """Shows the progress: on a terminal in one line that is rewritten, elsewhere in a line per tenth of the file (or
+    per 100 MB).
+    """
 
     def __init__(self, name, visible):
         self.name = name if len(name) <= 50 else f"{name[:20]}...{name[-27:]}"
@@ -73,7 +77,9 @@ class _Meter:
 
 
 def https_address(url: str) -> str:
-    """The https:// or http:// address of `url`; gs://bucket/path becomes https://storage.googleapis.com/bucket/path, for public buckets."""
+    """The https:// or http:// address of `url`; gs://bucket/path becomes https://storage.googleapis.com/bucket/path,
+    for public buckets.
+    """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "gs":
         path = urllib.parse.quote(url.removeprefix("gs://"), safe="/+=,~%")
@@ -154,8 +160,8 @@ def _extent(headers):
 def _request(address, part, timeout):
     """Requests the bytes that are missing in `part`: (response, bytes of `part` that stay, total size or None).
 
-    The response is None if nothing is missing. If the version of `part` is unknown, or no longer the server's, the transfer starts
-    again from nothing.
+    The response is None if nothing is missing. If the version of `part` is unknown, or no longer the server's, the
+    transfer starts again from nothing.
     """
     have = _size(part) if _tag(part).exists() else 0
     headers = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}
@@ -186,7 +192,9 @@ def _request(address, part, timeout):
 
 
 def _chunks(response):
-    """The bytes of `response` as they arrive. Only errors that are raised here come from the connection, not from the disk."""
+    """The bytes of `response` as they arrive. Only errors that are raised here come from the connection, not from the
+    disk.
+    """
     try:
         while chunk := response.read1(1 << 18):
             yield chunk
@@ -250,9 +258,9 @@ def _explained(url, error, path):
     reason = f"HTTP status {code} ({error.reason})" if code else error
     kind = FileNotFoundError if code in (404, 410) else ConnectionError
     return kind(
-        f'Cannot download "{url}": {reason}. The cache is {path.parent.parent} (set KERAS_VIT_CACHE or cache= for another); the next '
-        "call resumes an incomplete download. If this machine cannot reach the address, download the file by other means and pass its "
-        "path to keras_vit.load."
+        f'Cannot download "{url}": {reason}. The cache is {path.parent.parent} (set KERAS_VIT_CACHE or cache= for'
+        " another); the next call resumes an incomplete download. If this machine cannot reach the address, download"
+        " the file by other means and pass its path to keras_vit.load."
     )
 
 
@@ -264,20 +272,23 @@ def download(
     tries: int | None = None,
     timeout: float | None = None,
 ) -> Path:
-    """Downloads `url` into the cache, unless it is there, and returns the local path. An interrupted transfer is resumed.
+    """Downloads `url` into the cache, unless it is there, and returns the local path. An interrupted transfer is
+    resumed.
 
     Args:
         url: an address that begins with https://, http:// or gs:// (a public bucket, read over https).
         sha256: the SHA-256 that the file must have, or its first 8 or more digits; None checks the length only.
         cache: a folder; by default $KERAS_VIT_CACHE, $XDG_CACHE_HOME/keras_vit or ~/.cache/keras_vit.
-        progress: show the progress, on a terminal in one line, elsewhere (a notebook, a log file) in a line per tenth of the file.
+        progress: show the progress, on a terminal in one line, elsewhere (a notebook, a log file) in a line per tenth
+            of the file.
         tries: failures in a row until it fails; None for TRIES.
         timeout: seconds without a byte until a connection counts as dropped; None for TIMEOUT.
 
     Raises:
         FileNotFoundError: if the server has no such file.
         ConnectionError: if the server cannot be reached, refuses, or keeps dropping the connection.
-        ValueError: for an address of another kind, a malformed `sha256`, or a file with another checksum, which is deleted.
+        ValueError: for an address of another kind, a malformed `sha256`, or a file with another checksum, which is
+            deleted.
     """
     address, path, sha256 = https_address(url), cached_path(url, cache), _checked(sha256)
     if _in_cache(path, sha256):
@@ -303,8 +314,9 @@ def download(
         if sha256 and not digest.startswith(sha256):
             part.unlink()
             raise ValueError(
-                f'"{url}" has the SHA-256 {digest}, expected {sha256}{"..." if len(sha256) < 64 else ""}. The file is deleted: it '
-                "was changed at its address or on the way. Try again, or pass the sha256 of the file that you expect."
+                f'"{url}" has the SHA-256 {digest}, expected {sha256}{"..." if len(sha256) < 64 else ""}. The file is'
+                " deleted: it was changed at its address or on the way. Try again, or pass the sha256 of the file that"
+                " you expect."
             )
         os.replace(part, path)
     return path

@@ -3,8 +3,8 @@
 import pathlib
 import re
 
-# The files that are fetched of a repository: the configs, and the first kind of weights that it has. Ours, the whole model, come first;
-# reading the last takes torch.
+# The files that are fetched of a repository: the configs, and the first kind of weights that it has. Ours, the whole
+# model, come first; reading the last takes torch.
 _CONFIGS = ["config.json", "preprocessor_config.json"]
 _WEIGHTS = (
     ["model.keras"],
@@ -22,13 +22,15 @@ def split(address: str) -> tuple[str, str | None, str | None]:
     match = re.fullmatch(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?(?:/([\w./-]+\.\w+))?", address)
     if not match or ".." in address:
         raise ValueError(
-            f'"{address}" is not an address of a model: expected hf://owner/name, hf://owner/name@revision or hf://owner/name/file.'
+            f'"{address}" is not an address of a model: expected hf://owner/name, hf://owner/name@revision or'
+            " hf://owner/name/file."
         )
     return match.groups()
 
 
 def download_repository(address: str) -> pathlib.Path:
-    """Downloads the weights and configs of a repository into the hub's cache; returns the local folder, or the path of the file.
+    """Downloads the weights and configs of a repository into the hub's cache; returns the local folder, or the path of
+    the file.
 
     Raises:
         ImportError: if huggingface_hub is not installed.
@@ -41,8 +43,8 @@ def download_repository(address: str) -> pathlib.Path:
         from huggingface_hub import errors
     except ImportError:
         raise ImportError(
-            f'"{address}" needs huggingface_hub: pip install huggingface_hub. Or download config.json and model.safetensors by other '
-            "means and load their folder."
+            f'"{address}" needs huggingface_hub: pip install huggingface_hub. Or download config.json and'
+            " model.safetensors by other means and load their folder."
         ) from None
     try:
         for weights in [[file]] if file else _WEIGHTS:
@@ -51,11 +53,13 @@ def download_repository(address: str) -> pathlib.Path:
             if any(path for pattern in weights for path in folder.glob(pattern)):
                 break
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise FileNotFoundError(f'"{address}": the hub has no such repository or revision, or it is private: {error}') from error
+        raise FileNotFoundError(
+            f'"{address}": the hub has no such repository or revision, or it is private: {error}'
+        ) from error
     except (OSError, errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
         raise ConnectionError(
-            f'"{address}" could not be downloaded: {error}. Without a connection, download config.json and model.safetensors by other means '
-            "and load their folder."
+            f'"{address}" could not be downloaded: {error}. Without a connection, download config.json and'
+            " model.safetensors by other means and load their folder."
         ) from error
     if file and not (folder / file).is_file():
         raise FileNotFoundError(f'"{address}": the repository has no file "{file}".')

@@ -1,4 +1,6 @@
-"""The names of ImageNet-1k's 1000 classes, in the order of its labels: from the file of Keras' own applications, downloaded once."""
+"""The names of ImageNet-1k's 1000 classes, in the order of its labels: from the file of Keras' own applications,
+downloaded once.
+"""
 
 import collections
 import json
@@ -11,7 +13,8 @@ CLASSES = 1000
 
 
 def imagenet_names() -> tuple[str, ...]:
-    """The 1000 names, such as "tabby". Two classes with the same name have the synset's number too: "crane (n02012849)".
+    """The 1000 names, such as "tabby". Two classes with the same name have the synset's number too: "crane
+    (n02012849)".
 
     Raises:
         ConnectionError: if the file is not in the cache and cannot be downloaded, which is tried once, and briefly.
@@ -20,8 +23,8 @@ def imagenet_names() -> tuple[str, ...]:
         path = download(URL, sha256=SHA256, progress=False, tries=1, timeout=10)
     except (OSError, ValueError) as error:
         raise ConnectionError(
-            f"The names of ImageNet's classes could not be downloaded from {URL}: {error.__cause__ or error}. Without a network pass a list, "
-            "class_names=[...]."
+            f"The names of ImageNet's classes could not be downloaded from {URL}: {error.__cause__ or error}. Without a"
+            " network pass a list, class_names=[...]."
         ) from error
     index = json.loads(path.read_text(encoding="utf-8"))  # {"0": ["n01440764", "tench"], ...}
     rows = [index[str(i)] for i in range(CLASSES)]

@@ -13,7 +13,8 @@ def split(address: str) -> tuple[str, str | None]:
     match = re.fullmatch(r"kaggle://([\w-]+/[\w.-]+/[\w-]+/[\w.-]+)(?:/(\d+))?", address)
     if not match or ".." in address:
         raise ValueError(
-            f'"{address}" is not an address of a model: expected kaggle://USER/MODEL/keras/VARIATION, or kaggle://USER/MODEL/keras/VARIATION/VERSION.'
+            f'"{address}" is not an address of a model: expected kaggle://USER/MODEL/keras/VARIATION, or'
+            " kaggle://USER/MODEL/keras/VARIATION/VERSION."
         )
     return match.groups()
 
@@ -48,8 +49,11 @@ def download_variation(address: str) -> pathlib.Path:
     except requests.HTTPError as error:
         status = error.response.status_code if error.response is not None else None
         kind = FileNotFoundError if status in (403, 404) else ConnectionError
-        raise kind(f'"{address}": Kaggle has no such model, or it is private or needs consent on its page: {error}') from error
+        raise kind(
+            f'"{address}": Kaggle has no such model, or it is private or needs consent on its page: {error}'
+        ) from error
     except requests.RequestException as error:
         raise ConnectionError(
-            f'"{address}" could not be downloaded: {error}. Without a connection, download it by other means and load the folder.'
+            f'"{address}" could not be downloaded: {error}. Without a connection, download it by other means and load'
+            " the folder."
         ) from error

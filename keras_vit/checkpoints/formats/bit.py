@@ -53,7 +53,9 @@ CAPABILITIES = {
 
 
 def matches(names: Iterable[str], config: dict) -> bool:
-    return any(name.startswith("resnet/root_block/") for name in names) or {"stem.conv.weight", "norm.weight"} <= set(names)
+    return any(name.startswith("resnet/root_block/") for name in names) or {"stem.conv.weight", "norm.weight"} <= set(
+        names
+    )
 
 
 def _units(names, style):
@@ -139,7 +141,9 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     size = pair(options.get("recorded_size") or options.get("image_size") or input_size[1:], "image_size")
     fields = {"units": units, "width_factor": width / 64 if width % 64 else width // 64}
     stated = constants(cfg, ("mean", "std")) or ((127.5,) * channels, (127.5,) * channels)
-    fields.update({name: _plain(values) for name, values in normalisation(stated, (), channels, options, "", []).items()})
+    fields.update(
+        {name: _plain(values) for name, values in normalisation(stated, (), channels, options, "", []).items()}
+    )
     return ParsedCheckpoint(
         "bit",
         fields,

@@ -1,7 +1,7 @@
 """What a format can express of a model, declared field by field, and the refusal of every model that needs more.
 
-A format lists the fields of the spec that it has words for. Every other field must be at its default, so a field that is added to a
-spec is refused by each format until the format is taught to write it.
+A format lists the fields of the spec that it has words for. Every other field must be at its default, so a field that
+is added to a spec is refused by each format until the format is taught to write it.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from keras_vit.models import Classifier
 
 ANY = "any value"
 
-# Fields that do not change the function that a trained model computes. Every format accepts any value of them; the metadata that
-# this package writes into the file restores them.
+# Fields that do not change the function that a trained model computes. Every format accepts any value of them; the
+# metadata that this package writes into the file restores them.
 DOES_NOT_CHANGE_THE_FUNCTION = {
     "dropout": "acts in training only",
     "attention_dropout": "acts in training only",
@@ -36,7 +36,8 @@ class Capabilities:
         format: its name in keras_vit.save.
         fields: {field of the spec: ANY, or a tuple of the values that the format can express}.
         rules: for combinations of fields; each takes a model and returns what cannot be expressed about it, or None.
-        conventions: {field: the value that the format's other readers assume}. The model is saved and a warning says what differs.
+        conventions: {field: the value that the format's other readers assume}. The model is saved and a warning says
+            what differs.
     """
 
     format: str
@@ -45,7 +46,8 @@ class Capabilities:
     conventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def check(self, model: Classifier) -> None:
-        """Refuses a model that the format cannot express, and warns where other readers of the format compute something else.
+        """Refuses a model that the format cannot express, and warns where other readers of the format compute something
+        else.
 
         Raises:
             ValueError: naming each field, its value and the values that would work.
@@ -56,7 +58,8 @@ class Capabilities:
         problems = list(filter(None, problems)) or list(filter(None, (rule(model) for rule in self.rules)))
         if problems:
             raise ValueError(
-                f'The format "{self.format}" cannot express this model: {"; ".join(problems)}. format="keras" saves every model.'
+                f'The format "{self.format}" cannot express this model: {"; ".join(problems)}. format="keras" saves'
+                " every model."
             )
         differences = [
             f"{name} is {getattr(spec, name)!r}, they assume {value!r}"

@@ -23,7 +23,8 @@ def _steps(model, format):
     steps, exact = nearest_steps(model.preprocessing, model.image_size)
     if not exact:
         logging.warning(
-            'Readers of the format "%s" other than keras_vit will prepare images otherwise than this model: its preprocessing is "%s", they read "%s".',
+            'Readers of the format "%s" other than keras_vit will prepare images otherwise than this model: its'
+            ' preprocessing is "%s", they read "%s".',
             format,
             model.preprocessing,
             steps.text,
@@ -71,7 +72,9 @@ def timm_vit(model, no_embed_class: bool) -> dict:
         "fc_norm": spec.fc_norm,
     }
     if spec.stem is None:
-        arguments["patch_size"] = spec.patch_size[0] if spec.patch_size[0] == spec.patch_size[1] else list(spec.patch_size)
+        arguments["patch_size"] = (
+            spec.patch_size[0] if spec.patch_size[0] == spec.patch_size[1] else list(spec.patch_size)
+        )
     optional = {"reg_tokens": spec.registers, "init_values": spec.layer_scale, "qk_norm": spec.qk_norm}
     arguments.update({name: value for name, value in optional.items() if value})
     if spec.gelu == "tanh" and spec.mlp_form == "gelu":
@@ -157,11 +160,16 @@ def masked_autoencoder(model) -> dict:
 
 
 def _id_labels(model):
-    """What Hugging Face's config.json says of a head: two maps between class numbers and names, and whether an image has several labels."""
+    """What Hugging Face's config.json says of a head: two maps between class numbers and names, and whether an image
+    has several labels.
+    """
     if model.classes is None:
         return {}
     names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]
-    labels = {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {name: i for i, name in enumerate(names)}}
+    labels = {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
     return {**labels, "problem_type": SEVERAL_LABELS} if model.activation == "sigmoid" else labels
 
 

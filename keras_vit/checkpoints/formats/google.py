@@ -1,7 +1,7 @@
 """Google's .npz files: those of the original ViT and AugReg ("classic"), of big_vision, and of the hybrids.
 
-`parse` brings all of them to one naming, big_vision's with the siblings of each class numbered from 0, and to one convention of
-positions, the classic one: the table (1, 1 + n, d) has a row for the class token.
+`parse` brings all of them to one naming, big_vision's with the siblings of each class numbered from 0, and to one
+convention of positions, the classic one: the table (1, 1 + n, d) has a row for the class token.
 """
 
 import collections
@@ -12,7 +12,16 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, positions, same
-from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint, depth, grid, hint_grid, is_grid, need, pixels, renamed
+from keras_vit.checkpoints.formats.parsed import (
+    ParsedCheckpoint,
+    depth,
+    grid,
+    hint_grid,
+    is_grid,
+    need,
+    pixels,
+    renamed,
+)
 from keras_vit.models.spec import token_stride
 
 _PREFIXES = ("opt/target/", "params/img/", "params/", "")
@@ -76,10 +85,11 @@ def _strip(arrays):
 
 
 def renumber(names: Iterable[str]) -> dict[str, str]:
-    """{name: name} with the siblings of each class numbered from 0, in their order; names that are so already do not change.
+    """{name: name} with the siblings of each class numbered from 0, in their order; names that are so already do not
+    change.
 
-    LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3 become LayerNorm_0, MultiHeadDotProductAttention_0,
-    LayerNorm_1, MlpBlock_0.
+    LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3 become LayerNorm_0,
+    MultiHeadDotProductAttention_0, LayerNorm_1, MlpBlock_0.
     """
     siblings = collections.defaultdict(set)
     for name in names:
@@ -110,7 +120,9 @@ def _unroll(arrays):
     if depths and not 0 < max(depths) <= _MOST_SCANNED_BLOCKS:
         raise ValueError(f"The scanned blocks have a depth of {max(depths)}, expected 1 to {_MOST_SCANNED_BLOCKS}.")
     unrolled = [
-        (name.replace("encoderblock/", f"encoderblock_{i}/"), array) for name, a in scanned.items() for i, array in enumerate(a)
+        (name.replace("encoderblock/", f"encoderblock_{i}/"), array)
+        for name, a in scanned.items()
+        for i, array in enumerate(a)
     ]
     duplicates = sorted(name for name, _ in unrolled if name in arrays)
     if duplicates:
@@ -152,7 +164,8 @@ def _grid(arrays, fields, stride, options, assumptions):
     if "pos_embedding" not in arrays:
         fields["positions"] = "sincos2d"
         assumptions.append(
-            "The file has no position embeddings: fixed 2-D sine-cosine ones are assumed (big_vision's posemb=sincos2d)."
+            "The file has no position embeddings: fixed 2-D sine-cosine ones are assumed (big_vision's"
+            " posemb=sincos2d)."
         )
         return (hint.h, hint.w) if hint else (224 // stride[0], 224 // stride[1]), 0
     rows = need(arrays, "pos_embedding", 3).shape[1]
@@ -286,6 +299,10 @@ def published_names(arrays: Mapping[str, np.ndarray], spec: Mapping) -> dict[str
         if name == "pos_embedding":
             return "Transformer/posembed_input/pos_embedding"
         parts = name.split("/")
-        return "/".join(_CLASSIC.get(part, part) for part in parts) if name.startswith("Transformer/encoderblock_") else name
+        return (
+            "/".join(_CLASSIC.get(part, part) for part in parts)
+            if name.startswith("Transformer/encoderblock_")
+            else name
+        )
 
     return {classic(name): np.asarray(a, "float32") for name, a in arrays.items()}

@@ -1,4 +1,6 @@
-"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with and without registers), and SigLIP's vision tower."""
+"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with and without registers), and SigLIP's vision
+tower.
+"""
 
 import dataclasses
 import re
@@ -74,7 +76,11 @@ class Names:
     imagenet: bool = True
 
 
-_VIT = {"norms": ("layernorm_before", "layernorm_after"), "mlp": ("intermediate.dense", "output.dense"), "epsilon": 1e-12}
+_VIT = {
+    "norms": ("layernorm_before", "layernorm_after"),
+    "mlp": ("intermediate.dense", "output.dense"),
+    "epsilon": 1e-12,
+}
 _SIGLIP_ATTENTION = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -116,8 +122,9 @@ def _siglip_fields(model):
     unusual = unusual or (spec.pool == "map" and (head or spec.class_token))
     if model_type(spec) == "siglip_vision_model" and unusual:
         return (
-            'a model without a class token or with pool="map" that is not a SigLIP (a SigLIP has no registers, layer_scale or swiglu, has '
-            'qkv_bias=True, and with pool="map" neither a class token nor a head, which head="drop" removes; or use format="timm")'
+            'a model without a class token or with pool="map" that is not a SigLIP (a SigLIP has no registers,'
+            ' layer_scale or swiglu, has qkv_bias=True, and with pool="map" neither a class token nor a head, which'
+            ' head="drop" removes; or use format="timm")'
         )
     return None
 
@@ -125,10 +132,12 @@ def _siglip_fields(model):
 def _dinov2_fields(model):
     spec, head = model.spec, model.classes is not None
     pool = "token_gap" if head else "token"
-    if model_type(spec).startswith("dinov2") and (spec.layer_scale is None or spec.distillation_token or spec.pool != pool):
+    if model_type(spec).startswith("dinov2") and (
+        spec.layer_scale is None or spec.distillation_token or spec.pool != pool
+    ):
         return (
-            "registers, layer_scale or swiglu in a model that is not a DINOv2 (a DINOv2 has layer_scale, no distillation token, and "
-            'pool="token" without a head or "token_gap" with one; or use format="timm")'
+            "registers, layer_scale or swiglu in a model that is not a DINOv2 (a DINOv2 has layer_scale, no"
+            ' distillation token, and pool="token" without a head or "token_gap" with one; or use format="timm")'
         )
     if model_type(spec).startswith("dinov2") and dinov2_mlp_ratio(spec) is None:
         return f'a DINOv2 with width={spec.width}, mlp_dim={spec.mlp_dim}, which no mlp_ratio gives (use format="timm")'
@@ -181,7 +190,8 @@ CAPABILITIES = Capabilities(
 
 def matches(names: Iterable[str], config: dict) -> bool:
     return any(
-        name.endswith(("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight")) for name in names
+        name.endswith(("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"))
+        for name in names
     )
 
 
@@ -209,7 +219,9 @@ def _normalise(arrays, names):
         return name.startswith((prefix, *outer)) and not name.startswith(idle) and not _DROPPED.search(name)
 
     kept = {name: a for name, a in arrays.items() if belongs(name)}
-    arrays_of_model = renamed(kept, lambda name: name if name.startswith(outer) else names.prefix + name.removeprefix(prefix))
+    arrays_of_model = renamed(
+        kept, lambda name: name if name.startswith(outer) else names.prefix + name.removeprefix(prefix)
+    )
     return arrays_of_model, [name for name in arrays if name not in kept]
 
 
@@ -224,7 +236,8 @@ def _fields(arrays, kind, config, options):
     registers = need(arrays, tokens, 3).shape[1] if tokens in arrays else 0
     if setting(config, "num_register_tokens", int) not in (None, registers):
         raise ValueError(
-            f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" holds {registers}.'
+            f'config.json has {config["num_register_tokens"]} register tokens, but the array "{tokens}" holds'
+            f" {registers}."
         )
     k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
     pool = "token"
@@ -251,7 +264,9 @@ def _fields(arrays, kind, config, options):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of a folder or file whose names `matches` accepts; see timm.parse for arguments and errors."""
+    """The parsed checkpoint of a folder or file whose names `matches` accepts; see timm.parse for arguments and
+    errors.
+    """
     outer = contents.config
     kind = _type(contents.arrays, outer)
     names = TYPES[kind]
@@ -266,10 +281,13 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     classes = None if head is None else need(arrays, head, 2).shape[0]
     if kind == "deit" and "classifier.weight" in arrays:
         raise ValueError(
-            "A DeiT with a distillation token and one head (DeiTForImageClassification) is not supported: its second head is missing."
+            "A DeiT with a distillation token and one head (DeiTForImageClassification) is not supported: its second"
+            " head is missing."
         )
     siglip = kind == "siglip_vision_model"
-    table = need(arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if siglip else 's'}", 2 if siglip else 3)
+    table = need(
+        arrays, f"{names.prefix}embeddings.position_embedding{'.weight' if siglip else 's'}", 2 if siglip else 3
+    )
     prefix = int(fields["class_token"]) + int(fields["distillation_token"])
     stated = stated_pair(config, "image_size")
     shape = grid(
@@ -333,7 +351,11 @@ def name_map(spec: Mapping, classes: int | None, kind: str) -> NameMap:
     root = f"{names.prefix}embeddings."
     patch = f"{names.prefix}{names.patch}"
     entries = {f"{patch}.weight": conv("patch_encoder/kernel"), f"{patch}.bias": same("patch_encoder/bias")}
-    tokens = (("class_token", "cls_token"), ("distillation_token", "distillation_token"), ("registers", "register_tokens"))
+    tokens = (
+        ("class_token", "cls_token"),
+        ("distillation_token", "distillation_token"),
+        ("registers", "register_tokens"),
+    )
     entries.update({root + theirs: same(f"{ours}/tokens") for ours, theirs in tokens if spec[ours]})
     if kind == "siglip_vision_model":
         entries[f"{root}position_embedding.weight"] = positions("position_embedding/embedding", 0, (-1, spec["width"]))

@@ -1,4 +1,6 @@
-"""What Hugging Face's config.json and preprocessor_config.json say of a model: checked against its arrays, and taken where these say nothing."""
+"""What Hugging Face's config.json and preprocessor_config.json say of a model: checked against its arrays, and taken
+where these say nothing.
+"""
 
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
@@ -25,7 +27,9 @@ def gelu(config, kind: str) -> str:
     """
     act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
     if act not in GELUS:
-        raise ValueError(f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(GELUS)}.")
+        raise ValueError(
+            f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(GELUS)}."
+        )
     return GELUS[act]
 
 

@@ -1,7 +1,7 @@
 """Masked autoencoders with their decoders: Hugging Face's ViTMAEForPreTraining, and the names of facebookresearch/mae.
 
-Their encoders are a Hugging Face ViT and a ViT under timm's names, which huggingface.py and timm.py read. Encoders alone, fine-tuned ones too,
-are files of those formats.
+Their encoders are a Hugging Face ViT and a ViT under timm's names, which huggingface.py and timm.py read. Encoders
+alone, fine-tuned ones too, are files of those formats.
 """
 
 import dataclasses
@@ -26,13 +26,19 @@ _NEAR = 1e-3  # of a table that 16 bits have rounded
 
 def _square(model):
     (h, w), (p, q) = model.image_size, model.spec.patch_size
-    return None if h == w and p == q else f"images and patches that are not square, image_size={(h, w)}, patch_size={(p, q)}"
+    return (
+        None
+        if h == w and p == q
+        else f"images and patches that are not square, image_size={(h, w)}, patch_size={(p, q)}"
+    )
 
 
 CAPABILITIES = Capabilities(
     "huggingface",
     {
-        **{name: huggingface.CAPABILITIES.fields[name] for name in ("patch_size", "depth", "width", "mlp_dim", "heads")},
+        **{
+            name: huggingface.CAPABILITIES.fields[name] for name in ("patch_size", "depth", "width", "mlp_dim", "heads")
+        },
         **{name: huggingface.CAPABILITIES.fields[name] for name in ("gelu", "epsilon", "mean", "std", "qkv_bias")},
         "class_token": (True,),
         "pool": ("token", "gap", "token_gap"),  # no part of pre-training; the metadata of this package keep it
@@ -51,7 +57,9 @@ def _is_of_decoder(name):
 
 
 def _split(arrays):
-    """(the decoder's arrays without a prefix, the encoder's). Releases of transformers differ in what they call the decoder's blocks."""
+    """(the decoder's arrays without a prefix, the encoder's). Releases of transformers differ in what they call the
+    decoder's blocks.
+    """
     decoder, encoder = {}, {}
     for name, array in arrays.items():
         bare = name.removeprefix("decoder.")
@@ -63,7 +71,9 @@ def _split(arrays):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of the encoder, with learned positions, and with the decoder; see timm.parse for arguments and errors."""
+    """The parsed checkpoint of the encoder, with learned positions, and with the decoder; see timm.parse for arguments
+    and errors.
+    """
     decoder, encoder = _split(contents.arrays)
     inner = dataclasses.replace(contents, arrays=encoder)
     form = huggingface if huggingface.matches(encoder, contents.config) else timm
@@ -91,7 +101,9 @@ def _decoder(parsed, arrays, config, is_huggingface):
     assumed = {"decoder_heads": _HEADS, "normalise_targets": True, "mask_ratio": 0.75}
     missing = [f"{name}={value}" for name, value in assumed.items() if stated[name] is None]
     if missing:
-        parsed.assumptions.append(f"The file does not say how its decoder is built and trained: assuming {', '.join(missing)}.")
+        parsed.assumptions.append(
+            f"The file does not say how its decoder is built and trained: assuming {', '.join(missing)}."
+        )
     fields.update({name: assumed[name] if value is None else value for name, value in stated.items()})
     grid = grid_size(parsed.image_size, parsed.fields["patch_size"])
     fields["decoder_positions"] = kind_of(need(arrays, "decoder_pos_embed", 3), grid)
@@ -109,7 +121,9 @@ def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
     prefix, width = table.shape[1] - grid[0] * grid[1], table.shape[2]
     if prefix < 0 or width % 4:
         return "learned"
-    return "sincos2d_mae" if np.abs(table - fixed_table("sincos2d_mae", grid, prefix, width)).max() < _NEAR else "learned"
+    return (
+        "sincos2d_mae" if np.abs(table - fixed_table("sincos2d_mae", grid, prefix, width)).max() < _NEAR else "learned"
+    )
 
 
 def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool, prefix: int = 1) -> NameMap:

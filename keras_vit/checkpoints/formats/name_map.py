@@ -1,7 +1,8 @@
 """How the arrays of a format relate to our weights, written once and used in both directions.
 
-A name map is a dict {name in the file: Entry}. An Entry names our weights by their paths and converts the values: `pack` converts ours
-to the file's, `unpack` the file's to ours. Reading and writing use the same name map, so what is written can be read back.
+A name map is a dict {name in the file: Entry}. An Entry names our weights by their paths and converts the values:
+`pack` converts ours to the file's, `unpack` the file's to ours. Reading and writing use the same name map, so what is
+written can be read back.
 """
 
 import dataclasses
@@ -64,7 +65,9 @@ def stacked_bias(*ours: str) -> Entry:
 
 
 def positions(ours: str, rows: int, shape: tuple | None = None) -> Entry:
-    """A position table (1, prefix + n, d) whose first `rows` rows are missing in the file, or that has another shape there."""
+    """A position table (1, prefix + n, d) whose first `rows` rows are missing in the file, or that has another shape
+    there.
+    """
 
     def pack(a):
         a = a[:, rows:]
@@ -101,8 +104,12 @@ def _check_names(name_map: NameMap, names: Collection[str], paths: Collection[st
     """
     missing, unexpected = name_map.keys() - names, names - name_map.keys()
     if missing or unexpected:
-        parts = [f"{what}: {summary(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names]
-        raise ValueError(f'The array names in "{where}" do not match the model that the file seems to hold. {"; ".join(parts)}.')
+        parts = [
+            f"{what}: {summary(names)}" for what, names in (("missing", missing), ("unexpected", unexpected)) if names
+        ]
+        raise ValueError(
+            f'The array names in "{where}" do not match the model that the file seems to hold. {"; ".join(parts)}.'
+        )
     mapped = {path for entry in name_map.values() for path in entry.ours}
     if mapped != paths:
         raise ValueError(
@@ -136,7 +143,9 @@ def unpack(
             continue
         weights.update(zip(entry.ours, entry.unpack(arrays[name], ours), strict=True))
     if mismatches:
-        raise ValueError(f'Shapes in "{where}" do not match the model: {"; ".join(mismatches[:8])} ({len(mismatches)}).')
+        raise ValueError(
+            f'Shapes in "{where}" do not match the model: {"; ".join(mismatches[:8])} ({len(mismatches)}).'
+        )
     return weights
 
 
@@ -149,4 +158,7 @@ def pack(name_map: NameMap, weights: Mapping[str, np.ndarray]) -> dict[str, np.n
     mapped = {path for entry in name_map.values() for path in entry.ours}
     if weights.keys() - mapped:
         raise ValueError(f"This format has no place for the weights {summary(weights.keys() - mapped)}.")
-    return {name: np.ascontiguousarray(entry.pack(*(weights[path] for path in entry.ours))) for name, entry in name_map.items()}
+    return {
+        name: np.ascontiguousarray(entry.pack(*(weights[path] for path in entry.ours)))
+        for name, entry in name_map.items()
+    }

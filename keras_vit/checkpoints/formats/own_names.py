@@ -1,7 +1,7 @@
 """State dicts of torch models with names of their own, read by rules that rewrite these to timm's names.
 
-What many models have in common needs no rule: see `known_name` and `_sequential`. docs/checkpoints.md lists the names to rewrite to, and has a
-worked example.
+What many models have in common needs no rule: see `known_name` and `_sequential`. docs/checkpoints.md lists the names
+to rewrite to, and has a worked example.
 """
 
 import collections
@@ -41,9 +41,12 @@ _IN_BLOCK = (
 # Names outside of the blocks: of arrays without ".weight", and of normalisations and heads.
 _TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_token|class_token|cls_embedding|class_embedding)")
 _TABLE = re.compile(r"(?:.*\.)?(?:pos|position|positional)_(?:emb|embed|embedding|embeddings|encoding)(?:\.weight)?")
-_NORM = re.compile(r"(?:.*\.)?(?:norm|ln|layer_?norm|(?:final|last|encoder|post)_(?:layer_?)?norm|(?:norm|ln)_(?:f|final|post))")
+_NORM = re.compile(
+    r"(?:.*\.)?(?:norm|ln|layer_?norm|(?:final|last|encoder|post)_(?:layer_?)?norm|(?:norm|ln)_(?:f|final|post))"
+)
 _HEAD = re.compile(r"(?:.*\.)?(?:\w*head|heads|classifier|fc)")
-# The names to rewrite to: timm's, and those of arrays in another order, which `_attention` and `_patches` put into timm's.
+# The names to rewrite to: timm's, and those of arrays in another order, which `_attention` and `_patches` put into
+# timm's.
 _VOCABULARY = re.compile(
     r"cls_token|reg_token|dist_token|pos_embed"
     r"|patch_embed\.(?:proj|proj_chw|proj_hwc)\.(?:weight|bias)"
@@ -72,7 +75,8 @@ def _checked_rules(rules):
     if not isinstance(rules, (list, tuple)) or not all(map(_is_rule, rules)):
         example = r'names=[(r"^encoder\.(\d+)\.", r"blocks.\1."), (r"^decoder\.", None)]'
         raise ValueError(
-            f"names should be a list of pairs (pattern, replacement; None leaves arrays out), such as {example}, got {rules!r}."
+            f"names should be a list of pairs (pattern, replacement; None leaves arrays out), such as {example}, got"
+            f" {rules!r}."
         )
     try:
         return [(re.compile(pattern), new) for pattern, new in rules]
@@ -81,7 +85,8 @@ def _checked_rules(rules):
 
 
 def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> dict[str, str | None]:
-    """{name in the file: its new name, None where a rule leaves it out}; each rule is applied to what the rules before it made.
+    """{name in the file: its new name, None where a rule leaves it out}; each rule is applied to what the rules before
+    it made.
 
     Raises:
         ValueError: for a rule that is not one, or that matches no name.
@@ -92,14 +97,16 @@ def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> 
         if not matched:
             left = [now for now in result.values() if now is not None]
             raise ValueError(
-                f"The rule ({pattern.pattern!r}, {new!r}) in names matches none of the names, as the rules before it left them: "
-                f"{summary(left, 50)}."
+                f"The rule ({pattern.pattern!r}, {new!r}) in names matches none of the names, as the rules before it"
+                f" left them: {summary(left, 50)}."
             )
         for name in matched:
             try:
                 result[name] = None if new is None else pattern.sub(new, result[name])
             except (re.error, IndexError) as error:
-                raise ValueError(f"The replacement {new!r} of the rule with {pattern.pattern!r} is not valid: {error}.") from None
+                raise ValueError(
+                    f"The replacement {new!r} of the rule with {pattern.pattern!r} is not valid: {error}."
+                ) from None
     return result
 
 
@@ -144,8 +151,8 @@ def known_name(name: str, rank: int) -> str:
 def _sequential(names, ranks):
     """{name: timm's name} of the layers of an nn.Sequential, which has numbers for names: a block's MLP and the head.
 
-    Of an MLP the two dense layers are fc1 and fc2, and a normalisation before them is norm2. Of a head the dense layer is the head, and
-    a normalisation before it comes after the pooling.
+    Of an MLP the two dense layers are fc1 and fc2, and a normalisation before them is norm2. Of a head the dense layer
+    is the head, and a normalisation before it comes after the pooling.
 
     Args:
         names: as `known_name` left them.
@@ -167,7 +174,9 @@ def _sequential(names, ranks):
         if len(dense) != len(targets) or len(norms) > 1 or any(number > dense[0] for number in norms):
             continue
         targets = {**dict(zip(dense, targets)), **dict.fromkeys(norms, f"{block[0]}norm2" if block else "head_norm")}
-        found.update({f"{parent}.{i}.{kind}": f"{new}.{kind}" for i, new in targets.items() for kind in ("weight", "bias")})
+        found.update(
+            {f"{parent}.{i}.{kind}": f"{new}.{kind}" for i, new in targets.items() for kind in ("weight", "bias")}
+        )
     return {name: found[name] for name in names if name in found}
 
 
@@ -197,7 +206,8 @@ def _translated(arrays, rules):
     for name, now in new.items():
         if now in result:
             raise ValueError(
-                f'"{result[now][0]}" and "{name}" would both be read as "{now}". Add a rule to names= that tells them apart.'
+                f'"{result[now][0]}" and "{name}" would both be read as "{now}". Add a rule to names= that tells them'
+                " apart."
             )
         result[now] = name, arrays[name]
     return result, [name for name in arrays if name not in new]
@@ -214,8 +224,8 @@ def _place_norm(arrays, options):
         return arrays
     if "norm.weight" in arrays:
         raise ValueError(
-            f'The file has two normalisations before the head, "{arrays["norm.weight"][0]}" and "{arrays["head_norm.weight"][0]}". '
-            "A ViT of this package has one."
+            f'The file has two normalisations before the head, "{arrays["norm.weight"][0]}" and'
+            f' "{arrays["head_norm.weight"][0]}". A ViT of this package has one.'
         )
     pooled = "token" if "cls_token" in arrays else "gap"
     new = "norm" if options.get("pool", pooled) == "token" else "fc_norm"
@@ -247,22 +257,23 @@ def _check_names(arrays, files):
     parts = [f"Missing: {summary(missing)}."] * bool(missing) + [f"Left over: {summary(shown)}."] * bool(over)
     if missing == {"norm.weight"} and not over:
         parts.append(
-            "A model without a normalisation after its blocks, such as nn.TransformerEncoderLayer with norm_first=False, is none that this "
-            "package has."
+            "A model without a normalisation after its blocks, such as nn.TransformerEncoderLayer with"
+            " norm_first=False, is none that this package has."
         )
     if any(ending in name for name in over for ending in ("head", "classifier")):
         parts.append(
-            "Of a head with two dense layers and a tanh between them the first is pre_logits; others are none that this package has."
+            "Of a head with two dense layers and a tanh between them the first is pre_logits; others are none that this"
+            " package has."
         )
     raise ValueError(
-        f"The names do not make a ViT. {' '.join(parts)} names=[(pattern, replacement), ...] rewrites them to {_WORDS}; (pattern, None) "
-        "leaves arrays out. See docs/checkpoints.md."
+        f"The names do not make a ViT. {' '.join(parts)} names=[(pattern, replacement), ...] rewrites them to {_WORDS};"
+        " (pattern, None) leaves arrays out. See docs/checkpoints.md."
     )
 
 
 _WORDS = (
-    "cls_token, pos_embed, patch_embed.proj, blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2, blocks.0.mlp.fc1, "
-    "blocks.0.mlp.fc2, norm, head"
+    "cls_token, pos_embed, patch_embed.proj, blocks.0.norm1, blocks.0.attn.qkv, blocks.0.attn.proj, blocks.0.norm2,"
+    " blocks.0.mlp.fc1, blocks.0.mlp.fc2, norm, head"
 )
 
 
@@ -285,7 +296,8 @@ def _query_key_value(parts, name, k):
         groups = k if per_head else 1
         if not array.ndim or array.shape[0] % (groups * len(part)):
             raise ValueError(
-                f'"{name}.{part}" has shape {array.shape}, which does not divide into {len(part)} parts of {groups} heads.'
+                f'"{name}.{part}" has shape {array.shape}, which does not divide into {len(part)} parts of {groups}'
+                " heads."
             )
         split = array.reshape(groups, len(part), -1, *array.shape[1:])  # (k or 1, parts, c, d)
         for i, letter in enumerate(part):
@@ -315,9 +327,9 @@ def _patches(arrays, channels):
     """
     if "patch_embed.proj.weight" in arrays and arrays["patch_embed.proj.weight"].ndim == 2:
         raise ValueError(
-            'The patch embedding "patch_embed.proj.weight" is a dense layer on flattened patches: rewrite its name to patch_embed.proj_hwc '
-            "if the values of a patch are row, column, channel (einops' (p1 p2 c)), or to patch_embed.proj_chw if they are channel, row, "
-            "column (nn.Unfold, flatten of channels first)."
+            'The patch embedding "patch_embed.proj.weight" is a dense layer on flattened patches: rewrite its name to'
+            " patch_embed.proj_hwc if the values of a patch are row, column, channel (einops' (p1 p2 c)), or to"
+            " patch_embed.proj_chw if they are channel, row, column (nn.Unfold, flatten of channels first)."
         )
     order = next((order for order in ("hwc", "chw") if f"patch_embed.proj_{order}.weight" in arrays), None)
     if order is None:
@@ -327,8 +339,8 @@ def _patches(arrays, channels):
     side = math.isqrt(inputs // channels)
     if not inputs or side * side * channels != inputs:
         raise ValueError(
-            f'"patch_embed.proj_{order}.weight" has shape {weight.shape}; expected (width, {channels} * side * side): pass channels=... if there '
-            "are more or fewer."
+            f'"patch_embed.proj_{order}.weight" has shape {weight.shape}; expected (width, {channels} * side * side):'
+            " pass channels=... if there are more or fewer."
         )
     shape = (-1, side, side, channels) if order == "hwc" else (-1, channels, side, side)
     kernel = weight.reshape(shape)
@@ -338,7 +350,9 @@ def _patches(arrays, channels):
 
 
 def _complete(arrays, assumptions):
-    """The arrays with the axes that timm's have, and with zeros for the biases that a model without them does not have."""
+    """The arrays with the axes that timm's have, and with zeros for the biases that a model without them does not
+    have.
+    """
     for name, rank in (("cls_token", 3), ("dist_token", 3), ("reg_token", 3), ("pos_embed", 3)):
         if name in arrays and 0 < arrays[name].ndim < rank:
             arrays[name] = arrays[name].reshape((1,) * (rank - arrays[name].ndim) + arrays[name].shape)
@@ -367,38 +381,54 @@ def _check_told(options, config):
     """
     if options.get("norm_first") is False:
         raise ValueError(
-            "norm_first=False: this model normalises after attention and MLP (post-norm), as the Transformer of 2017. A ViT normalises "
-            "before them, and the same weights compute something else: it cannot be loaded."
+            "norm_first=False: this model normalises after attention and MLP (post-norm), as the Transformer of 2017. A"
+            " ViT normalises before them, and the same weights compute something else: it cannot be loaded."
         )
     pretrained = config.get("pretrained_cfg")
     pretrained = pretrained if isinstance(pretrained, dict) else {}
-    stated = {"heads": _heads(options, config), **{name: options.get(name, pretrained.get(name)) for name in ("mean", "std")}}
+    stated = {
+        "heads": _heads(options, config),
+        **{name: options.get(name, pretrained.get(name)) for name in ("mean", "std")},
+    }
     untold = [name for name, value in stated.items() if value is None]
     if untold:
         raise ValueError(
-            f"A state dict with names of its own does not say {', '.join(untold)}: pass {', '.join(f'{name}=...' for name in untold)}. mean and "
-            "std are on the 0..255 scale: mean=0, std=255 for images that were only divided by 255, mean=127.5, std=127.5 for [-1, 1], "
-            "mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375) for ImageNet's."
+            f"A state dict with names of its own does not say {', '.join(untold)}: pass"
+            f" {', '.join(f'{name}=...' for name in untold)}. mean and std are on the 0..255 scale: mean=0, std=255 for"
+            " images that were only divided by 255, mean=127.5, std=127.5 for [-1, 1], mean=(123.675, 116.28, 103.53),"
+            " std=(58.395, 57.12, 57.375) for ImageNet's."
         )
     if type(stated["heads"]) is not int or stated["heads"] < 1:
         raise ValueError(f"heads must be a positive integer, got {stated['heads']!r}.")
 
 
 def _assumed(options, files):
-    """What is taken as torch's default, as a sentence; [] if everything is told. `files` is {name: name in the file}."""
+    """What is taken as torch's default, as a sentence; [] if everything is told. `files` is {name: name in the
+    file}.
+    """
     parts = {
-        "norm_first": "normalisation before attention and MLP (norm_first=True; False is nn.TransformerEncoderLayer's default, and refused)",
-        "gelu": 'GELU in its exact form (gelu="erf"; nn.TransformerEncoderLayer computes ReLU unless it is given activation="gelu")',
+        "norm_first": (
+            "normalisation before attention and MLP (norm_first=True; False is nn.TransformerEncoderLayer's default,"
+            " and refused)"
+        ),
+        "gelu": (
+            'GELU in its exact form (gelu="erf"; nn.TransformerEncoderLayer computes ReLU unless it is given'
+            ' activation="gelu")'
+        ),
         "epsilon": f"epsilon={_EPSILON} (nn.LayerNorm's default)",
     }
     assumed = [text for name, text in parts.items() if options.get(name) is None]
     if not files.get("blocks.0.attn.qkv.weight", "in_proj_weight").endswith("in_proj_weight"):
-        assumed.append('all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head")')
+        assumed.append(
+            'all queries, then keys, then values (if they are head by head, rewrite "qkv" to "qkv_per_head")'
+        )
     pool = options.get("pool", "token" if "cls_token" in files else "gap")
     if pool == "gap" and "cls_token" in files:
         assumed.append("a mean of the patches alone, without the class token")
     if pool == "gap" and "norm.weight" in files:
-        assumed.append('the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")')
+        assumed.append(
+            'the last normalisation before the mean of the tokens (if it comes after, rewrite its name to "fc_norm")'
+        )
     return [f"The file does not say, and is assumed to have: {'; '.join(assumed)}."] if assumed else []
 
 
@@ -407,8 +437,8 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: the FileContents that files.read returns.
-        options: arguments of `load`: the rules under "names"; heads, mean and std, which must be told; epsilon, gelu, pool, norm_first,
-            channels of a dense patch embedding, image_size of a rectangular checkpoint.
+        options: arguments of `load`: the rules under "names"; heads, mean and std, which must be told; epsilon, gelu,
+            pool, norm_first, channels of a dense patch embedding, image_size of a rectangular checkpoint.
 
     Raises:
         ValueError: if a rule matches nothing, names collide, are missing or left over, or something must be told.

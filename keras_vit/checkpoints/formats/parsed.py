@@ -1,4 +1,6 @@
-"""A parsed checkpoint: the model that its arrays belong to, and the map from their names to our weights. Every format's reader makes one."""
+"""A parsed checkpoint: the model that its arrays belong to, and the map from their names to our weights. Every format's
+reader makes one.
+"""
 
 import dataclasses
 import math
@@ -54,7 +56,8 @@ class ParsedCheckpoint:
         dropped: names of arrays that do not belong to the image model and are left out on purpose.
         assumptions: sentences on what was assumed because the file does not state it.
         resample: how the code that the checkpoint comes from resamples positions, a row of resample.METHODS.
-        preprocessing: a function (height, width) -> text of the evaluation preprocessing; None for a resize to the image size.
+        preprocessing: a function (height, width) -> text of the evaluation preprocessing; None for a resize to the
+            image size.
         decoder: of a masked autoencoder, of whose encoder the rest is; or None.
         activation: from logits to probabilities, "softmax" or "sigmoid"; None if the checkpoint does not state it.
     """
@@ -127,7 +130,9 @@ def setting(config: Mapping, name: str, *kinds: type) -> typing.Any:
     value = config.get(name)
     if value is None or type(value) in kinds:
         return value
-    raise ValueError(f'"{name}" in the config should be {" or ".join(WORDS[k] for k in kinds)}, got {reprlib.repr(value)}.')
+    raise ValueError(
+        f'"{name}" in the config should be {" or ".join(WORDS[k] for k in kinds)}, got {reprlib.repr(value)}.'
+    )
 
 
 def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> tuple[tuple, tuple] | None:
@@ -147,26 +152,35 @@ def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> 
     valid = all(type(value) in (int, float) and abs(value) < 1e6 for value in (*(mean or ()), *(std or ())))
     if not valid or not mean or not std or len(mean) != len(std) or min(std) <= 0:
         raise ValueError(
-            f"{names[0]} and {names[1]} in the config should be one number per channel, std positive, got {reprlib.repr((mean, std))}."
+            f"{names[0]} and {names[1]} in the config should be one number per channel, std positive, got"
+            f" {reprlib.repr((mean, std))}."
         )
     return tuple(scale * float(value) for value in mean), tuple(scale * float(value) for value in std)
 
 
 def normalisation(
-    stated: tuple[tuple, tuple] | None, usual: tuple, channels: int, options: Mapping, assumption: str, assumptions: list[str]
+    stated: tuple[tuple, tuple] | None,
+    usual: tuple,
+    channels: int,
+    options: Mapping,
+    assumption: str,
+    assumptions: list[str],
 ) -> dict[str, float | tuple]:
-    """mean and std on the 0..255 scale, as fields of a spec: the user's, else those of the checkpoint, else the usual ones.
+    """mean and std on the 0..255 scale, as fields of a spec: the user's, else those of the checkpoint, else the usual
+    ones.
 
     Args:
         stated: (mean, std) that the checkpoint states, or None.
         usual: (mean, std) where it states none; those of RGB are averaged for one channel, repeated for more.
         channels: of the file's images.
-        options: of `parse`. mean and std for another number of channels are those of the adapted model, not of the file.
+        options: of `parse`. mean and std for another number of channels are those of the adapted model, not of the
+            file.
         assumption: a sentence for `assumptions`, to which it is added where the usual ones are taken.
         assumptions: a list.
 
     Raises:
-        ValueError: if the checkpoint states another number of constants than it has channels, and the user does not tell them.
+        ValueError: if the checkpoint states another number of constants than it has channels, and the user does not
+            tell them.
     """
     told = {name: options[name] for name in ("mean", "std") if options.get(name) is not None}
     if options.get("channels") not in (None, channels):
@@ -178,8 +192,8 @@ def normalisation(
         stated = tuple(adapt_constants(values, channels) for values in usual)
     elif len(stated[0]) != channels:
         raise ValueError(
-            f"mean and std in the config have {len(stated[0])} values each, but the arrays are for images of {channels} channels: pass "
-            "mean=... and std=..., on the 0..255 scale."
+            f"mean and std in the config have {len(stated[0])} values each, but the arrays are for images of {channels}"
+            " channels: pass mean=... and std=..., on the 0..255 scale."
         )
     return {"mean": stated[0], "std": stated[1], **told}
 
@@ -200,8 +214,8 @@ def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
     ]
     if differences:
         raise ValueError(
-            f"config.json describes a different model than the arrays: {'; '.join(differences)}. Load the weights with the config.json "
-            "that belongs to them, or correct it."
+            f"config.json describes a different model than the arrays: {'; '.join(differences)}. Load the weights with"
+            " the config.json that belongs to them, or correct it."
         )
 
 
@@ -243,12 +257,16 @@ def known_heads(options: Mapping, stated: int | None) -> int | None:
     """
     told = options.get("heads")
     if told is not None and stated is not None and told != stated:
-        raise ValueError(f"heads={told} was passed, but config.json says {stated}. Leave heads out, or correct config.json.")
+        raise ValueError(
+            f"heads={told} was passed, but config.json says {stated}. Leave heads out, or correct config.json."
+        )
     return stated if told is None else told
 
 
 class Hint(typing.NamedTuple):
-    """What is known about a patch grid besides its number of tokens; it is certain if the checkpoint itself states it."""
+    """What is known about a patch grid besides its number of tokens; it is certain if the checkpoint itself states
+    it.
+    """
 
     h: int
     w: int
@@ -256,10 +274,12 @@ class Hint(typing.NamedTuple):
 
 
 def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = None) -> Hint | None:
-    """The patch grid of an image size: the size that the checkpoint states, or else the user's, which may be another size.
+    """The patch grid of an image size: the size that the checkpoint states, or else the user's, which may be another
+    size.
 
     Args:
-        options: of `parse`: "recorded_size" comes from the metadata that this package wrote, "image_size" from the user.
+        options: of `parse`: "recorded_size" comes from the metadata that this package wrote, "image_size" from the
+            user.
         stride: pixels (height, width) from token to token.
         config_size: the image size in the checkpoint's config, a number or a pair.
 
@@ -268,7 +288,9 @@ def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = 
     """
     stated = options.get("recorded_size") or config_size
     size = stated or options.get("image_size")
-    return None if size is None else Hint(*(s // t for s, t in zip(pair(size, "image_size"), stride)), stated is not None)
+    return (
+        None if size is None else Hint(*(s // t for s, t in zip(pair(size, "image_size"), stride)), stated is not None)
+    )
 
 
 def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
@@ -283,11 +305,13 @@ def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
         return hint.h, hint.w
     if not square:
         stated = (
-            f", and the config's image size gives a grid of {hint.h}x{hint.w}" if hint is not None and hint.is_certain else ""
+            f", and the config's image size gives a grid of {hint.h}x{hint.w}"
+            if hint is not None and hint.is_certain
+            else ""
         )
         raise ValueError(
-            f"{tokens} position embeddings do not form a square grid{stated}: for a rectangular checkpoint pass the image_size that it was "
-            "trained at."
+            f"{tokens} position embeddings do not form a square grid{stated}: for a rectangular checkpoint pass the"
+            " image_size that it was trained at."
         )
     return side, side
 

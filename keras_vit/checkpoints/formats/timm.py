@@ -1,4 +1,6 @@
-"""State dicts under timm's names: timm itself, and the original repositories that share them (DeiT I and III, DINO, DINOv2)."""
+"""State dicts under timm's names: timm itself, and the original repositories that share them (DeiT I and III, DINO,
+DINOv2).
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -84,7 +86,9 @@ def _patch_size_of_hybrids(model):
 
 def _no_registers_with_distillation(model):
     if model.spec.distillation_token and model.spec.registers:
-        return f"registers={model.spec.registers} with distillation_token=True (timm's distilled models ignore registers)"
+        return (
+            f"registers={model.spec.registers} with distillation_token=True (timm's distilled models ignore registers)"
+        )
     return None
 
 
@@ -190,12 +194,14 @@ def _pool(arrays, fields, config):
     arguments = _section(config, "model_args")
     pool = setting(arguments, "global_pool", str) or setting(config, "global_pool", str) or None
     if pool not in _POOLS:
-        raise ValueError(f"config.json has global_pool={pool!r}, which is not implemented. Implemented: token, avg, map.")
+        raise ValueError(
+            f"config.json has global_pool={pool!r}, which is not implemented. Implemented: token, avg, map."
+        )
     if pool and ((pool == "map") != is_map or (pool == "token" and not fields["class_token"])):
         part = "class token" if pool == "token" else "attention pooling"
         raise ValueError(
-            f'global_pool is "{pool}" in config.json, but the arrays hold {"an" if is_map else "no"} {part}. Load the weights with the '
-            "config.json that belongs to them, or correct it."
+            f'global_pool is "{pool}" in config.json, but the arrays hold {"an" if is_map else "no"} {part}. Load the'
+            " weights with the config.json that belongs to them, or correct it."
         )
     if pool:
         return _POOLS[pool]
@@ -212,7 +218,9 @@ def _gelu(config):
     act = setting(_section(config, "model_args"), "act_layer", str)
     act = act or ("quick_gelu" if "quickgelu" in architecture else "gelu")
     if act not in ("gelu", "gelu_tanh"):
-        raise ValueError(f"config.json has the activation {act!r}, which is not implemented. Implemented: gelu, gelu_tanh.")
+        raise ValueError(
+            f"config.json has the activation {act!r}, which is not implemented. Implemented: gelu, gelu_tanh."
+        )
     return "tanh" if act == "gelu_tanh" or _TANH.search(architecture) else "erf"
 
 
@@ -350,7 +358,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: the FileContents that files.read returns, with timm's config.json if there is one.
-        options: arguments of `load` that supply what the file does not state: heads, image_size of a rectangular checkpoint.
+        options: arguments of `load` that supply what the file does not state: heads, image_size of a rectangular
+            checkpoint.
 
     Raises:
         ValueError: if the file is not in this format after all.

@@ -1,4 +1,6 @@
-"""Models of timm whose arrays are those of a ViT, but which compute something else: refused by their config.json, told of without one."""
+"""Models of timm whose arrays are those of a ViT, but which compute something else: refused by their config.json, told
+of without one.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -27,8 +29,8 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     other = other or next((what for name, what in _OTHER_SETTINGS.items() if setting(arguments, name, bool)), None)
     if other is not None:
         raise ValueError(
-            f"By config.json, the architecture {architecture!r} has {other}, which is not implemented: the same arrays in a ViT would "
-            "compute something else."
+            f"By config.json, the architecture {architecture!r} has {other}, which is not implemented: the same arrays"
+            " in a ViT would compute something else."
         )
 
 
@@ -38,12 +40,12 @@ def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[
         return
     if any(name.endswith(".gamma_1") for name in arrays):
         yield (
-            "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and cannot be "
-            "expressed. Their config.json tells them apart."
+            "Assuming a DeiT III: timm's models with rotary and learned positions (rope_ape) have the same arrays, and"
+            " cannot be expressed. Their config.json tells them apart."
         )
     scaled = any(name.endswith("blocks.0.ls1.gamma") for name in arrays)
     if scaled and not any(name.endswith((".qkv.bias", "cls_token")) for name in arrays):
         yield (
-            "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same arrays, and cannot "
-            "be expressed. Its config.json tells them apart."
+            "Assuming that blocks normalise before attention and MLP: timm's vit_base_patch16_rpn_224 has the same"
+            " arrays, and cannot be expressed. Its config.json tells them apart."
         )

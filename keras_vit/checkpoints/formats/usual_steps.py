@@ -1,4 +1,6 @@
-"""The two usual ways to prepare an image for evaluation, which timm's and Hugging Face's configs describe, as our preprocessing text and back."""
+"""The two usual ways to prepare an image for evaluation, which timm's and Hugging Face's configs describe, as our
+preprocessing text and back.
+"""
 
 import ast
 import dataclasses
@@ -15,7 +17,8 @@ class UsualSteps:
     Attributes:
         height, width: of the result, in pixels.
         method: of interpolation, one of METHODS, antialiased.
-        shorter: what the shorter side is resized to, before the centre is cropped; None for a resize of the whole picture, whatever its form.
+        shorter: what the shorter side is resized to, before the centre is cropped; None for a resize of the whole
+            picture, whatever its form.
     """
 
     height: int
@@ -32,14 +35,18 @@ class UsualSteps:
 
 
 def of_channels(text: str | None, channels: int) -> str | None:
-    """A preprocessing text that decodes grey or colour, as a model of 1 or 3 channels takes it; for other numbers it stays as it is."""
+    """A preprocessing text that decodes grey or colour, as a model of 1 or 3 channels takes it; for other numbers it
+    stays as it is.
+    """
     if text is None or channels not in (1, 3):
         return text
     return re.sub(r"^\s*decode\b(\([^)]*\))?", "decode" if channels == 3 else "decode(1)", text)
 
 
 def _call(part: str) -> tuple[str, dict[str, Any]]:
-    """(name, {argument: value}) of an op in a text, with the arguments of resize and central_crop; no name for anything else."""
+    """(name, {argument: value}) of an op in a text, with the arguments of resize and central_crop; no name for anything
+    else.
+    """
     try:
         node = ast.parse(part.strip(), mode="eval").body
         if isinstance(node, ast.Name):

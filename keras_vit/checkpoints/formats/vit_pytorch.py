@@ -1,10 +1,20 @@
-"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`): queries, keys and values without biases, heads of any width. Read only."""
+"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`): queries, keys and values without biases, heads of any
+width. Read only.
+"""
 
 import math
 import re
 from collections.abc import Iterable, Mapping
 
-from keras_vit.checkpoints.formats.name_map import Entry, NameMap, positions, same, stacked_linear, torch_dense, torch_norm
+from keras_vit.checkpoints.formats.name_map import (
+    Entry,
+    NameMap,
+    positions,
+    same,
+    stacked_linear,
+    torch_dense,
+    torch_norm,
+)
 from keras_vit.checkpoints.formats.parsed import (
     ParsedCheckpoint,
     depth,
@@ -17,7 +27,8 @@ from keras_vit.checkpoints.formats.parsed import (
     renamed,
 )
 
-# Names of older releases, which have the normalisations in wrappers and that of the head in a Sequential, and the present names.
+# Names of older releases, which have the normalisations in wrappers and that of the head in a Sequential, and the
+# present names.
 _ALIASES = [
     (r"^module\.|^model\.", ""),
     (r"(transformer\.layers\.\d+\.0)\.fn\.", r"\1."),
@@ -28,11 +39,12 @@ _ALIASES = [
     (r"^mlp_head\.1\.", "mlp_head."),
 ]
 _ASSUMED_NORMALISATION = (
-    "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the 0..255 scale."
+    "The file does not say how images are normalised: assuming [-1, 1]. If that is wrong, pass mean and std on the"
+    " 0..255 scale."
 )
 _ASSUMED_POOL = (
-    'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same arrays, but averages '
-    'the class token, too, which cannot be expressed. Pass pool="token" if you have looked.'
+    'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same'
+    ' arrays, but averages the class token, too, which cannot be expressed. Pass pool="token" if you have looked.'
 )
 
 
@@ -53,7 +65,9 @@ def _normalise(arrays):
 
 def _patch(arrays, known_channels):
     """(index of the patch embedding in its Sequential, patch size, channels), from a weight (d, p*p*c)."""
-    ranks = {i: arrays[f"to_patch_embedding.{i}.weight"].ndim for i in (2, 1) if f"to_patch_embedding.{i}.weight" in arrays}
+    ranks = {
+        i: arrays[f"to_patch_embedding.{i}.weight"].ndim for i in (2, 1) if f"to_patch_embedding.{i}.weight" in arrays
+    }
     index = next((i for i, rank in ranks.items() if rank == 2), None)
     if index is None:
         raise ValueError('The array "to_patch_embedding.2.weight" (or .1.) of 2 axes is missing.')
@@ -63,19 +77,24 @@ def _patch(arrays, known_channels):
         if side * side * channels == inputs:
             return index, side, channels
     raise ValueError(
-        f"{inputs} values per patch are not a square of {channels} channels: pass channels=... if there are more or fewer."
+        f"{inputs} values per patch are not a square of {channels} channels: pass channels=... if there are more or"
+        " fewer."
     )
 
 
 def _assumed_heads(k, size):
-    return f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
+    return (
+        f"The file does not say how many heads there are: assuming {k}, each {size} wide. If that is wrong, pass heads."
+    )
 
 
 def _positions(arrays, width):
     """How many tokens the position table has."""
     table = arrays.get("pos_embedding")
     if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
-        raise ValueError(f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.')
+        raise ValueError(
+            f'The array "pos_embedding" of shape (1, tokens, {width}), or without the first axis, is missing.'
+        )
     return table.shape[-2]
 
 
@@ -84,8 +103,8 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
     Args:
         contents: the FileContents that files.read returns.
-        options: arguments of `load` that supply what the file does not state: heads (by default each 64 wide), channels (by default
-            3), image_size, pool.
+        options: arguments of `load` that supply what the file does not state: heads (by default each 64 wide), channels
+            (by default 3), image_size, pool.
 
     Raises:
         ValueError: if the file is not in this format after all.
@@ -146,7 +165,9 @@ def name_map(spec: Mapping, classes: int | None, index: int, arrays: Mapping) ->
     """
     patch = f"to_patch_embedding.{index}"
     # (d, p*p*c) where ours is (p, q, c, d): the same order of pixels.
-    kernel = Entry(("patch_encoder/kernel",), lambda a: a.reshape(-1, a.shape[-1]).T, lambda a, shapes: [a.T.reshape(shapes[0])])
+    kernel = Entry(
+        ("patch_encoder/kernel",), lambda a: a.reshape(-1, a.shape[-1]).T, lambda a, shapes: [a.T.reshape(shapes[0])]
+    )
     entries = {f"{patch}.weight": kernel, f"{patch}.bias": same("patch_encoder/bias")}
     if spec["patch_norm"]:
         entries.update(torch_norm("to_patch_embedding.1", "patch_encoder/pixel_norm"))

@@ -1,4 +1,6 @@
-"""What a config in a .keras file says of its dense layers, quantised or with LoRA, checked before anything is built of it."""
+"""What a config in a .keras file says of its dense layers, quantised or with LoRA, checked before anything is built of
+it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +56,9 @@ def check_object(node: Mapping[str, Any], where: str) -> None:
     quantizers = [numbers.get(name) for name in ("weight_quantizer", "activation_quantizer")]
     if any(quantizer is not None and not isinstance(quantizer, dict) for quantizer in quantizers):
         raise ValueError(f"{where}: a quantisation should name its quantisers as objects, got {quantizers}.")
-    if node["class_name"] == "QuantizedFloat8DTypePolicy" and not (type(history) is int and 0 < history <= _LONGEST_HISTORY):
+    if node["class_name"] == "QuantizedFloat8DTypePolicy" and not (
+        type(history) is int and 0 < history <= _LONGEST_HISTORY
+    ):
         raise ValueError(f"{where}: amax_history_length should be at most {_LONGEST_HISTORY}, got {history!r}.")
 
 

@@ -1,7 +1,7 @@
 """Reading checkpoint files without trusting them.
 
-Nothing in a file is executed: .npz without pickles, safetensors, .pth through torch's weights-only loader. Sizes are checked before
-anything is unpacked. Whatever is wrong with a file raises a ValueError that names it.
+Nothing in a file is executed: .npz without pickles, safetensors, .pth through torch's weights-only loader. Sizes are
+checked before anything is unpacked. Whatever is wrong with a file raises a ValueError that names it.
 """
 
 import collections
@@ -20,8 +20,8 @@ import numpy as np
 from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.checkpoints.reading import metadata
 
-# The largest size that an archive may unpack to: _RATIO times its own size, plus _ALLOWANCE. Real checkpoints hardly compress; the
-# allowance is for all-zero heads.
+# The largest size that an archive may unpack to: _RATIO times its own size, plus _ALLOWANCE. Real checkpoints hardly
+# compress; the allowance is for all-zero heads.
 _RATIO, _ALLOWANCE = 10, 2**28
 # What zipfile and numpy raise for a damaged archive or array header.
 BROKEN = (
@@ -48,7 +48,8 @@ class FileContents:
         kind: "keras", "npz", "safetensors" or "torch".
         arrays: {name: float array}; empty for "keras".
         config, preprocessor: config.json and preprocessor_config.json next to the weights, or {}.
-        metadata: the constructor's arguments of the model, and its activation, if this package wrote the file, or None; see metadata.read.
+        metadata: the constructor's arguments of the model, and its activation, if this package wrote the file, or None;
+            see metadata.read.
     """
 
     path: pathlib.Path
@@ -88,9 +89,12 @@ def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
     for name, count in collections.Counter(entry.filename for entry in entries).most_common(1):
         if count > 1:
             raise ValueError(f'"{path}" contains "{name}" {count} times.')
-    # numpy and Keras write no other kinds. Only of these does zipfile unpack no more than it is asked for, whatever size is declared.
+    # numpy and Keras write no other kinds. Only of these does zipfile unpack no more than it is asked for, whatever
+    # size is declared.
     if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
-        raise ValueError(f'"{path}" is compressed by a method that checkpoints do not use; expected stored or deflated entries.')
+        raise ValueError(
+            f'"{path}" is compressed by a method that checkpoints do not use; expected stored or deflated entries.'
+        )
     check_unpacked(path, sum(entry.file_size for entry in entries))
     return entries
 
@@ -107,7 +111,8 @@ def check_unpacked(path: pathlib.Path, total: int) -> None:
 
 
 def _as_float(name, array, where):
-    """The array as float32 or float64. bfloat16 that numpy stored as void is recognised; counters and indices stay integers.
+    """The array as float32 or float64. bfloat16 that numpy stored as void is recognised; counters and indices stay
+    integers.
 
     Raises:
         ValueError: for other types, and for values that are not finite.
@@ -197,7 +202,8 @@ def _read_sharded(index):
     if actual != weight_map:
         wrong = sorted(name for name in actual.keys() | weight_map.keys() if actual.get(name) != weight_map.get(name))
         raise ValueError(
-            f'"{index}" and its files disagree about which file holds which array: {", ".join(wrong[:8])} ({len(wrong)}).'
+            f'"{index}" and its files disagree about which file holds which array: {", ".join(wrong[:8])}'
+            f" ({len(wrong)})."
         )
     return arrays, None
 
@@ -208,15 +214,16 @@ def _read_torch(path):
         import torch
     except ImportError:
         raise ImportError(
-            f'"{path}" is a torch file, which only torch can load: pip install torch, or convert the file to safetensors.'
+            f'"{path}" is a torch file, which only torch can load: pip install torch, or convert the file to'
+            " safetensors."
         ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zipfile and torch raise a dozen kinds of errors
         # Not torch's own message, which advises to load the file unsafely.
         raise ValueError(
-            f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run code. Convert '
-            "it to safetensors where it was made."
+            f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run'
+            " code. Convert it to safetensors where it was made."
         ) from error
     for key in ("model_ema", "model", "state_dict", "model_state_dict", "teacher"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -241,8 +248,9 @@ def _kind(path):
     if start[:1] == b"\x80" and path.suffix in (".pth", ".pt", ".bin"):
         return "torch"
     raise ValueError(
-        f'Cannot tell the format of "{path}". Formats: .keras, .npz (Google), .safetensors (timm, Hugging Face, vit-pytorch), .pth, or a '
-        "folder with config.json and model.safetensors. Perhaps a download was interrupted, or a web page was saved in place of the file."
+        f'Cannot tell the format of "{path}". Formats: .keras, .npz (Google), .safetensors (timm, Hugging Face,'
+        " vit-pytorch), .pth, or a folder with config.json and model.safetensors. Perhaps a download was interrupted,"
+        " or a web page was saved in place of the file."
     )
 
 
@@ -262,10 +270,12 @@ def _inside(folder):
         raise FileNotFoundError(f'"{folder}" contains no model.keras: the run has not ended.')
     if (folder / "saved_model.pb").exists():
         raise FileNotFoundError(
-            f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Give the model that it was made from.'
+            f'"{folder}" is an export, a SavedModel, which TensorFlow Serving or tf.saved_model.load loads. Give the'
+            " model that it was made from."
         )
     raise FileNotFoundError(
-        f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it contain {" or ".join(_FILES[1:])}.'
+        f'"{folder}" contains no model.keras: the run has not ended, or this is not a run directory. Nor does it'
+        f" contain {' or '.join(_FILES[1:])}."
     )
 
 

@@ -1,8 +1,8 @@
 """This package's .keras files, read without trusting them: a file's config can name classes, but cannot bring code.
 
-A ViT or BiT is built by our own constructors from checked values. A keras_vit.Model built on one is a graph of layers, which Keras builds
-after every class in the config is seen to be one of Keras' own layers (no Lambda, and none that loads other files), or registered
-in this process.
+A ViT or BiT is built by our own constructors from checked values. A keras_vit.Model built on one is a graph of layers,
+which Keras builds after every class in the config is seen to be one of Keras' own layers (no Lambda, and none that
+loads other files), or registered in this process.
 """
 
 import contextlib
@@ -88,7 +88,9 @@ def _shapes(weights, path):
 
 
 def _member(archive, name):
-    """A member's bytes. Given a size, no more is unpacked than was declared; read() without one would unpack everything."""
+    """A member's bytes. Given a size, no more is unpacked than was declared; read() without one would unpack
+    everything.
+    """
     with archive.open(name) as file:
         return file.read(archive.getinfo(name).file_size)
 
@@ -130,14 +132,17 @@ def load(path):
         model = _composed(config, shapes, path)
     else:
         raise ValueError(
-            f'"{path}" holds a {config.get("class_name") or name}, not a keras_vit.ViT, BiT, or keras_vit.Model built on one.'
+            f'"{path}" holds a {config.get("class_name") or name}, not a keras_vit.ViT, BiT, or keras_vit.Model built'
+            " on one."
         )
     _fill(model, path, values)
     return model
 
 
 def _is_composed(config):
-    """Whether a config is that of keras_vit.Model, or of a class of the user's own that is registered and derived from it."""
+    """Whether a config is that of keras_vit.Model, or of a class of the user's own that is registered and derived from
+    it.
+    """
     cls = _class_of(config)
     return isinstance(cls, type) and issubclass(cls, keras.Model) and not cls.__module__.startswith("keras.")
 
@@ -164,7 +169,9 @@ def _arguments(config, shapes, path):
 
 
 def _objects(config):
-    """The objects in a config that Keras would build, without their compile_config: a file's optimizer and loss are not built."""
+    """The objects in a config that Keras would build, without their compile_config: a file's optimizer and loss are not
+    built.
+    """
     waiting = [config]
     while waiting:
         node = waiting.pop()
@@ -235,9 +242,10 @@ def _composed(config, shapes, path):
     for node in _objects(config):
         if not _is_allowed(node):
             raise ValueError(
-                f"{where} names {node.get('registered_name') or node['class_name']} of the module {node.get('module')}, which is not built from a "
-                "file. Allowed are Keras' own layers, except Lambda and those that read files, and classes registered in this process: "
-                "import the module that registers it (keras.saving.register_keras_serializable) before loading."
+                f"{where} names {node.get('registered_name') or node['class_name']} of the module {node.get('module')},"
+                " which is not built from a file. Allowed are Keras' own layers, except Lambda and those that read"
+                " files, and classes registered in this process: import the module that registers it"
+                " (keras.saving.register_keras_serializable) before loading."
             )
         if node.get("registered_name") in _CLASSES:
             _arguments(node, shapes, path)
@@ -287,4 +295,6 @@ def _fill(model, path, values):
         raise ValueError(f'The weights in "{path}" are {values:,} numbers, the model in its config has {needed:,}.')
     wrong = [weight.path for weight in model.weights if not np.isfinite(keras.ops.convert_to_numpy(weight)).all()]
     if wrong:
-        raise ValueError(f'"{path}": the weights {", ".join(wrong[:8])} ({len(wrong)}) are not finite: its training diverged.')
+        raise ValueError(
+            f'"{path}": the weights {", ".join(wrong[:8])} ({len(wrong)}) are not finite: its training diverged.'
+        )

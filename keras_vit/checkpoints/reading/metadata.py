@@ -1,7 +1,8 @@
 """The metadata that this package writes next to a model's weights, and how they are read back without trusting them.
 
-A .keras file contains the model's config where Keras puts it. The other formats carry it as JSON metadata, with a checksum over the
-config and the arrays. Anybody can alter either, so types, ranges and sizes are checked before anything is built.
+A .keras file contains the model's config where Keras puts it. The other formats carry it as JSON metadata, with a
+checksum over the config and the arrays. Anybody can alter either, so types, ranges and sizes are checked before
+anything is built.
 """
 
 import ast
@@ -24,7 +25,8 @@ from keras_vit.training.losses import ACTIVATIONS
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 ARGUMENTS = (*_ALWAYS, "quantization", "lora")  # these two are checked in dense_config.py
-# Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers would itself take too long.
+# Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers would itself take too
+# long.
 _LARGEST = 2**31
 _LARGEST_SIDE = 2**16  # pixels
 _LARGEST_RESIZE = 2**12  # pixels
@@ -39,7 +41,10 @@ def _crc32(config, arrays):
 
 
 def write(
-    arguments: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], activation: str | None = None, labels: bool = True
+    arguments: Mapping[str, typing.Any],
+    arrays: Mapping[str, np.ndarray],
+    activation: str | None = None,
+    labels: bool = True,
 ) -> str:
     """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
@@ -111,11 +116,13 @@ def _numbers(node):
 
 
 def check_preprocessing(text: typing.Any, sizes: tuple, where: str) -> None:
-    """Refuses a preprocessing text that is none, or would make images far larger than any model's. Its ops are looked up where they run.
+    """Refuses a preprocessing text that is none, or would make images far larger than any model's. Its ops are looked
+    up where they run.
 
     Args:
         text: of ops joined by "|", or None.
-        sizes: of the model's images, and its number of classes: no number in the text may exceed these and _LARGEST_RESIZE.
+        sizes: of the model's images, and its number of classes: no number in the text may exceed these and
+            _LARGEST_RESIZE.
         where: the file's name, for messages.
 
     Raises:
@@ -147,7 +154,13 @@ def check_description(config: Mapping[str, typing.Any], image_size: tuple, where
     classes, names = config.get("classes"), config.get("class_names")
     _check(classes is None or _is_positive(classes), "classes", "a positive integer or null", classes, where)
     valid = names is None or (isinstance(names, (list, tuple)) and all(isinstance(name, (str, int)) for name in names))
-    _check(valid and (names is None or len(names) == classes), "class_names", f"a list of {classes} names or null", names, where)
+    _check(
+        valid and (names is None or len(names) == classes),
+        "class_names",
+        f"a list of {classes} names or null",
+        names,
+        where,
+    )
     check_preprocessing(config.get("preprocessing"), (*image_size, classes or 0), where)
 
 
@@ -172,7 +185,9 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
     check_description(config, sides, where)
     _check(isinstance(config.get("name"), str | None), "name", "text", config.get("name"), where)
     remat = config.get("remat")
-    valid = isinstance(remat, bool | None) or (isinstance(remat, list) and all(isinstance(block, int) for block in remat))
+    valid = isinstance(remat, bool | None) or (
+        isinstance(remat, list) and all(isinstance(block, int) for block in remat)
+    )
     _check(valid, "remat", "true, false or a list of block numbers", remat, where)
     return {**config, "image_size": tuple(sides), "remat": remat, "dtype": _dtype(config.get("dtype"), where)}
 
@@ -190,7 +205,9 @@ def _dtype(value, where):
     return name
 
 
-def read(metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], where: typing.Any) -> dict[str, typing.Any]:
+def read(
+    metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], where: typing.Any
+) -> dict[str, typing.Any]:
     """The constructor's arguments of the model that the metadata describe, and its "activation", or None.
 
     Args:
@@ -207,12 +224,20 @@ def read(metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], w
             f'"{where}" is damaged: its arrays and metadata no longer have the checksum with which they were written.'
         )
     activation = metadata.get("activation")
-    _check(activation in (None, *ACTIVATIONS), "activation", " or ".join(ACTIVATIONS), activation, f'The metadata of "{where}"')
+    _check(
+        activation in (None, *ACTIVATIONS),
+        "activation",
+        " or ".join(ACTIVATIONS),
+        activation,
+        f'The metadata of "{where}"',
+    )
     return {**recorded, "activation": activation}
 
 
 def _least_values(spec, tokens, classes, channels):
-    """A lower bound of the number of weights: the large matrices, and everything that a single number in a config can inflate."""
+    """A lower bound of the number of weights: the large matrices, and everything that a single number in a config can
+    inflate.
+    """
     head = classes or 0
     if isinstance(spec, BiTSpec):
         units = sum(n * (spec.width * 2**stage) ** 2 for stage, n in enumerate(spec.units))
@@ -226,11 +251,16 @@ def _least_values(spec, tokens, classes, channels):
         blocks += spec.depth * tokens * (inner if spec.positions == "relative" else spec.heads)
     stem = sum(9 * a * b for a, b in zip(widths, widths[1:]))
     if spec.stem is not None:
-        stem = sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem)) + 49 * channels * spec.stem_width
+        stem = (
+            sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem))
+            + 49 * channels * spec.stem_width
+        )
     return blocks + spec.width * rest + stem + head * (spec.pre_logits or spec.width)
 
 
-def check_size(spec: ViTSpec | BiTSpec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any) -> None:
+def check_size(
+    spec: ViTSpec | BiTSpec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any
+) -> None:
     """Refuses to build a model that is larger than its file.
 
     Args:
@@ -243,7 +273,9 @@ def check_size(spec: ViTSpec | BiTSpec, config: Mapping[str, typing.Any], arrays
         ValueError: if the model has more blocks than the file has arrays, or more weights than the file has values.
     """
     if max(config["image_size"]) > _LARGEST_SIDE:
-        raise ValueError(f'"{where}" describes a model for images of {config["image_size"]} pixels, which is too large.')
+        raise ValueError(
+            f'"{where}" describes a model for images of {config["image_size"]} pixels, which is too large.'
+        )
     bit = isinstance(spec, BiTSpec)
     blocks = sum(spec.units) if bit else spec.depth + sum(spec.stem or ()) + len(spec.conv_stem)
     if blocks > arrays:
@@ -253,4 +285,6 @@ def check_size(spec: ViTSpec | BiTSpec, config: Mapping[str, typing.Any], arrays
     if least > values:
         raise ValueError(f'"{where}" describes a model of more than {least:,} weights, but contains {values:,}.')
     if not bit and tokens * spec.width > _LARGEST_TABLE:
-        raise ValueError(f'"{where}" describes a model of {tokens:,} tokens, each {spec.width} wide, which is too large.')
+        raise ValueError(
+            f'"{where}" describes a model of {tokens:,} tokens, each {spec.width} wide, which is too large.'
+        )

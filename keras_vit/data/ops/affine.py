@@ -1,7 +1,8 @@
-"""Affine transforms of one image: rotations, shears, shifts. Each output pixel takes the nearest input pixel, or `fill` outside the image.
+"""Affine transforms of one image: rotations, shears, shifts. Each output pixel takes the nearest input pixel, or `fill`
+outside the image.
 
-They take pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and return uint8 of the same shape, with
-PIL's values. Parameters may be numbers or scalar tensors.
+They take pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and return uint8 of the same
+shape, with PIL's values. Parameters may be numbers or scalar tensors.
 """
 
 import math

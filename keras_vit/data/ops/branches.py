@@ -6,7 +6,8 @@ import tensorflow as tf
 
 
 def outlined(function: Callable) -> Callable:
-    """`function` of tensors and Python values as a graph of its own, which is called instead of inlined; for branches seldom taken.
+    """`function` of tensors and Python values as a graph of its own, which is called instead of inlined; for branches
+    seldom taken.
 
     It is traced once per process for each kind of arguments. A call takes about 50 microseconds.
     """
@@ -16,8 +17,9 @@ def outlined(function: Callable) -> Callable:
 def switch(functions: Sequence[Callable]) -> Callable:
     """Returns apply(number, image, *values): functions[number](image, *values), an image of the same shape and dtype.
 
-    In a graph, tf.switch_case would be lowered to the nodes of all functions, and every image would visit every node, dead or alive. Here
-    each function is a graph of its own, traced once for all uses, and only the chosen one is entered.
+    In a graph, tf.switch_case would be lowered to the nodes of all functions, and every image would visit every node,
+    dead or alive. Here each function is a graph of its own, traced once for all uses, and only the chosen one is
+    entered.
 
     Args:
         functions: functions of tensors (image, *values) only; anything else that they need is a Python value.

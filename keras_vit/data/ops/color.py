@@ -1,10 +1,11 @@
 """Colour: deterministic functions of one image, with PIL's values.
 
-Each takes pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and returns uint8 of the same shape. `c` is 1 or
-3; a grey image has no colour to change, so `saturation` and `hue` return it unchanged. Parameters may be numbers or scalar tensors.
+Each takes pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and returns uint8 of the same
+shape. `c` is 1 or 3; a grey image has no colour to change, so `saturation` and `hue` return it unchanged. Parameters
+may be numbers or scalar tensors.
 
-Most functions make few passes over the pixels, since that is where the time goes: `tf.where` on uint8 takes six times as long as `choose`,
-and so does `tf.gather`.
+Most functions make few passes over the pixels, since that is where the time goes: `tf.where` on uint8 takes six times
+as long as `choose`, and so does `tf.gather`.
 """
 
 import tensorflow as tf
@@ -121,7 +122,9 @@ def _reaches(image, threshold):
 
 
 def choose(mask, chosen, image) -> tf.Tensor:
-    """`chosen` where `mask` is true, else `image`; all of the same shape. tf.where, which can broadcast, takes six times as long."""
+    """`chosen` where `mask` is true, else `image`; all of the same shape. tf.where, which can broadcast, takes six
+    times as long.
+    """
     return tf.raw_ops.Select(condition=mask, x=chosen, y=image)
 
 
@@ -139,7 +142,9 @@ def solarize_add(image: tf.Tensor, addition, threshold=128) -> tf.Tensor:
 
 
 def autocontrast(image: tf.Tensor) -> tf.Tensor:
-    """Each channel stretched, so that its darkest pixel is 0 and its lightest 255; a channel with a single value stays."""
+    """Each channel stretched, so that its darkest pixel is 0 and its lightest 255; a channel with a single value
+    stays.
+    """
     image = as_uint8(image)
     low, high = (tf.cast(extreme(image, axis=(0, 1)), tf.float32) for extreme in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
@@ -150,7 +155,9 @@ def autocontrast(image: tf.Tensor) -> tf.Tensor:
 
 
 def equalize(image: tf.Tensor) -> tf.Tensor:
-    """Each channel mapped by a table of 256 values that makes its histogram as even as possible (PIL's ImageOps.equalize)."""
+    """Each channel mapped by a table of 256 values that makes its histogram as even as possible (PIL's
+    ImageOps.equalize).
+    """
     image, channels = as_uint8(image), image.shape[-1]
     start = 256 * tf.range(channels)
     place = tf.cast(flat_rows(image), tf.int32) + per_channel(start, image)
@@ -165,7 +172,9 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
 
 
 def gaussian_blur(image: tf.Tensor, sigma, radius) -> tf.Tensor:
-    """Blurred by a Gaussian of standard deviation `sigma`, cut off `radius` pixels, a Python integer, from its centre; borders reflect."""
+    """Blurred by a Gaussian of standard deviation `sigma`, cut off `radius` pixels, a Python integer, from its centre;
+    borders reflect.
+    """
     pixels, channels = _float(image)[None], image.shape[-1]
     distance = tf.range(-radius, radius + 1, dtype=tf.float32)
     taps = tf.exp(-0.5 * tf.square(distance / tf.cast(sigma, tf.float32)))

@@ -11,9 +11,11 @@ from keras_vit.io.suggest import did_you_mean
 
 @op("image", random=True)
 def corrupt(name, strength=3):
-    """One of the corruptions in data/ops/corruption/table.py, at a strength of 1 to 5, whose pixels are meant for images of about 224: put it after the crop.
+    """One of the corruptions in data/ops/corruption/table.py, at a strength of 1 to 5, whose pixels are meant for
+    images of about 224: put it after the crop.
 
-    Levels are rounded down, as the authors' are. Masks and boxes stay. A grey image becomes the red channel of what it would become in colour.
+    Levels are rounded down, as the authors' are. Masks and boxes stay. A grey image becomes the red channel of what it
+    would become in colour.
     """
     if name not in CORRUPTIONS:
         raise ValueError(
@@ -27,8 +29,8 @@ def corrupt(name, strength=3):
     def apply(image, seed):
         if not image.shape.is_fully_defined() or image.shape[-1] not in (1, 3):
             raise ValueError(
-                f'corrupt needs grey or RGB images of a fixed size, got {tuple(image.shape)}: put it after "decode" and, for example, '
-                '"central_crop(224)".'
+                f'corrupt needs grey or RGB images of a fixed size, got {tuple(image.shape)}: put it after "decode"'
+                ' and, for example, "central_crop(224)".'
             )
         x = tf.cast(as_uint8(image), tf.float64) / 255
         x = tf.tile(x, (1, 1, 3)) if image.shape[-1] == 1 else x

@@ -1,7 +1,7 @@
 """Encoded bytes to pixels: the op `decode`, which gives what a viewer shows, upright, 8 bit, in one channel or three.
 
-Everything is TensorFlow ops, so that an exported SavedModel does the same. Bytes that cannot be decoded are an error of the op, which
-training and evaluation catch (data/errors.py).
+Everything is TensorFlow ops, so that an exported SavedModel does the same. Bytes that cannot be decoded are an error of
+the op, which training and evaluation catch (data/errors.py).
 """
 
 import tensorflow as tf
@@ -48,7 +48,9 @@ def _webp_pixels(encoded):
 
 @outlined
 def _with_an_end(encoded):
-    """A JPEG that does not end in its end marker, after a check that the marker is somewhere before: cameras add videos to photographs."""
+    """A JPEG that does not end in its end marker, after a check that the marker is somewhere before: cameras add videos
+    to photographs.
+    """
     data = tf.io.decode_raw(encoded, tf.uint8)
     ends = tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xD9))  # in compressed data a zero follows each 0xFF
     with tf.control_dependencies([tf.debugging.Assert(ends, ["The JPEG is cut short: its end is missing."])]):
@@ -69,12 +71,17 @@ def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
 
 @outlined
 def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
-    """A JPEG that is large (it is read at a half or a quarter of its sides, at most LARGE pixels), turned, or grey from CMYK."""
+    """A JPEG that is large (it is read at a half or a quarter of its sides, at most LARGE pixels), turned, or grey from
+    CMYK.
+    """
     encoded = _within(encoded, pixels, MAX_PIXELS)
 
     def stored(channels):
         fractions = {1: LARGE, 2: 4 * LARGE}
-        cases = [(pixels <= most, lambda ratio=ratio: read_jpeg(encoded, channels, ratio)) for ratio, most in fractions.items()]
+        cases = [
+            (pixels <= most, lambda ratio=ratio: read_jpeg(encoded, channels, ratio))
+            for ratio, most in fractions.items()
+        ]
         return tf.case(cases, default=lambda: read_jpeg(encoded, channels, 4))
 
     if channels == 1:  # libjpeg does not convert CMYK to grey
@@ -85,7 +92,9 @@ def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
 
 
 def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of a JPEG: (its shape (3,) int32 by the header, 4 channels for CMYK; EXIF's orientation; whether it can be decoded directly)."""
+    """Of a JPEG: (its shape (3,) int32 by the header, 4 channels for CMYK; EXIF's orientation; whether it can be
+    decoded directly).
+    """
     shape, turned = tf.image.extract_jpeg_shape(encoded), exif.orientation(encoded)
     simple = (turned == 1) & (shape[2] < 4) & (tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= LARGE)
     return shape, turned, simple
@@ -118,7 +127,9 @@ def _png(encoded, channels):
 
 
 def _matched(image, channels):
-    """Pixels of 1, 3 or 4 channels, a number known only at run time, converted to `channels`; an alpha channel is dropped."""
+    """Pixels of 1, 3 or 4 channels, a number known only at run time, converted to `channels`; an alpha channel is
+    dropped.
+    """
     if channels == 1:
         grey = lambda: tf.image.rgb_to_grayscale(image[..., :3])  # noqa: E731
         return tf.cond(tf.shape(image)[-1] == 1, lambda: image, grey)
@@ -126,7 +137,9 @@ def _matched(image, channels):
 
 
 def _bmp(encoded):
-    """TensorFlow reads palette indices as shades of grey; here a file of 8 bits per pixel is looked up in its palette."""
+    """TensorFlow reads palette indices as shades of grey; here a file of 8 bits per pixel is looked up in its
+    palette.
+    """
     encoded = _within(encoded, _product(encoded, 18, tf.int32, True), MAX_PIXELS // 2)
     image = tf.io.decode_bmp(encoded)
 
@@ -149,10 +162,14 @@ def _gif(encoded):
 
 
 def _webp(encoded):
-    """TensorFlow 2.21 writes beyond its memory when it decodes an animation's first frame, so animations are refused."""
+    """TensorFlow 2.21 writes beyond its memory when it decodes an animation's first frame, so animations are
+    refused.
+    """
     flags = tf.cast(tf.io.decode_raw(_head(encoded, 20, 1), tf.uint8), tf.int32)[0]
     animated = (_head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
-    with tf.control_dependencies([tf.debugging.Assert(~animated, ["An animated WebP cannot be read: save one frame of it."])]):
+    with tf.control_dependencies(
+        [tf.debugging.Assert(~animated, ["An animated WebP cannot be read: save one frame of it."])]
+    ):
         encoded = _within(tf.identity(encoded), _webp_pixels(encoded), MAX_PIXELS // 2)
     return tf.io.decode_image(encoded, expand_animations=False)
 
@@ -170,8 +187,8 @@ def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     """A scalar string tensor of an encoded image -> uint8 (h, w, channels), upright.
 
     Raises:
-        InvalidArgumentError: at run time, if TensorFlow does not know the format, the data is damaged or cut short, or the image has
-            more than MAX_PIXELS pixels (half of that if it is not a JPEG).
+        InvalidArgumentError: at run time, if TensorFlow does not know the format, the data is damaged or cut short, or
+            the image has more than MAX_PIXELS pixels (half of that if it is not a JPEG).
     """
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _jpeg, b"\x89P": _png}
@@ -193,15 +210,20 @@ def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
 
 def decode_mask(mask: tf.Tensor) -> tf.Tensor:
-    """A mask, a scalar string tensor of a grey PNG of 1 to 16 bits, as int32 (h, w, 1) with exactly the stored values; integers stay.
+    """A mask, a scalar string tensor of a grey PNG of 1 to 16 bits, as int32 (h, w, 1) with exactly the stored values;
+    integers stay.
 
     Raises:
-        InvalidArgumentError: at run time, for anything but a grey PNG: a palette's or a photograph's colours are not class numbers.
+        InvalidArgumentError: at run time, for anything but a grey PNG: a palette's or a photograph's colours are not
+            class numbers.
     """
     if mask.dtype != tf.string:
         return mask
     is_grey_png = (_head(mask, 0, 2) == b"\x89P") & (_head(mask, 25, 1) == b"\0")  # byte 25: the colour type
-    what = "Expected a mask as a PNG of grey values, without palette, colour or alpha channel: save the class numbers as grey levels."
+    what = (
+        "Expected a mask as a PNG of grey values, without palette, colour or alpha channel: save the class numbers as"
+        " grey levels."
+    )
     with tf.control_dependencies([tf.debugging.Assert(is_grey_png, [what])]):
         mask = tf.identity(mask)
     bits = tf.cast(tf.io.decode_raw(_head(mask, 24, 1), tf.uint8), tf.int32)[0]
@@ -214,7 +236,8 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """A mask (h, w, 1) that is one of an image of `size`, (2,) int32, at that size.
 
     Raises:
-        InvalidArgumentError: at run time, if it is of another size, and the image was not decoded at a fraction of the mask's size.
+        InvalidArgumentError: at run time, if it is of another size, and the image was not decoded at a fraction of the
+            mask's size.
     """
     own = tf.shape(mask)[:2]
     fits = tf.reduce_any([tf.reduce_all((own + ratio - 1) // ratio == size) for ratio in (1, 2, 4)])
@@ -227,9 +250,11 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 @op("image", "mask")
 def decode(channels=3):
-    """Encoded JPEG, PNG, BMP, GIF or WebP bytes (of animations the first frame) to uint8 (h, w, channels), and an encoded mask to integers.
+    """Encoded JPEG, PNG, BMP, GIF or WebP bytes (of animations the first frame) to uint8 (h, w, channels), and an
+    encoded mask to integers.
 
-    Pixels stay as they are, with channels converted. A mask is one of the upright image, as viewers and annotation tools show it.
+    Pixels stay as they are, with channels converted. A mask is one of the upright image, as viewers and annotation
+    tools show it.
     """
 
     def apply(example):

@@ -1,8 +1,8 @@
 """decode|random_resized_crop in one op: of a JPEG only the window is decoded.
 
-The pixels are those of the two ops one after the other, except for one or two columns at the window's border, where colour is not
-interpolated beyond the border. A window of at least twice the target is decoded at a half, a quarter or an eighth of its size, as JPEG's
-blocks allow: its borders are then on a coarser grid.
+The pixels are those of the two ops one after the other, except for one or two columns at the window's border, where
+colour is not interpolated beyond the border. A window of at least twice the target is decoded at a half, a quarter or
+an eighth of its size, as JPEG's blocks allow: its borders are then on a coarser grid.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,9 @@ def _read_window(encoded, begin, extent, channels, fraction=1):
     """The pixels of a window of a JPEG, with sides divided by `fraction`: 1, 2, 4 or 8."""
     window = tf.concat([begin // fraction, extent // fraction], 0)
     # Exact, as in decode.py; the faster transforms gain nothing measurable here.
-    return tf.image.decode_and_crop_jpeg(encoded, window, channels=channels, ratio=fraction, dct_method="INTEGER_ACCURATE")
+    return tf.image.decode_and_crop_jpeg(
+        encoded, window, channels=channels, ratio=fraction, dct_method="INTEGER_ACCURATE"
+    )
 
 
 @outlined
@@ -30,7 +32,8 @@ def _read_smaller(encoded, begin, extent, channels, times):
 
 
 def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, Any]) -> Callable:
-    """(an example with an encoded image or pixels, seed) -> the example with the crop (height, width, channels), mask and boxes moved.
+    """(an example with an encoded image or pixels, seed) -> the example with the crop (height, width, channels), mask
+    and boxes moved.
 
     Args:
         decode_arguments, crop_arguments: dicts of the parameters of the two ops, with defaults filled in.

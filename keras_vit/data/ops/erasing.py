@@ -20,7 +20,9 @@ def _within(start, length, size, repeats):
 
 
 def fill_box(image: tf.Tensor, top, left, height, width, fill) -> tf.Tensor:
-    """uint8 `image` (h, w, c) with a box replaced by `fill`, a number or uint8 pixels (h, w, c). A part outside the image is ignored."""
+    """uint8 `image` (h, w, c) with a box replaced by `fill`, a number or uint8 pixels (h, w, c). A part outside the
+    image is ignored.
+    """
     h, w, c = tf.shape(image)[0], tf.shape(image)[1], image.shape[-1]
     mask = tf.logical_and(_within(top, height, h, 1)[:, None], _within(left, width, w, c)[None])
     rows = flat_rows(image)
@@ -29,7 +31,9 @@ def fill_box(image: tf.Tensor, top, left, height, width, fill) -> tf.Tensor:
 
 
 def cutout(image: tf.Tensor, half, row, column, fill=128) -> tf.Tensor:
-    """A filled square of side 2 * `half` around the pixel (`row`, `column`) (arXiv 1708.04552); it is cut off at the border."""
+    """A filled square of side 2 * `half` around the pixel (`row`, `column`) (arXiv 1708.04552); it is cut off at the
+    border.
+    """
     half = tf.cast(half, tf.int32)
     return fill_box(as_uint8(image), row - half, column - half, 2 * half, 2 * half, fill)
 
@@ -57,14 +61,17 @@ def _constants(image):
 def random_erasing(probability=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 10 / 3), mode="pixel"):
     """With `probability`, fills one rectangle with `scale` of the area and an aspect within `ratio` (arXiv 1708.04896).
 
-    `mode`: "pixel" fills every pixel with noise of ImageNet's mean and standard deviation; "rand" fills all with one such colour; "const"
-    with the mean. After the usual normalisation these are timm's standard normal noise, and 0. The image alone changes, not its mask.
+    `mode`: "pixel" fills every pixel with noise of ImageNet's mean and standard deviation; "rand" fills all with one
+    such colour; "const" with the mean. After the usual normalisation these are timm's standard normal noise, and 0. The
+    image alone changes, not its mask.
     """
     modes = ("pixel", "rand", "const")
     if mode not in modes:
         raise ValueError(f'random_erasing: unknown mode "{mode}". Valid: {", ".join(modes)}.')
     if not (0 < scale[0] <= scale[1] < 1 and 0 < ratio[0] <= ratio[1]):
-        raise ValueError(f"random_erasing: expected 0 < low <= high, and a scale below 1; got scale={scale}, ratio={ratio}.")
+        raise ValueError(
+            f"random_erasing: expected 0 < low <= high, and a scale below 1; got scale={scale}, ratio={ratio}."
+        )
 
     def apply(image, seed):
         image = as_uint8(image)

@@ -1,6 +1,8 @@
-"""The orientation that a camera writes into a JPEG's EXIF data, and turning the image upright by it. In a graph, on encoded bytes.
+"""The orientation that a camera writes into a JPEG's EXIF data, and turning the image upright by it. In a graph, on
+encoded bytes.
 
-Source: Exif 2.32, 4.5.4 and 4.6.4: segment APP1 holds "Exif", two zeros and a TIFF file, whose first directory has the tag 0x0112.
+Source: Exif 2.32, 4.5.4 and 4.6.4: segment APP1 holds "Exif", two zeros and a TIFF file, whose first directory has the
+tag 0x0112.
 """
 
 import tensorflow as tf
@@ -51,7 +53,9 @@ def orientation(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Stored pixels (h, w, c), turned and mirrored as they are meant to be seen; orientations 5 to 8 exchange h and w."""
+    """Stored pixels (h, w, c), turned and mirrored as they are meant to be seen; orientations 5 to 8 exchange h and
+    w.
+    """
     image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
     upside_down = tf.reduce_any(orientation == [3, 4, 7, 8])
     mirrored = tf.reduce_any(orientation == [2, 3, 6, 7])

@@ -1,9 +1,12 @@
-"""Ops that move pixels: sizes, windows, flips and shifts. They move an example's image, mask and boxes by the same window and seed.
+"""Ops that move pixels: sizes, windows, flips and shifts. They move an example's image, mask and boxes by the same
+window and seed.
 
 - image: pixels (h, w, c).
-- mask: integers (h, w, 1), one per pixel of the image. It is resampled to the nearest pixel; what padding brings in is PADDING.
-- boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as tensorflow-datasets has them.
-  They are clipped to the window. A box outside it keeps its row, so that it stays aligned with the objects' labels, and has no area.
+- mask: integers (h, w, 1), one per pixel of the image. It is resampled to the nearest pixel; what padding brings in is
+  PADDING.
+- boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as
+  tensorflow-datasets has them. They are clipped to the window. A box outside it keeps its row, so that it stays aligned
+  with the objects' labels, and has no area.
 """
 
 from collections.abc import Callable
@@ -61,7 +64,8 @@ def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
 
 @op("image", "mask", "boxes")
 def resize(height, width=None, method="bilinear", antialias=True):
-    """resize(256): the shorter side to 256, the longer by the same factor, rounded down (as torchvision). resize(256, 320): to that size.
+    """resize(256): the shorter side to 256, the longer by the same factor, rounded down (as torchvision). resize(256,
+    320): to that size.
 
     An image so long that the result would have more than LARGE pixels is an error while it is read.
     """
@@ -74,7 +78,9 @@ def resize(height, width=None, method="bilinear", antialias=True):
             shorter = tf.cast(tf.minimum(h, w), tf.int64)
             target = [height * tf.cast(s, tf.int64) // shorter for s in (h, w)]
             what = f"resize({height}): the result may have {LARGE} pixels at most, and would have, of an image of"
-            with tf.control_dependencies([tf.debugging.Assert(target[0] * target[1] <= LARGE, [what, h, w, "pixels:", *target])]):
+            with tf.control_dependencies(
+                [tf.debugging.Assert(target[0] * target[1] <= LARGE, [what, h, w, "pixels:", *target])]
+            ):
                 target = [tf.cast(s, tf.int32) for s in target]
         resized = tf.image.resize(image, target, method=method, antialias=antialias)
         return moved(example, resized, lambda mask: resized_mask(mask, target), lambda boxes: boxes)
@@ -84,13 +90,17 @@ def resize(height, width=None, method="bilinear", antialias=True):
 
 @op("image", "mask", "boxes")
 def central_crop(height, width=None):
-    """The middle height x width pixels, of two middles the one at the even offset (as torchvision); a smaller image is padded with black."""
+    """The middle height x width pixels, of two middles the one at the even offset (as torchvision); a smaller image is
+    padded with black.
+    """
     size = pair(height, width)
 
     def apply(example):
         shape = tf.shape(example["image"])[:2]
         kept = tf.minimum(shape, size)
-        offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)  # tf.round takes halves to the even number
+        offset = tf.cast(
+            tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32
+        )  # tf.round takes halves to the even number
 
         def cropped(pixels):
             window = tf.slice(pixels, [offset[0], offset[1], 0], [kept[0], kept[1], -1])
@@ -104,7 +114,9 @@ def central_crop(height, width=None):
 
 @op("image", "mask", "boxes")
 def crop_border(pixels):
-    """Without `pixels` on each side, a frame that is no part of the picture; an image that would have none left is an error while it is read."""
+    """Without `pixels` on each side, a frame that is no part of the picture; an image that would have none left is an
+    error while it is read.
+    """
     if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 0:
         raise ValueError(f"crop_border: expected a whole number of pixels, 0 or more, got {pixels!r}.")
 
@@ -113,13 +125,17 @@ def crop_border(pixels):
         if any(size is not None and size <= 2 * pixels for size in fixed):
             raise ValueError(f"crop_border({pixels}) leaves nothing of an image of {fixed[0]}x{fixed[1]} pixels.")
         shape = tf.shape(example["image"])[:2]
-        large = tf.debugging.Assert(tf.reduce_all(shape > 2 * pixels), [f"crop_border({pixels}): got an image of", shape])
+        large = tf.debugging.Assert(
+            tf.reduce_all(shape > 2 * pixels), [f"crop_border({pixels}): got an image of", shape]
+        )
         with tf.control_dependencies([large]):
             kept = shape - 2 * pixels
 
         def cropped(image):
             left = [size and size - 2 * pixels for size in fixed]
-            return tf.ensure_shape(tf.slice(image, [pixels, pixels, 0], [*tf.unstack(kept), -1]), (*left, image.shape[-1]))
+            return tf.ensure_shape(
+                tf.slice(image, [pixels, pixels, 0], [*tf.unstack(kept), -1]), (*left, image.shape[-1])
+            )
 
         in_window = lambda boxes: boxes_in_window(boxes, shape, (pixels, pixels), kept)  # noqa: E731
         return moved(example, cropped(example["image"]), cropped, in_window)
@@ -176,14 +192,18 @@ def _slice(pixels, begin, extent):
 
 
 def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.Tensor:
-    """The pixels (h, w, c) of a window at `size`: float32, antialiased; with method "auto" uint8 for uint8 pixels, in a third of the time."""
+    """The pixels (h, w, c) of a window at `size`: float32, antialiased; with method "auto" uint8 for uint8 pixels, in a
+    third of the time.
+    """
     if method != "auto":
         image = tf.image.resize(window, size, method=method, antialias=True)
     else:
-        # Where both sides shrink, the mean over each pixel's area is as smooth as an antialiased filter. Where only one does, it
-        # shrinks by the window's aspect at most: too little to need smoothing.
+        # Where both sides shrink, the mean over each pixel's area is as smooth as an antialiased filter. Where only one
+        # does, it shrinks by the window's aspect at most: too little to need smoothing.
         shrinks = tf.reduce_all(tf.shape(window)[:2] > size)
-        area, bilinear = (lambda method=method: tf.image.resize(window, size, method=method) for method in ("area", "bilinear"))
+        area, bilinear = (
+            lambda method=method: tf.image.resize(window, size, method=method) for method in ("area", "bilinear")
+        )
         image = tf.cond(shrinks, area, bilinear)
         image = tf.cast(image + 0.5, tf.uint8) if window.dtype == tf.uint8 else image
     return tf.ensure_shape(image, (*size, window.shape[-1]))
@@ -205,10 +225,11 @@ def moved_to_window(example, image, shape, begin, extent, size):
 
 @op("image", "mask", "boxes", random=True)
 def random_resized_crop(height, width=None, scale=(0.05, 1.0), ratio=(0.75, 4 / 3), method="auto"):
-    """A random window with `scale` of the area and an aspect within `ratio`, resized to height x width (Inception crop).
+    """A random window with `scale` of the area and an aspect within `ratio`, resized to height x width (Inception
+    crop).
 
-    With `method` "auto" a window that shrinks both ways becomes means over areas, and any other is interpolated bilinearly; "bilinear",
-    "bicubic" and the others of tf.image.resize antialias.
+    With `method` "auto" a window that shrinks both ways becomes means over areas, and any other is interpolated
+    bilinearly; "bilinear", "bicubic" and the others of tf.image.resize antialias.
     """
     size = pair(height, width)
 

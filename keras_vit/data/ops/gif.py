@@ -1,7 +1,9 @@
-"""The first frame of a GIF, found among its blocks: TensorFlow would decode all frames of an animation, of whatever size, and return the first one.
+"""The first frame of a GIF, found among its blocks: TensorFlow would decode all frames of an animation, of whatever
+size, and return the first one.
 
-Source: the specification of GIF89a. A header and the screen, 13 bytes, and perhaps a table of colours; then blocks: extensions, frames, the end. The data of a
-block are chunks: a byte with the size, and as many bytes as it says; the size 0 ends them.
+Source: the specification of GIF89a. A header and the screen, 13 bytes, and perhaps a table of colours; then blocks:
+extensions, frames, the end. The data of a block are chunks: a byte with the size, and as many bytes as it says; the
+size 0 ends them.
 """
 
 import tensorflow as tf
@@ -19,7 +21,9 @@ def _table(flags):
 
 
 def _first(data, size):
-    """Where the first frame of a GIF of `size` bytes begins and ends in `data`, which has zeros after it, and whether it was found."""
+    """Where the first frame of a GIF of `size` bytes begins and ends in `data`, which has zeros after it, and whether
+    it was found.
+    """
     byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
 
     def chunks(at, frame):
@@ -49,18 +53,26 @@ def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The first frame of a GIF, a scalar string tensor.
 
     Returns:
-        (a GIF of that frame alone, its (top, left) int32 in the picture that viewers show, the (height, width) int32 of that picture).
+        (a GIF of that frame alone, its (top, left) int32 in the picture that viewers show, the (height, width) int32 of
+        that picture).
 
     Raises:
         InvalidArgumentError: at run time, if there is no whole frame.
     """
     padded = encoded + b"\0" * 32
     frame, end, found = _first(tf.io.decode_raw(padded, tf.uint8), tf.strings.length(encoded))
-    with tf.control_dependencies([tf.debugging.Assert(found, ["The GIF is damaged or cut short: it has no whole frame."])]):
+    with tf.control_dependencies(
+        [tf.debugging.Assert(found, ["The GIF is damaged or cut short: it has no whole frame."])]
+    ):
         frame = tf.identity(frame)
     numbers = lambda at, size: tf.cast(tf.io.decode_raw(tf.strings.substr(padded, at, size), tf.uint16), tf.int32)  # noqa: E731
     box, screen = numbers(frame + 1, 8), numbers(6, 4)  # (left, top, width, height), (width, height)
     picture = tf.maximum(screen, box[:2] + box[2:])
     # At 0, 0: TensorFlow takes the frame for the whole picture, and would cut off what is further right and below.
-    alone = [tf.strings.substr(encoded, 0, frame + 1), b"\0" * 4, tf.strings.substr(encoded, frame + 5, end - frame - 5), b";"]
+    alone = [
+        tf.strings.substr(encoded, 0, frame + 1),
+        b"\0" * 4,
+        tf.strings.substr(encoded, frame + 5, end - frame - 5),
+        b";",
+    ]
     return tf.strings.join(alone), box[1::-1], picture[::-1]

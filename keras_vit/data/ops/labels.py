@@ -7,9 +7,11 @@ from keras_vit.data.ops.registry import op
 
 @op("label")
 def one_hot(classes, on=1.0, off=0.0):
-    """A label below `classes` as a row (classes,) of `off` with a single `on`; any other label is an error while the data is read.
+    """A label below `classes` as a row (classes,) of `off` with a single `on`; any other label is an error while the
+    data is read.
 
-    Losses, mixup and cutmix also take integer labels, and make the rows on the device: only your own code needs this op.
+    Losses, mixup and cutmix also take integer labels, and make the rows on the device: only your own code needs this
+    op.
     """
     if not isinstance(classes, int) or classes < 1:
         raise ValueError(f"one_hot: expected the number of classes, a positive integer, got {classes}.")

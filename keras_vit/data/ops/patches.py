@@ -1,4 +1,6 @@
-"""Ops that test what a model holds on to: shifts by pixels, patches that are dropped or shuffled. They need images of a fixed size."""
+"""Ops that test what a model holds on to: shifts by pixels, patches that are dropped or shuffled. They need images of a
+fixed size.
+"""
 
 import tensorflow as tf
 
@@ -16,7 +18,8 @@ def _check_size(image, name):
     """
     if not image.shape.is_fully_defined():
         raise ValueError(
-            f'{name} needs images of a fixed size, got {tuple(image.shape)}: put it after "central_crop(224)", for example.'
+            f'{name} needs images of a fixed size, got {tuple(image.shape)}: put it after "central_crop(224)", for'
+            " example."
         )
 
 
@@ -72,7 +75,8 @@ def _check_divisible(image, rows, columns, what):
 
 @op("image", random=True)
 def drop_patches(patch, share, fill=0):
-    """A share of the patches of `patch` pixels, one number or (height, width), sampled for each image, filled with the level `fill`.
+    """A share of the patches of `patch` pixels, one number or (height, width), sampled for each image, filled with the
+    level `fill`.
 
     As arXiv 2105.10497, Sec. 3.1. Exactly round(share * patches) of each image are dropped.
     """
@@ -88,7 +92,9 @@ def drop_patches(patch, share, fill=0):
         _check_divisible(image, *sides, f"drop_patches: patches of {patch} pixels")
         n = rows * columns
         if share and not round(share * n):
-            raise ValueError(f"drop_patches: a share of {share} of {n} patches is none. Take a larger share, or smaller patches.")
+            raise ValueError(
+                f"drop_patches: a share of {share} of {n} patches is none. Take a larger share, or smaller patches."
+            )
         dropped = tf.random.experimental.stateless_shuffle(tf.range(n), seed) < round(share * n)  # (n,)
         x = _in_patches(image, rows, columns)
         return _together(tf.where(dropped[:, None, None, None], tf.cast(fill, x.dtype), x), rows, columns)

@@ -1,7 +1,8 @@
 """Augmentation policies: RandAugment, AutoAugment and TrivialAugment.
 
-Their ops are functions of (image, value, samples, fill): uint8 pixels (h, w, c); the strength, a float scalar, which a policy computes from its
-level; three samples from [0, 1), for a sign or a position; the grey level that fills in from outside. Only the sampled op runs.
+Their ops are functions of (image, value, samples, fill): uint8 pixels (h, w, c); the strength, a float scalar, which a
+policy computes from its level; three samples from [0, 1), for a sign or a position; the grey level that fills in from
+outside. Only the sampled op runs.
 
 The policies rotate, shear and shift the image alone, so they refuse examples with a mask or boxes.
 """
@@ -14,8 +15,8 @@ from keras_vit.data.ops.color import as_uint8
 from keras_vit.data.ops.erasing import cutout
 from keras_vit.data.ops.registry import op
 
-# AutoAugment's policy for ImageNet (arXiv 1805.09501, appendix, Table 9), as in the authors' code ("v0"): one of 25 pairs of (op,
-# probability, level) is sampled, and its two ops are applied one after the other.
+# AutoAugment's policy for ImageNet (arXiv 1805.09501, appendix, Table 9), as in the authors' code ("v0"): one of 25
+# pairs of (op, probability, level) is sampled, and its two ops are applied one after the other.
 _V0 = (
     (("equalize", 0.8, 1), ("shear_y", 0.8, 4)),
     (("color", 0.4, 9), ("equalize", 0.6, 3)),
@@ -161,13 +162,16 @@ def _index(sample, count):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
-    """`layers` times one of 16 ops, all at the strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and AugReg).
+    """`layers` times one of 16 ops, all at the strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and
+    AugReg).
 
-    `translate` and `cut` are pixels at magnitude 10: the length of a shift, and half the side of Cutout's square. The defaults suit 224
-    pixels; for 32 pixels use about 14 and 6.
+    `translate` and `cut` are pixels at magnitude 10: the length of a shift, and half the side of Cutout's square. The
+    defaults suit 224 pixels; for 32 pixels use about 14 and 6.
     """
     if layers < 1 or not 0 <= magnitude <= 30:
-        raise ValueError(f"rand_augment: expected layers of at least 1 and a magnitude of 0 to 30, got {layers} and {magnitude}.")
+        raise ValueError(
+            f"rand_augment: expected layers of at least 1 and a magnitude of 0 to 30, got {layers} and {magnitude}."
+        )
     values = [float(auto_value(name, magnitude, translate, cut)) for name in AUTO_OPS]
     applied = _any_of(AUTO_OPS, fill)
 
@@ -184,7 +188,9 @@ def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def auto_augment(policy="v0", translate=250, fill=128):
-    """One of a learned policy's pairs of ops (arXiv 1805.09501); "v0" is ImageNet's. `translate`: the length of a shift at level 10, in pixels."""
+    """One of a learned policy's pairs of ops (arXiv 1805.09501); "v0" is ImageNet's. `translate`: the length of a shift
+    at level 10, in pixels.
+    """
     if policy not in POLICIES:
         raise ValueError(f'auto_augment: unknown policy "{policy}". Valid: {", ".join(POLICIES)}.')
     ops = {**AUTO_OPS, "identity": _fixed(as_uint8)}

@@ -17,7 +17,9 @@ def _probability(value, name):
 
 
 def _maybe(function, probability):
-    """(image, sample) -> function(image) where `sample`, from [0, 1), is below the probability, else the image; uint8 either way."""
+    """(image, sample) -> function(image) where `sample`, from [0, 1), is below the probability, else the image; uint8
+    either way.
+    """
 
     def apply(image, sample):
         image = as_uint8(image)
@@ -27,7 +29,8 @@ def _maybe(function, probability):
 
 
 def _range(value, name, middle, lowest, highest):
-    """(low, high) of a parameter of color_jitter: a number x for middle - x, at least `lowest`, to middle + x, or a pair; None for no jitter.
+    """(low, high) of a parameter of color_jitter: a number x for middle - x, at least `lowest`, to middle + x, or a
+    pair; None for no jitter.
 
     Raises:
         ValueError: for bounds outside `lowest` and `highest`, or in the wrong order.
@@ -43,8 +46,8 @@ def _range(value, name, middle, lowest, highest):
 def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probability=1.0):
     """Changes brightness, contrast, saturation and hue, in a random order for each image, as torchvision's ColorJitter.
 
-    A number x means a factor sampled uniformly from [max(0, 1 - x), 1 + x], for `hue` a turn of [-x, x] of the circle, x at most 0.5; a
-    pair is the range itself. With probability 1 - `probability` the image stays.
+    A number x means a factor sampled uniformly from [max(0, 1 - x), 1 + x], for `hue` a turn of [-x, x] of the circle,
+    x at most 0.5; a pair is the range itself. With probability 1 - `probability` the image stays.
     """
     ranges = {
         color.brightness: _range(brightness, "brightness", 1, 0, math.inf),
@@ -55,7 +58,9 @@ def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probabil
     used = [(function, *bounds) for function, bounds in ranges.items() if bounds]
     _probability(probability, "color_jitter")
     n = len(used)
-    changed = switch([lambda image, x, f=f, low=low, high=high: f(image, low + (high - low) * x) for f, low, high in used])
+    changed = switch(
+        [lambda image, x, f=f, low=low, high=high: f(image, low + (high - low) * x) for f, low, high in used]
+    )
 
     def apply(image, seed):
         samples = tf.random.stateless_uniform((2 * n + 1,), seed)
@@ -98,7 +103,9 @@ def _radius(sigma):
 
 @op("image", random=True)
 def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
-    """With `probability`, blurred by a Gaussian with a standard deviation sampled uniformly from `sigma`, in pixels; borders reflect."""
+    """With `probability`, blurred by a Gaussian with a standard deviation sampled uniformly from `sigma`, in pixels;
+    borders reflect.
+    """
     radius = _radius(sigma)
     _probability(probability, "gaussian_blur")
 
@@ -112,7 +119,9 @@ def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
 
 @op("image", random=True)
 def three_augment(sigma=(0.1, 2.0)):
-    """DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4): one of grey, solarized, blurred. Its colour jitter is color_jitter(.3, .3, .3)."""
+    """DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4): one of grey, solarized, blurred. Its colour jitter is
+    color_jitter(.3, .3, .3).
+    """
     radius = _radius(sigma)
 
     def apply(image, seed):
@@ -133,4 +142,6 @@ def three_augment(sigma=(0.1, 2.0)):
 @op("image", random=True)
 def noise(std):
     """Gaussian noise with that standard deviation, on the 0..255 scale."""
-    return lambda image, seed: tf.cast(image, tf.float32) + tf.random.stateless_normal(tf.shape(image), seed, stddev=std)
+    return lambda image, seed: (
+        tf.cast(image, tf.float32) + tf.random.stateless_normal(tf.shape(image), seed, stddev=std)
+    )

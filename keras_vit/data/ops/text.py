@@ -1,7 +1,7 @@
 """Preprocessing as text: "decode|resize(256)|central_crop(224)".
 
-`parse` turns text into a Preprocess, which maps an example, a dict, to an example whose image is uint8 pixels (h, w, c). Training and
-evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
+`parse` turns text into a Preprocess, which maps an example, a dict, to an example whose image is uint8 pixels (h, w,
+c). Training and evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
 """
 
 import ast
@@ -39,14 +39,15 @@ def _check_shapes(example):
         image = example["image"]
         if image.dtype != tf.string and not image.shape[:2].is_compatible_with(mask.shape[:2]):
             raise ValueError(
-                f"The mask has {tuple(mask.shape[:2])} pixels, the image {tuple(image.shape[:2])}: one per pixel is needed."
+                f"The mask has {tuple(mask.shape[:2])} pixels, the image {tuple(image.shape[:2])}: one per pixel is"
+                " needed."
             )
     if "boxes" in example:
         boxes = example["boxes"]
         if boxes.dtype != tf.float32 or not boxes.shape.is_compatible_with((None, 4)):
             raise ValueError(
-                f'Expected "boxes" as float32 (m, 4), top, left, bottom, right as fractions of the height and width, got '
-                f"{boxes.dtype.name} {tuple(boxes.shape)}."
+                'Expected "boxes" as float32 (m, 4), top, left, bottom, right as fractions of the height and width,'
+                f" got {boxes.dtype.name} {tuple(boxes.shape)}."
             )
 
 
@@ -85,11 +86,13 @@ class Preprocess:
         """An example with its image, mask, boxes and label preprocessed, and everything else as it was.
 
         Args:
-            example: "image", encoded bytes or pixels (h, w, c), and anything else; see geometry.py for "mask" and "boxes".
+            example: "image", encoded bytes or pixels (h, w, c), and anything else; see geometry.py for "mask" and
+                "boxes".
             seed: (2,) integers, needed if `random`; each op gets a seed folded from it and the op's place in the text.
 
         Raises:
-            ValueError: if the example lacks what an op changes, has a mask or boxes that an op cannot move, or random ops get no seed.
+            ValueError: if the example lacks what an op changes, has a mask or boxes that an op cannot move, or random
+                ops get no seed.
         """
         tensors = {key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "boxes") if key in example}
         example = {**example, **tensors}
@@ -97,12 +100,16 @@ class Preprocess:
         return self._apply(example, seed)
 
     def image(self, image, seed=None) -> tf.Tensor:
-        """An image without anything else, encoded bytes or pixels (h, w, c), to uint8 pixels (h, w, c). Ops on labels are left out."""
+        """An image without anything else, encoded bytes or pixels (h, w, c), to uint8 pixels (h, w, c). Ops on labels
+        are left out.
+        """
         return self._apply({"image": tf.convert_to_tensor(image)}, seed, {"image"})["image"]
 
 
 def parse_call(expression: str) -> tuple[str, list, dict] | None:
-    """'resize(256)' -> (name, args, kwargs). Arguments are literals: nothing is evaluated. None for text of another form."""
+    """'resize(256)' -> (name, args, kwargs). Arguments are literals: nothing is evaluated. None for text of another
+    form.
+    """
     try:
         node = ast.parse(expression, mode="eval").body
         if isinstance(node, ast.Name):
@@ -126,7 +133,8 @@ def parse(text: str) -> Preprocess:
         call = parse_call(expression)
         if call is None:
             raise ValueError(
-                f'Cannot read "{expression}" in the preprocessing "{text}". Write ops like "resize(256)", joined by "|".'
+                f'Cannot read "{expression}" in the preprocessing "{text}". Write ops like "resize(256)", joined by'
+                ' "|".'
             )
         name, args, kwargs = call
         if name not in OPS:

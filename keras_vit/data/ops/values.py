@@ -7,10 +7,15 @@ from keras_vit.data.ops.registry import op
 
 @op("image")
 def check(low=0, high=255):
-    """The unchanged image; tf.errors.InvalidArgumentError, while the data is read, if a pixel is out of range or not finite."""
+    """The unchanged image; tf.errors.InvalidArgumentError, while the data is read, if a pixel is out of range or not
+    finite.
+    """
     if not low <= high:
         raise ValueError(f"check: expected low <= high, got {low} and {high}.")
-    what = f"check({low}, {high}): expected finite pixels from {low} to {high}, got (lowest, highest, number of wrong pixels):"
+    what = (
+        f"check({low}, {high}): expected finite pixels from {low} to {high}, got (lowest, highest, number of wrong"
+        " pixels):"
+    )
 
     def apply(image):
         pixels = tf.cast(image, tf.float32)

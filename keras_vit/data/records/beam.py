@@ -1,7 +1,8 @@
-"""Writes a source as TFRecord files over many machines, by Apache Beam: the same files as records.write, in an order of its own.
+"""Writes a source as TFRecord files over many machines, by Apache Beam: the same files as records.write, in an order of
+its own.
 
-Workers read and encode the source in pieces; each example goes to a file, and to a place in it, by a hash of its name and the seed, so that files
-are of about equal size. They are moved into place when all are written.
+Workers read and encode the source in pieces; each example goes to a file, and to a place in it, by a hash of its name
+and the seed, so that files are of about equal size. They are moved into place when all are written.
 """
 
 import dataclasses
@@ -53,7 +54,9 @@ def place(name: str, seed: int) -> int:
 
 
 class _Encode(beam.DoFn):
-    """Number of a piece -> (number of a file, (place, name, record, whether it was shrunk, None)); (..., None, False, why) if it does not decode."""
+    """Number of a piece -> (number of a file, (place, name, record, whether it was shrunk, None)); (..., None, False,
+    why) if it does not decode.
+    """
 
     def __init__(self, where, count, resize, quality, seed):
         self._where, self._count, self._seed = where, count, seed
@@ -128,7 +131,8 @@ def write_by_beam(
         {"examples", "bytes", "shrunk": numbers, "skipped": {name: why} of examples that do not decode}.
 
     Raises:
-        ValueError: if an option is none of Beam's, the folder already has the split, or too few examples decode to fill the files.
+        ValueError: if an option is none of Beam's, the folder already has the split, or too few examples decode to fill
+            the files.
     """
     folder = locate(folder)
     beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))
@@ -152,8 +156,8 @@ def write_by_beam(
         skipped = {name: why for part in told for name, why in part["skipped"].items()}
         if not all(counts):
             raise ValueError(
-                f"{counts.count(0)} of the {count} files would be empty: {len(skipped)} of {source.size} images do not decode. Take fewer --shards. "
-                f"{dict(list(skipped.items())[:3])}"
+                f"{counts.count(0)} of the {count} files would be empty: {len(skipped)} of {source.size} images do not"
+                f" decode. Take fewer --shards. {dict(list(skipped.items())[:3])}"
             )
         files.put_in_place(counts)
     totals = {key: sum(part[key] for part in told) for key in ("examples", "bytes", "shrunk")}

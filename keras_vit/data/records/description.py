@@ -1,11 +1,13 @@
 """dataset.json, which is next to TFRecord files and says what a run must know before it reads them.
 
-    {"name": "photos", "class_names": ["cat", "dog"], "features": {"image": "image/encoded", "label": "image/class/label"},
+    {"name": "photos", "class_names": ["cat", "dog"], "features": {"image": "image/encoded", "label":
+    "image/class/label"},
      "first_label": 0, "splits": {"train": {"photos-train-00000-of-00002.tfrecord": 500, ...}, ...},
      "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 
-`features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records in each file, and
-`bytes` the length of each file, by which a damaged one is recognised; files of version 0.3 and before lack it.
+`features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records
+in each file, and `bytes` the length of each file, by which a damaged one is recognised; files of version 0.3 and before
+lack it.
 """
 
 import dataclasses
@@ -35,7 +37,9 @@ class Description:
     bytes: dict = dataclasses.field(default_factory=dict)
 
     def own_split(self, split: str) -> str | None:
-        """The name that a split has here: itself, or another spelling of it, as "validation" is one of "val"; None if it is not here."""
+        """The name that a split has here: itself, or another spelling of it, as "validation" is one of "val"; None if
+        it is not here.
+        """
         if split in self.splits:
             return split
         return next((name for name in self.splits if canonical(name) == canonical(split)), None)
@@ -53,12 +57,17 @@ def read_description(folder: str) -> Description | None:
     try:
         description = Description(**json.loads(read_text(path)))
         sizes = [size for files in [*description.splits.values(), description.bytes] for size in files.values()]
-        if not set(FEATURES) <= set(description.features) or not all(type(n) is int for n in [description.first_label, *sizes]):
+        if not set(FEATURES) <= set(description.features) or not all(
+            type(n) is int for n in [description.first_label, *sizes]
+        ):
             raise TypeError(
-                f"features {description.features}, first_label {description.first_label!r}, or a record count that is not an integer"
+                f"features {description.features}, first_label {description.first_label!r}, or a record count that is"
+                " not an integer"
             )
     except (TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f'"{path}" does not describe TFRecord files ({error}). Write it again with keras-vit prepare.') from None
+        raise ValueError(
+            f'"{path}" does not describe TFRecord files ({error}). Write it again with keras-vit prepare.'
+        ) from None
     return dataclasses.replace(description, class_names=tuple(description.class_names))
 
 

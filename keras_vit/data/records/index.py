@@ -29,7 +29,9 @@ def count_records(path: str) -> int:
             place += struct.unpack("<Q", file.read(8))[0] + FRAME
             count += 1
     if place != size:
-        what = f"record {count} does not end where the file does. It was cut short, or is damaged; copy or write it again."
+        what = (
+            f"record {count} does not end where the file does. It was cut short, or is damaged; copy or write it again."
+        )
         what = "it is compressed by gzip, which is not supported; decompress it." if is_gzip else what
         raise ValueError(f'"{path}" is not a complete TFRecord file: {what}')
     return count

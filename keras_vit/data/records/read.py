@@ -1,7 +1,9 @@
-"""TFRecord files of tf.train.Example: "tfrecord:FOLDER" as trainers.prepare writes it, or files from elsewhere, "tfrecord:GLOB".
+"""TFRecord files of tf.train.Example: "tfrecord:FOLDER" as trainers.prepare writes it, or files from elsewhere,
+"tfrecord:GLOB".
 
-An example has the image's encoded bytes under image/encoded and its integer label under image/class/label, or under other keys:
-"tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files nothing is read at the start.
+An example has the image's encoded bytes under image/encoded and its integer label under image/class/label, or under
+other keys: "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files
+nothing is read at the start.
 """
 
 import fnmatch
@@ -37,11 +39,15 @@ def _matching(pattern):
         paths = [os.path.join(folder, name) for name in fnmatch.filter(tf.io.gfile.listdir(folder), names)]
     else:
         paths = tf.io.gfile.glob(pattern)
-    return [path for path in sorted(paths) if os.path.basename(path)[0] != "." and not path.lower().endswith(_OTHER_FILES)]
+    return [
+        path for path in sorted(paths) if os.path.basename(path)[0] != "." and not path.lower().endswith(_OTHER_FILES)
+    ]
 
 
 def _by_split(files, asked):
-    """{split: the files whose names contain its word, as in train-00000-of-01024}; all are "train" if no name contains a split."""
+    """{split: the files whose names contain its word, as in train-00000-of-01024}; all are "train" if no name contains
+    a split.
+    """
     words = {path: {canonical(word) for word in re.split(r"[^A-Za-z0-9]+", os.path.basename(path))} for path in files}
     named = {split: [path for path in files if split in words[path]] for split in (*SPLITS, asked)}
     return {split: paths for split, paths in named.items() if paths} or {"train": files}
@@ -55,12 +61,15 @@ def _check_all_shards(files):
     """
     shards = {path: _SHARD.fullmatch(path) for path in files}
     for base, count in sorted({(match["base"], match["count"]) for match in shards.values() if match}):
-        there = {match["number"] for match in shards.values() if match and (match["base"], match["count"]) == (base, count)}
+        there = {
+            match["number"] for match in shards.values() if match and (match["base"], match["count"]) == (base, count)
+        }
         numbers = (str(i).zfill(len(count)) for i in range(int(count)))
         missing = [f"{base}-{number}-of-{count}" for number in numbers if number not in there]
         if missing:
             raise FileNotFoundError(
-                f"{len(missing)} of {int(count)} files are missing: {listed(missing, 3)}. To read only those that are there, give a "
+                f"{len(missing)} of {int(count)} files are missing: {listed(missing, 3)}. To read only those that are"
+                " there, give a "
                 f'glob: "tfrecord:{base}-*".'
             )
 
@@ -89,16 +98,21 @@ def _damaged(files):
 def _range_of_labels(files, key):
     """The smallest and the largest label of all records; reads everything, once."""
     logging.info(
-        "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would save that.", len(files)
+        "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would save that.",
+        len(files),
     )
 
     def extremes():
         feature = {key: tf.io.FixedLenFeature((), tf.int64)}
         records = tf.data.TFRecordDataset(files, num_parallel_reads=THREADS)
-        labels = records.map(lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=EXAMPLES)
+        labels = records.map(
+            lambda record: tf.io.parse_single_example(record, feature)[key], num_parallel_calls=EXAMPLES
+        )
         try:
             limits = np.iinfo("int64")
-            found = labels.reduce((limits.max, limits.min), lambda old, n: (tf.minimum(old[0], n), tf.maximum(old[1], n)))
+            found = labels.reduce(
+                (limits.max, limits.min), lambda old, n: (tf.minimum(old[0], n), tf.maximum(old[1], n))
+            )
             return [int(number) for number in found]
         except tf.errors.OpError as error:
             path, why = _damaged(files) or (files[0], reason(error))
@@ -108,7 +122,8 @@ def _range_of_labels(files, key):
 
 
 def _numbers_as_names(pattern, files, key, first):
-    """Class names where only the labels say which classes there are: the numbers from 0 on; `first` is the label of the first class.
+    """Class names where only the labels say which classes there are: the numbers from 0 on; `first` is the label of the
+    first class.
 
     Raises:
         ValueError: for labels below the first.
@@ -116,11 +131,14 @@ def _numbers_as_names(pattern, files, key, first):
     low, high = _range_of_labels(files, key)
     if low < first:
         raise ValueError(
-            f'The files "{pattern}" have the label {low}, and classes are numbered from {first}. Leave out records without a class; '
-            '"?first_label=NUMBER" says which label the first class has.'
+            f'The files "{pattern}" have the label {low}, and classes are numbered from {first}. Leave out records'
+            ' without a class; "?first_label=NUMBER" says which label the first class has.'
         )
     if low == 1 > first:
-        text = '%s: no record has the label 0, so class 0 is empty. If the classes are numbered from 1, say so: "?first_label=1".'
+        text = (
+            "%s: no record has the label 0, so class 0 is empty. If the classes are numbered from 1, say so:"
+            ' "?first_label=1".'
+        )
         log_once(logging.WARNING, text % pattern)
     return tuple(str(i) for i in range(high - first + 1))
 
@@ -138,7 +156,9 @@ def _describe(pattern, files, split, chosen):
     keys = _first_record(splits[split][0])
     for kind, key in features.items():
         if key not in keys:
-            raise ValueError(f'"{splits[split][0]}" has no "{key}" in its first record, but {keys}. Say "{pattern}?{kind}=KEY".')
+            raise ValueError(
+                f'"{splits[split][0]}" has no "{key}" in its first record, but {keys}. Say "{pattern}?{kind}=KEY".'
+            )
     first = int(chosen["first_label"] or 0)
     names = class_names(os.path.dirname(pattern), chosen["classes"])
     if names is None:
@@ -158,8 +178,8 @@ def _check_sizes(counts, description):
         if stat.length < least or size not in (None, stat.length):
             expected = f"{least:,} or more" if size is None else f"{size:,}"
             raise ValueError(
-                f'"{path}" has {stat.length:,} bytes, and should have {expected} by {NAME}: it was cut short or changed. Copy or write '
-                "it again."
+                f'"{path}" has {stat.length:,} bytes, and should have {expected} by {NAME}: it was cut short or'
+                " changed. Copy or write it again."
             )
 
 
@@ -179,7 +199,11 @@ def _described(description, pattern, files, split):
     there = set(files)
     missing = [path for path in wanted if path not in there]
     if missing or not wanted:
-        what = f"{len(missing)} of {len(wanted)} files are missing: {missing[:3]}" if wanted else "no file of the split matches"
+        what = (
+            f"{len(missing)} of {len(wanted)} files are missing: {missing[:3]}"
+            if wanted
+            else "no file of the split matches"
+        )
         raise FileNotFoundError(f'"{pattern}", split "{split}": {what}. {NAME} lists {len(named)} files.')
     _check_sizes(wanted, description)
     return wanted
@@ -197,15 +221,23 @@ def _cut(counts, start, stop):
 
 
 def _parser(features, first_label, classes):
-    """A function of a serialized record: the example, a dict of image and label, from 0. A label that is not a class is an error of all the source."""
+    """A function of a serialized record: the example, a dict of image and label, from 0. A label that is not a class is
+    an error of all the source.
+    """
     image, label = features["image"], features["label"]
     expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
 
     def parse(record):
         example = tf.io.parse_single_example(record, expected)
         number = example[label] - first_label
-        what = f"{DESCRIBED_WRONGLY} it has {classes} classes from {first_label} to {first_label + classes - 1}, and the label"
-        mend = 'here. If the classes are numbered from 1, say so: "?first_label=1"; classes= sets their number. In dataset.json they are first_label and class_names.'
+        what = (
+            f"{DESCRIBED_WRONGLY} it has {classes} classes from {first_label} to {first_label + classes - 1}, and the"
+            " label"
+        )
+        mend = (
+            'here. If the classes are numbered from 1, say so: "?first_label=1"; classes= sets their number. In'
+            " dataset.json they are first_label and class_names."
+        )
         valid = (number >= 0) & (number < classes)
         with tf.control_dependencies([tf.debugging.Assert(valid, [what, example[label], mend])]):
             return {"image": example[image], "label": tf.identity(number)}
@@ -216,8 +248,9 @@ def _parser(features, first_label, classes):
 def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
     """The source of `split` in TFRecord files.
 
-    Without a dataset.json the files' names give the split ("train-00000-of-01024"), the records are counted once and their number is
-    kept in the cache, and the class names are those of labels.txt next to the files or of classes=FILE, else "0", "1", ...
+    Without a dataset.json the files' names give the split ("train-00000-of-01024"), the records are counted once and
+    their number is kept in the cache, and the class names are those of labels.txt next to the files or of classes=FILE,
+    else "0", "1", ...
 
     Args:
         text: a folder or a glob, and options; a relative path is relative to `data_dir`, if that is given.
@@ -250,7 +283,8 @@ def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffe
         given = [key for key, value in chosen.items() if value]
         if given:
             raise ValueError(
-                f'"{text}" has options ({", ".join(given)}), but {NAME} in "{folder}" already says this: leave them out.'
+                f'"{text}" has options ({", ".join(given)}), but {NAME} in "{folder}" already says this: leave them'
+                " out."
             )
         counts = _described(description, pattern, files, split_name(split))
     parts = _cut(counts, *split_range(split, sum(counts.values())))

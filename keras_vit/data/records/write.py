@@ -1,7 +1,7 @@
 """Writes a source as TFRecord files of equal size and a dataset.json, which "tfrecord:FOLDER" reads.
 
-The files are written to a temporary folder inside the output and moved into place at the end, dataset.json last: if the process is killed,
-or the disk is full, the output is as it was before.
+The files are written to a temporary folder inside the output and moved into place at the end, dataset.json last: if the
+process is killed, or the disk is full, the output is as it was before.
 """
 
 import contextlib
@@ -26,19 +26,21 @@ def _shrunk(image, side):
 def encoder(resize: int | None = None, quality: int = 95) -> Callable:
     """The `work` of data.scan.scan that returns the contents of an example's record.
 
-    An encoded image keeps its bytes, unless its shorter side is longer than `resize`: then a JPEG becomes a smaller JPEG of that quality,
-    any other format a smaller PNG. Arrays, and BMPs, which are not compressed, become PNGs.
+    An encoded image keeps its bytes, unless its shorter side is longer than `resize`: then a JPEG becomes a smaller
+    JPEG of that quality, any other format a smaller PNG. Arrays, and BMPs, which are not compressed, become PNGs.
 
     Returns:
-        A function of (example, pixels) that returns (encoded bytes, height, width, whether it is a JPEG, whether it was shrunk, label).
-        It raises ValueError for examples with anything but an image and a label, since a record has room for no more.
+        A function of (example, pixels) that returns (encoded bytes, height, width, whether it is a JPEG, whether it was
+        shrunk, label). It raises ValueError for examples with anything but an image and a label, since a record has
+        room for no more.
     """
 
     def encode(example, pixels):
         if set(example) != {"image", "label"}:
             raise ValueError(
-                f"TFRecord files are written of examples with an image and a label, and these have: {', '.join(example)}. Nothing is "
-                "left out silently: take a source without the others, or read this one directly."
+                "TFRecord files are written of examples with an image and a label, and these have:"
+                f" {', '.join(example)}. Nothing is left out silently: take a source without the others, or read this"
+                " one directly."
             )
         image, label = example["image"], example["label"]
         given = image.dtype == tf.string
@@ -90,7 +92,9 @@ def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes
         "image/height": int(height),
         "image/width": int(width),
     }
-    return tf.train.Example(features=tf.train.Features(feature={k: _feature(v) for k, v in features.items()})).SerializeToString()
+    return tf.train.Example(
+        features=tf.train.Features(feature={k: _feature(v) for k, v in features.items()})
+    ).SerializeToString()
 
 
 @contextlib.contextmanager
@@ -104,7 +108,8 @@ def clear_errors(folder: str) -> Iterator[None]:
 
 
 def _check_same_form(folder, description):
-    """Refuses a folder whose dataset.json is about records that are not as those written here: they could not be read as one.
+    """Refuses a folder whose dataset.json is about records that are not as those written here: they could not be read
+    as one.
 
     Raises:
         ValueError: saying what differs.
@@ -114,8 +119,8 @@ def _check_same_form(folder, description):
         differs["first_label"] = description.first_label
     if differs:
         raise ValueError(
-            f'"{folder}" has records of another form: its {NAME} says {differs}, and those written here have {FEATURES}, with labels from '
-            "0. Use another folder."
+            f'"{folder}" has records of another form: its {NAME} says {differs}, and those written here have'
+            f" {FEATURES}, with labels from 0. Use another folder."
         )
 
 
@@ -135,13 +140,17 @@ class Files:
         partial: the folder in which they are written.
 
     Raises:
-        ValueError: if the folder already has the split, splits of other classes, or records of another form; or for a name of hidden files.
+        ValueError: if the folder already has the split, splits of other classes, or records of another form; or for a
+            name of hidden files.
     """
 
-    def __init__(self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False):
+    def __init__(
+        self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False
+    ):
         if name.startswith("."):
             raise ValueError(
-                f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its beginning.'
+                f'The name "{name}" would make hidden files, which are not read: --name=NAME without a dot at its'
+                " beginning."
             )
         self.folder, self.split = folder, split
         description = read_description(folder) or Description(name, tuple(class_names))
@@ -153,7 +162,8 @@ class Files:
         if self._old and not overwrite:
             n = sum(description.splits[self._old].values())
             raise ValueError(
-                f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with --overwrite.'
+                f'"{folder}" already has the split "{self._old}", {n} examples. Give another folder, or replace it with'
+                " --overwrite."
             )
         self._description = dataclasses.replace(description, features=dict(FEATURES))
         self.names = [f"{name}-{split}-{i:05d}-of-{count:05d}.tfrecord" for i in range(count)]
@@ -177,7 +187,9 @@ class Files:
                 tf.io.gfile.rmtree(self.partial)
 
     def put_in_place(self, counts: Sequence[int]) -> None:
-        """Replaces the split's old files by the new ones, of so many records. dataset.json comes last, and does not list the split in between."""
+        """Replaces the split's old files by the new ones, of so many records. dataset.json comes last, and does not
+        list the split in between.
+        """
         splits = dict(self._description.splits)
         old = splits.pop(self._old, {})
         if old:
@@ -195,7 +207,8 @@ class Files:
 
 
 class ShardWriter:
-    """Writes examples to the files of a split in turn, as a context; they are in place at its end. The arguments are those of Files.
+    """Writes examples to the files of a split in turn, as a context; they are in place at its end. The arguments are
+    those of Files.
 
     Attributes:
         counts: the records in each file.
@@ -204,7 +217,9 @@ class ShardWriter:
         ValueError: as Files does.
     """
 
-    def __init__(self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False):
+    def __init__(
+        self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False
+    ):
         self._files = Files(folder, name, split, count, class_names, overwrite)
         self.counts = [0] * count
         self._stack = contextlib.ExitStack()

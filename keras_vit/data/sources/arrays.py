@@ -26,7 +26,9 @@ def _check_pixels(images, name):
     fractions = 0 <= low and high <= 1 and (images != np.round(images)).any()
     if fractions or low < -0.5 or high >= 255.5:
         mend = "multiply them by 255" if fractions else "undo their normalization, or clip or scale them"
-        raise ValueError(f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {mend}. A model normalizes pixels itself.")
+        raise ValueError(
+            f"{name}: expected pixels 0..255, got {low:g} to {high:g}: {mend}. A model normalizes pixels itself."
+        )
 
 
 def _images(images, name):
@@ -48,7 +50,8 @@ def _images(images, name):
         )
     if images.shape[1] in (1, 3) and images.shape[3] > 4:
         raise ValueError(
-            f"{name}: expected images (b, h, w, c), got shape {images.shape} with the channels first: np.moveaxis(images, 1, -1)."
+            f"{name}: expected images (b, h, w, c), got shape {images.shape} with the channels first:"
+            " np.moveaxis(images, 1, -1)."
         )
     if images.dtype.kind == "V":  # bfloat16, which numpy does not know as a number
         images = images.astype("float32")
@@ -95,7 +98,9 @@ def _labels(labels, class_names, size, name):
     low, high = labels.min(), labels.max()
     if low < 0 or high >= len(class_names):
         hint = " Subtract 1: classes are numbered from 0." if (low, high) == (1, len(class_names)) else ""
-        raise ValueError(f"{name}: the labels range from {low} to {high}, and class_names has {len(class_names)}.{hint}")
+        raise ValueError(
+            f"{name}: the labels range from {low} to {high}, and class_names has {len(class_names)}.{hint}"
+        )
     return labels, class_names
 
 
@@ -110,7 +115,8 @@ def _rows(values):
         return tf.constant(np.stack(parts)) if parts else tf.zeros((0,))
     if len({part.shape[1:] for part in parts}) > 1 or parts[0].ndim == 0:
         raise ValueError(
-            f"the examples' shapes may differ in their first axis only, got {sorted({part.shape for part in parts})[:5]}"
+            "the examples' shapes may differ in their first axis only, got"
+            f" {sorted({part.shape for part in parts})[:5]}"
         )
     return tf.RaggedTensor.from_row_lengths(np.concatenate(parts), [len(part) for part in parts])
 
@@ -128,7 +134,8 @@ def _check_mask(mask, images):
         return
     if not mask.dtype.is_integer or mask.shape.rank != 4 or mask.shape[-1] != 1:
         raise ValueError(
-            f"expected masks of integers (b, h, w, 1), or encoded ones (bytes), got {mask.dtype.name} {tuple(mask.shape)}"
+            f"expected masks of integers (b, h, w, 1), or encoded ones (bytes), got {mask.dtype.name}"
+            f" {tuple(mask.shape)}"
         )
     if images.dtype != tf.string and mask.shape[1:3] != images.shape[1:3]:
         raise ValueError(f"the masks are {tuple(mask.shape[1:3])} pixels, the images {tuple(images.shape[1:3])}")
@@ -169,9 +176,9 @@ def from_arrays(
         labels: (b,) integers, or floats of integral value; None for examples without a class.
         class_names: in the order of the labels; None for "0", "1", ...
         name: in messages.
-        features: what else the examples have, {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
-            "boxes", (m, 4) per example, fractions of the height and width; "labels", (m,) per example; "id"... A list of arrays may
-            differ in their first axis.
+        features: what else the examples have, {key: one value per example}: "mask", integers (b, h, w, 1) or a list of
+            encoded PNGs; "boxes", (m, 4) per example, fractions of the height and width; "labels", (m,) per example;
+            "id"... A list of arrays may differ in their first axis.
 
     Raises:
         ValueError: for other shapes, lengths that differ, pixels that are not 0..255, or labels without a name.

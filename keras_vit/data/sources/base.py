@@ -1,4 +1,5 @@
-"""What a source is. An example is a dict: "image", encoded bytes or uint8 pixels (h, w, c), and whatever the source has beside it.
+"""What a source is. An example is a dict: "image", encoded bytes or uint8 pixels (h, w, c), and whatever the source has
+beside it.
 
     label   an integer, the example's class
     labels  (m,) integers, one per object
@@ -6,13 +7,15 @@
     mask    encoded PNG bytes or integers (h, w, 1), one per pixel
     text, id, ...
 
-A source gives keys, and `read(key)` gives the example, so that examples that cannot be read are caught one by one (data/errors.py). There
-are two kinds: RandomAccess finds any example by its number, so that a run resumes at its exact example at no cost; Records reads files in
-order through a shuffle buffer, and resumes by skipping. Both give, for the rows of one host (data/sharding.py; by default all rows),
+A source gives keys, and `read(key)` gives the example, so that examples that cannot be read are caught one by one
+(data/errors.py). There are two kinds: RandomAccess finds any example by its number, so that a run resumes at its exact
+example at no cost; Records reads files in order through a shuffle buffer, and resumes by skipping. Both give, for the
+rows of one host (data/sharding.py; by default all rows),
   `keys(shard)`: one pass in order;
-  `shuffled_keys(seed, start_step, shard)`: (number, key), pass after pass without end, a pure function of its arguments;
-  `served_keys(seed, start_step, shard)`: the same for the workers of a tf.data service, in whatever order they share it out; and
-  `ordered(shard)`, `shuffled(...)`: the examples themselves, for scripts: dicts, and (number, dict).
+  `shuffled_keys(seed, start_step, shard)`: (number, key), pass after pass without end, a pure function of its
+  arguments; `served_keys(seed, start_step, shard)`: the same for the workers of a tf.data service, in whatever order
+  they share it out; and `ordered(shard)`, `shuffled(...)`: the examples themselves, for scripts: dicts, and (number,
+  dict).
 No two rows of a run have the same number, over all hosts: the seeds of the augmentation are folded from it.
 """
 
@@ -30,7 +33,9 @@ from keras_vit.data.sharding import ENDLESS, WHOLE, HostShard
 
 _FILES_AT_A_TIME = 16
 _READ = 64  # examples read into memory at a time
-_no_autograph = tf.autograph.experimental.do_not_convert  # it warns of lambdas that share a line, and there is nothing to convert
+_no_autograph = (
+    tf.autograph.experimental.do_not_convert
+)  # it warns of lambdas that share a line, and there is nothing to convert
 
 
 def fold(seed: int, number) -> tf.Tensor:
@@ -144,7 +149,9 @@ class RandomAccess(Source):
     def example_name(self, number: int) -> str:
         """The name in messages of the example with that id."""
         return (
-            f"{self.name}, example {int(number)}" if self.names is None else self.names(number).numpy().decode(errors="replace")
+            f"{self.name}, example {int(number)}"
+            if self.names is None
+            else self.names(number).numpy().decode(errors="replace")
         )
 
     def key_of(self, number: int) -> tf.Tensor:
@@ -290,7 +297,9 @@ class Records(Source):
         return keys.filter(_no_autograph(lambda file, number, record: tf.reduce_all(number != left_out)))
 
     def _all_keys(self, files, parallel):
-        """The keys of a dataset of file numbers, `parallel` files at a time; in order unless the dataset's options say otherwise."""
+        """The keys of a dataset of file numbers, `parallel` files at a time; in order unless the dataset's options say
+        otherwise.
+        """
         return files.interleave(_no_autograph(self._keys), cycle_length=parallel, num_parallel_calls=parallel)
 
     def keys(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
@@ -298,7 +307,9 @@ class Records(Source):
         return shard.select(self._all_keys(tf.data.Dataset.range(len(self.files)), 1))
 
     def _stream(self, seed, start, files):
-        """The keys of these files, pass after pass, from number `start`. Each pass has its own order of files, and a shuffle buffer."""
+        """The keys of these files, pass after pass, from number `start`. Each pass has its own order of files, and a
+        shuffle buffer.
+        """
         size = sum(self.counts[i] for i in files)
 
         @_no_autograph
@@ -306,8 +317,8 @@ class Records(Source):
             key = fold(seed, epoch)
             order = tf.random.experimental.stateless_shuffle(tf.constant(files), key)
             keys = self._all_keys(tf.data.Dataset.from_tensor_slices(order), min(_FILES_AT_A_TIME, len(files)))
-            # Dataset.shuffle also mixes in the graph's seed, which is the program's global one unless it is fixed here. The first
-            # word of the key is the same in every pass.
+            # Dataset.shuffle also mixes in the graph's seed, which is the program's global one unless it is fixed here.
+            # The first word of the key is the same in every pass.
             tf.compat.v1.set_random_seed(1)
             return keys.shuffle(min(self.buffer, size), seed=key[0] + epoch, reshuffle_each_iteration=False)
 
@@ -322,12 +333,14 @@ class Records(Source):
         """
         if shard.count > len(self.files):
             raise ValueError(
-                f"{self.name} has {len(self.files)} files for {shard.count} hosts, and each host needs files of its own. Write at "
-                f"least {shard.count} files, use at most {len(self.files)} hosts, or prepare the examples in the tf.data service "
-                '(service="grpc://host:port"; --data_service of the binaries).'
+                f"{self.name} has {len(self.files)} files for {shard.count} hosts, and each host needs files of its"
+                f" own. Write at least {shard.count} files, use at most {len(self.files)} hosts, or prepare the"
+                ' examples in the tf.data service (service="grpc://host:port"; --data_service of the binaries).'
             )
         files = list(range(shard.index, len(self.files), shard.count))
-        return tf.data.Dataset.zip(shard.row_numbers(start_step), self._stream(seed, start_step * shard.per_host, files))
+        return tf.data.Dataset.zip(
+            shard.row_numbers(start_step), self._stream(seed, start_step * shard.per_host, files)
+        )
 
     def served_keys(self, seed: int, start_step: int, shard: HostShard) -> tf.data.Dataset:
         """Workers take whole files, in a new order for each pass; `start_step` is rounded down to a file."""
@@ -339,7 +352,8 @@ class Records(Source):
             return self._keys(i).enumerate(v // files * size + tf.constant(_starts(self.counts), tf.int64)[i])
 
         visits = tf.data.Dataset.range(start_step * shard.batch_size * files // size, ENDLESS)
-        # The files that a worker reads at a time are taken from the other workers: with 64 workers, still files of one pass.
+        # The files that a worker reads at a time are taken from the other workers: with 64 workers, still files of one
+        # pass.
         together = min(_FILES_AT_A_TIME, max(1, files // 64))
         keys = visits.interleave(visit, cycle_length=together, num_parallel_calls=together)
         return keys.shuffle(min(self.buffer, size), seed)

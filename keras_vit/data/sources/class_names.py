@@ -31,7 +31,9 @@ def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
     names = tuple(unicodedata.normalize("NFC", line.strip()) for line in read_text(path).splitlines() if line.strip())
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if not names or twice:
-        raise ValueError(f'"{path}" should hold one class name per line: {f"twice: {twice[:5]}" if twice else "it is empty"}.')
+        raise ValueError(
+            f'"{path}" should hold one class name per line: {f"twice: {twice[:5]}" if twice else "it is empty"}.'
+        )
     return names
 
 

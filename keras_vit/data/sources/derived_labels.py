@@ -1,15 +1,19 @@
-"""Class labels derived from other features of a tensorflow-datasets example, by a word in the source's text: "clevr?label=count(objects, 3, 10)".
+"""Class labels derived from other features of a tensorflow-datasets example, by a word in the source's text:
+"clevr?label=count(objects, 3, 10)".
 
     label=FEATURE                             a class label of another name: label=label_azimuth
-    label=group(FEATURE, n)                   the k classes of a label in n groups of neighbours: class c is in group floor(c * n / k)
-    label=count(FEATURE, low, high)           the number of objects; low is class 0, and a number outside low..high is an error
-    label=least(FEATURE[COLUMN], edge, ...)   the smallest value over the objects: class i is above i of the ascending edges, so a value
+    label=group(FEATURE, n)                   the k classes of a label in n groups of neighbours: class c is in group
+    floor(c * n / k) label=count(FEATURE, low, high)           the number of objects; low is class 0, and a number
+    outside low..high is an error label=least(FEATURE[COLUMN], edge, ...)   the smallest value over the objects: class i
+    is above i of the ascending edges, so a value
                                               equal to an edge is in the class below it
-      ..., where=FEATURE, among=("Car", ...)  only over the objects whose class label FEATURE is one of these; without any such object the
+      ..., where=FEATURE, among=("Car", ...)  only over the objects whose class label FEATURE is one of these; without
+      any such object the
                                               value is infinite: the last class
 
-FEATURE is a name, or a path into nested features: objects.location. Arguments are literals; nothing is evaluated. These are the words that
-VTAB's tasks on CLEVR, dSprites, KITTI and SmallNORB need (arXiv 1910.04867, as in the authors' task_adaptation).
+FEATURE is a name, or a path into nested features: objects.location. Arguments are literals; nothing is evaluated. These
+are the words that VTAB's tasks on CLEVR, dSprites, KITTI and SmallNORB need (arXiv 1910.04867, as in the authors'
+task_adaptation).
 """
 
 import ast
@@ -44,7 +48,9 @@ def _path(node, text):
         return (node.id,)
     if isinstance(node, ast.Attribute):
         return (*_path(node.value, text), node.attr)
-    raise ValueError(f'Cannot read "{ast.unparse(node)}" in "label={text}": expected a feature, such as objects.location.')
+    raise ValueError(
+        f'Cannot read "{ast.unparse(node)}" in "label={text}": expected a feature, such as objects.location.'
+    )
 
 
 def value_at(example: dict[str, Any], path: tuple[str, ...]) -> Any:
@@ -85,7 +91,8 @@ def _class_label(features, path):
     if not hasattr(inner, "num_classes"):
         valid = [name for name in features if hasattr(features[name], "num_classes")]
         raise ValueError(
-            f'The feature "{".".join(path)}" should be a ClassLabel, and is {type(inner).__name__}. Valid: {", ".join(valid) or "none"}.'
+            f'The feature "{".".join(path)}" should be a ClassLabel, and is {type(inner).__name__}. Valid:'
+            f" {', '.join(valid) or 'none'}."
         )
     return tuple(inner.names)
 
@@ -134,7 +141,9 @@ def _least(features, path, column, edges, where, among):
         valid = _class_label(features, where)
         wrong = [name for name in among if name not in valid]
         if wrong or not among:
-            raise ValueError(f'among= should name classes of "{".".join(where)}", got {among!r}. Valid: {", ".join(valid)}')
+            raise ValueError(
+                f'among= should name classes of "{".".join(where)}", got {among!r}. Valid: {", ".join(valid)}'
+            )
         kinds = [valid.index(name) for name in among]
 
     def of(example):

@@ -8,7 +8,8 @@ from keras_vit.data.splits import split_name, split_range
 
 
 def digits(split: str) -> RandomAccess:
-    """Grey images (8, 8, 1), 0..255. "train" has 1437 and "test" 360: a stratified 80/20 split, by train_test_split at seed 0.
+    """Grey images (8, 8, 1), 0..255. "train" has 1437 and "test" 360: a stratified 80/20 split, by train_test_split at
+    seed 0.
 
     Raises:
         ValueError: for any other split.

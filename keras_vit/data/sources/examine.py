@@ -1,4 +1,6 @@
-"""What can be said of image files on this machine before they are decoded: which are huge, and which are copies of others."""
+"""What can be said of image files on this machine before they are decoded: which are huge, and which are copies of
+others.
+"""
 
 import collections
 import hashlib
@@ -54,7 +56,9 @@ def _finer(groups, key):
 
 
 def copies(paths: Sequence[str]) -> list[list[str]]:
-    """Files with the same contents, in groups, in the order of `paths`. Empty files, files in buckets and more than MOST are not compared."""
+    """Files with the same contents, in groups, in the order of `paths`. Empty files, files in buckets and more than
+    MOST are not compared.
+    """
     groups = [[path for path in paths if "://" not in path]] if len(paths) <= MOST else []
     for key in (_bytes, _sample, _digest):
         groups = _finer(groups, key)
@@ -71,7 +75,9 @@ def _pixels(path):
 
 
 def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """{path: (width, height)} of the images of more than LARGE pixels, slow to decode. Looks at the largest of at most MOST files."""
+    """{path: (width, height)} of the images of more than LARGE pixels, slow to decode. Looks at the largest of at most
+    MOST files.
+    """
     paths = [path for path in paths if "://" not in path]
     if len(paths) > MOST:
         return {}
@@ -88,13 +94,13 @@ def warnings_of(name: str, paths: Sequence[str]) -> list[str]:
     if huge:
         shown = [f"{path} ({width} x {height})" for path, (width, height) in huge.items()]
         texts.append(
-            f"{name}: {counted(len(huge), 'image')} of more than {LARGE:,} pixels, slow to decode every time: {listed(shown)}. Shrink "
-            "them, or all images at once: keras-vit prepare --resize=512."
+            f"{name}: {counted(len(huge), 'image')} of more than {LARGE:,} pixels, slow to decode every time:"
+            f" {listed(shown)}. Shrink them, or all images at once: keras-vit prepare --resize=512."
         )
     if same:
         again = counted(sum(len(group) - 1 for group in same), "file")
         texts.append(
-            f"{name}: {again} with the same contents as another, such as {' = '.join(same[0][:2])}. What is trained on may be in the "
-            "evaluation too, or in two classes: see keras-vit deduplicate."
+            f"{name}: {again} with the same contents as another, such as {' = '.join(same[0][:2])}. What is trained on"
+            " may be in the evaluation too, or in two classes: see keras-vit deduplicate."
         )
     return texts

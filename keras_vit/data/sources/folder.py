@@ -1,7 +1,8 @@
 """A folder of images: an image's class is the name of the folder that contains it.
 
-"folder:PATH" takes any tree, on this machine or in a bucket. Folders train, val, test at its top are splits; without them all of it is
-"train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. No image is decoded at the start.
+"folder:PATH" takes any tree, on this machine or in a bucket. Folders train, val, test at its top are splits; without
+them all of it is "train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. No
+image is decoded at the start.
 """
 
 import collections
@@ -41,7 +42,9 @@ def _check_folder(root):
     if tf.io.gfile.isdir(root):
         return
     if tf.io.gfile.exists(root):
-        raise FileNotFoundError(f'"{root}" is a file; "folder:" takes a folder of class folders. Unpack an archive first.')
+        raise FileNotFoundError(
+            f'"{root}" is a file; "folder:" takes a folder of class folders. Unpack an archive first.'
+        )
     above, name = os.path.split(root.rstrip("/"))
     beside = tf.io.gfile.listdir(above or ".") if tf.io.gfile.isdir(above or ".") else []
     near = did_you_mean(name, [other.rstrip("/") for other in beside])
@@ -49,7 +52,8 @@ def _check_folder(root):
 
 
 def _split_trees(root, work):
-    """({split: its Tree}, the Tree of the top alone), if `root` contains splits; else ({"train": the Tree of all}, None).
+    """({split: its Tree}, the Tree of the top alone), if `root` contains splits; else ({"train": the Tree of all},
+    None).
 
     A folder train, val or test that holds images and no class folders is a class among others, not a split.
 
@@ -63,20 +67,23 @@ def _split_trees(root, work):
         return {"train": walk(root, work)}, None
     splits = {named[name]: tree for name, tree in trees.items()}
     if len(splits) < len(named):
-        raise ValueError(f'The folder "{root}" has several folders for one split: {", ".join(named)}. Put them together.')
+        raise ValueError(
+            f'The folder "{root}" has several folders for one split: {", ".join(named)}. Put them together.'
+        )
     if "train" not in splits:
         first = next(iter(named))
         raise ValueError(
-            f'The folder "{root}" has {", ".join(named)} and no train, whose folders are the classes. Add it; or take one folder as a '
-            f'whole: "folder:{os.path.join(root, first)}", split "train".'
+            f'The folder "{root}" has {", ".join(named)} and no train, whose folders are the classes. Add it; or take'
+            f' one folder as a whole: "folder:{os.path.join(root, first)}", split "train".'
         )
     if list(splits) == ["train"]:
         others = [name for name in whole.folders[""] if name not in named]
         classes = [name for name in others if any(walk(os.path.join(root, name), work).files())]
         if classes:
             raise ValueError(
-                f'The folder "{root}" has train, which is the name of a split, and beside it other folders of images: {listed(classes)}. '
-                f'If they are classes, put the folders in train beside them; if train is all that counts, write "folder:{root}/train".'
+                f'The folder "{root}" has train, which is the name of a split, and beside it other folders of images:'
+                f" {listed(classes)}. If they are classes, put the folders in train beside them; if train is all that"
+                f' counts, write "folder:{root}/train".'
             )
     return splits, whole
 
@@ -93,7 +100,9 @@ def _no_images(tree):
         contents = f"{counted(len(outside), 'image')} and no class folders"
     else:
         contents = told(tree.ignored) or "nothing"
-    return ValueError(f'The folder "{tree.root}" has no images in class folders: it holds {contents}. Expected PATH/CLASS/IMAGE.')
+    return ValueError(
+        f'The folder "{tree.root}" has no images in class folders: it holds {contents}. Expected PATH/CLASS/IMAGE.'
+    )
 
 
 def _ignored(root, trees, whole):
@@ -125,7 +134,9 @@ def _tell(name, files, classes, ignored):
 
 
 def _doubts(name, files, classes):
-    """What may be a mistake: classes that look alike, are named as splits or are missing in a split, and a single class."""
+    """What may be a mistake: classes that look alike, are named as splits or are missing in a split, and a single
+    class.
+    """
     yield from doubts(name, classes)
     taken = [c for c in classes if len(files) == 1 and canonical(c) in SPLITS]
     if taken:
@@ -137,14 +148,18 @@ def _doubts(name, files, classes):
 
 
 def _nested_splits(classes):
-    """(folder, names of the splits in it) of the first folder among the classes' with both train and another split; None if there is none."""
+    """(folder, names of the splits in it) of the first folder among the classes' with both train and another split;
+    None if there is none.
+    """
     splits = collections.defaultdict(dict)
     for name in classes:
         parts = name.split("/")
         for i, part in enumerate(parts):
             if canonical(part) in SPLITS:
                 splits["/".join(parts[:i])][canonical(part)] = part
-    return next(((above, list(words.values())) for above, words in splits.items() if "train" in words and len(words) > 1), None)
+    return next(
+        ((above, list(words.values())) for above, words in splits.items() if "train" in words and len(words) > 1), None
+    )
 
 
 def _check_classes(root, split, files, classes):
@@ -156,12 +171,15 @@ def _check_classes(root, split, files, classes):
     nested = _nested_splits(classes)
     if nested and nested[0]:
         raise ValueError(
-            f'The folder "{root}" has splits inside {nested[0]}: {", ".join(nested[1])}. Expected them at the top, and the class folders '
-            f'in them: SPLIT/CLASS/IMAGE. If that is so there, write "folder:{os.path.join(root, nested[0])}".'
+            f'The folder "{root}" has splits inside {nested[0]}: {", ".join(nested[1])}. Expected them at the top, and'
+            " the class folders in them: SPLIT/CLASS/IMAGE. If that is so there, write"
+            f' "folder:{os.path.join(root, nested[0])}".'
         )
     if nested or all(canonical(name) in SPLITS for name in classes):
         words = [name for name in classes if canonical(name) in SPLITS]
-        raise ValueError(f'The folder "{root}" has no class folders in {", ".join(words)}. Expected {words[0]}/CLASS/IMAGE.')
+        raise ValueError(
+            f'The folder "{root}" has no class folders in {", ".join(words)}. Expected {words[0]}/CLASS/IMAGE.'
+        )
     unknown = sorted({_class_of(place) for place, _ in files[split]} - set(classes))
     if unknown:
         near = did_you_mean(unknown[0], classes)
@@ -171,17 +189,21 @@ def _check_classes(root, split, files, classes):
 def folder(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
     """The source of `split` of the folder `path`; a relative path is relative to `data_dir`, if that is given.
 
-    One line says what was found and what was ignored. No image is decoded here: one that is damaged fails when it is read.
+    One line says what was found and what was ignored. No image is decoded here: one that is damaged fails when it is
+    read.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        ValueError: if it holds no images in class folders, or no such split, or it is not clear which folders are classes.
+        ValueError: if it holds no images in class folders, or no such split, or it is not clear which folders are
+            classes.
     """
     root, title = locate(path, data_dir), f"folder:{path}"
     _check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
         trees, whole = _split_trees(root, work)
-        in_order = sorted(trees, key=SPLITS.index, reverse=True)  # of a file in several splits, test and val have it before train
+        in_order = sorted(
+            trees, key=SPLITS.index, reverse=True
+        )  # of a file in several splits, test and val have it before train
         once = each_once([(trees[which], _class_files(trees[which])) for which in in_order])
         files = {which: once[in_order.index(which)] for which in trees}
         full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}

@@ -33,7 +33,21 @@ SPECIAL = Reason("special file", "")
 NO_IMAGES = Reason("folder", "without images")
 BESIDE = Reason("folder", "beside the splits")
 NO_ENDING = Reason("file", "of no known format")
-_TEXT_FILES = (".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".html", ".db", ".ini", ".npy")
+_TEXT_FILES = (
+    ".txt",
+    ".md",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".html",
+    ".db",
+    ".ini",
+    ".npy",
+)
 
 
 def of_kind(ending: str, mend: str = "") -> Reason:

@@ -1,4 +1,6 @@
-"""Image files: their formats by ending and by first bytes, and reading them, with Pillow where TensorFlow does not know the format."""
+"""Image files: their formats by ending and by first bytes, and reading them, with Pillow where TensorFlow does not know
+the format.
+"""
 
 import dataclasses
 import functools
@@ -118,7 +120,9 @@ def _pixels(image):
     if image.width * image.height > limit:
         raise ValueError(f"The image has too many pixels: {limit} at most. It has {image.width * image.height}")
     if image.mode in ("I", "F") and bits is None:
-        raise ValueError(f"its pixels are {'floats' if image.mode == 'F' else 'integers of 32 bits'}; expected 8 to 16 bits")
+        raise ValueError(
+            f"its pixels are {'floats' if image.mode == 'F' else 'integers of 32 bits'}; expected 8 to 16 bits"
+        )
     image = ImageOps.exif_transpose(image)
     if bits is not None:
         return Image.fromarray((np.asarray(image) >> bits - 8).astype("uint8"))  # the high 8 bits, as of a PNG
@@ -126,7 +130,8 @@ def _pixels(image):
 
 
 def to_known_format(encoded: bytes) -> bytes:
-    """An image that Pillow has to read in a format that TensorFlow knows, 8 bit and upright; any other bytes as they are.
+    """An image that Pillow has to read in a format that TensorFlow knows, 8 bit and upright; any other bytes as they
+    are.
 
     The format is BMP, which costs a tenth of PNG's time, but PNG for grey, which BMP has only by a palette.
 
@@ -153,7 +158,9 @@ def _to_known_format(encoded):
 
 
 def read_image(path: tf.Tensor) -> tf.Tensor:
-    """The bytes of the image file `path`, scalar string tensors, in a format that the op `decode` knows. Runs in a graph."""
+    """The bytes of the image file `path`, scalar string tensors, in a format that the op `decode` knows. Runs in a
+    graph.
+    """
     encoded = tf.io.read_file(path)
     start = tf.strings.substr(encoded, 0, 2)
     is_known = tf.reduce_any(start == [b"\xff\xd8", b"\x89P", b"BM", b"GI", b"RI"])
@@ -165,8 +172,12 @@ def read_image(path: tf.Tensor) -> tf.Tensor:
     return tf.cond(is_known, lambda: encoded, converted)
 
 
-def source_of_files(title: str, class_names: Sequence[str], labels: np.ndarray | None, files: Sequence[str]) -> RandomAccess:
-    """The source of image files, in this order, named `title` in messages; `labels` (n,) are their classes, None for none."""
+def source_of_files(
+    title: str, class_names: Sequence[str], labels: np.ndarray | None, files: Sequence[str]
+) -> RandomAccess:
+    """The source of image files, in this order, named `title` in messages; `labels` (n,) are their classes, None for
+    none.
+    """
     paths = tf.constant([os.fsencode(file) for file in files])
 
     def lookup(i):

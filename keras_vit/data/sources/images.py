@@ -1,4 +1,6 @@
-"""A folder of images without classes, "images:PATH": every image in it and in the folders in it, for what needs no labels."""
+"""A folder of images without classes, "images:PATH": every image in it and in the folders in it, for what needs no
+labels.
+"""
 
 import os
 import random
@@ -18,7 +20,8 @@ from keras_vit.io.progress import stage
 
 
 def images(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of all images in and below the folder `path`, each file once, in a fixed random order; its examples have no label.
+    """The source of all images in and below the folder `path`, each file once, in a fixed random order; its examples
+    have no label.
 
     A relative path is relative to `data_dir`, if that is given. No image is decoded here.
 

@@ -1,8 +1,10 @@
-"""Parts of a source: a subset by position, a source without the examples of some names, the names and the labels of all.
+"""Parts of a source: a subset by position, a source without the examples of some names, the names and the labels of
+all.
 
-Leaving out by name is for near-duplicates of a test set, and for pictures that somebody asked to have removed. An example's name is the one
-in messages: the path of its image, or "FILE, record NUMBER". A file of names has one per line; lines that begin with "# " are comments. A
-name may be shortened from the left at a "/": "cat/a.jpg" is "/data/photos/cat/a.jpg".
+Leaving out by name is for near-duplicates of a test set, and for pictures that somebody asked to have removed. An
+example's name is the one in messages: the path of its image, or "FILE, record NUMBER". A file of names has one per
+line; lines that begin with "# " are comments. A name may be shortened from the left at a "/": "cat/a.jpg" is
+"/data/photos/cat/a.jpg".
 """
 
 import dataclasses
@@ -40,7 +42,10 @@ def example_names(source: Source) -> list[str]:
     if isinstance(source, Records):
         records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
         return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
-    return [name.decode(errors="replace") for name in tf.data.Dataset.range(source.size).map(_names(source)).as_numpy_iterator()]
+    return [
+        name.decode(errors="replace")
+        for name in tf.data.Dataset.range(source.size).map(_names(source)).as_numpy_iterator()
+    ]
 
 
 def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
@@ -58,7 +63,9 @@ def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
 
 
 def digest(source: Source) -> str:
-    """A checksum of which examples a source has, in which order: of their names, or of files and places in them. Nothing is read."""
+    """A checksum of which examples a source has, in which order: of their names, or of files and places in them.
+    Nothing is read.
+    """
     if isinstance(source, Records):
         names = [f"{path} {skip} {take} {sorted(source.excluded.get(path, ()))}" for path, skip, take in source.files]
     elif isinstance(source, RandomAccess) and source.names is None:
@@ -118,7 +125,9 @@ class _RecordSubset(Records):
 
 
 def _around(source, numbers):
-    """(a Records of the files that hold the examples `numbers`, each from its first to its last of them, their numbers there)."""
+    """(a Records of the files that hold the examples `numbers`, each from its first to its last of them, their numbers
+    there).
+    """
     counts = source.counts
     starts, files, places, before = np.cumsum([0, *counts]), [], [], 0
     for i in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
@@ -136,8 +145,8 @@ def _around(source, numbers):
 def subset(source: Source, numbers) -> Source:
     """The examples `numbers`, ascending positions in the source's order, as a source for evaluation_batches.
 
-    With random access only these examples are read. Of records only the files that hold them are, each up to the last of them, and only
-    these are decoded.
+    With random access only these examples are read. Of records only the files that hold them are, each up to the last
+    of them, and only these are decoded.
     """
     numbers = np.asarray(numbers, "int64")
     if isinstance(source, RandomAccess):
@@ -158,7 +167,8 @@ def _matches(name, names):
 
 
 def without(source: Source, names: Iterable[str]) -> Source:
-    """`source` without the examples of those names. Names that match no example are counted in a warning: a slice may not hold them.
+    """`source` without the examples of those names. Names that match no example are counted in a warning: a slice may
+    not hold them.
 
     Args:
         source: from `open_source` or `from_arrays`.
@@ -173,7 +183,8 @@ def without(source: Source, names: Iterable[str]) -> Source:
     matches = {i: match for i, match in matches.items() if match is not None}
     if names and not matches:
         raise ValueError(
-            f"None of the {len(names)} names to leave out, such as {min(names)!r}, is an example of {source.name}, such as {every[0]!r}."
+            f"None of the {len(names)} names to leave out, such as {min(names)!r}, is an example of {source.name}, such"
+            f" as {every[0]!r}."
         )
     if len(matches) == len(every):
         raise ValueError(f"All {len(every)} examples of {source.name} would be left out.")

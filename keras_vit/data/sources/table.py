@@ -1,8 +1,9 @@
 """A table of images and their classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
 
-Columns: the image's path (image, path, file or filename), its class (label or class), and, if there are splits, the row's split (split).
-"csv:PATH?image=photo&label=breed&split=fold" names others; with "csv:PATH?labels=none" the images have no class. A relative image path is relative to the table's folder. Cells are separated by
-commas, semicolons, tabs or "|", whichever makes columns of the header line.
+Columns: the image's path (image, path, file or filename), its class (label or class), and, if there are splits, the
+row's split (split). "csv:PATH?image=photo&label=breed&split=fold" names others; with "csv:PATH?labels=none" the images
+have no class. A relative image path is relative to the table's folder. Cells are separated by commas, semicolons, tabs
+or "|", whichever makes columns of the header line.
 """
 
 import collections
@@ -33,7 +34,9 @@ from keras_vit.io.suggest import did_you_mean
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_CLASSES = 1_000_000
-_INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)  # 1.0 is what a column of integers becomes when one of them is missing
+_INTEGER = re.compile(
+    r"[-+]?\d+(\.0*)?", re.ASCII
+)  # 1.0 is what a column of integers becomes when one of them is missing
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # how other software writes that there is no value
 
@@ -41,19 +44,22 @@ Row = collections.namedtuple("Row", "image label split line")  # text, except th
 
 
 def _wanted(text, chosen):
-    """{"image", "label", "split": names of the column that holds it}, those of the options; without "label" for labels=none.
+    """{"image", "label", "split": names of the column that holds it}, those of the options; without "label" for
+    labels=none.
 
     Raises:
         ValueError: for options of labels beside labels=none, or another value.
     """
     if chosen["labels"] not in ("", "none"):
         raise ValueError(
-            f'"{text}": labels={chosen["labels"]}: expected none, for images without classes. A column is named by label=.'
+            f'"{text}": labels={chosen["labels"]}: expected none, for images without classes. A column is named by'
+            " label=."
         )
     clash = [name for name in ("label", "classes", "first_label") if chosen["labels"] and chosen[name]]
     if clash:
         raise ValueError(
-            f'"{text}": labels=none says that there are no classes, and {clash[0]}={chosen[clash[0]]} what they are: leave out one.'
+            f'"{text}": labels=none says that there are no classes, and {clash[0]}={chosen[clash[0]]} what they are:'
+            " leave out one."
         )
     kinds = [kind for kind in _COLUMNS if kind != "label" or not chosen["labels"]]
     return {kind: (chosen[kind],) if chosen[kind] else _COLUMNS[kind] for kind in kinds}
@@ -79,8 +85,8 @@ def _check_columns(path, wanted, header, found):
         if kind not in found and (kind != "split" or valid != _COLUMNS["split"]):
             without = ' Images without classes are "?labels=none".' if kind == "label" else ""
             raise ValueError(
-                f'"{path}" has the columns {header}; none is the {kind}\'s, {" or ".join(valid)}. The first line names the columns; name '
-                f'another one: "{path}?{kind}=COLUMN".{without}'
+                f'"{path}" has the columns {header}; none is the {kind}\'s, {" or ".join(valid)}. The first line names'
+                f' the columns; name another one: "{path}?{kind}=COLUMN".{without}'
             )
 
 
@@ -89,7 +95,9 @@ def _csv_rows(path, wanted):
     text = read_text(path)
     split = lambda delimiter: csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)  # noqa: E731
     usual = "\t" if path.lower().endswith(".tsv") else ","
-    fits = [d for d in (usual, *_DELIMITERS) if wanted.keys() - {"split"} <= _columns(wanted, next(split(d), [])).keys()]
+    fits = [
+        d for d in (usual, *_DELIMITERS) if wanted.keys() - {"split"} <= _columns(wanted, next(split(d), [])).keys()
+    ]
     reader = split(fits[0] if fits else usual)
     try:
         header = next(reader, [])
@@ -99,8 +107,8 @@ def _csv_rows(path, wanted):
         for cells in reader:
             if len(cells) > len(header) and any(cells[len(header) :]):
                 raise ValueError(
-                    f'"{path}", line {reader.line_num}: {len(cells)} cells, and the header names {len(header)}: put quotation marks '
-                    "around a text that contains the delimiter."
+                    f'"{path}", line {reader.line_num}: {len(cells)} cells, and the header names {len(header)}: put'
+                    " quotation marks around a text that contains the delimiter."
                 )
             if any(cells):
                 yield reader.line_num, dict(itertools.zip_longest(header, cells[: len(header)]))
@@ -159,7 +167,8 @@ def _check_names(path, rows):
     for row in rows:
         if row.label.lower() in _MISSING:
             raise ValueError(
-                f'"{path}", line {row.line}: the label is missing, it says "{row.label}". Leave out rows without a class. {listed}'
+                f'"{path}", line {row.line}: the label is missing, it says "{row.label}". Leave out rows without a'
+                f" class. {listed}"
             )
     numbers = [row for row in rows if _NUMBER.fullmatch(row.label)]
     others = [row for row in rows if not _NUMBER.fullmatch(row.label)]
@@ -171,8 +180,8 @@ def _check_names(path, rows):
     if numbers:
         fraction = next(row.label for row in rows if not _INTEGER.fullmatch(row.label))
         raise ValueError(
-            f'"{path}": the labels are numbers such as {fraction}, not classes. A model that predicts numbers (regression) needs a task '
-            f"of your own: docs/tasks.md. {listed}"
+            f'"{path}": the labels are numbers such as {fraction}, not classes. A model that predicts numbers'
+            f" (regression) needs a task of your own: docs/tasks.md. {listed}"
         )
 
 
@@ -183,28 +192,39 @@ def _of_numbers(path, rows, names, first):
     if low < 0:
         row = rows[labels.index(low)]
         raise ValueError(
-            f'"{path}", line {row.line}: the label is {row.label}, and classes are numbered from {first}. Leave out rows without a class.'
+            f'"{path}", line {row.line}: the label is {row.label}, and classes are numbered from {first}. Leave out'
+            " rows without a class."
         )
     if names is None and top >= _MOST_CLASSES:
-        raise ValueError(f'"{path}": the labels range up to {top}, and integers number the classes. Write names, or 0, 1, 2...')
+        raise ValueError(
+            f'"{path}": the labels range up to {top}, and integers number the classes. Write names, or 0, 1, 2...'
+        )
     if names is None:
         names = tuple(str(i + first) for i in range(top + 1))
         if low == 1:
             text = (
-                '%s: no row has the label 0, so class 0 is empty. If the classes are numbered from 1, say so: "?first_label=1".'
+                "%s: no row has the label 0, so class 0 is empty. If the classes are numbered from 1, say so:"
+                ' "?first_label=1".'
             )
             log_once(logging.WARNING, text % path)
     if top >= len(names):
         row = rows[labels.index(top)]
-        mend = ' The labels begin with 1: if so do the classes, add "?first_label=1".' if low == 1 and top == len(names) else ""
+        mend = (
+            ' The labels begin with 1: if so do the classes, add "?first_label=1".'
+            if low == 1 and top == len(names)
+            else ""
+        )
         raise ValueError(
-            f'"{path}", line {row.line}: label "{row.label}" is not one of the {len(names)} classes: {names[:5]}...{mend}'
+            f'"{path}", line {row.line}: label "{row.label}" is not one of the {len(names)} classes:'
+            f" {names[:5]}...{mend}"
         )
     return labels, names
 
 
 def _numbered(path, rows, names, first_label):
-    """(integer labels of `rows`, class names). Text labels are sorted into classes; integer labels are the classes' numbers."""
+    """(integer labels of `rows`, class names). Text labels are sorted into classes; integer labels are the classes'
+    numbers.
+    """
     texts = [row.label for row in rows]
     if names is not None and not first_label and set(texts) <= set(names):
         pass  # names that happen to be numbers too
@@ -219,7 +239,8 @@ def _numbered(path, rows, names, first_label):
     if unknown:
         near = did_you_mean(unknown.label, names)
         raise ValueError(
-            f'"{path}", line {unknown.line}: label "{unknown.label}" is not one of the {len(names)} classes: {names[:5]}...{near}'
+            f'"{path}", line {unknown.line}: label "{unknown.label}" is not one of the {len(names)} classes:'
+            f" {names[:5]}...{near}"
         )
     return np.array([label_of[text] for text in texts]), names
 
@@ -242,7 +263,9 @@ def _names_in(folder, work):
 
 
 def _missing(paths, work):
-    """{path of a missing file: a file in its folder whose name differs only in case, or ""}. Folders are listed, not each file asked for."""
+    """{path of a missing file: a file in its folder whose name differs only in case, or ""}. Folders are listed, not
+    each file asked for.
+    """
     folders = sorted({os.path.dirname(path) for path in paths})
     names = dict(zip(folders, in_threads(lambda folder: _names_in(folder, work), folders)))
     doubtful = [path for path in dict.fromkeys(paths) if os.path.basename(path) not in names[os.path.dirname(path)]]
@@ -271,7 +294,8 @@ def _without_missing(table, paths, rows, work):
         )
     log_once(
         logging.WARNING,
-        f'"{table}": ignored: {counted(len(lost), "row")} of {len(rows):,} whose file is missing, such as "{first}" in line {line}.{near}',
+        f'"{table}": ignored: {counted(len(lost), "row")} of {len(rows):,} whose file is missing, such as "{first}" in'
+        f" line {line}.{near}",
     )
     kept = set(range(len(rows))) - set(lost)
     return sorted(kept)
@@ -290,11 +314,14 @@ def _check_repeated(table, paths, rows):
             continue
         if known.label != row.label:
             raise ValueError(
-                f'"{table}", line {row.line}: the image "{row.image}" is of the class "{row.label}" here, and of "{known.label}" in line '
-                f"{known.line}. An image has one class."
+                f'"{table}", line {row.line}: the image "{row.image}" is of the class "{row.label}" here, and of'
+                f' "{known.label}" in line {known.line}. An image has one class.'
             )
         (again if known.split == row.split else elsewhere).append(row)
-    what = {"in the same split; each row counts": again, "in another split: what is trained on is evaluated too": elsewhere}
+    what = {
+        "in the same split; each row counts": again,
+        "in another split: what is trained on is evaluated too": elsewhere,
+    }
     for where, repeated in what.items():
         if repeated:
             text = f'"{table}": {counted(len(repeated), "row")} with an image that an earlier row names'
@@ -302,11 +329,13 @@ def _check_repeated(table, paths, rows):
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of the rows of `split`; without a split column all rows are "train". With labels=none its examples have no label.
+    """The source of the rows of `split`; without a split column all rows are "train". With labels=none its examples
+    have no label.
 
-    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0, or from the option
-    first_label=; the classes are the same for every split. A file labels.txt next to the table, or the option classes= (a number of classes,
-    or another such file), fixes the classes and their order. Rows whose image is missing are ignored, with a warning.
+    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0, or
+    from the option first_label=; the classes are the same for every split. A file labels.txt next to the table, or the
+    option classes= (a number of classes, or another such file), fixes the classes and their order. Rows whose image is
+    missing are ignored, with a warning.
 
     Args:
         kind: "csv" or "jsonl".
@@ -314,8 +343,8 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
 
     Raises:
         FileNotFoundError: if there is no such table, or none of the images.
-        ValueError: naming the line, for rows without an image or a label, and labels that are no classes; for splits and columns that do
-            not exist.
+        ValueError: naming the line, for rows without an image or a label, and labels that are no classes; for splits
+            and columns that do not exist.
     """
     path, chosen = split_options(text, image="", label="", split="", classes="", first_label="", labels="")
     if chosen["first_label"] and not chosen["first_label"].isdecimal():

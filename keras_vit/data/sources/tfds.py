@@ -7,7 +7,13 @@ from keras_vit.data.sources.derived_labels import feature_at, parse_label, value
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
-_FURTHER = ("labels", "boxes", "mask", "text", "id")  # keys of an example that an option may fill, besides image and label
+_FURTHER = (
+    "labels",
+    "boxes",
+    "mask",
+    "text",
+    "id",
+)  # keys of an example that an option may fill, besides image and label
 
 
 class NotPrepared(ValueError):
@@ -28,8 +34,14 @@ def _check_kind(name, features, key, path, kind):
         return
     valid = [other for other in features if isinstance(features[other], kind)]
     problem = f"is {type(feature).__name__}" if feature else "is not there"
-    fix = f' Say "{name}?{key}={valid[0]}". Valid: {", ".join(valid)}.' if valid else " It has none: it cannot be used here."
-    raise ValueError(f'"{name}": its feature "{".".join(path)}" should be one {kind.__name__} per example, but {problem}.{fix}')
+    fix = (
+        f' Say "{name}?{key}={valid[0]}". Valid: {", ".join(valid)}.'
+        if valid
+        else " It has none: it cannot be used here."
+    )
+    raise ValueError(
+        f'"{name}": its feature "{".".join(path)}" should be one {kind.__name__} per example, but {problem}.{fix}'
+    )
 
 
 def _further(name, features, chosen):
@@ -82,7 +94,9 @@ def _parser(features, image, label, further):
 
 
 def _unknown(name, data_dir, error=None):
-    """The message about a dataset that tensorflow-datasets does not have, with the nearest names; a folder or file of that name is named."""
+    """The message about a dataset that tensorflow-datasets does not have, with the nearest names; a folder or file of
+    that name is named.
+    """
     import tensorflow_datasets as lib
 
     path = locate(name, data_dir)
@@ -94,7 +108,9 @@ def _unknown(name, data_dir, error=None):
     near = nearest(name, known, 3)
     text = f'tensorflow-datasets has no "{name}"' + (f" in {data_dir}" if data_dir else "")
     if os.path.isfile(path):
-        return f"{text}, but it is a file: a table is csv:{name}; an archive has to be unpacked, and is then folder:PATH."
+        return (
+            f"{text}, but it is a file: a table is csv:{name}; an archive has to be unpacked, and is then folder:PATH."
+        )
     return f"{text}." + (f" Did you mean {' or '.join(near)}?" if near else "") + " A folder of images is folder:PATH."
 
 
@@ -115,17 +131,19 @@ def _builder(name, data_dir):
     except ValueError as error:  # of a name that cannot be one, or a config that the dataset does not have
         if not os.path.isdir(locate(name, data_dir)):
             raise
-        raise ValueError(f'"{name}" is a folder: write folder:{name} if you mean its images. As a dataset: {error}') from None
+        raise ValueError(
+            f'"{name}" is a folder: write folder:{name} if you mean its images. As a dataset: {error}'
+        ) from None
 
 
 def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = None, buffer: int = 10_000) -> Records:
     """The source of a tensorflow-datasets dataset.
 
     Args:
-        text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... The options image= and label= name the features of the image and the
-            class, if these are not "image" and "label"; label= may also derive the class from other features, see derived_labels.py.
-            labels=, boxes=, mask=, text= and id= name further features of the examples, nested ones as objects.bbox; with any of these
-            a dataset need not have a label.
+        text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... The options image= and label= name the features of
+            the image and the class, if these are not "image" and "label"; label= may also derive the class from other
+            features, see derived_labels.py. labels=, boxes=, mask=, text= and id= name further features of the
+            examples, nested ones as objects.bbox; with any of these a dataset need not have a label.
         split: with slices: "train[:90%]".
         data_dir: where the prepared data is, also in a bucket; None for tensorflow-datasets' own folder.
         buffer: records in the shuffle buffer.
@@ -151,6 +169,8 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     except (KeyError, ValueError) as error:
         valid = ", ".join(builder.info.splits)
         raise ValueError(f'"{name}" has no split "{split}"; its splits: {valid}. ({error})') from None
-    files = tuple((str(i.filename), int(i.skip), int(i.take if i.take >= 0 else i.examples_in_shard)) for i in instructions)
+    files = tuple(
+        (str(i.filename), int(i.skip), int(i.take if i.take >= 0 else i.examples_in_shard)) for i in instructions
+    )
     class_names = () if label is None else label.class_names
     return Records(text, class_names, files, _parser(features, chosen["image"], label, further), buffer)

@@ -1,7 +1,8 @@
 """The image files in and below a folder, each real file once, and what else is there.
 
-The files and folders that operating systems, file servers and tools leave behind are no images. Links are followed, unless they lead to a
-folder that contains them or is read anyway: loops end, and nothing is found twice. A folder in a bucket has no links.
+The files and folders that operating systems, file servers and tools leave behind are no images. Links are followed,
+unless they lead to a folder that contains them or is read anyway: loops end, and nothing is found twice. A folder in a
+bucket has no links.
 """
 
 import bisect
@@ -18,7 +19,8 @@ from keras_vit.data.sources.image_files import ENDINGS, NEEDS_HEIF, ending, form
 from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import Stage
 
-# Hidden ones, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and those of Windows, macOS, Linux and file servers.
+# Hidden ones, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and those of Windows, macOS, Linux and file
+# servers.
 _METADATA = re.compile(
     r"\..*|__macosx|__pycache__|@eadir|@recycle|@tmp|#recycle|#snapshot|\$recycle\.bin|system volume information|"
     r"lost\+found|network trash folder|temporary items|thumbs\.db|ehthumbs(_vista)?\.db|desktop\.ini|icon\r",
@@ -66,7 +68,9 @@ def _kind(entry):
 
 
 def _remote_kinds(folder):
-    """[(name, kind)] of the entries of a folder in a bucket. It marks its folders; asking about each file would take a long time."""
+    """[(name, kind)] of the entries of a folder in a bucket. It marks its folders; asking about each file would take a
+    long time.
+    """
     names = tf.io.gfile.listdir(folder)
     may_be = [name for name in names if not name.endswith("/") and ending(name) not in ENDINGS]
     folders = {name for name in may_be if tf.io.gfile.isdir(os.path.join(folder, name))}
@@ -194,8 +198,8 @@ def top(root: str, work: Stage) -> Tree:
 def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[tuple[str, str]]]:
     """The images of each tree, (folder, name), without those whose file is found elsewhere.
 
-    A file that is found several times counts where it really is, or else at its first link, in the order of the trees; where it does not
-    count, its tree ignores it.
+    A file that is found several times counts where it really is, or else at its first link, in the order of the trees;
+    where it does not count, its tree ignores it.
 
     Args:
         trees: each tree, and which of its images are asked about.
@@ -203,7 +207,10 @@ def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[
     if not any(tree.linked for tree, _ in trees):
         return [files for _, files in trees]
     own = {
-        os.path.join(_real(tree.root), *file) for tree, files in trees for file in files if os.path.join(*file) not in tree.linked
+        os.path.join(_real(tree.root), *file)
+        for tree, files in trees
+        for file in files
+        if os.path.join(*file) not in tree.linked
     }
     result = []
     for tree, files in trees:

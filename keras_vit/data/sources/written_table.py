@@ -1,4 +1,6 @@
-"""Writes a table of image files and labels, FOLDER/table.jsonl, which "jsonl:FOLDER/table.jsonl" reads; labels.txt beside it has the classes."""
+"""Writes a table of image files and labels, FOLDER/table.jsonl, which "jsonl:FOLDER/table.jsonl" reads; labels.txt
+beside it has the classes.
+"""
 
 import json
 import os
@@ -23,8 +25,8 @@ def image_files(source: Source) -> list[str]:
     """
     if not isinstance(source, RandomAccess) or source.names is None:
         raise ValueError(
-            f"{source.name} has no image files, and a table names files: take folder:PATH, images:PATH, csv:PATH or jsonl:PATH. Write the images "
-            "of another source to files first."
+            f"{source.name} has no image files, and a table names files: take folder:PATH, images:PATH, csv:PATH or"
+            " jsonl:PATH. Write the images of another source to files first."
         )
     names = tf.data.Dataset.range(source.size).map(source.names).as_numpy_iterator()
     paths = (os.fsdecode(name) for name in names)
@@ -32,7 +34,9 @@ def image_files(source: Source) -> list[str]:
 
 
 def names_for_table(class_names: Sequence[str]) -> tuple[str, ...]:
-    """The classes as a table can name them: by their names, or if these are not all different lines of text, by number."""
+    """The classes as a table can name them: by their names, or if these are not all different lines of text, by
+    number.
+    """
     names = tuple(unicodedata.normalize("NFC", name) for name in class_names)
     lines = all(name.splitlines() == [name.strip()] for name in names)
     return names if lines and len(set(names)) == len(names) else tuple(map(str, range(len(names))))

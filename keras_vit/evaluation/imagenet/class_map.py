@@ -1,4 +1,6 @@
-"""Which of ImageNet's 1000 classes the classes of another data set are: by synset, by number, by name, or by files that come with the data."""
+"""Which of ImageNet's 1000 classes the classes of another data set are: by synset, by number, by name, or by files that
+come with the data.
+"""
 
 import importlib.util
 import json
@@ -12,7 +14,9 @@ from keras_vit.io.suggest import did_you_mean
 
 CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")
-ClassMap = tuple[tuple[int, ...], ...]  # for each class of the data the model's classes; () for one that the model does not have
+ClassMap = tuple[
+    tuple[int, ...], ...
+]  # for each class of the data the model's classes; () for one that the model does not have
 
 
 def synsets() -> tuple[str, ...]:
@@ -35,14 +39,17 @@ def _json(path):
 
 
 def objectnet(folder: str) -> dict[str, list[int]]:
-    """{name of a class folder: ImageNet's classes} from the folder mappings/ that ObjectNet comes with; its other classes are not ImageNet's.
+    """{name of a class folder: ImageNet's classes} from the folder mappings/ that ObjectNet comes with; its other
+    classes are not ImageNet's.
 
     Raises:
         FileNotFoundError: if one of its four files is missing.
         ValueError: if the files do not belong together.
     """
     folders = {label: name for name, label in _json(os.path.join(folder, "folder_to_objectnet_label.json")).items()}
-    class_of = {int(number): int(i) for i, number in _json(os.path.join(folder, "pytorch_to_imagenet_2012_id.json")).items()}
+    class_of = {
+        int(number): int(i) for i, number in _json(os.path.join(folder, "pytorch_to_imagenet_2012_id.json")).items()
+    }
     lines = read_text(os.path.join(folder, "imagenet_to_label_2012_v2")).splitlines()
     number_of = {line.strip(): number for number, line in enumerate(lines)}
     found = {}
@@ -62,7 +69,9 @@ def _numbers(value, known, path):
     numbers = [known.get(v, v) if isinstance(v, str) else v for v in values]
     wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < CLASSES]
     if wrong:
-        raise ValueError(f'"{path}": {wrong[0]!r} is neither a class from 0 to {CLASSES - 1} nor a synset of ImageNet\'s.')
+        raise ValueError(
+            f'"{path}": {wrong[0]!r} is neither a class from 0 to {CLASSES - 1} nor a synset of ImageNet\'s.'
+        )
     return tuple(numbers)
 
 
@@ -71,10 +80,14 @@ def _by_file(names, path, data_dir):
     path = locate(path, data_dir)
     given = objectnet(path) if os.path.isdir(path) else _json(path)
     if not isinstance(given, dict):
-        raise ValueError(f'"{path}": expected an object, {{"class of the data": class or list of classes of ImageNet}}.')
+        raise ValueError(
+            f'"{path}": expected an object, {{"class of the data": class or list of classes of ImageNet}}.'
+        )
     unknown = sorted(set(given) - set(names))
     if unknown:
-        raise ValueError(f'"{path}" maps "{unknown[0]}", which is not a class of the data.{did_you_mean(unknown[0], names)}')
+        raise ValueError(
+            f'"{path}" maps "{unknown[0]}", which is not a class of the data.{did_you_mean(unknown[0], names)}'
+        )
     known = {synset: i for i, synset in enumerate(synsets())}
     return tuple(_numbers(given[name], known, path) if name in given else () for name in names)
 
@@ -85,7 +98,8 @@ def class_map(
     """The ClassMap of a data set's classes.
 
     Args:
-        names: of its classes: synsets, numbers from 0 to 999 (1, 2... without 0 are refused), or names among the model's.
+        names: of its classes: synsets, numbers from 0 to 999 (1, 2... without 0 are refused), or names among the
+            model's.
         model_names: the model's own, in their order, or None.
         path: a JSON table, or ObjectNet's folder mappings; None where the names say it.
         data_dir: what a relative `path` is relative to.
@@ -100,8 +114,9 @@ def class_map(
         found = tuple((known[name],) if name in known else () for name in names)
     elif tuple(names) == tuple(str(i) for i in range(1, len(names) + 1)):
         raise ValueError(
-            f"The data's classes are the numbers from 1 to {len(names)}, as of a table with first_label=1, and ImageNet's begin with 0: add "
-            "&classes=1000 to the table's first_label=1, or say by mapping=PATH which of ImageNet's they are."
+            f"The data's classes are the numbers from 1 to {len(names)}, as of a table with first_label=1, and"
+            " ImageNet's begin with 0: add &classes=1000 to the table's first_label=1, or say by mapping=PATH which of"
+            " ImageNet's they are."
         )
     elif all(name.isdecimal() and int(name) < CLASSES for name in names):
         found = tuple((int(name),) for name in names)
@@ -109,13 +124,15 @@ def class_map(
         found = tuple((list(model_names).index(name),) for name in names)
     else:
         raise ValueError(
-            f"The data's classes, {', '.join(names[:3])}..., are neither synsets (n01440764), nor numbers from 0 to 999, nor the model's: say "
-            "by mapping=PATH which of ImageNet's they are, a JSON table or ObjectNet's folder mappings."
+            f"The data's classes, {', '.join(names[:3])}..., are neither synsets (n01440764), nor numbers from 0 to"
+            " 999, nor the model's: say by mapping=PATH which of ImageNet's they are, a JSON table or ObjectNet's"
+            " folder mappings."
         )
     taken = [number for numbers in found for number in numbers]
     twice = sorted({number for number in taken if taken.count(number) > 1})
     if twice:
         raise ValueError(
-            f"Several classes of the data are ImageNet's class {twice[0]} ({synsets()[twice[0]]}): they cannot be told apart."
+            f"Several classes of the data are ImageNet's class {twice[0]} ({synsets()[twice[0]]}): they cannot be told"
+            " apart."
         )
     return found

@@ -62,11 +62,12 @@ class Mapped(Evaluator):
     """Accuracy among the classes that the data and ImageNet share; examples of other classes are not counted.
 
     Attributes:
-        source: a data source whose classes are synsets, numbers from 0 to 999 or the model's names, or what `mapping` names; None for the run's own.
+        source: a data source whose classes are synsets, numbers from 0 to 999 or the model's names, or what `mapping`
+            names; None for the run's own.
         split: the split of that source, "train" by default.
         dataset: a name in DATASETS: its number of classes is checked, and its frame cut off; None for other data.
-        mapping: the path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or of ObjectNet's
-            folder mappings.
+        mapping: the path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or
+            of ObjectNet's folder mappings.
         preprocess: preprocessing text, taken as it is; None for that of the run, or else the model's own.
     """
 
@@ -92,12 +93,13 @@ class Mapped(Evaluator):
             used = sorted(set(used) & set(np.unique(labels_of(source)).tolist()))
         if expected and len(used) != expected:
             raise ValueError(
-                f"{self.dataset} shares {expected} classes with ImageNet, and {source.name} {len(used)}: take the whole data set, or leave out "
-                "dataset= to be measured among the classes that are there."
+                f"{self.dataset} shares {expected} classes with ImageNet, and {source.name} {len(used)}: take the whole"
+                " data set, or leave out dataset= to be measured among the classes that are there."
             )
         if len(used) < 2:
             raise ValueError(
-                f"{source.name} shares {len(used)} classes with ImageNet, such as {source.class_names[:3]}: expected 2 or more."
+                f"{source.name} shares {len(used)} classes with ImageNet, such as {source.class_names[:3]}: expected 2"
+                " or more."
             )
         group_of = np.full(len(found), -1)
         group_of[used] = np.arange(len(used))

@@ -1,4 +1,6 @@
-"""ImageNet ReaL: the validation set's reassessed labels (Beyer et al. 2020, arXiv 2006.07159), several, one or none for each image."""
+"""ImageNet ReaL: the validation set's reassessed labels (Beyer et al. 2020, arXiv 2006.07159), several, one or none for
+each image.
+"""
 
 import dataclasses
 import json
@@ -60,14 +62,18 @@ def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list
     if not isinstance(real, list) or len(real) != IMAGES or not all(isinstance(labels, list) for labels in real):
         size = f" of {len(real):,}" if isinstance(real, list) else ""
         raise ValueError(f'"{path}" holds a {type(real).__name__}{size}. Expected {_EXPECTED}.')
-    wrong = next((label for labels in real for label in labels if not isinstance(label, int) or not 0 <= label < CLASSES), None)
+    wrong = next(
+        (label for labels in real for label in labels if not isinstance(label, int) or not 0 <= label < CLASSES), None
+    )
     if wrong is not None:
         raise ValueError(f'"{path}" has the label {wrong!r}. Expected {_EXPECTED}, from 0 to {CLASSES - 1}.')
     return real
 
 
 def validation_number(name: tf.Tensor) -> tf.Tensor:
-    """The number from 1 to 50,000 in the name of a validation image, .../ILSVRC2012_val_000NNNNN.JPEG; in a graph, scalars."""
+    """The number from 1 to 50,000 in the name of a validation image, .../ILSVRC2012_val_000NNNNN.JPEG; in a graph,
+    scalars.
+    """
     good = tf.strings.regex_full_match(name, _NAME)
     what = "ReaL knows images by their name, ILSVRC2012_val_000NNNNN.JPEG, and this one is"
     with tf.control_dependencies([tf.debugging.Assert(good, [what, name])]):
@@ -86,12 +92,14 @@ def with_names(source: Any) -> Any:
     if isinstance(source, RandomAccess):
         if source.names is None:
             raise ValueError(
-                f"{source.name} has no file names, by which ReaL knows the images: use a folder, a table, or imagenet2012."
+                f"{source.name} has no file names, by which ReaL knows the images: use a folder, a table, or"
+                " imagenet2012."
             )
         return dataclasses.replace(source, lookup=lambda i: {**source.lookup(i), "id": source.names(i)})
     if "id" not in source.ordered().element_spec:
         raise ValueError(
-            f'The examples of {source.name} have no "id", by which ReaL knows the images: name their feature, "imagenet2012?id=file_name".'
+            f'The examples of {source.name} have no "id", by which ReaL knows the images: name their feature,'
+            ' "imagenet2012?id=file_name".'
         )
     return source
 
@@ -103,8 +111,8 @@ class Real(Evaluator):
 
     Attributes:
         labels: the path of real.json.
-        source: a data source whose examples are known by their file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
-            imagenet2012?id=file_name; None for the run's own.
+        source: a data source whose examples are known by their file names: a folder or table of
+            ILSVRC2012_val_000NNNNN.JPEG, or imagenet2012?id=file_name; None for the run's own.
         split: the split of that source, "validation" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
     """
@@ -148,7 +156,9 @@ class Real(Evaluator):
             check_head(model)
             batches = [(logits.argmax(-1), *rows.T) for logits, rows in logits_of.batches(source)]
             if not sum(len(best) for best, *_ in batches):
-                raise ValueError(f"None of the {source.size} examples of {source.name} can be used: the warnings say why.")
+                raise ValueError(
+                    f"None of the {source.size} examples of {source.name} can be used: the warnings say why."
+                )
             best, original, number = (np.concatenate(parts) for parts in zip(*batches))
             lists = [real[i - 1] for i in number]
             measures = {

@@ -1,4 +1,6 @@
-"""Accuracy on images that are changed in several ways: the same data again and again, each time with further ops after the preprocessing."""
+"""Accuracy on images that are changed in several ways: the same data again and again, each time with further ops after
+the preprocessing.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -70,7 +72,9 @@ class Changed(Evaluator):
         setting, source, preprocess = source_of(self, setting)
         changes = self.changes(setting.model)
         check_classes(setting.model, source)
-        first = {row: text for (row, _), text in reversed(changes.items())}  # the columns of a row differ in strength only
+        first = {
+            row: text for (row, _), text in reversed(changes.items())
+        }  # the columns of a row differ in strength only
         for text in ("", *first.values()):
             check_preprocessing(preprocess + text, source, setting.model, setting.select, seed=self.seed)
 
@@ -81,7 +85,9 @@ class Changed(Evaluator):
             measure = metrics_runner(dataclasses.replace(setting, verbose=False), loss, metrics)
             clean = measure(source, preprocess)
             table, n = {}, clean["examples"]
-            with stage("Measuring changed images", len(changes), "changes", setting.verbose and setting.strategy.chief) as work:
+            with stage(
+                "Measuring changed images", len(changes), "changes", setting.verbose and setting.strategy.chief
+            ) as work:
                 for (row, column), text in changes.items():
                     top1 = measure(source, preprocess + text, self.seed)["top1"]
                     table.setdefault(row, {})[column] = round(top1 * n) / n  # undoes float32 rounding
@@ -91,7 +97,9 @@ class Changed(Evaluator):
 
         return evaluate
 
-    def summarised(self, clean: float, table: dict[str, dict[str, float]], examples: int, about: dict[str, Any]) -> Evaluation:
+    def summarised(
+        self, clean: float, table: dict[str, dict[str, float]], examples: int, about: dict[str, Any]
+    ) -> Evaluation:
         """`summary`, with the number of examples, what it is about, and the table."""
         found = self.summary(clean, table)
         details = {**about, "top1": table, **found.details}

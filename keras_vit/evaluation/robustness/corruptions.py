@@ -7,7 +7,8 @@ from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.io.suggest import did_you_mean
 
-# AlexNet's mean errors over the five strengths, by which the authors divide (hendrycks/robustness). Frost is left out: ours is another.
+# AlexNet's mean errors over the five strengths, by which the authors divide (hendrycks/robustness). Frost is left out:
+# ours is another.
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -27,9 +28,11 @@ ALEXNET = {
 
 
 def relative_error(accuracies: dict[str, float]) -> float | None:
-    """The mean of error / AlexNet's error over the fourteen corruptions of ALEXNET, from {name: mean accuracy over the strengths}.
+    """The mean of error / AlexNet's error over the fourteen corruptions of ALEXNET, from {name: mean accuracy over the
+    strengths}.
 
-    None if one of them is missing. It is not the published mCE, which counts frost, and images that were saved as JPEGs.
+    None if one of them is missing. It is not the published mCE, which counts frost, and images that were saved as
+    JPEGs.
     """
     if not ALEXNET.keys() <= accuracies.keys():
         return None
@@ -73,12 +76,19 @@ class Corruptions(Changed):
             raise ValueError(f"corruptions: names is empty. Valid: {', '.join(CORRUPTIONS)}.")
         object.__setattr__(self, "names", names)
         valid = chosen(
-            self.strengths, "corruptions: strengths", lambda s: is_whole(s) and s in STRENGTHS, "whole numbers from 1 to 5"
+            self.strengths,
+            "corruptions: strengths",
+            lambda s: is_whole(s) and s in STRENGTHS,
+            "whole numbers from 1 to 5",
         )
         object.__setattr__(self, "strengths", valid)
 
     def changes(self, model):
-        return {(name, str(strength)): f"|corrupt('{name}', {strength})" for name in self.names for strength in self.strengths}
+        return {
+            (name, str(strength)): f"|corrupt('{name}', {strength})"
+            for name in self.names
+            for strength in self.strengths
+        }
 
     def summary(self, clean, table):
         each = means(table)

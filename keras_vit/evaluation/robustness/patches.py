@@ -1,4 +1,6 @@
-"""Accuracy on images that are shifted, or whose patches are dropped or shuffled: what a model takes from places, and what from their order."""
+"""Accuracy on images that are shifted, or whose patches are dropped or shuffled: what a model takes from places, and
+what from their order.
+"""
 
 import dataclasses
 
@@ -17,7 +19,9 @@ ORDERS = ("random", "salient", "least_salient")
 
 
 def _along(clean, table, start, x_label, logarithmic=False):
-    """The Evaluation of accuracies along one axis of numbers, which begins with `clean` at `start`; a row's mean is over its columns."""
+    """The Evaluation of accuracies along one axis of numbers, which begins with `clean` at `start`; a row's mean is
+    over its columns.
+    """
     each = means(table)
     measures = {"clean": clean, "mean": sum(each.values()) / len(each), **each}
     line = [start, *numbers(each)], [100 * value for value in (clean, *each.values())]
@@ -41,10 +45,16 @@ class Shifts(Changed):
     def __post_init__(self):
         super().__post_init__()
         expected = "whole numbers of pixels above 0, such as 1,2,4"
-        object.__setattr__(self, "pixels", chosen(self.pixels, "shifts: pixels", lambda p: is_whole(p) and p > 0, expected))
+        object.__setattr__(
+            self, "pixels", chosen(self.pixels, "shifts: pixels", lambda p: is_whole(p) and p > 0, expected)
+        )
 
     def changes(self, model):
-        return {(str(p), way): f"|shift({way}={p}, border='{self.border}')" for p in self.pixels for way in ("right", "down")}
+        return {
+            (str(p), way): f"|shift({way}={p}, border='{self.border}')"
+            for p in self.pixels
+            for way in ("right", "down")
+        }
 
     def summary(self, clean, table):
         return _along(clean, table, 0, "shift, pixels", logarithmic=True)
@@ -58,10 +68,12 @@ class Occlusion(Changed):
     Attributes:
         source, split, preprocess, seed: as in Changed.
         shares: of the patches.
-        patch: the patches' side in pixels, or (height, width); None for the model's own patches, or 16 for a model without.
+        patch: the patches' side in pixels, or (height, width); None for the model's own patches, or 16 for a model
+            without.
         fill: the level of the filled patches, 0 for black.
-        order: which patches: "random", sampled for each image; "salient" or "least_salient", those that the model attends to most or
-            least, by the rollout of its attention on the whole image. Only a ViT has one, and its patches are its own.
+        order: which patches: "random", sampled for each image; "salient" or "least_salient", those that the model
+            attends to most or least, by the rollout of its attention on the whole image. Only a ViT has one, and its
+            patches are its own.
     """
 
     shares: tuple = SHARES
@@ -73,13 +85,18 @@ class Occlusion(Changed):
         super().__post_init__()
         if self.order not in ORDERS:
             raise ValueError(
-                f'occlusion: unknown order "{self.order}".{did_you_mean(str(self.order), ORDERS)} Valid: {", ".join(ORDERS)}.'
+                f'occlusion: unknown order "{self.order}".{did_you_mean(str(self.order), ORDERS)} Valid:'
+                f" {', '.join(ORDERS)}."
             )
         if self.order != "random" and self.patch is not None:
-            raise ValueError(f'occlusion: order="{self.order}" takes the model\'s own patches: leave out patch={self.patch}.')
+            raise ValueError(
+                f'occlusion: order="{self.order}" takes the model\'s own patches: leave out patch={self.patch}.'
+            )
         sides = self.patch if isinstance(self.patch, tuple) else (self.patch,)
         if self.patch is not None and not (len(sides) in (1, 2) and all(is_whole(side) and side > 0 for side in sides)):
-            raise ValueError(f"occlusion: patch={self.patch!r}: expected a number of pixels above 0, or (height, width).")
+            raise ValueError(
+                f"occlusion: patch={self.patch!r}: expected a number of pixels above 0, or (height, width)."
+            )
         if not is_whole(self.fill) or not 0 <= self.fill <= 255:
             raise ValueError(f"occlusion: fill={self.fill!r}: expected a level from 0 to 255.")
         expected = "shares above 0, at most 1"
@@ -100,7 +117,8 @@ class Occlusion(Changed):
         check_preprocessing(preprocess, source, setting.model)
         if not hasattr(getattr(setting.model, "spec", None), "heads"):
             raise ValueError(
-                f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take order="random".'
+                f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take'
+                ' order="random".'
             )
         n = setting.model.grid[0] * setting.model.grid[1]
         none = [share for share in self.shares if not round(share * n)]
@@ -110,7 +128,9 @@ class Occlusion(Changed):
         def evaluate():
             check_head(setting.model)
             clean, table, n = accuracies(setting, source, preprocess, self.shares, self.order == "salient", self.fill)
-            return self.summarised(clean, table, n, {"source": source.name, "preprocess": preprocess, "order": self.order})
+            return self.summarised(
+                clean, table, n, {"source": source.name, "preprocess": preprocess, "order": self.order}
+            )
 
         return evaluate
 

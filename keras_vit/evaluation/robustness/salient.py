@@ -1,4 +1,6 @@
-"""Occlusion of the patches that a ViT attends to most, or least (arXiv 2105.10497, Sec. 3.1, whose maps are DINO's; here the model's own rollout)."""
+"""Occlusion of the patches that a ViT attends to most, or least (arXiv 2105.10497, Sec. 3.1, whose maps are DINO's;
+here the model's own rollout).
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +16,8 @@ _IMAGES = 16  # whose attention, of all blocks and heads, is in memory at a time
 
 
 def without_patches(images: np.ndarray, maps: np.ndarray, share: float, most: bool, fill: int = 0) -> np.ndarray:
-    """Images with round(share * patches) of their patches filled, those with the largest values of a map, or with the smallest.
+    """Images with round(share * patches) of their patches filled, those with the largest values of a map, or with the
+    smallest.
 
     Args:
         images: (b, height, width, c).
@@ -28,7 +31,9 @@ def without_patches(images: np.ndarray, maps: np.ndarray, share: float, most: bo
     """
     b, h, w = maps.shape
     if images.shape[1] % h or images.shape[2] % w:
-        raise ValueError(f"A map of {h}x{w} patches cannot divide images of {images.shape[1]}x{images.shape[2]} pixels evenly.")
+        raise ValueError(
+            f"A map of {h}x{w} patches cannot divide images of {images.shape[1]}x{images.shape[2]} pixels evenly."
+        )
     values = maps.reshape(b, h * w)
     order = np.argsort(-values if most else values, axis=-1, kind="stable")
     dropped = np.zeros((b, h * w), bool)
@@ -57,7 +62,9 @@ def accuracies(
     model, verbose = setting.model, setting.verbose and setting.strategy.chief
     with stage("Measuring occluded images", source.size, "images", verbose) as work:
         for images, labels, counted in _batches(setting, source, preprocess):
-            maps = np.concatenate([attention_maps(model, images[i : i + _IMAGES]) for i in range(0, len(images), _IMAGES)])
+            maps = np.concatenate(
+                [attention_maps(model, images[i : i + _IMAGES]) for i in range(0, len(images), _IMAGES)]
+            )
             for share in hits:
                 logits = model.predict_on_batch(without_patches(images, maps, share, most, fill))
                 hits[share] += top_hits(np.asarray(logits)[counted], labels[counted], 1)

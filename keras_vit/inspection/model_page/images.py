@@ -1,4 +1,6 @@
-"""The images of a page about a model: attention rollout, the map of a class, colours of the tokens, and the maps of each head."""
+"""The images of a page about a model: attention rollout, the map of a class, colours of the tokens, and the maps of
+each head.
+"""
 
 import html
 from typing import NamedTuple
@@ -19,8 +21,8 @@ _SIDE = 160  # pixels of a picture's shorter side in the PNG files
 _COLUMNS = 4  # heads in a row
 _BATCH = 8
 _HEADS = (
-    "folded below each image: where each head looks from the class token, or from the patches if the model reads those. The heads of a block are in rows "
-    "of four; each map is stretched from its lowest to its highest value."
+    "folded below each image: where each head looks from the class token, or from the patches if the model reads those."
+    " The heads of a block are in rows of four; each map is stretched from its lowest to its highest value."
 )
 
 
@@ -47,10 +49,13 @@ class Column(NamedTuple):
 def _rollout(subject):
     """The column of attention rollout."""
     images = subject.shown_pixels
-    maps = np.concatenate([attention_maps(subject.model, images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)])
+    maps = np.concatenate(
+        [attention_maps(subject.model, images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)]
+    )
     text = (
-        "what the output attends to, through all blocks (Abnar and Zuidema 2020). Bright patches have the largest part in it; they should "
-        "lie on what the image is about. Each map is stretched from its lowest to its highest value."
+        "what the output attends to, through all blocks (Abnar and Zuidema 2020). Bright patches have the largest part"
+        " in it; they should lie on what the image is about. Each map is stretched from its lowest to its highest"
+        " value."
     )
     return Column("attention rollout", text, [figures.heat(x, m) for x, m in zip(images, _stretched(maps))])
 
@@ -60,8 +65,9 @@ def _class_map(subject, classes):
     images = subject.shown_pixels
     place = "the tokens that enter the last block" if subject.is_vit else "the last feature map"
     text = (
-        f"where the image speaks for the class that is named below it (Grad-CAM, arXiv 1610.02391, on {place}). What is dark does not "
-        "matter or speaks for other classes. A map that lies beside the object shows what else the model goes by."
+        f"where the image speaks for the class that is named below it (Grad-CAM, arXiv 1610.02391, on {place}). What is"
+        " dark does not matter or speaks for other classes. A map that lies beside the object shows what else the"
+        " model goes by."
     )
     maps = class_maps(subject.model, images, classes)
     return Column("the class", text, [figures.heat(x, m) for x, m in zip(images, maps)])
@@ -77,8 +83,9 @@ def _colours(subject):
         return [tiles.resized(np.round(255 * x).astype("uint8"), size, smooth=False) for x in colours]
 
     whole = (
-        f"the first three principal components of the {what} of all images on this page as red, green and blue (as in DINOv2, arXiv "
-        "2304.07193). Equal colours are equal features: parts of one object, and the same parts of several, should look alike."
+        f"the first three principal components of the {what} of all images on this page as red, green and blue (as in"
+        " DINOv2, arXiv 2304.07193). Equal colours are equal features: parts of one object, and the same parts of"
+        " several, should look alike."
     )
     columns = [Column("features as colours", whole, pictures(token_colours(features)))]
     mask = foreground(features)
@@ -93,7 +100,9 @@ def _head_pictures(subject):
     images, found = subject.shown_pixels, [{} for _ in subject.shown]
     for start in range(0, len(images), _BATCH):
         for block, maps in head_maps(subject.model, images[start : start + _BATCH]).items():
-            for i, image in enumerate(tiles.coloured(_stretched(maps), 0, 1, "inferno")):  # (b, k, h, w) -> (b, k, h, w, 3)
+            for i, image in enumerate(
+                tiles.coloured(_stretched(maps), 0, 1, "inferno")
+            ):  # (b, k, h, w) -> (b, k, h, w, 3)
                 factor = max(1, round(56 / image.shape[2]))
                 found[start + i][block] = tiles.sheet(tiles.enlarged(image, factor), _COLUMNS, gap=3)
     return found
@@ -107,7 +116,9 @@ def _heads_html(blocks):
     """The maps of all heads of an image, folded."""
     if not blocks:
         return ""
-    pictures = "".join(_figure(f"block {i}", embedded(tiles.png(pixels), f"heads of block {i}")) for i, pixels in blocks.items())
+    pictures = "".join(
+        _figure(f"block {i}", embedded(tiles.png(pixels), f"heads of block {i}")) for i, pixels in blocks.items()
+    )
     return f'<details><summary>What each head attends to</summary><div class="heads">{pictures}</div></details>'
 
 
@@ -117,7 +128,8 @@ def _card(name, pixels, columns, i, verdict, blocks):
     pictures += [_figure(column.title, image_element(column.pictures[i], column.title)) for column in columns]
     said = f"<p>{verdict}</p>" if verdict else ""
     return (
-        f'<article><h3>{own_text(name)}</h3><div class="looks">{"".join(pictures)}</div>{said}{_heads_html(blocks)}</article>\n'
+        f"<article><h3>{own_text(name)}</h3><div"
+        f' class="looks">{"".join(pictures)}</div>{said}{_heads_html(blocks)}</article>\n'
     )
 
 
@@ -167,7 +179,9 @@ def images(subject: Subject) -> Section:
     texts = {column.title: column.text for column in columns} | ({"heads": _HEADS} if subject.is_vit else {})
     items = "".join(f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>" for title, text in texts.items())
     names, verdicts = [subject.names[i] for i in subject.shown], _verdicts(subject, predicted, with_map)
-    cards = (_card(n, x, columns, i, verdicts[i], blocks[i]) for i, (n, x) in enumerate(zip(names, subject.shown_pixels)))
+    cards = (
+        _card(n, x, columns, i, verdicts[i], blocks[i]) for i, (n, x) in enumerate(zip(names, subject.shown_pixels))
+    )
     body = f"<dl>{items}</dl>\n" + "".join(f"<p>{html.escape(text)}</p>\n" for text in missing) + "".join(cards)
     files = {"images.png": _contact_sheet(subject, columns)}
     for i, found in enumerate(blocks):

@@ -1,4 +1,6 @@
-"""The sections of a page about a model: what its weights and heads show, and how its layers compare. Each says how to read it."""
+"""The sections of a page about a model: what its weights and heads show, and how its layers compare. Each says how to
+read it.
+"""
 
 import html
 import math
@@ -16,7 +18,9 @@ _COMPONENTS = 28  # as many as the paper shows
 _FILTERS = 64
 _MAPS = 16  # positions in a row or column, of those on the grid
 _SIDE = 640  # pixels of a sheet, about
-_NO_TABLE = "The model adds none to its tokens: its attention knows offsets between patches, or it has no positions at all."
+_NO_TABLE = (
+    "The model adds none to its tokens: its attention knows offsets between patches, or it has no positions at all."
+)
 
 
 def _paragraphs(*texts):
@@ -33,8 +37,13 @@ def _palette(colors):
     """The colours (colors, c) of a palette."""
     shown = np.clip(np.rint(colors[:, None, None]), 0, 255).astype("uint8")  # (colors, c) -> (colors, 1, 1, c)
     data = _sheet(shown[..., :3] if shown.shape[-1] >= 3 else shown[..., :1].repeat(3, axis=-1), 32)
-    text = f"The {len(colors)} colours of the palette. Each pixel has the embedding of the nearest one; there are no filters."
-    return Section("Palette", _paragraphs(text) + embedded(data, "Palette"), {"filters.png": data}, {"palette": colors.tolist()})
+    text = (
+        f"The {len(colors)} colours of the palette. Each pixel has the embedding of the nearest one; there are no"
+        " filters."
+    )
+    return Section(
+        "Palette", _paragraphs(text) + embedded(data, "Palette"), {"filters.png": data}, {"palette": colors.tolist()}
+    )
 
 
 def filters(subject: Subject) -> Section:
@@ -48,16 +57,23 @@ def filters(subject: Subject) -> Section:
         shown, shares = weights.principal_filters(first.kernel, _COMPONENTS)
         title, columns, numbers = "Filters of the patch embedding", 7, {"filter_shares": shares.tolist()}
         texts = [
-            f"The first {len(shown)} principal components of the {count} filters that embed a patch of {p}x{q} pixels, the strongest first "
-            f"(arXiv 2010.11929, figure 7 left). They make up {shares.sum():.0%} of the filters' variance.{grey}",
-            "How to read it: in a trained model they are a basis for what a patch may hold: spots of colour, edges, stripes and checks, coarse and "
-            "fine. Noise from pixel to pixel means little training.",
+            (
+                f"The first {len(shown)} principal components of the {count} filters that embed a patch of {p}x{q}"
+                f" pixels, the strongest first (arXiv 2010.11929, figure 7 left). They make up {shares.sum():.0%} of"
+                f" the filters' variance.{grey}"
+            ),
+            (
+                "How to read it: in a trained model they are a basis for what a patch may hold: spots of colour, edges,"
+                " stripes and checks, coarse and fine. Noise from pixel to pixel means little training."
+            ),
         ]
     else:
         shown, numbers = np.moveaxis(first.kernel, -1, 0)[:_FILTERS], {}  # (p, q, c, d) -> (d, p, q, c)
         title, columns = "Filters of the first convolution", 8
         some = f"The first {len(shown)} of {count}" if len(shown) < count else f"All {count}"
-        embedding = " What it calls patches are patches of what convolutions made of the image, which have no colours to show."
+        embedding = (
+            " What it calls patches are patches of what convolutions made of the image, which have no colours to show."
+        )
         texts = [
             f"{some} filters of {p}x{q} pixels, as they are; each is stretched for itself, and grey is 0.",
             "How to read it: in a trained model there are edges in several directions, stripes and spots of colour."
@@ -87,12 +103,20 @@ def positions(subject: Subject) -> Section:
         fixed += " Each block has its own; these are those of block 0."
     data = _sheet(tiles.coloured(some.reshape(h * w, *grid), -1, 1), w)  # (h, w, H, W) -> (h*w, H, W)
     texts = [
-        "Each small map belongs to the patch in its place: the cosine similarity of this patch's position embedding with those of all "
-        f"patches, from -1, dark, to 1, bright (arXiv 2010.11929, figure 7 centre).{thinned}{fixed}",
-        "How to read it: the bright spot is the patch itself. Where positions have been learned, its neighbours follow, and often its row and "
-        f"column. Here the most similar other patch is one of the up to eight neighbours for {near:.0%} of the patches.",
+        (
+            "Each small map belongs to the patch in its place: the cosine similarity of this patch's position"
+            " embedding with those of all patches, from -1, dark, to 1, bright (arXiv 2010.11929, figure 7"
+            f" centre).{thinned}{fixed}"
+        ),
+        (
+            "How to read it: the bright spot is the patch itself. Where positions have been learned, its neighbours"
+            " follow, and often its row and column. Here the most similar other patch is one of the up to eight"
+            f" neighbours for {near:.0%} of the patches."
+        ),
     ]
-    return Section(title, _paragraphs(*texts) + embedded(data, title), {"positions.png": data}, {"nearest_is_neighbour": near})
+    return Section(
+        title, _paragraphs(*texts) + embedded(data, title), {"positions.png": data}, {"nearest_is_neighbour": near}
+    )
 
 
 def heads(subject: Subject) -> Section:
@@ -107,13 +131,20 @@ def heads(subject: Subject) -> Section:
     distance, distance_png = figures.by_block(
         found.distance, found.even_distance, "mean distance, pixels", "even attention", "distance"
     )
-    entropy, entropy_png = figures.by_block(found.entropy, found.even_entropy, "entropy, bits", "even attention", "entropy")
+    entropy, entropy_png = figures.by_block(
+        found.entropy, found.even_entropy, "entropy, bits", "even attention", "entropy"
+    )
     texts = [
-        f"A dot is a head, {over}. Mean attention distance: between a patch and the patches that it attends to, weighted by the attention "
-        "(arXiv 2010.11929, figures 7 right and 11; the paper takes 128 images). Entropy: how widely the attention is spread; b bits are an "
-        "even choice among 2^b tokens.",
-        "How to read it: in trained models some heads of the first blocks look at what is near, as a convolution does, and others already far; "
-        "in the last blocks all look far. The dashed line is attention that is even over everything.",
+        (
+            f"A dot is a head, {over}. Mean attention distance: between a patch and the patches that it attends to,"
+            " weighted by the attention (arXiv 2010.11929, figures 7 right and 11; the paper takes 128 images)."
+            " Entropy: how widely the attention is spread; b bits are an even choice among 2^b tokens."
+        ),
+        (
+            "How to read it: in trained models some heads of the first blocks look at what is near, as a convolution"
+            " does, and others already far; in the last blocks all look far. The dashed line is attention that is even"
+            " over everything."
+        ),
     ]
     body = _paragraphs(*texts) + figure_row({"Mean attention distance": distance, "Entropy of attention": entropy})
     files = {"attention_distance.png": distance_png, "attention_entropy.png": entropy_png}
@@ -124,7 +155,10 @@ def layers(subject: Subject) -> Section:
     """How similar the layers are."""
     title, count = "How similar the layers are", len(subject.pixels)
     if count < SMALLEST:
-        text = f"Linear CKA compares what two layers make of different images. It needs {SMALLEST} or more, and this page has {count}."
+        text = (
+            f"Linear CKA compares what two layers make of different images. It needs {SMALLEST} or more, and this page"
+            f" has {count}."
+        )
         return Section(title, _paragraphs(text))
     with stage("Comparing the layers", count, "images") as work:
         values = layer_similarity(subject.model, subject.pixels, work.advance)
@@ -132,9 +166,14 @@ def layers(subject: Subject) -> Section:
     unit = "block" if subject.is_vit else "residual unit"
     few = " So few images make a noisy picture." if count < 32 else ""
     texts = [
-        f"Linear CKA between the outputs of each two {unit}s over {count:,} images, estimated without bias from small batches (Kornblith et al. "
-        f"2019, arXiv 1905.00414; Nguyen et al. 2021, arXiv 2010.15327).{few}",
-        "How to read it: 1, bright, means the same up to a rotation and a factor. Bright squares along the diagonal are groups of layers that "
-        "change little; ViTs are more alike throughout than ResNets, whose stages stand out (arXiv 2108.08810).",
+        (
+            f"Linear CKA between the outputs of each two {unit}s over {count:,} images, estimated without bias from"
+            f" small batches (Kornblith et al. 2019, arXiv 1905.00414; Nguyen et al. 2021, arXiv 2010.15327).{few}"
+        ),
+        (
+            "How to read it: 1, bright, means the same up to a rotation and a factor. Bright squares along the diagonal"
+            " are groups of layers that change little; ViTs are more alike throughout than ResNets, whose stages stand"
+            " out (arXiv 2108.08810)."
+        ),
     ]
     return Section(title, _paragraphs(*texts) + figure_row({"Linear CKA": picture}), {"cka.png": data}, {"cka": values})

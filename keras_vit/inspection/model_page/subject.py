@@ -58,13 +58,17 @@ class Subject:
         if not isinstance(self.model.output, keras.KerasTensor) or len(shape) != 2:
             return f"There are no maps of a class: the model's outputs {shape} are not one number per class."
         if self.model.classes is None and self.chosen is None:
-            return "There are no maps of a class: the model has no head, or one whose outputs are not known to be classes."
+            return (
+                "There are no maps of a class: the model has no head, or one whose outputs are not known to be classes."
+            )
         if isinstance(self.model, Classifier) and self.model.has_zero_head():
             return "There are no maps of a class: the head is all zeros, as before any training."
         return ""
 
     def predictions(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The (class (m,), probability (m,)) that the model predicts for the images that are shown; None without classes."""
+        """The (class (m,), probability (m,)) that the model predicts for the images that are shown; None without
+        classes.
+        """
         if self.model.classes is None or self.why_no_classes():
             return None
         outputs = computed(self.model, self.shown_pixels)  # (m, classes)
@@ -92,7 +96,11 @@ def class_number(model: keras.Model, text: str) -> int:
     )
     if text.isdecimal() and int(text) < count:
         return int(text)
-    known = f"a name or a number from 0 to {count - 1}" if names else f"a number from 0 to {count - 1}; the model knows no names"
+    known = (
+        f"a name or a number from 0 to {count - 1}"
+        if names
+        else f"a number from 0 to {count - 1}; the model knows no names"
+    )
     expected = f"Expected {known}." if count else "Its outputs are not classes."
     raise ValueError(f'The model has no class "{text}".{did_you_mean(text, names)} {expected}')
 

@@ -30,8 +30,10 @@ def inspect_model(
     """What a model does with images, as sections of a page.
 
     Args:
-        model: a ViT or BiT, or a keras_vit.Model built on one, with one input of images; of a model of pre-training its encoder.
-        pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are measured on all of them.
+        model: a ViT or BiT, or a keras_vit.Model built on one, with one input of images; of a model of pre-training its
+            encoder.
+        pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are
+            measured on all of them.
         names: of the images, in any script.
         show: how many of the images are shown, spread evenly.
         chosen_class: a class, by number or name, of which maps are drawn; None for each image's predicted one.
@@ -42,7 +44,8 @@ def inspect_model(
     """
     if not len(pixels) or len(names) != len(pixels):
         raise ValueError(
-            f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)} names."
+            f"Expected images (b, height, width, c) and a name for each, got {len(pixels)} images and {len(names)}"
+            " names."
         )
     model = model.get_encoder() if hasattr(model, "get_encoder") else model
     chosen = None if chosen_class is None else class_number(model, str(chosen_class))
@@ -64,9 +67,16 @@ def _about(subject):
         spec = model.spec
         rows.append(("patches", f"{h} rows of {w}, one for each {height // h}x{width // w} pixels"))
         if spec is not None and spec.prefix:
-            kinds = {"class token": spec.class_token, "distillation token": spec.distillation_token, "registers": spec.registers}
+            kinds = {
+                "class token": spec.class_token,
+                "distillation token": spec.distillation_token,
+                "registers": spec.registers,
+            }
             rows.append(
-                ("other tokens", ", ".join(f"{int(n)} {kind}" if n > 1 else kind.rstrip("s") for kind, n in kinds.items() if n))
+                (
+                    "other tokens",
+                    ", ".join(f"{int(n)} {kind}" if n > 1 else kind.rstrip("s") for kind, n in kinds.items() if n),
+                )
             )
         _, blocks = attention_blocks(model)
         rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
@@ -93,8 +103,8 @@ def check_place(folder: str | os.PathLike) -> None:
     if others or there and not {PAGE, _NUMBERS} <= there:  # an index.html without numbers is somebody else's
         others = sorted(others or there)
         raise ValueError(
-            f'"{folder}" holds other files than a page of inspect, which would be lost: {", ".join(others[:5])}{", ..." if others[5:] else ""}. '
-            "Give a new or an empty folder."
+            f'"{folder}" holds other files than a page of inspect, which would be lost:'
+            f" {', '.join(others[:5])}{', ...' if others[5:] else ''}. Give a new or an empty folder."
         )
     check_folder(os.path.dirname(os.path.abspath(folder)))
 

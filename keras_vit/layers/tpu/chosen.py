@@ -1,6 +1,7 @@
 """Which kernel a layer's program gets, if any: on TPUs that of this room, on all other chips ordinary operations.
 
-The choice is the program's, not Python's (`jax.lax.platform_dependent`): what is lowered for a TPU on another machine has the kernels too.
+The choice is the program's, not Python's (`jax.lax.platform_dependent`): what is lowered for a TPU on another machine
+has the kernels too.
 """
 
 from collections.abc import Callable
@@ -36,7 +37,8 @@ def _on_each_device(function, split, results=1):
 
     Args:
         function: the function.
-        split: of each argument, along which axis of devices, "batch" or "model", each of its axes is split; the first is that of the results, too.
+        split: of each argument, along which axis of devices, "batch" or "model", each of its axes is split; the first
+            is that of the results, too.
         results: how many there are.
     """
     distribution = keras.distribution.distribution()
@@ -46,7 +48,11 @@ def _on_each_device(function, split, results=1):
     names = {"batch": distribution.batch_dim_name, "model": "model" if "model" in mesh.shape else None, None: None}
     specs = [PartitionSpec(*(names[axis] for axis in axes)) for axes in split]
     return jax.shard_map(
-        function, mesh=mesh, in_specs=tuple(specs), out_specs=specs[0] if results == 1 else (specs[0],) * results, check_vma=False
+        function,
+        mesh=mesh,
+        in_specs=tuple(specs),
+        out_specs=specs[0] if results == 1 else (specs[0],) * results,
+        check_vma=False,
     )
 
 
@@ -59,7 +65,8 @@ def attention(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callab
         heads: their number k.
 
     Returns:
-        None where there is no kernel, or a function of q, k, v and a function of these in ordinary operations, for all other chips.
+        None where there is no kernel, or a function of q, k, v and a function of these in ordinary operations, for all
+        other chips.
     """
     if not _may_have_kernels(x):
         return None
@@ -68,7 +75,9 @@ def attention(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callab
     _, shards = _devices()
     if heads % shards or not short_rows.fits(x.shape[1], width // shards, heads // shards):
         return None
-    kernel = _on_each_device(lambda q, k, v: short_rows.attend(q, k, v, heads // shards), [("batch", None, "model")] * 3)
+    kernel = _on_each_device(
+        lambda q, k, v: short_rows.attend(q, k, v, heads // shards), [("batch", None, "model")] * 3
+    )
     return lambda q, k, v, plain: jax.lax.platform_dependent(q, k, v, tpu=kernel, default=plain)
 
 
@@ -76,7 +85,8 @@ def normalization(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable],
     """Layer normalisation over the last axis of x (b, n, d) as one kernel.
 
     Returns:
-        None where there is no kernel, or a function of x, gamma (d,), beta (d,) and a function of these in ordinary operations, for all other
+        None where there is no kernel, or a function of x, gamma (d,), beta (d,) and a function of these in ordinary
+        operations, for all other
         chips: (x, x normalised).
     """
     if not _may_have_kernels(x):
@@ -89,6 +99,8 @@ def normalization(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable],
     def kernel(x, gamma, beta):
         rows = [jnp.asarray(row, "float32")[None] for row in (gamma, beta)]  # (d,) -> (1, d)
         split = [("batch", None, None), (None, None), (None, None)]
-        return _on_each_device(lambda x, gamma, beta: layer_norm.fork(x, gamma, beta, epsilon), split, results=2)(x, *rows)
+        return _on_each_device(lambda x, gamma, beta: layer_norm.fork(x, gamma, beta, epsilon), split, results=2)(
+            x, *rows
+        )
 
     return lambda x, gamma, beta, plain: jax.lax.platform_dependent(x, gamma, beta, tpu=kernel, default=plain)

@@ -1,7 +1,7 @@
 """Layer normalisation (arXiv 1607.06450) as one kernel forward and one backward, for TPUs on JAX.
 
-XLA goes through x once for the means, again for the variances and again for the result, and as often in the backward pass. Here each number is read and written
-once.
+XLA goes through x once for the means, again for the variances and again for the result, and as often in the backward
+pass. Here each number is read and written once.
 """
 
 import functools
@@ -30,7 +30,9 @@ def norm_forward(x_ref, gamma_ref, beta_ref, y_ref, *, epsilon):
 
 
 def norm_backward(x_ref, gamma_ref, g_ref, also_ref, dx_ref, dgamma_ref, dbeta_ref, *, epsilon):
-    """The gradient of x from that of y, g, and that of x itself, `also`; and those of gamma and beta, summed over an image."""
+    """The gradient of x from that of y, g, and that of x itself, `also`; and those of gamma and beta, summed over an
+    image.
+    """
     x, scale = _normalised(x_ref[0], epsilon)
     g = g_ref[0].astype(jnp.float32)
     dgamma_ref[0] = (g * x).sum(0, keepdims=True)
@@ -48,7 +50,8 @@ def fits(n: int, d: int) -> bool:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def fork(x: Any, gamma: Any, beta: Any, epsilon: float, interpret: bool = False) -> tuple[Any, Any]:
-    """(x, gamma x' + beta), x' being x normalised over its last axis: a residual branch begins so, and the gradients of both meet in one kernel; see `fits`.
+    """(x, gamma x' + beta), x' being x normalised over its last axis: a residual branch begins so, and the gradients of
+    both meet in one kernel; see `fits`.
 
     Args:
         x: (b, n, d), in 16 bits.
@@ -58,7 +61,10 @@ def fork(x: Any, gamma: Any, beta: Any, epsilon: float, interpret: bool = False)
     """
     taken = [(x, images()), (gamma, same), (beta, same)]
     made = [(jax.ShapeDtypeStruct(x.shape, x.dtype), images())]
-    return x, run(functools.partial(norm_forward, epsilon=epsilon), taken, made, flops=8 * x.size, interpret=interpret)[0]
+    return (
+        x,
+        run(functools.partial(norm_forward, epsilon=epsilon), taken, made, flops=8 * x.size, interpret=interpret)[0],
+    )
 
 
 def _forward_rule(x, gamma, beta, epsilon, interpret):

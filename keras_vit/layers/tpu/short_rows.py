@@ -1,11 +1,13 @@
 """Attention over rows short enough for a head's scores to stay in a TPU's own memory: a Pallas kernel, for JAX.
 
-XLA writes scores and weights (b, k, n, n) to HBM, keeps the weights for the backward pass, and copies queries, keys and values into a layout with the heads
-outside. Here one program has all tokens of an image for some of the heads, as the projections give them, (n, k*c). Nothing of size (n, n) leaves the chip,
-and the backward pass computes the weights again.
+XLA writes scores and weights (b, k, n, n) to HBM, keeps the weights for the backward pass, and copies queries, keys and
+values into a layout with the heads outside. Here one program has all tokens of an image for some of the heads, as the
+projections give them, (n, k*c). Nothing of size (n, n) leaves the chip, and the backward pass computes the weights
+again.
 
-The chip works on 128 lanes at a time, and two heads of 64 share them. A head is not cut out, which would move its lanes: the lanes of the others are zero on
-one side of each product, and left as they are in the result. The matrix unit takes 128 lanes in any case.
+The chip works on 128 lanes at a time, and two heads of 64 share them. A head is not cut out, which would move its
+lanes: the lanes of the others are zero on one side of each product, and left as they are in the result. The matrix unit
+takes 128 lanes in any case.
 """
 
 import functools
@@ -30,7 +32,9 @@ def _product(a, b, over):
 
 
 def _heads(n, width, c) -> Iterator[tuple[slice, Any]]:
-    """For each head of c lanes: the whole groups of lanes that it lies in, and which of them are its own, (n, lanes)."""
+    """For each head of c lanes: the whole groups of lanes that it lies in, and which of them are its own, (n,
+    lanes).
+    """
     for start in range(0, width, c):
         low, high = start // LANES * LANES, min(-(-(start + c) // LANES) * LANES, width)
         lane = low + jax.lax.broadcasted_iota(jnp.int32, (n, high - low), 1)
@@ -63,7 +67,9 @@ def attention_forward(q_ref, k_ref, v_ref, y_ref, *, c):
 
 
 def attention_backward(q_ref, k_ref, v_ref, g_ref, dq_ref, dk_ref, dv_ref, *, c):
-    """The gradients of q, k and v from that of y, g. Squares have a row for each key: two of three products then need no transpose."""
+    """The gradients of q, k and v from that of y, g. Squares have a row for each key: two of three products then need
+    no transpose.
+    """
     for lanes, own in _heads(*q_ref.shape[1:], c):
         q, k, v, g = _scaled(q_ref[0, :, lanes], c), k_ref[0, :, lanes], v_ref[0, :, lanes], g_ref[0, :, lanes]
         scores = _product(k, _only(own, q), (1, 1))
@@ -77,7 +83,9 @@ def attention_backward(q_ref, k_ref, v_ref, g_ref, dq_ref, dk_ref, dv_ref, *, c)
 
 
 def _width(n: int, d: int, c: int) -> int | None:
-    """How many of the d lanes a program takes: as many as there is room for, of whole heads and whole groups of lanes, or all; None for none."""
+    """How many of the d lanes a program takes: as many as there is room for, of whole heads and whole groups of lanes,
+    or all; None for none.
+    """
     part = math.lcm(c, LANES)
     widths = [width for width in range(part, d, part) if d % width == 0] + [d]
     squares = _SQUARES * padded(n, n, 4)

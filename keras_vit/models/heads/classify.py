@@ -1,4 +1,6 @@
-"""Classification: tokens are pooled to one feature vector per image, and a linear layer maps it to logits (the paper's section 3.1)."""
+"""Classification: tokens are pooled to one feature vector per image, and a linear layer maps it to logits (the paper's
+section 3.1).
+"""
 
 import keras
 
@@ -48,7 +50,8 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
 
 
 def classify(tokens, spec: ViTSpec, classes: int | None, policy, sizes=None):
-    """Tokens to (features, outputs): (b, n, d) -> (b, d), logits (b, classes). Without classes the outputs are the features.
+    """Tokens to (features, outputs): (b, n, d) -> (b, d), logits (b, classes). Without classes the outputs are the
+    features.
 
     With a distillation token there are two heads; features and logits are the means of both (DeiT, arXiv 2012.12877).
     """

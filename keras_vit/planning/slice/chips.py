@@ -1,7 +1,7 @@
 """The chips of TPUs, and slices of them by name: "v5e:4x4".
 
-Rates and memory are those of the public datasheets. `clock` is in which XLA counts its estimated cycles: the rate in bfloat16 over the products per
-cycle of the chip's matrix units.
+Rates and memory are those of the public datasheets. `clock` is in which XLA counts its estimated cycles: the rate in
+bfloat16 over the products per cycle of the chip's matrix units.
 """
 
 import dataclasses

@@ -56,7 +56,9 @@ def group_of(cost: Cost, optimizer: str) -> tuple[str, str]:
 
 
 def grouped(costs: Iterable[Cost], optimizer: str) -> list[Group]:
-    """The groups of a program's instructions, in the order of ORDER, forward before backward; those that cost nothing are left out."""
+    """The groups of a program's instructions, in the order of ORDER, forward before backward; those that cost nothing
+    are left out.
+    """
     totals = {}
     for cost in costs:
         key = group_of(cost, optimizer)

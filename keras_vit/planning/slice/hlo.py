@@ -1,7 +1,9 @@
-"""What a program that XLA has compiled for a TPU says of itself, read from its text: traffic with HBM, estimated cycles, sums between chips.
+"""What a program that XLA has compiled for a TPU says of itself, read from its text: traffic with HBM, estimated
+cycles, sums between chips.
 
-`cost_analysis()` counts bytes wherever they are. Here only what is in HBM counts, operands and results of the instructions of the entry computation; what
-an asynchronous copy moves counts once. A layout with S(1), such as {1,0:T(8,128)S(1)}, is in the chip's own memory.
+`cost_analysis()` counts bytes wherever they are. Here only what is in HBM counts, operands and results of the
+instructions of the entry computation; what an asynchronous copy moves counts once. A layout with S(1), such as
+{1,0:T(8,128)S(1)}, is in the chip's own memory.
 """
 
 import dataclasses
@@ -9,17 +11,38 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2}
+_BYTES = {
+    "pred": 1,
+    "s4": 0.5,
+    "u4": 0.5,
+    "s8": 1,
+    "u8": 1,
+    "f8e4m3fn": 1,
+    "f8e5m2": 1,
+    "s16": 2,
+    "u16": 2,
+    "bf16": 2,
+    "f16": 2,
+}
 _BYTES |= {"s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16, "token": 0}
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)$")
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%(?P<name>[\w.\-]+) = (?P<type>\(.*?\)|\S+) (?P<opcode>[a-z][\w\-]*)\((?P<rest>.*)$"
+)
 _METADATA = re.compile(
     r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL
 )  # of a kernel: the one place where an instruction goes over lines
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) .*\{$")
 # What takes and gives names to values that are where they are.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+_COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +53,8 @@ class Instruction:
         name, opcode: as in the text; of an asynchronous one "copy-start" and "copy-done".
         results: (bytes, whether in HBM) of each array that it makes.
         operands: names of the instructions whose results it takes.
-        op_name: where it comes from in the traced program, "jit(train_step)/jvp(block_00)/mlp/dot_general"; "" if that is not known.
+        op_name: where it comes from in the traced program, "jit(train_step)/jvp(block_00)/mlp/dot_general"; "" if that
+            is not known.
         cycles: XLA's estimate, 0 if it gives none.
         calls: the computation that a fusion holds, or None.
         body: the computation that a loop repeats, or None; `trips` is how often.
@@ -141,7 +165,8 @@ class Program:
 
     Args:
         text: of the program.
-        bundles: {instruction: bundles} of its kernels, whose cycles XLA does not estimate. Of equal kernels one is enough: XLA compiles that.
+        bundles: {instruction: bundles} of its kernels, whose cycles XLA does not estimate. Of equal kernels one is
+            enough: XLA compiles that.
 
     Raises:
         ValueError: for text without an entry computation.

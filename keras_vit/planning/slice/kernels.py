@@ -1,7 +1,9 @@
-"""The time of Pallas kernels in a program for TPUs, of which XLA has no estimate: the schedule that the compiler makes of each.
+"""The time of Pallas kernels in a program for TPUs, of which XLA has no estimate: the schedule that the compiler makes
+of each.
 
-A kernel's program is a list of bundles, one of which the chip begins each cycle; layers/tpu/images.py says how often it runs. Waiting for memory is not in it: blocks
-are fetched while the program before computes. libtpu writes the schedules to a folder, if it is told to before it is loaded.
+A kernel's program is a list of bundles, one of which the chip begins each cycle; layers/tpu/images.py says how often it
+runs. Waiting for memory is not in it: blocks are fetched while the program before computes. libtpu writes the schedules
+to a folder, if it is told to before it is loaded.
 """
 
 import atexit

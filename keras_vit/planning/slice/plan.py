@@ -1,4 +1,6 @@
-"""A plan of a config's training step on a slice of TPUs: does it compile, does it fit, what does it cost. Nothing is run: the times are XLA's predictions."""
+"""A plan of a config's training step on a slice of TPUs: does it compile, does it fit, what does it cost. Nothing is
+run: the times are XLA's predictions.
+"""
 
 import dataclasses
 import hashlib
@@ -29,7 +31,8 @@ from keras_vit.runs.config import check_config, durations_in_examples, resolve
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 _SIZE = r"([\d.]+)([KMGT]?)"
-# What the compiler says of too much memory: of the whole program, or of its temporaries alone, where these do not fit already.
+# What the compiler says of too much memory: of the whole program, or of its temporaries alone, where these do not fit
+# already.
 _NO_ROOM = (re.compile(rf"Used {_SIZE} of {_SIZE} hbm"), re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"))
 MOST_PER_CHIP = 4096  # images that find_batch tries
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -40,12 +43,14 @@ class Compiled:
     """What the compiled step says, of one chip.
 
     Attributes:
-        flops, bytes_accessed: of XLA's cost analysis, and of kernels, which it leaves out; the latter counts bytes wherever they are.
+        flops, bytes_accessed: of XLA's cost analysis, and of kernels, which it leaves out; the latter counts bytes
+            wherever they are.
         hbm: bytes read from and written to HBM; None, as `cycles`, where the program cannot be read.
         cycles: estimated ones, without sums between chips.
         kernel_cycles: of these, in kernels, by their own schedules.
         random_cycles: of these, in instructions that draw random numbers among other work.
-        arguments, temporaries, results, code: bytes of memory; results that take the place of arguments are not counted.
+        arguments, temporaries, results, code: bytes of memory; results that take the place of arguments are not
+            counted.
         sums: {kind: (how many, bytes)} of the sums and exchanges between chips.
         groups: what each part of the step costs.
         seconds: of the compilation.
@@ -110,7 +115,9 @@ class Plan:
 
     @property
     def floors(self) -> dict[str, float]:
-        """Seconds that a step takes at least: of its arithmetic at the chip's rate, of its traffic with HBM, of its sums over the interconnect."""
+        """Seconds that a step takes at least: of its arithmetic at the chip's rate, of its traffic with HBM, of its
+        sums over the interconnect.
+        """
         chip, moved = self.where.chip, sum(size for _, size in self.compiled.sums.values())
         both_ways = 2 * (self.where.chips - 1) / self.where.chips
         return {
@@ -252,7 +259,8 @@ def make_plan(
 ) -> Plan:
     """The plan of a config, of its global batch_size, on a slice such as "v5e:4x4".
 
-    A minute to several of compilation, once: the answer is kept in the cache folder, for this config, code, and versions of Keras, JAX and libtpu.
+    A minute to several of compilation, once: the answer is kept in the cache folder, for this config, code, and
+    versions of Keras, JAX and libtpu.
 
     Args:
         config: a ConfigDict.
@@ -262,7 +270,8 @@ def make_plan(
 
     Raises:
         DoesNotFit: if the step needs more memory than a chip has.
-        ValueError: for a slice that is none, one that cannot share the batch or the matrices, or a step that does not compile for it.
+        ValueError: for a slice that is none, one that cannot share the batch or the matrices, or a step that does not
+            compile for it.
         ImportError: without libtpu.
     """
     check_backend()
@@ -299,7 +308,9 @@ def make_plan(
 
 
 def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
-    """A copy of a config with so many images per chip; the run has as many examples as before. `model` sets keys of config.model."""
+    """A copy of a config with so many images per chip; the run has as many examples as before. `model` sets keys of
+    config.model.
+    """
     copy = config.copy_and_resolve_references()
     copy.batch_size = per_chip * parse_slice(where).chips
     with copy.unlocked(), copy.ignore_type():
@@ -312,7 +323,8 @@ def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
 def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = MOST_PER_CHIP) -> tuple[int, Plan]:
     """The largest number of images per chip, a multiple of `step`, that fits, and its plan.
 
-    Memory grows with the batch about as a line does: the next batch to try is where the line through the last two plans meets the limit.
+    Memory grows with the batch about as a line does: the next batch to try is where the line through the last two plans
+    meets the limit.
 
     Args:
         plan_of: the plan of so many images per chip; it raises DoesNotFit.

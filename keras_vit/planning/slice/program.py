@@ -1,7 +1,7 @@
 """The training step of a config, traced on the JAX backend and compiled for a slice of TPUs by libtpu, on any machine.
 
-The step is the run's own: the task's model, loss, metrics and mixing, the config's optimizer, `model.train_step`, and a strategy's sharding. No variable has a
-value, so that a machine with little memory compiles the step of a large model.
+The step is the run's own: the task's model, loss, metrics and mixing, the config's optimizer, `model.train_step`, and a
+strategy's sharding. No variable has a value, so that a machine with little memory compiles the step of a large model.
 """
 
 import contextlib
@@ -33,13 +33,15 @@ def check_backend() -> None:
     """
     if keras.backend.backend() != "jax":
         raise ValueError(
-            f"A plan is compiled by JAX, and the backend is {keras.backend.backend()}: set KERAS_BACKEND=jax before Keras is imported."
+            f"A plan is compiled by JAX, and the backend is {keras.backend.backend()}: set KERAS_BACKEND=jax before"
+            " Keras is imported."
         )
     try:
         import libtpu  # noqa: F401
     except ImportError:
         raise ImportError(
-            'A plan needs the compiler of TPUs: pip install jax==0.10.2 libtpu==0.0.51, or in a checkout pip install -e ".[plan]".'
+            "A plan needs the compiler of TPUs: pip install jax==0.10.2 libtpu==0.0.51, or in a checkout pip install -e"
+            ' ".[plan]".'
         ) from None
 
 
@@ -62,7 +64,9 @@ def devices_of(name: str) -> list:
     Raises:
         ValueError: if libtpu knows no such slice.
     """
-    os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")  # asks no metadata server; locks no device
+    os.environ.update(
+        TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1"
+    )  # asks no metadata server; locks no device
     os.environ.pop("TPU_LIBRARY_PATH", None)
     kernels.folder()
     from jax.experimental import topologies
@@ -93,7 +97,9 @@ def _sharded_over(devices, model_parallel) -> Iterator[Any]:
 
 
 def _batch(config, task, train, sharding):
-    """The specs of a global batch (x, y) as the task makes it of an example, which a stand-in with an image and a label is."""
+    """The specs of a global batch (x, y) as the task makes it of an example, which a stand-in with an image and a label
+    is.
+    """
     import jax
 
     image = tf.zeros((8, 8, 1), tf.uint8) if config.data.source == "digits" else tf.constant("")
@@ -108,7 +114,9 @@ def _batch(config, task, train, sharding):
     return tf.nest.map_structure(spec, example)
 
 
-def lowered_step(config: Any, train: Any, resolved: dict[str, Any], where: Slice, model_parallel: int | None = None) -> Any:
+def lowered_step(
+    config: Any, train: Any, resolved: dict[str, Any], where: Slice, model_parallel: int | None = None
+) -> Any:
     """The training step of a config for a slice, lowered by JAX: `.compile()` is what takes its time.
 
     Args:
@@ -116,7 +124,8 @@ def lowered_step(config: Any, train: Any, resolved: dict[str, Any], where: Slice
         train: the PlannedSplit of the training data.
         resolved: the config with every duration in steps.
         where: the slice.
-        model_parallel: over how many chips a matrix is split, as --model_parallel of a run; None for data parallelism alone.
+        model_parallel: over how many chips a matrix is split, as --model_parallel of a run; None for data parallelism
+            alone.
 
     Raises:
         ValueError: if the batch or the matrices cannot be split over the slice, or as training would.
@@ -136,12 +145,19 @@ def lowered_step(config: Any, train: Any, resolved: dict[str, Any], where: Slice
 
         def spec(variable):
             layout = variable._layout or distribution.get_variable_layout(variable)
-            return jax.ShapeDtypeStruct(variable.shape, variable.dtype, sharding=getattr(layout, "backend_layout", layout))
+            return jax.ShapeDtypeStruct(
+                variable.shape, variable.dtype, sharding=getattr(layout, "backend_layout", layout)
+            )
 
         batch = _batch(config, task, train, _sharding_of_batch(distribution))
         symbolic = jax.tree.map(lambda leaf: keras.KerasTensor(leaf.shape, leaf.dtype.name), batch)
         model._symbolic_build(data_batch=symbolic)
-        groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables)
+        groups = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+            model.metrics_variables,
+        )
         state = tuple([spec(variable) for variable in group] for group in groups)
         results = (None, tuple([leaf.sharding for leaf in group] for group in state))
         lowered = jax.jit(model.train_step, donate_argnums=0, out_shardings=results).lower(state, batch)

@@ -7,7 +7,10 @@ from keras_vit.planning.text import rows, short
 
 GIB = 2**30
 NOTE = "Predictions of XLA's compiler: no TPU was used."
-UNREAD = "XLA cannot write this program as text: its traffic with HBM and its estimated cycles are not known, and the time is that of its arithmetic."
+UNREAD = (
+    "XLA cannot write this program as text: its traffic with HBM and its estimated cycles are not known, and the time"
+    " is that of its arithmetic."
+)
 
 
 def _hbm(plan):
@@ -27,13 +30,19 @@ def _batch(plan):
 def _sums(plan):
     """The sums between chips, in words."""
     parts = [f"{count:,} {kind} of {short(size, 'B')}" for kind, (count, size) in sorted(plan.compiled.sums.items())]
-    return f"{', '.join(parts) or 'none'}; {1e3 * plan.floors['sums between chips']:.3g} ms if nothing else is done meanwhile"
+    return (
+        f"{', '.join(parts) or 'none'}; {1e3 * plan.floors['sums between chips']:.3g} ms if nothing else is done"
+        " meanwhile"
+    )
 
 
 def plan_text(plan: Plan) -> str:
     """One plan, a line for each thing."""
     c, floors = plan.compiled, plan.floors
-    parts = f"arguments {c.arguments / GIB:.2f}, temporaries {c.temporaries / GIB:.2f}, code and results {(c.code + c.results) / GIB:.2f}"
+    parts = (
+        f"arguments {c.arguments / GIB:.2f}, temporaries {c.temporaries / GIB:.2f}, code and results"
+        f" {(c.code + c.results) / GIB:.2f}"
+    )
     hours = f"{plan.hours:,.2f} hours, {plan.hours * plan.where.chips:,.1f} chip-hours for {plan.steps:,} steps"
     return rows(
         [
@@ -45,7 +54,10 @@ def plan_text(plan: Plan) -> str:
             ("between chips", _sums(plan)),
             (
                 "a step",
-                f"{1e3 * plan.estimate:.3g} ms, bound by {plan.binds}; {plan.images_per_chip:,.0f} images/s a chip at best",
+                (
+                    f"{1e3 * plan.estimate:.3g} ms, bound by {plan.binds}; {plan.images_per_chip:,.0f} images/s a chip"
+                    " at best"
+                ),
             ),
             ("the run", f"{hours}, at best, without evaluations"),
             ("compiled in", f"{c.seconds:.0f} s"),
@@ -73,15 +85,24 @@ def _row(plan):
     moved = sum(size for _, size in plan.compiled.sums.values())
     split = f" / {plan.model_parallel}" if plan.model_parallel else ""
     return (
-        f"{plan.where.name}{split}", f"{plan.batch_size / plan.where.chips:g}", f"{c.memory / GIB:.2f}", f"{c.flops / 1e9:,.0f}",
-        "-" if c.hbm is None else f"{c.hbm / 1e9:.2f}", short(moved, "B"), f"{1e3 * plan.estimate:.1f}", plan.binds, f"{plan.images_per_chip:,.0f}",
+        f"{plan.where.name}{split}",
+        f"{plan.batch_size / plan.where.chips:g}",
+        f"{c.memory / GIB:.2f}",
+        f"{c.flops / 1e9:,.0f}",
+        "-" if c.hbm is None else f"{c.hbm / 1e9:.2f}",
+        short(moved, "B"),
+        f"{1e3 * plan.estimate:.1f}",
+        plan.binds,
+        f"{plan.images_per_chip:,.0f}",
         f"{plan.hours * plan.where.chips:,.1f}",
-    )  # fmt: skip
+    )
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
-    return "\n".join([f"| {' | '.join(head)} |", "|-" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)])
+    return "\n".join(
+        [f"| {' | '.join(head)} |", "|-" * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines)]
+    )
 
 
 def comparison(named: Sequence[tuple[str, Plan | str]]) -> str:
@@ -107,7 +128,10 @@ def where(plan: Plan) -> str:
     table = _table(("part", "", "ms", "share", "HBM GB"), lines)
     notes = [
         (c.random_cycles, "in instructions that also draw random numbers, such as masks of dropout."),
-        (c.kernel_cycles, "in kernels: cycles of the compiler's schedule, without waiting for memory. XLA estimates the others."),
+        (
+            c.kernel_cycles,
+            "in kernels: cycles of the compiler's schedule, without waiting for memory. XLA estimates the others.",
+        ),
     ]
     said = [f"{1e3 * cycles / clock:.2f} ms of it {text}" for cycles, text in notes if cycles]
     return "\n\n".join([table, *said])

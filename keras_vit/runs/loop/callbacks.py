@@ -15,7 +15,8 @@ _SAY_EVERY = 60.0  # seconds
 
 
 class StepCounter(keras.callbacks.Callback):
-    """Knows the step of the run, which fit does not report when a run resumes. Works over several calls of fit in a row.
+    """Knows the step of the run, which fit does not report when a run resumes. Works over several calls of fit in a
+    row.
 
     Args:
         start: the step at which fit begins.
@@ -29,7 +30,9 @@ class StepCounter(keras.callbacks.Callback):
         self.step = self._epoch_start = self._next = start
 
     def step_after(self, batches: int) -> int:
-        """The run's step after this number of batches of the epoch, but at most the step at its end: the last execution may be shorter."""
+        """The run's step after this number of batches of the epoch, but at most the step at its end: the last execution
+        may be shorter.
+        """
         return self._epoch_start + min(batches, self.params.get("steps") or batches)
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -47,7 +50,8 @@ class StepCounter(keras.callbacks.Callback):
 
 
 class StepLog(StepCounter):
-    """Says in a log file once a minute how far the run is. Keras' bar needs a terminal, and its line per epoch may be an hour away.
+    """Says in a log file once a minute how far the run is. Keras' bar needs a terminal, and its line per epoch may be
+    an hour away.
 
     Args:
         total: the run's last step.
@@ -116,7 +120,8 @@ class MetricsLog(StepCounter):
 
 
 class TensorBoard(StepCounter):
-    """Writes the metrics of each epoch for TensorBoard, at the run's step: those of training and of evaluation as two runs.
+    """Writes the metrics of each epoch for TensorBoard, at the run's step: those of training and of evaluation as two
+    runs.
 
     If they cannot be written, it logs a warning; Keras' own callback would end the run.
     """

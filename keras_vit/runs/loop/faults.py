@@ -1,4 +1,5 @@
-"""What ends a run early: preemption, a lost worker, numbers that are not finite. All workers stop after the same execution.
+"""What ends a run early: preemption, a lost worker, numbers that are not finite. All workers stop after the same
+execution.
 
 After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in sysexits.h: "start me again".
 """
@@ -38,8 +39,8 @@ def is_lost_worker(error: BaseException) -> bool:
 class Preemption:
     """A context in which SIGTERM sets `requested` instead of ending the process.
 
-    Outside the main thread, where Python handles no signals, it does nothing. If nothing has acted on a request by the end of the
-    context, it raises Preempted there.
+    Outside the main thread, where Python handles no signals, it does nothing. If nothing has acted on a request by the
+    end of the context, it raises Preempted there.
 
     Attributes:
         requested: whether SIGTERM has arrived.
@@ -117,5 +118,8 @@ class CoordinatedStop(StepCounter):
         what = "The loss or the weights of another worker are not finite."
         if self._not_finite:
             last, steps = min(self._not_finite), self.model.steps_per_execution
-            what = f"The loss is not finite {f'at step {last}' if steps == 1 else f'within the {steps} steps up to {last}'}."
+            what = (
+                "The loss is not finite"
+                f" {f'at step {last}' if steps == 1 else f'within the {steps} steps up to {last}'}."
+            )
         raise Diverged(what, self._rundir.last_checkpoint())

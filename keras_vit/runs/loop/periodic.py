@@ -10,9 +10,9 @@ from keras_vit.training.averages import swap_averages
 class Periodic(StepCounter):
     """Adds measures of the model to the logs of some evaluations, and thereby to metrics.jsonl and TensorBoard.
 
-    They are taken after the evaluation (the end of Keras' epoch) at every multiple of `every` steps, and after the last one, with
-    the averaged weights if the optimizer keeps averages. A resumed run takes them at the same steps. Callbacks that log must come
-    after this one in the list; `train` sees to it.
+    They are taken after the evaluation (the end of Keras' epoch) at every multiple of `every` steps, and after the last
+    one, with the averaged weights if the optimizer keeps averages. A resumed run takes them at the same steps.
+    Callbacks that log must come after this one in the list; `train` sees to it.
 
     Args:
         measure: step -> {name: number}. Every worker calls it, at the same steps.

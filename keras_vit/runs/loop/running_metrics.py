@@ -1,4 +1,6 @@
-"""The training metrics of an epoch that is interrupted: they go on adding up where they were, so that its record is the same."""
+"""The training metrics of an epoch that is interrupted: they go on adding up where they were, so that its record is the
+same.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,8 @@ def _beginning(step, every):
 
 
 def build_metrics(model: keras.Model, data: Any) -> None:
-    """Creates the variables of a compiled model's metrics. On TensorFlow and one device Keras would do so in the first step only.
+    """Creates the variables of a compiled model's metrics. On TensorFlow and one device Keras would do so in the first
+    step only.
 
     Args:
         data: a tf.data.Dataset of training batches.
@@ -28,7 +31,8 @@ def build_metrics(model: keras.Model, data: Any) -> None:
 
 
 class KeepRunningMetrics(StepCounter):
-    """Has the running training metrics ready for checkpoints, and sets them to those of the checkpoint that a run resumes from.
+    """Has the running training metrics ready for checkpoints, and sets them to those of the checkpoint that a run
+    resumes from.
 
     Args:
         restored: of that checkpoint, or None.
@@ -76,7 +80,9 @@ class _RestoreAndRead(keras.callbacks.Callback):
 
 
 def evaluation_is_missing(rundir: RunDirectory, start: int, total: int, every: int) -> bool:
-    """Whether the run was stopped within the evaluation of step `start`, so that this step has no record. The same in all workers."""
+    """Whether the run was stopped within the evaluation of step `start`, so that this step has no record. The same in
+    all workers.
+    """
     if start == 0 or start % every and start != total:
         return False
     running = rundir.running
@@ -92,7 +98,9 @@ def repeat_evaluation(
     epoch: int,
     verbose: int,
 ) -> None:
-    """Evaluates as `fit` does at the end of an epoch, and has the callbacks log it with the epoch's training metrics, `running`."""
+    """Evaluates as `fit` does at the end of an epoch, and has the callbacks log it with the epoch's training metrics,
+    `running`.
+    """
     training = _RestoreAndRead(running)
     measures = model.evaluate(evaluation, callbacks=[training, *callbacks], return_dict=True, verbose=verbose)
     logs = {**training.logs, **{f"val_{name}": value for name, value in measures.items()}}

@@ -11,7 +11,12 @@ from keras_vit.io.progress import FirstStep
 from keras_vit.optim.wrapper import averaging
 from keras_vit.runs.loop.callbacks import MetricsLog, StepLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Preempted, Preemption
-from keras_vit.runs.loop.running_metrics import KeepRunningMetrics, build_metrics, evaluation_is_missing, repeat_evaluation
+from keras_vit.runs.loop.running_metrics import (
+    KeepRunningMetrics,
+    build_metrics,
+    evaluation_is_missing,
+    repeat_evaluation,
+)
 from keras_vit.runs.saving.checkpointing import Checkpoints
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training.averages import EvaluateAverage
@@ -43,8 +48,9 @@ def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
 def _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start):
     """All callbacks but EvaluateAverage and those that only speak, in the order in which they must run.
 
-    The running metrics are restored before a checkpoint may ask for them. Checkpoints comes before CoordinatedStop: it must know the step
-    at which the latter ends the run. The caller's callbacks come before the logs, which include what they add.
+    The running metrics are restored before a checkpoint may ask for them. Checkpoints comes before CoordinatedStop: it
+    must know the step at which the latter ends the run. The caller's callbacks come before the logs, which include what
+    they add.
     """
     return [running, checkpoints, stop, *callbacks, MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
 
@@ -78,8 +84,9 @@ def train(
 ) -> None:
     """Trains a compiled model to step `total` and leaves its state in the run directory.
 
-    With several workers, each calls this; all stop after the same execution. The records of metrics.jsonl are those of a run that was
-    not interrupted: the metrics of an epoch go on from the checkpoint, and an evaluation that was interrupted is repeated.
+    With several workers, each calls this; all stop after the same execution. The records of metrics.jsonl are those of
+    a run that was not interrupted: the metrics of an epoch go on from the checkpoint, and an evaluation that was
+    interrupted is repeated.
 
     Args:
         model: a compiled model in the state of step `start`.

@@ -16,12 +16,13 @@ class NotSaved(OSError):
 
 
 class Checkpoints(StepCounter):
-    """Saves to the run directory whenever training passes a multiple of `every` steps; call `save` after fit. A context manager.
+    """Saves to the run directory whenever training passes a multiple of `every` steps; call `save` after fit. A context
+    manager.
 
-    The state is copied to the host between two executions and written in a thread, one write at a time. Training waits up to
-    `patience` seconds for a write. A run whose writes are faster than that never repeats more than `every` steps; otherwise it also
-    repeats those taken during a write. If a write fails, a warning is logged and the next multiple tries again. The end of the
-    context waits for the last write.
+    The state is copied to the host between two executions and written in a thread, one write at a time. Training waits
+    up to `patience` seconds for a write. A run whose writes are faster than that never repeats more than `every` steps;
+    otherwise it also repeats those taken during a write. If a write fails, a warning is logged and the next multiple
+    tries again. The end of the context waits for the last write.
 
     Args:
         rundir: the run's directory.
@@ -108,8 +109,9 @@ class Checkpoints(StepCounter):
         if diverged:
             raise error or Diverged(f"The state at step {self.step} is not finite.", self._rundir.last_checkpoint())
         raise NotSaved(
-            f"{self._rundir.checkpoint(self.step)} could not be written: {error or 'see the error of the first worker'}. "
-            f"{self._rundir.last_checkpoint()} Free some space and run the same command again."
+            f"{self._rundir.checkpoint(self.step)} could not be written:"
+            f" {error or 'see the error of the first worker'}. {self._rundir.last_checkpoint()} Free some space and run"
+            " the same command again."
         ) from error
 
     def _save_now(self, running):

@@ -43,7 +43,8 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
-        """A context in which no other process writes to the directory. Every worker enters it, and the chief owns the directory.
+        """A context in which no other process writes to the directory. Every worker enters it, and the chief owns the
+        directory.
 
         Raises:
             ValueError, OSError: in every worker, if another run is using it, or it cannot be written to.
@@ -99,7 +100,8 @@ class RunDirectory:
 
     @os_errors()
     def begin(self, config: dict[str, Any]) -> None:
-        """Writes config.json, and removes finished.json: what an earlier, shorter run measured is not what the directory will hold.
+        """Writes config.json, and removes finished.json: what an earlier, shorter run measured is not what the
+        directory will hold.
 
         Raises:
             OSError: if it cannot be written.
@@ -127,7 +129,9 @@ class RunDirectory:
             good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
         except OSError as error:  # this is part of messages about other errors
             return f"{self._checkpoints} cannot be read now ({error})."
-        return "The last good checkpoint is {1} (step {0}).".format(*good[-1]) if good else "There is no checkpoint yet."
+        return (
+            "The last good checkpoint is {1} (step {0}).".format(*good[-1]) if good else "There is no checkpoint yet."
+        )
 
     @os_errors()
     def save(self, step: int, arrays: state.Arrays, keep: int, running: state.RunningMetrics | None = None) -> None:
@@ -155,7 +159,8 @@ class RunDirectory:
                 path.unlink()
 
     def resume(self, model: keras.Model) -> int:
-        """Restores the newest checkpoint that is intact and returns its step, or 0 if there is none. Warns of damaged ones.
+        """Restores the newest checkpoint that is intact and returns its step, or 0 if there is none. Warns of damaged
+        ones.
 
         Raises:
             ValueError: if the checkpoint belongs to a different configuration, or if none of several is intact.
@@ -177,8 +182,9 @@ class RunDirectory:
             return step
         if checkpoints:
             raise ValueError(
-                f"All checkpoints of {self.path} are damaged: {', '.join(path.name for path in checkpoints.values())}. Restore one from a "
-                f"backup. To start again from step 0, remove {self._checkpoints} or use a new --workdir."
+                f"All checkpoints of {self.path} are damaged: {', '.join(path.name for path in checkpoints.values())}."
+                f" Restore one from a backup. To start again from step 0, remove {self._checkpoints} or use a new"
+                " --workdir."
             )
         self._forget_after(0)
         return 0
@@ -192,8 +198,8 @@ class RunDirectory:
         free = shutil.disk_usage(self.path).free
         if free < needed:
             logging.warning(
-                "%s: %.1f MB of disk space are free, and the checkpoints need %.1f MB (%d of %.1f MB, and one being written). Free some "
-                "space, or keep fewer: --config.keep=1.",
+                "%s: %.1f MB of disk space are free, and the checkpoints need %.1f MB (%d of %.1f MB, and one being"
+                " written). Free some space, or keep fewer: --config.keep=1.",
                 *(self.path, free / 1e6, needed / 1e6, keep, size / 1e6),
             )
 
@@ -213,7 +219,9 @@ class RunDirectory:
         return records + self._unwritten
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Adds a record to metrics.jsonl. If it cannot be written, warns and keeps the record in memory for the next time."""
+        """Adds a record to metrics.jsonl. If it cannot be written, warns and keeps the record in memory for the next
+        time.
+        """
         self._unwritten.append(record)
         self.flush_metrics()
 
@@ -235,7 +243,9 @@ class RunDirectory:
         try:
             self._write_metrics(self.metrics())
         except OSError as error:
-            logging.warning("metrics.jsonl could not be written: %s. Records kept in memory: %d.", error, len(self._unwritten))
+            logging.warning(
+                "metrics.jsonl could not be written: %s. Records kept in memory: %d.", error, len(self._unwritten)
+            )
         else:
             self._unwritten = []
 

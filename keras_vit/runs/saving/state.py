@@ -1,9 +1,12 @@
-"""Everything that a training step depends on, as named arrays: weights, seed generators, the optimizer with its step and averages.
+"""Everything that a training step depends on, as named arrays: weights, seed generators, the optimizer with its step
+and averages.
 
-Keras leaves the seed generators out of `.weights.h5` and of tf.train.Checkpoint; without them a resumed run would use other dropout
-masks. The running metrics of an epoch go with it, so that the log of a resumed run is that of an undisturbed one.
+Keras leaves the seed generators out of `.weights.h5` and of tf.train.Checkpoint; without them a resumed run would use
+other dropout masks. The running metrics of an epoch go with it, so that the log of a resumed run is that of an
+undisturbed one.
 
-Of a model's `fixed_variables`, a teacher's, it holds a checksum alone: they are in a file of their own, and never change.
+Of a model's `fixed_variables`, a teacher's, it holds a checksum alone: they are in a file of their own, and never
+change.
 """
 
 import dataclasses
@@ -45,8 +48,8 @@ class Diverged(FloatingPointError):
 
     def __init__(self, what: str, last: str):
         super().__init__(
-            f"{what} {last} The same command would fail here again: use a new --workdir with a lower learning rate, a longer warm-up, "
-            "gradient clipping (clip_norm=1) or another seed. If that does not help, check the data."
+            f"{what} {last} The same command would fail here again: use a new --workdir with a lower learning rate, a"
+            " longer warm-up, gradient clipping (clip_norm=1) or another seed. If that does not help, check the data."
         )
 
 
@@ -93,7 +96,9 @@ def collect_metrics(model: keras.Model, since: int) -> RunningMetrics:
 
 
 def restore_metrics(model: keras.Model, running: RunningMetrics) -> bool:
-    """Restores what `collect_metrics` returned. If the model has other metrics now, changes nothing and returns False."""
+    """Restores what `collect_metrics` returned. If the model has other metrics now, changes nothing and returns
+    False.
+    """
     variables = model.metrics_variables
     if [tuple(v.shape) for v in variables] != [np.shape(value) for value in running.values]:
         return False
@@ -111,8 +116,8 @@ def _check_fixed(model, arrays):
     before = arrays.get(_FIXED)
     if before is not None and not np.array_equal(before, _fixed(model).get(_FIXED)):
         raise ValueError(
-            "The run began with a teacher of other weights: the file that config.objective.teacher names has changed since. Put back the "
-            "one that it was, or use a new --workdir."
+            "The run began with a teacher of other weights: the file that config.objective.teacher names has changed"
+            " since. Put back the one that it was, or use a new --workdir."
         )
 
 
@@ -120,7 +125,8 @@ def restore(model: keras.Model, arrays: Arrays) -> None:
     """Restores the state that `collect` returned.
 
     Raises:
-        ValueError: if names or shapes differ from those of the model, listing the differences, or its fixed variables have other values.
+        ValueError: if names or shapes differ from those of the model, listing the differences, or its fixed variables
+            have other values.
     """
     _check_fixed(model, arrays)
     variables, arrays = _variables(model), {name: array for name, array in arrays.items() if name != _FIXED}

@@ -1,4 +1,6 @@
-"""The service: TensorFlow Serving's REST addresses over models of this package, forms and raw bytes, health, metrics and a page."""
+"""The service: TensorFlow Serving's REST addresses over models of this package, forms and raw bytes, health, metrics
+and a page.
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +32,10 @@ _IMAGES = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "instances": {"type": "array", "items": {"type": "object", "properties": {"b64": {"type": "string"}}}},
+                        "instances": {
+                            "type": "array",
+                            "items": {"type": "object", "properties": {"b64": {"type": "string"}}},
+                        },
                         "signature_name": {"type": "string", "example": DEFAULT},
                     },
                 }
@@ -118,8 +123,8 @@ def _about(app: FastAPI, service: Service) -> None:
 
 # The page loads nothing from elsewhere, and nothing may be put into a frame around it.
 _POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data: blob:; connect-src"
+    " 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 
 
@@ -170,7 +175,8 @@ def _predictions(app: FastAPI, service: Service) -> None:
             asked = await bodies.asked(request, service.limits, take)
             if asked.signature is not None or asked.columns:
                 raise Refused(
-                    400, 'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".'
+                    400,
+                    'Heads have one form of answer: leave "signature_name" out, and send "instances", not "inputs".',
                 )
             if len(asked.images) > 1:
                 raise Refused(400, f"Heads are shown of one image at a time; the request has {len(asked.images)}.")
@@ -182,7 +188,9 @@ def _predictions(app: FastAPI, service: Service) -> None:
         model, colon, verb = name.partition(":")
         service.model(model)
         hint = did_you_mean(verb, _VERBS) if colon else f" Images are sent to /v1/models/{model}:predict."
-        raise Refused(404, f"/v1/models/{name} takes no images.{hint} Valid: {', '.join(f':{verb}' for verb in _VERBS)}.")
+        raise Refused(
+            404, f"/v1/models/{name} takes no images.{hint} Valid: {', '.join(f':{verb}' for verb in _VERBS)}."
+        )
 
 
 def application(

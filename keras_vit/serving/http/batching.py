@@ -1,4 +1,6 @@
-"""Micro-batching: rows of requests that arrive together are computed together, with a bound on waiting and on the queue."""
+"""Micro-batching: rows of requests that arrive together are computed together, with a bound on waiting and on the
+queue.
+"""
 
 import asyncio
 import concurrent.futures

@@ -53,7 +53,8 @@ class Limits:
     def __post_init__(self):
         if self.megapixels > MOST_MEGAPIXELS:
             raise ValueError(
-                f"megapixels={self.megapixels:g}: images of {MOST_MEGAPIXELS} million pixels are the largest that are taken."
+                f"megapixels={self.megapixels:g}: images of {MOST_MEGAPIXELS} million pixels are the largest that are"
+                " taken."
             )
 
     @property
@@ -77,7 +78,8 @@ class Memory:
 
     @contextlib.contextmanager
     def of_request(self) -> Iterator[Callable[[int], None]]:
-        """A function that takes room for so many more bytes of one request's body, all of which the end of the context gives back.
+        """A function that takes room for so many more bytes of one request's body, all of which the end of the context
+        gives back.
 
         Raises:
             Refused: 503, by that function, where there is no room.
@@ -87,7 +89,9 @@ class Memory:
         def take(count):
             nonlocal mine
             if self.held + count > self.most:
-                raise Refused(503, f"The requests being answered have {self.held:,} bytes, of {self.most:,} at most. Try again.")
+                raise Refused(
+                    503, f"The requests being answered have {self.held:,} bytes, of {self.most:,} at most. Try again."
+                )
             self.held += count
             mine += count
 
@@ -125,7 +129,9 @@ async def read(request: Request, limits: Limits, take: Callable[[int], None]) ->
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limits.bytes:
-        raise Refused(413, f"The body has {int(announced):,} bytes, of {limits.bytes:,} at most. Send fewer or smaller images.")
+        raise Refused(
+            413, f"The body has {int(announced):,} bytes, of {limits.bytes:,} at most. Send fewer or smaller images."
+        )
     try:
         async with asyncio.timeout(limits.seconds):
             return b"".join([chunk async for chunk in _chunks(request, limits.bytes, take)])
@@ -153,13 +159,15 @@ def _encoded(value, place):
 
 
 def from_json(body: bytes, images: int) -> Asked:
-    """The images, so many at most, of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or of its column form {"inputs": ...}.
+    """The images, so many at most, of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or of its column form
+    {"inputs": ...}.
 
     Raises:
         Refused: 413 for more images, 400 for anything else.
     """
     expected = 'expected {"instances": [{"b64": "..."}, ...]}'
-    # Millions of small values take gigabytes, and seconds in which nothing else is answered. Each but the first has a comma before it.
+    # Millions of small values take gigabytes, and seconds in which nothing else is answered. Each but the first has a
+    # comma before it.
     if body.count(b",") > 2 * images + 16:
         raise Refused(413, f"The body has many more values than {images} images, the most that are taken: {expected}.")
     try:
@@ -205,7 +213,8 @@ async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
             hint = did_you_mean(name, ["signature_name"])
             raise Refused(
                 400,
-                f'The form has the text field "{name}", which nothing reads.{hint} Valid: signature_name, and files: -F {name}=@cat.jpg',
+                f'The form has the text field "{name}", which nothing reads.{hint} Valid: signature_name, and files: -F'
+                f" {name}=@cat.jpg",
             )
     if len(texts) > 1:
         raise Refused(400, 'The form has several fields "signature_name". One answer has one signature.')
@@ -243,7 +252,9 @@ async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -
         raise Refused(400, "The body is empty. Send an image, a form with files, or JSON.")
     if kind == "multipart/form-data":
         found = await from_form(body, request, limits)
-    elif kind == "application/json" or (kind in ("", "application/x-www-form-urlencoded") and body.lstrip()[:1] == b"{"):
+    elif kind == "application/json" or (
+        kind in ("", "application/x-www-form-urlencoded") and body.lstrip()[:1] == b"{"
+    ):
         found = await run_in_threadpool(
             from_json, body, limits.images
         )  # curl -d says application/x-www-form-urlencoded, whatever it sends
@@ -252,7 +263,8 @@ async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -
     else:
         raise Refused(
             415,
-            f'The content type "{kind}" is not read. Send application/json, multipart/form-data, image/* or application/octet-stream.',
+            f'The content type "{kind}" is not read. Send application/json, multipart/form-data, image/* or'
+            " application/octet-stream.",
         )
     if not found.images:
         raise Refused(400, "There are no images in the request.")

@@ -14,7 +14,9 @@ _LONGEST = 2000  # characters of a reason
 
 
 def answer(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The answer to a request that cannot be answered otherwise; of what it quotes, which may be megabytes, and no valid text, the beginning."""
+    """The answer to a request that cannot be answered otherwise; of what it quotes, which may be megabytes, and no
+    valid text, the beginning.
+    """
     shown = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
     shown = shown.encode("utf-8", "backslashreplace").decode()  # JSON may quote half a pair of surrogates
     return JSONResponse({"error": shown}, status, headers or _HEADERS.get(status))
@@ -32,7 +34,9 @@ def _of_address(request: Request, error):
 
 def _of_query(request: Request, error):
     """A parameter in an address that is of the wrong type."""
-    return answer(422, " ".join(f"{found['loc'][-1]}={found.get('input')!r}: {found['msg']}." for found in error.errors()))
+    return answer(
+        422, " ".join(f"{found['loc'][-1]}={found.get('input')!r}: {found['msg']}." for found in error.errors())
+    )
 
 
 def _of_ours(request: Request, error):

@@ -10,7 +10,9 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         of = {"registry": self.registry, "namespace": "keras_vit"}
         self.requests = prometheus.Counter("requests", "Requests answered.", ["model", "signature", "code"], **of)
-        self.seconds = prometheus.Histogram("request_seconds", "From the first byte of a request to its answer.", ["model"], **of)
+        self.seconds = prometheus.Histogram(
+            "request_seconds", "From the first byte of a request to its answer.", ["model"], **of
+        )
         self.images = prometheus.Counter("images", "Images of requests.", ["model", "outcome"], **of)
         self.batch = prometheus.Histogram(
             "batch_rows", "Images computed together.", ["model"], buckets=(1, 2, 4, 8, 16, 32, 64, 128), **of

@@ -11,7 +11,9 @@ from keras_vit.serving.http.service import Service
 
 
 class OnlyHosts:
-    """Refuses requests that are addressed to other hosts: a page of another site could otherwise reach the service under a name of its own."""
+    """Refuses requests that are addressed to other hosts: a page of another site could otherwise reach the service
+    under a name of its own.
+    """
 
     def __init__(self, app, hosts: Iterable[str]):
         self.app, self.hosts = app, tuple(hosts)
@@ -22,7 +24,10 @@ class OnlyHosts:
         if name is None or name in self.hosts:
             await self.app(scope, receive, send)
             return
-        reason = f'The Host header is "{host}", and this service listens to its own machine alone, as {", ".join(self.hosts)}.'
+        reason = (
+            f'The Host header is "{host}", and this service listens to its own machine alone, as'
+            f" {', '.join(self.hosts)}."
+        )
         await errors.answer(400, f"{reason} Others reach it with --host=0.0.0.0.")(scope, receive, send)
 
 

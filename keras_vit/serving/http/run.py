@@ -32,7 +32,9 @@ def _naming(host, port):
         yield
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise OSError(f"Cannot listen at {in_address(host)}:{port}: {reason}. Give another --port, or --host.") from None
+        raise OSError(
+            f"Cannot listen at {in_address(host)}:{port}: {reason}. Give another --port, or --host."
+        ) from None
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -55,7 +57,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _protocol(seconds):
-    """uvicorn's protocol, which by itself waits for ever for the head of a request, and answers one that it cannot read in plain text."""
+    """uvicorn's protocol, which by itself waits for ever for the head of a request, and answers one that it cannot read
+    in plain text.
+    """
 
     class Protocol(H11Protocol):
         head_timer = None
@@ -86,8 +90,16 @@ def _protocol(seconds):
             reason = f"Its head is larger than {_HEAD:,} bytes." if status == 431 else f"It is not HTTP: {error}."
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 content = json.dumps({"error": f"The request cannot be read. {reason}"}).encode()
-                headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
-                for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()):
+                headers = [
+                    ("Content-Type", "application/json"),
+                    ("Content-Length", str(len(content))),
+                    ("Connection", "close"),
+                ]
+                for event in (
+                    h11.Response(status_code=status, headers=headers),
+                    h11.Data(data=content),
+                    h11.EndOfMessage(),
+                ):
                     self.transport.write(self.conn.send(event))
             self.transport.close()
 
@@ -95,7 +107,9 @@ def _protocol(seconds):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, for a Service: `/readyz` says that it is ending from the moment of the signal, and models that cannot be made ready end it."""
+    """uvicorn's server, for a Service: `/readyz` says that it is ending from the moment of the signal, and models that
+    cannot be made ready end it.
+    """
 
     def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
@@ -110,8 +124,8 @@ class Server(uvicorn.Server):
 
 
 def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: float = 30) -> None:
-    """Serves until SIGTERM or SIGINT: then no new connection is accepted, and what was begun has `drain_seconds` to end. Connections
-    that send no head of a request within `head_seconds` are closed.
+    """Serves until SIGTERM or SIGINT: then no new connection is accepted, and what was begun has `drain_seconds` to
+    end. Connections that send no head of a request within `head_seconds` are closed.
 
     Args:
         app: of `application`.
@@ -133,7 +147,10 @@ def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: fl
         server_header=False,
         h11_max_incomplete_event_size=_HEAD,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn has handlers while it runs, and raises the signal again at its end
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # uvicorn has handlers while it runs, and raises the signal again at its end
         signal.signal(number, signal.SIG_IGN)
     with _naming(host, port):
         bound.listen(1024)

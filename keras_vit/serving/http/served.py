@@ -60,17 +60,21 @@ class Served:
         model: a keras_vit.Model with one input of images.
         top_k: how many classes are returned.
         activation: as in `keras_vit.export`.
-        engine: what computes classes, outputs and features: None for Keras, or an engine of `keras_vit.serving.runner`. Attention is Keras' own.
+        engine: what computes classes, outputs and features: None for Keras, or an engine of `keras_vit.serving.runner`.
+            Attention is Keras' own.
 
     Attributes:
         signatures: {name: from images (b, h, w, c) uint8 to a list of b results, JSON}.
 
     Raises:
-        ValueError: for a model whose input is not one image, or that predicts nothing, a top_k below 1, or an engine that cannot compute it.
+        ValueError: for a model whose input is not one image, or that predicts nothing, a top_k below 1, or an engine
+            that cannot compute it.
         ImportError: if the engine is not installed.
     """
 
-    def __init__(self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None, engine: str | None = None):
+    def __init__(
+        self, name: str, model: keras.Model, top_k: int = 5, activation: str | None = None, engine: str | None = None
+    ):
         if isinstance(model, Classifier):
             model.check_head()
         self.name, self.model, self.top_k = name, model, check_top_k(top_k)
@@ -82,7 +86,9 @@ class Served:
     def _signatures(self, activation):
         found, model = {}, self.model
         if model.classes is not None:
-            found[DEFAULT] = self._named(self._function({"probabilities": probabilities_of(model, activation)(model.output)}))
+            found[DEFAULT] = self._named(
+                self._function({"probabilities": probabilities_of(model, activation)(model.output)})
+            )
         elif not isinstance(model, Classifier):
             found[DEFAULT] = _rows(self._function(named_outputs(model.output)))
         tensor = None
@@ -91,7 +97,9 @@ class Served:
         if tensor is not None:
             found["encoded_features"] = _rows(self._function({"features": tensor}))
         with contextlib.suppress(ValueError):  # it has no attention
-            found["encoded_attention"] = _rows(_array_function(_compiled(self._attention(), (*model.image_size, model.channels))))
+            found["encoded_attention"] = _rows(
+                _array_function(_compiled(self._attention(), (*model.image_size, model.channels)))
+            )
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
     def _function(self, outputs):
@@ -133,7 +141,8 @@ class Served:
             raise Refused(400, str(error)) from None
 
     def heads(self, pixels: np.ndarray, block: int) -> dict[str, Any]:
-        """Where each head of a block looks, from the token that the output reads, for one image (h, w, c): {"block", "heads" (k, h, w)}.
+        """Where each head of a block looks, from the token that the output reads, for one image (h, w, c): {"block",
+        "heads" (k, h, w)}.
 
         Raises:
             Refused: 400 for a model without attention, or a block that it does not have.
@@ -150,10 +159,13 @@ class Served:
 
     def _compiled_heads(self, block):
         maps = head_map_function(self.model, block)
-        return _array_function(_compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels)))
+        return _array_function(
+            _compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels))
+        )
 
     def warm_up(self, max_rows: int = 1, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Compiles all signatures: on JAX, which compiles for each size of a batch, for all that batches of up to `max_rows` have.
+        """Compiles all signatures: on JAX, which compiles for each size of a batch, for all that batches of up to
+        `max_rows` have.
 
         It stops between two of them when that is no longer `wanted`.
         """
@@ -171,6 +183,8 @@ def _rows(function: Callable) -> Callable:
 
     def rows(images):
         found = function(images)
-        return [{name: value[i].astype("float64").tolist() for name, value in found.items()} for i in range(len(images))]
+        return [
+            {name: value[i].astype("float64").tolist() for name, value in found.items()} for i in range(len(images))
+        ]
 
     return rows

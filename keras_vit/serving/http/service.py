@@ -21,7 +21,11 @@ from keras_vit.serving.http.metrics import Metrics
 from keras_vit.serving.http.served import Served
 from keras_vit.serving.http.sizes import check_size
 
-LOADING, AVAILABLE, UNLOADING = "LOADING", "AVAILABLE", "UNLOADING"  # states of a model, as TensorFlow Serving calls them
+LOADING, AVAILABLE, UNLOADING = (
+    "LOADING",
+    "AVAILABLE",
+    "UNLOADING",
+)  # states of a model, as TensorFlow Serving calls them
 
 
 def _decoded(served, image, megapixels) -> np.ndarray | Refused:
@@ -102,10 +106,13 @@ class Service:
         """Why requests should go elsewhere, or ""."""
         if self.failure is not None:
             return f"The models cannot be made ready: {self.failure}"
-        return {LOADING: "The models are being made ready.", AVAILABLE: "", UNLOADING: "The service is ending."}[self.state]
+        return {LOADING: "The models are being made ready.", AVAILABLE: "", UNLOADING: "The service is ending."}[
+            self.state
+        ]
 
     def check_loaded(self) -> None:
-        """Lets requests through once the models can answer, and to the end: what comes while the process ends is still answered.
+        """Lets requests through once the models can answer, and to the end: what comes while the process ends is still
+        answered.
 
         Raises:
             Refused: 503 before.
@@ -120,7 +127,9 @@ class Service:
             Refused: 404 for an unknown one.
         """
         if name not in self.models:
-            raise Refused(404, f'There is no model "{name}".{did_you_mean(name, self.models)} Served: {", ".join(self.models)}.')
+            raise Refused(
+                404, f'There is no model "{name}".{did_you_mean(name, self.models)} Served: {", ".join(self.models)}.'
+            )
         return self.models[name]
 
     def check_key(self, request: Request) -> None:
@@ -133,9 +142,12 @@ class Service:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         given = request.headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
-        if not hmac.compare_digest(given.encode("latin-1"), self.api_key.encode()):  # the server has read headers as Latin-1
+        if not hmac.compare_digest(
+            given.encode("latin-1"), self.api_key.encode()
+        ):  # the server has read headers as Latin-1
             raise Refused(
-                401, "The API key is missing or wrong: send it as the header X-API-Key, or as Authorization: Bearer KEY."
+                401,
+                "The API key is missing or wrong: send it as the header X-API-Key, or as Authorization: Bearer KEY.",
             )
 
     @contextlib.asynccontextmanager
@@ -151,10 +163,14 @@ class Service:
         except Overloaded as error:
             raise Refused(503, f"Too much to do: {error} Try again.") from None
         except TimeoutError:
-            raise Refused(503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again.") from None
+            raise Refused(
+                503, f"There was no time for this request within {self.limits.seconds:g} seconds. Try again."
+            ) from None
 
     async def decoded(self, served: Served, images: list[bytes]) -> list[np.ndarray | Refused]:
-        """The pixels of each image, or why there are none; a request of many images leaves room for those of others in between."""
+        """The pixels of each image, or why there are none; a request of many images leaves room for those of others in
+        between.
+        """
         turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
 
         async def one(image):
@@ -171,12 +187,15 @@ class Service:
         """The result of each image, with its "status": OK, or why it was not decoded, and nothing else then.
 
         Raises:
-            Refused: 400 for an unknown signature; if no image of the request can be decoded, with the first one's reason; 503 under overload.
+            Refused: 400 for an unknown signature; if no image of the request can be decoded, with the first one's
+                reason; 503 under overload.
         """
         batcher = self.batchers.get((served.name, signature))
         if batcher is None:
             hint = did_you_mean(signature, served.signatures)
-            raise Refused(400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.')
+            raise Refused(
+                400, f'"{served.name}" has no signature "{signature}".{hint} Valid: {", ".join(served.signatures)}.'
+            )
         async with self.in_time():
             decoded = await self.decoded(served, images)
             refusals = [pixels for pixels in decoded if isinstance(pixels, Refused)]

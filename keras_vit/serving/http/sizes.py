@@ -37,7 +37,8 @@ def _by_pillow(encoded):
 def _stated(encoded):
     """(width, height) as the decoder of the format reads them; (0, 0) for what it will refuse.
 
-    Pillow would refuse a PNG with a long text in it, and take minutes for a GIF with a long comment or a JPEG with much padding.
+    Pillow would refuse a PNG with a long text in it, and take minutes for a GIF with a long comment or a JPEG with much
+    padding.
     """
     start, head = encoded[:2], encoded[:32].ljust(32, b"\0")
     if start == b"\x89P":
@@ -50,7 +51,9 @@ def _stated(encoded):
     if start not in (b"\xff\xd8", b"GI"):
         return _by_pillow(encoded)
     try:
-        height, width = (first_frame(encoded)[2] if start == b"GI" else tf.image.extract_jpeg_shape(encoded)[:2]).numpy().tolist()
+        height, width = (
+            (first_frame(encoded)[2] if start == b"GI" else tf.image.extract_jpeg_shape(encoded)[:2]).numpy().tolist()
+        )
     except tf.errors.InvalidArgumentError:
         return 0, 0
     return width, height
@@ -74,5 +77,6 @@ def check_size(encoded: bytes, megapixels: float) -> None:
     if width * height * scans > _SCANS * megapixels * 1e6:
         raise Refused(
             413,
-            f"It is a JPEG of {width} x {height} pixels in {scans} scans, each of which goes over all of them: save it again.",
+            f"It is a JPEG of {width} x {height} pixels in {scans} scans, each of which goes over all of them: save it"
+            " again.",
         )

@@ -1,5 +1,6 @@
-"""Refuses to compile a loss or metric for what the outputs are not: logits taken for probabilities, probabilities for logits, one logit
-where a softmax needs several. Training would run without an error, and learn nothing or report nonsense.
+"""Refuses to compile a loss or metric for what the outputs are not: logits taken for probabilities, probabilities for
+logits, one logit where a softmax needs several. Training would run without an error, and learn nothing or report
+nonsense.
 """
 
 import functools
@@ -43,7 +44,10 @@ _THRESHOLDS = {
     keras.metrics.SensitivityAtSpecificity: None,
     keras.metrics.SpecificityAtSensitivity: None,
 }
-_F_SCORES = (keras.metrics.FBetaScore, keras.metrics.F1Score)  # without a threshold they take the largest value, of logits too
+_F_SCORES = (
+    keras.metrics.FBetaScore,
+    keras.metrics.F1Score,
+)  # without a threshold they take the largest value, of logits too
 # Metrics that Keras also has as functions, which take probabilities.
 _METRIC_FUNCTIONS = {
     keras.metrics.binary_accuracy: keras.metrics.BinaryAccuracy,
@@ -65,7 +69,9 @@ _LINEAR = ("Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D")
 
 
 def what_is(output: Any) -> str | None:
-    """What a symbolic output holds, as far as its last layers tell: "logits", "probabilities", or None for anything else."""
+    """What a symbolic output holds, as far as its last layers tell: "logits", "probabilities", or None for anything
+    else.
+    """
     operation, _, index = output._keras_history
     if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
         return what_is(operation.outputs[index])
@@ -90,7 +96,8 @@ def output_names(model: keras.Model) -> tuple[str, ...]:
 def in_order(values: Any, names: Sequence[str]) -> list | None:
     """The values of a structure, such as losses or labels, in the order of the outputs or inputs with these names.
 
-    A dict is read by the names, as Keras does: flattened, it would have the order of the alphabet. None for another number of values.
+    A dict is read by the names, as Keras does: flattened, it would have the order of the alphabet. None for another
+    number of values.
     """
     if isinstance(values, dict):
         return None if set(values) - set(names) else [values.get(name) for name in names]
@@ -122,16 +129,23 @@ def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
 
 
 def _check_objective(model, loss):
-    """Refuses for a model of pre-training every loss of Keras and of this package that is for other outputs; the user's own passes."""
+    """Refuses for a model of pre-training every loss of Keras and of this package that is for other outputs; the user's
+    own passes.
+    """
     valid = getattr(model, "objectives", ())
     for one in keras.tree.flatten(loss) if valid else ():
         one = None if one is None else keras.losses.get(one)
         known = type(one) if isinstance(one, keras.losses.Loss) else one
-        if one is None or isinstance(one, valid) or getattr(known, "__module__", "").split(".")[0] not in ("keras", "keras_vit"):
+        if (
+            one is None
+            or isinstance(one, valid)
+            or getattr(known, "__module__", "").split(".")[0] not in ("keras", "keras_vit")
+        ):
             continue
         names = " or ".join(f"{form.__name__}()" for form in valid)
         raise ValueError(
-            f"A {type(model).__name__} cannot be trained with the loss {known.__name__}: write loss=keras_vit.training.{names}."
+            f"A {type(model).__name__} cannot be trained with the loss {known.__name__}: write"
+            f" loss=keras_vit.training.{names}."
         )
 
 
@@ -141,7 +155,11 @@ def _loss_class(loss):
     if isinstance(loss, functools.partial):
         loss, from_logits = loss.func, loss.keywords.get("from_logits", False)
     if isinstance(loss, keras.losses.Loss):
-        takes = isinstance(loss, FromLogits) or isinstance(loss, _BINARY + _CATEGORICAL) and loss.get_config()["from_logits"]
+        takes = (
+            isinstance(loss, FromLogits)
+            or isinstance(loss, _BINARY + _CATEGORICAL)
+            and loss.get_config()["from_logits"]
+        )
         return type(loss), takes
     return (_FUNCTIONS.get(loss) if callable(loss) and hasattr(loss, "__hash__") else None), from_logits
 
@@ -156,20 +174,22 @@ def _check_loss(loss, kind, units):
         if issubclass(form, _BINARY + _CATEGORICAL):
             mend = f"loss=keras.losses.{form.__name__}(from_logits=True)"
         raise ValueError(
-            f"The model returns logits, and the loss {form.__name__} takes them for probabilities: from a zero head, no gradient would ever "
-            f"come back. Write {mend}."
+            f"The model returns logits, and the loss {form.__name__} takes them for probabilities: from a zero head, no"
+            f" gradient would ever come back. Write {mend}."
         )
     if known and kind == "probabilities" and from_logits:
         raise ValueError(
-            f"The model ends in a softmax or sigmoid, and the loss {form.__name__} applies another one. Leave the activation out of the "
-            "model, which is also more precise, or use a loss of Keras with from_logits=False."
+            f"The model ends in a softmax or sigmoid, and the loss {form.__name__} applies another one. Leave the"
+            " activation out of the model, which is also more precise, or use a loss of Keras with from_logits=False."
         )
     if units == 1 and issubclass(form, (SoftmaxCrossEntropy, *_CATEGORICAL)):
         raise ValueError(ONE_LOGIT.format(f"the loss {form.__name__} is always 0"))
 
 
 def _metric(metric):
-    """A metric as an instance where that is possible; "accuracy" and "crossentropy" stay text: Keras chooses by the shapes."""
+    """A metric as an instance where that is possible; "accuracy" and "crossentropy" stay text: Keras chooses by the
+    shapes.
+    """
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
         return metric
     if isinstance(metric, str):
@@ -205,7 +225,9 @@ def _check_instance(metric, name):
         _refuse_metric(name, f"keras.metrics.{name}(from_logits=True)")
     if type(metric) is keras.metrics.KLDivergence or type(metric) in _F_SCORES and config.get("threshold") is not None:
         _refuse_metric(
-            name, "a model that ends in a softmax or sigmoid" + (", or leave threshold out" if type(metric) in _F_SCORES else "")
+            name,
+            "a model that ends in a softmax or sigmoid"
+            + (", or leave threshold out" if type(metric) in _F_SCORES else ""),
         )
     for form, argument in _THRESHOLDS.items():
         if type(metric) is not form:

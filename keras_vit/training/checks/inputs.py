@@ -1,8 +1,8 @@
-"""Refuses input that would silently teach the wrong thing: pixels on another scale than the model's, labels outside its classes, patches
-that an image does not have.
+"""Refuses input that would silently teach the wrong thing: pixels on another scale than the model's, labels outside its
+classes, patches that an image does not have.
 
-Arrays are looked at before anything runs, datasets and generators as they pass, on the host: no batch is read twice, and the device has
-nothing to do for it. The pixels of the first batch are checked, and the labels of every batch.
+Arrays are looked at before anything runs, datasets and generators as they pass, on the host: no batch is read twice,
+and the device has nothing to do for it. The pixels of the first batch are checked, and the labels of every batch.
 """
 
 import contextlib
@@ -17,7 +17,15 @@ import numpy as np
 
 from keras_vit.layers import PaletteEncoder, PixelNormalization
 from keras_vit.training.checks.compiled import in_order, output_names
-from keras_vit.training.checks.labels import NO_SHARES, ONE_BASED, are_no_shares, are_numbers, are_wrong, check_labels, message
+from keras_vit.training.checks.labels import (
+    NO_SHARES,
+    ONE_BASED,
+    are_no_shares,
+    are_numbers,
+    are_wrong,
+    check_labels,
+    message,
+)
 from keras_vit.training.checks.numbers import Numbers
 from keras_vit.training.losses import FromLogits
 
@@ -66,7 +74,9 @@ def _normalisation_at(model, node, place) -> Normalisation | None:
 
 
 def normalisations(model: keras.Model) -> list[Normalisation | None]:
-    """For each input, the normalisation that a model, or one nested in it, applies to it first; None for any other input."""
+    """For each input, the normalisation that a model, or one nested in it, applies to it first; None for any other
+    input.
+    """
     return [_normalisation_of_input(model, tensor) for tensor in getattr(model, "inputs", None) or ()]
 
 
@@ -76,7 +86,8 @@ class InputChecks:
 
     Attributes:
         scales: {name of an input: its normalisation, or None to leave it unchecked}.
-        labels: {name of an output: (its number of classes, whether rows of labels sum to 1), or None for labels that are not checked}.
+        labels: {name of an output: (its number of classes, whether rows of labels sum to 1), or None for labels that
+            are not checked}.
         numbers: {name of an input: the numbers that it may hold}.
     """
 
@@ -86,7 +97,9 @@ class InputChecks:
 
     @classmethod
     def of(cls, model: keras.Model) -> "InputChecks":
-        """The checks that suit a model: its own normalisation, unless model.check_pixels is False, and its compiled loss."""
+        """The checks that suit a model: its own normalisation, unless model.check_pixels is False, and its compiled
+        loss.
+        """
         scales = normalisations(model) if model.check_pixels else [None] * len(model.inputs)
         names = output_names(model)
         losses = in_order(getattr(model, "loss", None), names) or ()
@@ -100,7 +113,8 @@ class InputChecks:
         """Checks a batch, or all the data, given as arrays.
 
         Args:
-            x: images (b, h, w, c) or crops of them (b, v, h, w, c), or a list or dict of the inputs; anything else is not checked.
+            x: images (b, h, w, c) or crops of them (b, v, h, w, c), or a list or dict of the inputs; anything else is
+                not checked.
             y, weights: as in fit.
             pixels: whether to check the images.
 
@@ -113,7 +127,9 @@ class InputChecks:
             check_range(np.asarray(images[:_SAMPLE]), scale)
         for labels, weight, classes, shares in self._labels(y, weights):
             weight = None if weight is None else np.asarray(weight)
-            check_labels(keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels, classes, weight, shares)
+            check_labels(
+                keras.ops.convert_to_numpy(labels) if keras.ops.is_tensor(labels) else labels, classes, weight, shares
+            )
 
     def dataset(self, dataset: Any) -> Any:
         """A tf.data dataset of batches that is checked as it is read."""
@@ -158,7 +174,9 @@ class InputChecks:
             yield batch
 
     def any(self, x: Any, y: Any = None, weights: Any = None) -> Any:
-        """What to read instead of `x`, which may be arrays, a dataset, a generator or a PyDataset; arrays are checked at once."""
+        """What to read instead of `x`, which may be arrays, a dataset, a generator or a PyDataset; arrays are checked
+        at once.
+        """
         if hasattr(x, "element_spec"):
             return self.dataset(x) if hasattr(x, "scan") else x  # a distributed dataset cannot be looked into
         if isinstance(x, types.GeneratorType):
@@ -178,7 +196,11 @@ class InputChecks:
         """[(name, values, Numbers)] of each input that holds numbers."""
         found = in_order(x, list(self.scales)) if self.numbers else None
         given = dict(zip(self.scales, found or ()))
-        return [(name, given[name], expected) for name, expected in self.numbers.items() if hasattr(given.get(name), "shape")]
+        return [
+            (name, given[name], expected)
+            for name, expected in self.numbers.items()
+            if hasattr(given.get(name), "shape")
+        ]
 
     def _labels(self, y, weights):
         """(labels, weights or None, classes, whether rows sum to 1) of each output whose labels are checked."""
@@ -191,19 +213,25 @@ class InputChecks:
 
 
 def _may_be_wrong(dtype):
-    """Whether pixels of a TensorFlow dtype can be on another scale: bytes cannot, except images of 0 and 1, which nobody stores so."""
+    """Whether pixels of a TensorFlow dtype can be on another scale: bytes cannot, except images of 0 and 1, which
+    nobody stores so.
+    """
     return dtype.is_bool or dtype.size > 1 and (dtype.is_floating or dtype.is_integer)
 
 
 def _problems(scale, low, high, floating):
-    """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the mend) of each."""
+    """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the
+    mend) of each.
+    """
     yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
     if scale.std.max() < PIXEL_STD:
         yield (
             high > float((scale.mean + 10 * _LARGEST_NORMALISED * scale.std).max()),
             "look like pixels 0..255",
-            f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values: divide the images by 255, or "
-            "load the model with mean and std on the 0..255 scale.",
+            (
+                f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values: divide"
+                " the images by 255, or load the model with mean and std on the 0..255 scale."
+            ),
         )
         return
     ours = "This model expects pixels 0..255 and normalises them itself."
@@ -312,7 +340,9 @@ def _marked():
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turns what a check in a data pipeline raised, wrapped in an error of tf.data, into a ValueError with its message."""
+    """Turns what a check in a data pipeline raised, wrapped in an error of tf.data, into a ValueError with its
+    message.
+    """
     try:
         yield
     except Exception as error:

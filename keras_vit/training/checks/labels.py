@@ -1,6 +1,7 @@
 """Labels of a classifier: class numbers (b,) or (b, 1), or rows (b, classes) with the share of each class.
 
-Rows hold the proportions of mixup, or several labels per image. A model with one class has one number from 0 to 1 per image.
+Rows hold the proportions of mixup, or several labels per image. A model with one class has one number from 0 to 1 per
+image.
 """
 
 import contextlib
@@ -16,7 +17,8 @@ def are_numbers(shape, classes: int) -> bool:
 
 
 def label_rows(labels, classes: int, smoothing: float = 0.0):
-    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share that is spread evenly over all classes.
+    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share that is spread evenly over all
+    classes.
 
     A class number that no class has becomes a row of NaN, so that no loss can be computed from it without notice.
 
@@ -32,7 +34,8 @@ def label_rows(labels, classes: int, smoothing: float = 0.0):
         rows = ops.cast(ops.reshape(labels, (-1, 1)) if classes == 1 else labels, "float32")
         if rows.shape[-1] != classes:
             raise ValueError(
-                f"Expected labels (b,), or rows (b, {classes}) for {classes} classes; got the shape {tuple(labels.shape)}."
+                f"Expected labels (b,), or rows (b, {classes}) for {classes} classes; got the shape"
+                f" {tuple(labels.shape)}."
             )
     return rows * (1.0 - smoothing) + smoothing / classes
 
@@ -54,7 +57,9 @@ def are_wrong(labels, numbers: bool, classes: int):
 
 
 def are_no_shares(sums):
-    """Which rows, by their sums, do not share out one example among the classes, as a softmax needs; of NumPy or TensorFlow."""
+    """Which rows, by their sums, do not share out one example among the classes, as a softmax needs; of NumPy or
+    TensorFlow.
+    """
     return abs(sums - 1.0) > _ROUNDING
 
 
@@ -66,8 +71,8 @@ def message(low, high, numbers: bool, classes: int, hint: str = "") -> str:
 
 ONE_BASED = " They seem to count from 1: subtract 1."
 NO_SHARES = (
-    "Under SoftmaxCrossEntropy, the labels of an example should sum to 1: shares of one label. Some rows do not sum to 1. For several labels "
-    "per image, or none, use keras_vit.training.SigmoidCrossEntropy()."
+    "Under SoftmaxCrossEntropy, the labels of an example should sum to 1: shares of one label. Some rows do not sum to"
+    " 1. For several labels per image, or none, use keras_vit.training.SigmoidCrossEntropy()."
 )
 _ROUNDING = 0.02  # of labels in bfloat16
 

@@ -1,4 +1,6 @@
-"""Refuses inputs of integers that a model would take for other patches, or other images' patches: which are visible, which take whose place."""
+"""Refuses inputs of integers that a model would take for other patches, or other images' patches: which are visible,
+which take whose place.
+"""
 
 import dataclasses
 from typing import Any
@@ -34,7 +36,8 @@ class Numbers:
         """
         if len(shape) != 2 or shape[1] not in (self.count, None):
             raise ValueError(
-                f'"{name}" has the shape {tuple(shape)}, expected (images, {self.count}): {self}. model.masked(images) makes it.'
+                f'"{name}" has the shape {tuple(shape)}, expected (images, {self.count}): {self}. model.masked(images)'
+                " makes it."
             )
 
     def check(self, name: str, values: Any) -> None:
@@ -51,7 +54,9 @@ class Numbers:
             raise ValueError(_message(name, self, "one of them several times in a row"))
 
     def problems(self, name: str, values: Any) -> list[tuple[Any, str]]:
-        """(whether it is so, a scalar boolean tensor; the message) of each thing that may be wrong with a tensor (b, count)."""
+        """(whether it is so, a scalar boolean tensor; the message) of each thing that may be wrong with a tensor (b,
+        count).
+        """
         import tensorflow as tf
 
         outside = (values < tf.cast(self.lowest, values.dtype)) | (values > tf.cast(self.highest, values.dtype))

@@ -1,7 +1,7 @@
 """Images of any kind as the pixels that a model takes: what `model.preprocess` does.
 
-An image is a path, encoded bytes or an open file, a PIL image, or an array (h, w) or (h, w, c) of pixels 0..255. All become what
-`data.parse(text).image` makes of them, as in evaluation and in an exported model.
+An image is a path, encoded bytes or an open file, a PIL image, or an array (h, w) or (h, w, c) of pixels 0..255. All
+become what `data.parse(text).image` makes of them, as in evaluation and in an exported model.
 """
 
 import os
@@ -24,7 +24,9 @@ def listed(x) -> tuple[list, bool]:
     if isinstance(x, (str, bytes, bytearray, memoryview, os.PathLike)) or _is_pil(x) or hasattr(x, "read"):
         return [x], True
     if hasattr(x, "element_spec") or isinstance(x, dict):
-        raise ValueError(f"Expected an image or a list of images, got {type(x).__name__}. Of a dataset: model.predict(dataset).")
+        raise ValueError(
+            f"Expected an image or a list of images, got {type(x).__name__}. Of a dataset: model.predict(dataset)."
+        )
     if not hasattr(x, "shape"):
         if not isinstance(x, Iterable):
             raise ValueError(f"Expected a path, bytes, a PIL image, an array or a list of these, got {x!r}.")
@@ -101,8 +103,12 @@ def _pixels(array, channels, checks):
     array = np.asarray(array)
     array = array[..., None] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[-1] not in (1, 2, 3, 4, channels):
-        first = " Is the first axis the channels? Then transpose it to the end." if array.shape[:1] in ((1,), (3,)) else ""
-        raise ValueError(f"expected an array (h, w), or (h, w, c) with c of 1 to 4 channels, got shape {array.shape}.{first}")
+        first = (
+            " Is the first axis the channels? Then transpose it to the end." if array.shape[:1] in ((1,), (3,)) else ""
+        )
+        raise ValueError(
+            f"expected an array (h, w), or (h, w, c) with c of 1 to 4 channels, got shape {array.shape}.{first}"
+        )
     pixels = _eight_bits(array, checks)
     with_alpha = pixels.shape[-1] in (2, 4) and pixels.shape[-1] != channels
     return pixels[..., :-1] if with_alpha else pixels
@@ -143,8 +149,9 @@ class Preprocessor:
         scale = normalisations(model)[0]
         if scale is not None and scale.std.max() < PIXEL_STD and model.check_pixels:
             raise ValueError(
-                f"The model's std {scale.std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255: make or load it with mean and "
-                "std on that scale, 255 times larger. If it is right, set model.check_pixels = False."
+                f"The model's std {scale.std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255:"
+                " make or load it with mean and std on that scale, 255 times larger. If it is right, set"
+                " model.check_pixels = False."
             )
         self.checks = InputChecks.of(model)
         self.text = preprocessing_text(model)
@@ -156,7 +163,8 @@ class Preprocessor:
 
         Raises:
             FileNotFoundError: if a path leads nowhere.
-            ValueError: for anything that is not an image, or a preprocessing that gives another size; `name` names the image.
+            ValueError: for anything that is not an image, or a preprocessing that gives another size; `name` names the
+                image.
         """
         import tensorflow as tf
 
@@ -172,8 +180,9 @@ class Preprocessor:
             raise ValueError(f"{name}: {error}") from None
         if pixels.shape != self.shape:
             raise ValueError(
-                f'{name}: the model\'s preprocessing "{self.text}" gives pixels of shape {pixels.shape}, and the model takes {self.shape}. '
-                'Set model.preprocessing to a text for its size, such as "decode|resize(224, 224)".'
+                f'{name}: the model\'s preprocessing "{self.text}" gives pixels of shape {pixels.shape}, and the model'
+                f' takes {self.shape}. Set model.preprocessing to a text for its size, such as "decode|resize(224,'
+                ' 224)".'
             )
         return pixels
 

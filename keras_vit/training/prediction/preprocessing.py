@@ -25,8 +25,8 @@ def parse_preprocessing(text: str):
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ImportError(
-            "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed: pip install "
-            "tensorflow. Without it, give the model pixels 0..255 of its size: model.predict(images)."
+            "Decoding and resizing images needs TensorFlow, on the JAX backend too, and it is not installed: pip"
+            " install tensorflow. Without it, give the model pixels 0..255 of its size: model.predict(images)."
         )
     from keras_vit.data import parse
 
@@ -34,7 +34,8 @@ def parse_preprocessing(text: str):
 
 
 def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
-    """The shape (height, width, c) of what a Preprocess makes of pixels with so many channels, or with None of encoded images.
+    """The shape (height, width, c) of what a Preprocess makes of pixels with so many channels, or with None of encoded
+    images.
 
     Raises:
         ValueError: if images of different sizes keep different sizes.
@@ -45,7 +46,8 @@ def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
     shape = tuple(tf.function(preprocess.image, autograph=False).get_concrete_function(given).output_shapes)
     if None in shape:
         raise ValueError(
-            f'"{preprocess.text}" gives images of different sizes: end it with one size, such as "resize(224, 224)" or "central_crop(224)".'
+            f'"{preprocess.text}" gives images of different sizes: end it with one size, such as "resize(224, 224)" or'
+            ' "central_crop(224)".'
         )
     return shape
 
@@ -61,7 +63,8 @@ def _eight_bits(pixels):
 
 
 def _apply(preprocess, images, shape: tuple, dtype: str, check_pixels: bool):
-    """A Preprocess on encoded images, () or (b,), or pixels, (h, w, c) or (b, h, w, c): pixels of `shape`, (height, width, c), or with b before.
+    """A Preprocess on encoded images, () or (b,), or pixels, (h, w, c) or (b, h, w, c): pixels of `shape`, (height,
+    width, c), or with b before.
 
     TensorFlow tensors give TensorFlow tensors on every backend, inside tf.data too; arrays give tensors of the backend.
     """
@@ -79,21 +82,25 @@ def _apply(preprocess, images, shape: tuple, dtype: str, check_pixels: bool):
         pixels = tf.map_fn(preprocess.image, tensor, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
     pixels = tf.cast(pixels, dtype)
     return (
-        pixels if tf.is_tensor(images) or keras.backend.backend() == "tensorflow" else keras.ops.convert_to_tensor(pixels.numpy())
+        pixels
+        if tf.is_tensor(images) or keras.backend.backend() == "tensorflow"
+        else keras.ops.convert_to_tensor(pixels.numpy())
     )
 
 
 @serializable
 class Preprocessing(keras.layers.Layer):
-    """Encoded images, or pixels, as the pixels that a model takes: what the text says, as training and an exported model do it.
+    """Encoded images, or pixels, as the pixels that a model takes: what the text says, as training and an exported
+    model do it.
 
     Args:
-        text: ops joined by "|" (docs/data.md), none of them random, which end in a fixed size: "decode|resize(256)|central_crop(224)".
+        text: ops joined by "|" (docs/data.md), none of them random, which end in a fixed size:
+            "decode|resize(256)|central_crop(224)".
         check_pixels: whether pixels on another scale are refused: those in [0, 1], for instance.
 
-    Input: strings (b,), encoded JPEG, PNG...; or pixels 0..255, (b, h, w, c). Both also without b, for a dataset of single images. Output:
-    whole numbers 0..255, (b, height, width, c), in the layer's dtype. It is TensorFlow's work: on the JAX backend it maps a tf.data dataset
-    or takes arrays, and cannot be part of a compiled model.
+    Input: strings (b,), encoded JPEG, PNG...; or pixels 0..255, (b, h, w, c). Both also without b, for a dataset of
+    single images. Output: whole numbers 0..255, (b, height, width, c), in the layer's dtype. It is TensorFlow's work:
+    on the JAX backend it maps a tf.data dataset or takes arrays, and cannot be part of a compiled model.
 
     Raises:
         ImportError: if TensorFlow is not installed.
@@ -102,7 +109,9 @@ class Preprocessing(keras.layers.Layer):
 
     def __init__(self, text: str, check_pixels: bool = True, **kwargs: Any):
         if kwargs.pop("autocast", False):
-            raise ValueError("Preprocessing: autocast must be False, since a compute dtype of 16 bits would round the pixels.")
+            raise ValueError(
+                "Preprocessing: autocast must be False, since a compute dtype of 16 bits would round the pixels."
+            )
         super().__init__(autocast=False, **kwargs)
         self.text, self.check_pixels = text, check_pixels
         self._preprocess = parse_preprocessing(text)

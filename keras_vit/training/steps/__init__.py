@@ -1,1 +1,3 @@
-"""What a step computes on each backend, and on which part of a batch: inputs per worker, weights of examples, the compiled functions."""
+"""What a step computes on each backend, and on which part of a batch: inputs per worker, weights of examples, the
+compiled functions.
+"""

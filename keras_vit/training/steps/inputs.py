@@ -1,8 +1,8 @@
 """Prepares the input of fit, evaluate and predict for the strategy under which the model was made.
 
-One device and MirroredStrategy accept everything as it is. With several workers, each takes its own rows of every global batch. JAX
-distributions and TPUs need full batches: evaluation data is padded with rows of weight 0, and what predict reads with rows that its
-outputs leave out.
+One device and MirroredStrategy accept everything as it is. With several workers, each takes its own rows of every
+global batch. JAX distributions and TPUs need full batches: evaluation data is padded with rows of weight 0, and what
+predict reads with rows that its outputs leave out.
 """
 
 import contextlib
@@ -26,13 +26,15 @@ def check_distribution() -> None:
     backend = keras.backend.backend()
     if backend != "jax" and keras.distribution.distribution() is not None:
         raise ValueError(
-            f"keras.distribution.set_distribution has no effect on the {backend} backend: training would run on one device. Use "
-            'keras_vit.strategy("mirrored"), "multiworker" or "tpu", or the JAX backend (KERAS_BACKEND=jax).'
+            f"keras.distribution.set_distribution has no effect on the {backend} backend: training would run on one"
+            ' device. Use keras_vit.strategy("mirrored"), "multiworker" or "tpu", or the JAX backend'
+            " (KERAS_BACKEND=jax)."
         )
 
 
 def check_scope(model) -> None:
-    """Refuses to train a model inside the scope of a strategy that it was not made under; switches jit_compile off on a TPUStrategy.
+    """Refuses to train a model inside the scope of a strategy that it was not made under; switches jit_compile off on a
+    TPUStrategy.
 
     Raises:
         ValueError: if the model was made outside the current scope.
@@ -41,7 +43,8 @@ def check_scope(model) -> None:
         now = keras.distribution.distribution()
         if now is not None and now is not model._distribution:
             raise ValueError(
-                "The model was made outside this distribution's scope. Make it inside: with strategy.scope(): model = ..."
+                "The model was made outside this distribution's scope. Make it inside: with strategy.scope(): model"
+                " = ..."
             )
         return
     import tensorflow as tf
@@ -50,13 +53,16 @@ def check_scope(model) -> None:
         model.jit_compile = False  # the strategy compiles the whole step, and fails if a part of it is already compiled
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not model._distribute_strategy:
         raise ValueError(
-            "The model was made outside this strategy's scope. Make and compile it inside: with strategy.scope(): model = ..."
+            "The model was made outside this strategy's scope. Make and compile it inside: with strategy.scope(): model"
+            " = ..."
         )
 
 
 @contextlib.contextmanager
 def scope_of(model):
-    """The context in which the model trains: on the JAX backend, the scope of the distribution under which it was made."""
+    """The context in which the model trains: on the JAX backend, the scope of the distribution under which it was
+    made.
+    """
     check_distribution()
     check_scope(model)
     if keras.backend.backend() == "jax" and model._distribution is not None:
@@ -136,12 +142,14 @@ def _are_arrays(x):
     return bool(leaves) and all(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
-def feed(model, x, y=None, weights=None, batch_size: int | None = None, training: bool = False, shuffle: bool = False) -> Feed:
+def feed(
+    model, x, y=None, weights=None, batch_size: int | None = None, training: bool = False, shuffle: bool = False
+) -> Feed:
     """The Feed of arrays or a dataset for the model's strategy.
 
     Raises:
-        ValueError: if the replicas cannot share the batches evenly, or if the last training batch is not full on a strategy that
-            needs full batches.
+        ValueError: if the replicas cannot share the batches evenly, or if the last training batch is not full on a
+            strategy that needs full batches.
     """
     topology = topology_of(model)
     if topology.replicas == 1:
@@ -149,7 +157,9 @@ def feed(model, x, y=None, weights=None, batch_size: int | None = None, training
     if hasattr(x, "element_spec"):
         return _dataset_feed(model, topology, x, training)
     if topology.workers > 1 and not hasattr(x, "shape"):
-        raise ValueError(f"Several workers can share the rows of arrays and of tf.data datasets only; got {type(x).__name__}.")
+        raise ValueError(
+            f"Several workers can share the rows of arrays and of tf.data datasets only; got {type(x).__name__}."
+        )
     if not _are_arrays(x):
         return Feed(x, y, weights, batch_size)
     batch_size = batch_size or 32
@@ -159,8 +169,8 @@ def feed(model, x, y=None, weights=None, batch_size: int | None = None, training
     if topology.full and rows_of(x) % batch_size:
         if training:
             raise ValueError(
-                f"{rows_of(x)} examples do not fill batches of {batch_size}, which training on these devices requires: pass a multiple of "
-                "it, or a dataset with drop_remainder=True."
+                f"{rows_of(x)} examples do not fill batches of {batch_size}, which training on these devices requires:"
+                " pass a multiple of it, or a dataset with drop_remainder=True."
             )
         if y is not None:
             _check_weighted(model)
@@ -172,8 +182,8 @@ def _check_weighted(model):
     """Raises ValueError if the model has metrics that would count rows of weight 0."""
     if getattr(model._compile_metrics, "_user_metrics", None):
         raise ValueError(
-            "On these devices the last batch is padded with rows of weight 0, which metrics given as compile(metrics=...) would count. "
-            "Use compile(weighted_metrics=...), or pass full batches."
+            "On these devices the last batch is padded with rows of weight 0, which metrics given as"
+            " compile(metrics=...) would count. Use compile(weighted_metrics=...), or pass full batches."
         )
 
 
@@ -195,7 +205,9 @@ def _pad(arrays, missing):
 
 
 class _PaddedInputs:
-    """The inputs alone of batches, each padded to a multiple of rows. It remembers, batch by batch, which rows are padding."""
+    """The inputs alone of batches, each padded to a multiple of rows. It remembers, batch by batch, which rows are
+    padding.
+    """
 
     def __init__(self, batches, multiple):
         self._batches, self._multiple = batches, multiple
@@ -255,11 +267,13 @@ def _dataset_feed(model, topology, dataset, training):
         steps = int(dataset.cardinality())
         dataset = dataset if isinstance(dataset.element_spec, tuple) else dataset.map(lambda x: (x,))
         parts = _per_worker(topology, dataset.repeat() if training and steps > 0 else dataset)
-        return Feed(model.distribute_strategy.distribute_datasets_from_function(parts), steps=steps if steps > 0 else None)
+        return Feed(
+            model.distribute_strategy.distribute_datasets_from_function(parts), steps=steps if steps > 0 else None
+        )
     if topology.full and None in sizes and keras.backend.backend() == "tensorflow":
         raise ValueError(
-            f"A TPU needs batches of one fixed size; the dataset has {dataset.element_spec}. Use batch(n, drop_remainder=True), and for "
-            "evaluation data.evaluation_batches, which pads the last batch."
+            f"A TPU needs batches of one fixed size; the dataset has {dataset.element_spec}. Use batch(n,"
+            " drop_remainder=True), and for evaluation data.evaluation_batches, which pads the last batch."
         )
     if topology.full and sizes == {None} and not training and keras.backend.backend() == "jax":
         _check_weighted(model)
@@ -268,7 +282,9 @@ def _dataset_feed(model, topology, dataset, training):
 
 
 def _padded_batch(batch, multiple):
-    """A batch (x, y) or (x, y, weights) as (x, y, weights), padded with weight 0 to a multiple of rows; a batch (x,) as it is."""
+    """A batch (x, y) or (x, y, weights) as (x, y, weights), padded with weight 0 to a multiple of rows; a batch (x,) as
+    it is.
+    """
     import tensorflow as tf
 
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)

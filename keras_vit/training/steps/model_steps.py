@@ -1,4 +1,6 @@
-"""The steps of training, evaluation and prediction on every backend: what a batch, its weights and its replicas make of loss and metrics."""
+"""The steps of training, evaluation and prediction on every backend: what a batch, its weights and its replicas make of
+loss and metrics.
+"""
 
 import contextlib
 import itertools
@@ -43,7 +45,9 @@ class SteppingModel(DescribedModel):
         raise NotImplementedError  # by training.Model
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds metrics and optimizer from the shapes of the data; Keras would read a batch, which fails with several workers."""
+        """Builds metrics and optimizer from the shapes of the data; Keras would read a batch, which fails with several
+        workers.
+        """
         if self._distribute_strategy is not None:
             _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
         if iterator is not None:
@@ -56,7 +60,9 @@ class SteppingModel(DescribedModel):
             super()._maybe_symbolic_build(data_batch=data_batch)
 
     def _build_metrics(self, batch):
-        """Makes the metrics' variables before a step is traced: a step in which variables are made is traced again, and holds both."""
+        """Makes the metrics' variables before a step is traced: a step in which variables are made is traced again, and
+        holds both.
+        """
         _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         metrics = self._compile_metrics
         if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
@@ -79,7 +85,9 @@ class SteppingModel(DescribedModel):
         return self.train_function
 
     def _make_function(self, step_function, concatenate_outputs=False):
-        """Keras' loop over the steps of an execution, which on JAX is one of the host; the last one of an epoch ends with the epoch."""
+        """Keras' loop over the steps of an execution, which on JAX is one of the host; the last one of an epoch ends
+        with the epoch.
+        """
         if keras.backend.backend() == "tensorflow":
             return super()._make_function(step_function)
         execution = super()._make_function(step_function, concatenate_outputs)
@@ -105,7 +113,9 @@ class SteppingModel(DescribedModel):
         return self.predict_function
 
     def _get_metrics_result_or_logs(self, logs):
-        """What an epoch reports. Keras would report its own running loss, 0, where a step of the user's own returns only "loss"."""
+        """What an epoch reports. Keras would report its own running loss, 0, where a step of the user's own returns
+        only "loss".
+        """
         if self.has_own("train_step", "test_step", "compute_metrics"):
             return logs
         return super()._get_metrics_result_or_logs(logs)
@@ -141,9 +151,9 @@ class SteppingModel(DescribedModel):
     def after_update(self) -> None:
         """Called in every training step, after the optimizer's update; does nothing unless a subclass overrides it.
 
-        It may assign the model's non-trainable variables, to move a teacher that follows the trained weights, for example; those that it
-        assigns are made with `aggregation="only_first_replica"`, since every replica assigns the same. It runs where the step does: in
-        a graph, in each replica, once for all micro-batches.
+        It may assign the model's non-trainable variables, to move a teacher that follows the trained weights, for
+        example; those that it assigns are made with `aggregation="only_first_replica"`, since every replica assigns the
+        same. It runs where the step does: in a graph, in each replica, once for all micro-batches.
         """
 
     def test_step(self, *args):
@@ -178,7 +188,9 @@ class SteppingModel(DescribedModel):
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not counted."""
+        """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not
+        counted.
+        """
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)

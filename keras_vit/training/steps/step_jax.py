@@ -1,4 +1,6 @@
-"""What a training step on the JAX backend has beside Keras' own. The program is global: Keras' distributions need no other correction."""
+"""What a training step on the JAX backend has beside Keras' own. The program is global: Keras' distributions need no
+other correction.
+"""
 
 import jax
 import keras
@@ -7,11 +9,15 @@ from keras_vit.training.steps.weights import divides_by_weights, sum_of_weights,
 
 
 def _parts(batch, parts):
-    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has the rows i, i + parts...: every device keeps its own rows."""
+    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has the rows i, i + parts...: every device keeps its
+    own rows.
+    """
 
     def split(x):
         if x.shape[0] % parts:
-            raise ValueError(f"A batch of {x.shape[0]} cannot be split into {parts} micro-batches: choose a divisor of it.")
+            raise ValueError(
+                f"A batch of {x.shape[0]} cannot be split into {parts} micro-batches: choose a divisor of it."
+            )
         return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
     return jax.tree.map(split, batch)
@@ -39,7 +45,9 @@ def accumulated_step(model, state, batch):
         )
         loss, y_pred, non_trainable, metrics = aux
         with model.weighing(weights, is_mean=False):
-            logs, metrics = model._update_metrics_variables(metrics, loss * parts if sums_up else loss, x, y, y_pred, weights)
+            logs, metrics = model._update_metrics_variables(
+                metrics, loss * parts if sums_up else loss, x, y, y_pred, weights
+            )
         sums = [s + (factor * g).astype(g.dtype) for s, g in zip(sums, gradients)]
         return (non_trainable, metrics, sums), logs
 

@@ -1,7 +1,9 @@
-"""A training step on the TensorFlow backend, correct under every tf.distribute strategy, and the loop of several steps per call.
+"""A training step on the TensorFlow backend, correct under every tf.distribute strategy, and the loop of several steps
+per call.
 
 A step runs in each replica on its share of the batch:
-  1. the gradients of the global mean loss: a replica's loss is weighted by its share of the examples, whatever their number;
+  1. the gradients of the global mean loss: a replica's loss is weighted by its share of the examples, whatever their
+     number;
   2. micro-batches one after the other, their gradients summed;
   3. one sum over replicas, one clip of the global gradient, one update;
   4. what the model does after an update, such as moving a teacher.
@@ -26,7 +28,8 @@ def _rows(x):
 
 
 def _gradients(model, x, y, weights, share):
-    """(gradients of `share` x the loss of some examples, what a compute_metrics of the user's own returns). Updates the metrics.
+    """(gradients of `share` x the loss of some examples, what a compute_metrics of the user's own returns). Updates the
+    metrics.
 
     A gradient is None for a variable that the loss does not depend on.
     """
@@ -43,19 +46,24 @@ def _gradients(model, x, y, weights, share):
 
 
 def _accumulated(model, batch, share_of):
-    """As _gradients, with the sum of the gradients of `model.micro_batches` parts of a batch, one of which is in memory at a time.
+    """As _gradients, with the sum of the gradients of `model.micro_batches` parts of a batch, one of which is in memory
+    at a time.
 
     Part i has the rows i, i + parts, i + 2 parts...
     """
     parts, n = model.micro_batches, _rows(batch)
     static = isinstance(n, int)
     if static and n % parts:
-        raise ValueError(f"A replica's batch of {n} cannot be split into {parts} micro-batches: choose a divisor of {n}.")
+        raise ValueError(
+            f"A replica's batch of {n} cannot be split into {parts} micro-batches: choose a divisor of {n}."
+        )
     connected = [True] * len(model.trainable_weights)
 
     def body(i, sums, _):
         rows = i + parts * tf.range(n // parts) if static else tf.range(i, n, parts)
-        x, y, weights = keras.tree.map_structure(lambda t: None if t is None else tf.gather(t, rows), batch, none_is_leaf=True)
+        x, y, weights = keras.tree.map_structure(
+            lambda t: None if t is None else tf.gather(t, rows), batch, none_is_leaf=True
+        )
         gradients, logs = _gradients(model, x, y, weights, share_of(_rows(x), weights))
         connected[:] = [g is not None for g in gradients]
         return i + 1, [s if g is None else s + g for s, g in zip(sums, gradients)], logs
@@ -91,7 +99,9 @@ def _share_by_weight(model, weights):
 
 
 def train_step(model, batch) -> dict:
-    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns the metrics of this replica so far."""
+    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns the metrics of this replica
+    so far.
+    """
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     share_of = _share(model, _rows(x), weights)
     if model.mixing is not None:
@@ -114,10 +124,11 @@ def train_step(model, batch) -> dict:
 
 
 def _compiles_gradients_alone(model):
-    """Whether XLA compiles the forward and backward pass alone, as it must with several replicas: their sum cannot be compiled.
+    """Whether XLA compiles the forward and backward pass alone, as it must with several replicas: their sum cannot be
+    compiled.
 
-    A TPUStrategy compiles the whole step by itself. Statistics over all replicas are sums too: a model with a layer that computes
-    them is not compiled.
+    A TPUStrategy compiles the whole step by itself. Statistics over all replicas are sums too: a model with a layer
+    that computes them is not compiled.
     """
     if replicas() == 1 or isinstance(model.distribute_strategy, tf.distribute.TPUStrategy):
         return False
@@ -130,14 +141,17 @@ def _clips(optimizer):
 
 
 def _reduces_first(optimizer):
-    """Whether the optimizer clips the sum over replicas, as those of this package do (Keras' clip each replica's part)."""
+    """Whether the optimizer clips the sum over replicas, as those of this package do (Keras' clip each replica's
+    part).
+    """
     return getattr(optimizer, "clips_global_gradient", False)
 
 
 def _overflowing_alike(gradients):
     """The gradients of this replica, one of them NaN if those of any replica are not finite.
 
-    A LossScaleOptimizer looks at the gradients of one replica, which are not summed yet, to see whether to skip the step.
+    A LossScaleOptimizer looks at the gradients of one replica, which are not summed yet, to see whether to skip the
+    step.
     """
     present = [i for i, g in enumerate(gradients) if g is not None]
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradients[i])) for i in present])
@@ -153,8 +167,8 @@ def _apply(optimizer, gradients, variables):
     if replicas() > 1 and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         gradients = _overflowing_alike(gradients)
     if replicas() > 1 and _clips(inner) and not _reduces_first(inner):
-        # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change; the
-        # optimizer's own sum over the replicas adds the N parts up again.
+        # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change;
+        # the optimizer's own sum over the replicas adds the N parts up again.
         indices, scale = [i for i, g in enumerate(gradients) if g is not None], inner.loss_scale_factor or 1.0
         clipped = inner._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in indices])])
         for i, g in zip(indices, clipped):
@@ -173,23 +187,24 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer | None, strategy: tf.d
     inner = innermost(optimizer)
     if inner.gradient_accumulation_steps or optimizer.gradient_accumulation_steps:
         raise ValueError(
-            "gradient_accumulation_steps does not work under tf.distribute. Set model.micro_batches = k before fit instead: each "
-            "replica then processes its batch in k parts, with one update."
+            "gradient_accumulation_steps does not work under tf.distribute. Set model.micro_batches = k before fit"
+            " instead: each replica then processes its batch in k parts, with one update."
         )
     if inner.ema_overwrite_frequency:
         raise ValueError(
-            "ema_overwrite_frequency does not work under tf.distribute. Leave it out: with keras_vit.training.AdamW or Momentum the "
-            "averages stay in the optimizer, next to the weights (training.EvaluateAverage evaluates with them)."
+            "ema_overwrite_frequency does not work under tf.distribute. Leave it out: with keras_vit.training.AdamW or"
+            " Momentum the averages stay in the optimizer, next to the weights (training.EvaluateAverage evaluates with"
+            " them)."
         )
     if isinstance(inner, keras.optimizers.ScheduleFreeAdamW):
         raise ValueError(
-            "ScheduleFreeAdamW reads weights that it has just changed, so its results under tf.distribute differ from those of one "
-            "device. Use keras_vit.training.AdamW."
+            "ScheduleFreeAdamW reads weights that it has just changed, so its results under tf.distribute differ from"
+            " those of one device. Use keras_vit.training.AdamW."
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and _clips(inner) and not _reduces_first(inner):
         raise ValueError(
-            f"{type(inner).__name__} with clipping and loss scaling (mixed_float16) would clip each replica's gradient separately. Use "
-            "keras_vit.training.AdamW or Momentum, or mixed_bfloat16, which needs no loss scaling."
+            f"{type(inner).__name__} with clipping and loss scaling (mixed_float16) would clip each replica's gradient"
+            " separately. Use keras_vit.training.AdamW or Momentum, or mixed_bfloat16, which needs no loss scaling."
         )
 
 
@@ -197,7 +212,8 @@ def check_made_inside(optimizer: keras.optimizers.Optimizer | None, strategy: tf
     """Raises ValueError if the optimizer was made outside the strategy's scope."""
     if optimizer is not None and optimizer._distribution_strategy is not strategy:
         raise ValueError(
-            "The optimizer was made outside the strategy's scope. Make and compile it inside: with strategy.scope(): ..."
+            "The optimizer was made outside the strategy's scope. Make and compile it inside: with"
+            " strategy.scope(): ..."
         )
 
 
@@ -239,7 +255,9 @@ def _repeat(function, iterator, steps):
 
 
 def _last_of(function, iterator, steps):
-    """What a function returns of the last of the next `steps` batches, all of which it is called with, in one loop of the graph."""
+    """What a function returns of the last of the next `steps` batches, all of which it is called with, in one loop of
+    the graph.
+    """
     first = (tf.constant(1), function(iterator.get_next()))
 
     def body(i, _):
@@ -249,7 +267,8 @@ def _last_of(function, iterator, steps):
 
 
 def make_function(model, step: Callable, remaining: Callable[[], int], own_logs: bool = False) -> Callable:
-    """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution` steps.
+    """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution`
+    steps.
 
     Args:
         model: a compiled model.
@@ -290,7 +309,9 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
 
 
 def make_gathering_function(model, step: Callable) -> Callable:
-    """Keras' predict function for several workers: a list of batches -> the outputs of all workers, in order, on every worker."""
+    """Keras' predict function for several workers: a list of batches -> the outputs of all workers, in order, on every
+    worker.
+    """
     strategy = model.distribute_strategy
 
     def function(batches):

@@ -1,14 +1,18 @@
-"""Weights of examples in losses and metrics: how they reach every value of a dense output, and what a batch's mean divides by."""
+"""Weights of examples in losses and metrics: how they reach every value of a dense output, and what a batch's mean
+divides by.
+"""
 
 import keras
 from keras import ops
 
 
 def per_value(weights, outputs):
-    """Weights (b,) for every output: (b,) for an output (b, c), (b, h, w) for one of (b, h, w, c), as Keras' losses and metrics need.
+    """Weights (b,) for every output: (b,) for an output (b, c), (b, h, w) for one of (b, h, w, c), as Keras' losses and
+    metrics need.
 
     Args:
-        weights: None, one tensor for all outputs, or a tensor for each. Weights of another shape than (b,) stay as they are.
+        weights: None, one tensor for all outputs, or a tensor for each. Weights of another shape than (b,) stay as they
+            are.
         outputs: the model's output, or a structure of outputs.
     """
     if weights is None:
@@ -27,7 +31,8 @@ def per_value(weights, outputs):
         return spread(each[0], outputs)
     if len(each) != len(flat):
         raise ValueError(
-            f"There are sample weights for {len(each)} outputs, and the model has {len(flat)}. Give one for each, or None."
+            f"There are sample weights for {len(each)} outputs, and the model has {len(flat)}. Give one for each, or"
+            " None."
         )
     return keras.tree.pack_sequence_as(weights, [spread(weight, output) for weight, output in zip(each, flat)])
 
@@ -40,8 +45,8 @@ def check_unweighted(weights) -> None:
     """
     if weights is not None:
         raise ValueError(
-            "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong to. Leave one of the "
-            "two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
+            "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong"
+            " to. Leave one of the two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
         )
 
 
@@ -54,8 +59,8 @@ def sum_of_weights(weights):
     each = keras.tree.flatten(weights)
     if len(each) > 1:
         raise ValueError(
-            'With reduction="mean_with_sample_weight" and weights for each output, the parts of a batch have no one share: use the default '
-            "reduction under several replicas or micro_batches."
+            'With reduction="mean_with_sample_weight" and weights for each output, the parts of a batch have no one'
+            " share: use the default reduction under several replicas or micro_batches."
         )
     return ops.sum(ops.cast(each[0], "float32"))
 
@@ -68,13 +73,14 @@ def check_parts(model) -> None:
     """
     if model.micro_batches > 1 and sums_over_batch(model.loss) and model.losses:
         raise ValueError(
-            'With reduction="sum" and micro_batches, the model\'s regularizers would count once for every micro-batch. Use the default '
-            "reduction, or the optimizer's weight_decay."
+            'With reduction="sum" and micro_batches, the model\'s regularizers would count once for every micro-batch.'
+            " Use the default reduction, or the optimizer's weight_decay."
         )
 
 
 def per_counted(weights):
-    """The weights of a batch, scaled so that a loss that Keras divides by their number is divided by those that are not 0.
+    """The weights of a batch, scaled so that a loss that Keras divides by their number is divided by those that are not
+    0.
 
     Rows of weight 0 are padding in evaluation: a batch of which half is padding would report half its loss.
     """

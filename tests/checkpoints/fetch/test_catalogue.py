@@ -84,7 +84,9 @@ def test_what_load_is_told():
     for model in CATALOGUE.values():
         flexible, any_size = model.family == "flexivit", model.family in ("bit", "flexivit")
         assert model.chosen_size == (model.image_size if any_size else None)
-        assert model.resample == ("flexivit" if flexible else None) and ("patch_size" in model.fields_to_load) == flexible
+        assert (
+            model.resample == ("flexivit" if flexible else None) and ("patch_size" in model.fields_to_load) == flexible
+        )
         if model.preprocessing is not None:
             assert not parse(model.preprocessing).random
             last = re.findall(r"\d+", model.preprocessing)[-1]

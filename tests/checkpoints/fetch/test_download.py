@@ -1,4 +1,6 @@
-"""Downloads from a server in this process: complete, interrupted, changed, refused, two at once. No other network is used."""
+"""Downloads from a server in this process: complete, interrupted, changed, refused, two at once. No other network is
+used.
+"""
 
 import hashlib
 import http.server
@@ -21,7 +23,9 @@ NEW = np.random.default_rng(1).bytes(700_000)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves server.data; server.drops lists how many bytes each of the next answers sends before the connection drops."""
+    """Serves server.data; server.drops lists how many bytes each of the next answers sends before the connection
+    drops.
+    """
 
     def do_GET(self):
         server = self.server
@@ -52,7 +56,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    """A running server with `url`, and `requests`: the (Range, If-Range) headers that it received. The cache is tmp_path."""
+    """A running server with `url`, and `requests`: the (Range, If-Range) headers that it received. The cache is
+    tmp_path.
+    """
     monkeypatch.setattr(module, "WAIT", 0.0)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
     monkeypatch.setenv("no_proxy", "*")

@@ -32,7 +32,9 @@ def test_other_texts_are_refused(address):
 
 @pytest.fixture
 def hub_of(monkeypatch, tmp_path):
-    """hub_of(folder): replaces the hub by a local server whose only repository, owner/name, holds the files of that folder."""
+    """hub_of(folder): replaces the hub by a local server whose only repository, owner/name, holds the files of that
+    folder.
+    """
     pytest.importorskip("huggingface_hub")
     with serving(monkeypatch, tmp_path / "cache", token=None) as served:
 

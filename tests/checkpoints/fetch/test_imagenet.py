@@ -1,4 +1,6 @@
-"""The names of ImageNet's classes: from the file that Keras' applications use, served here; who gets them, and who does not."""
+"""The names of ImageNet's classes: from the file that Keras' applications use, served here; who gets them, and who does
+not.
+"""
 
 import hashlib
 import http.server
@@ -26,7 +28,9 @@ def index(names, synsets=None):
 
 @pytest.fixture
 def served(monkeypatch, tmp_path):
-    """served(bytes, sha256): a local server has this file at imagenet.URL; returns the list of requests. The cache is empty."""
+    """served(bytes, sha256): a local server has this file at imagenet.URL; returns the list of requests. The cache is
+    empty.
+    """
     servers = []
 
     def serve(data, sha256=None):
@@ -62,7 +66,9 @@ def served(monkeypatch, tmp_path):
 def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(imagenet, "URL", "http://127.0.0.1:9/imagenet_class_index.json")  # nothing listens on the discard port
+    monkeypatch.setattr(
+        imagenet, "URL", "http://127.0.0.1:9/imagenet_class_index.json"
+    )  # nothing listens on the discard port
 
 
 @pytest.fixture
@@ -80,7 +86,9 @@ def thousand(tmp_path):
 @pytest.fixture
 def published(monkeypatch, thousand):
     """The catalogue's deit/tiny is the file of `thousand`."""
-    entry = catalogue.dataclasses.replace(find("deit/tiny"), url="https://example.org/x.safetensors", preprocessing=None)
+    entry = catalogue.dataclasses.replace(
+        find("deit/tiny"), url="https://example.org/x.safetensors", preprocessing=None
+    )
     monkeypatch.setitem(catalogue.CATALOGUE, "deit/tiny", entry)
     real = download.download
     there = lambda url, *args, **kwargs: thousand[0] if url == entry.url else real(url, *args, **kwargs)  # noqa: E731
@@ -142,7 +150,9 @@ def test_without_a_network_there_is_one_warning_and_the_model(offline, published
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         model = keras_vit.load("deit/tiny", **published)
     assert model.class_names is None and model.classes == 1000
-    warnings = [record.getMessage() for record in caplog.records if "classes have numbers, no names" in record.getMessage()]
+    warnings = [
+        record.getMessage() for record in caplog.records if "classes have numbers, no names" in record.getMessage()
+    ]
     assert len(warnings) == 1 and 'class_names="imagenet" tries again' in warnings[0]
     assert "Trying again" not in caplog.text
 
@@ -182,6 +192,13 @@ def test_the_catalogue_says_which_models_classify_imagenet():
     assert {model.labels for model in models} == {"imagenet", None}
     families = {model.name.split("/")[0] for model in models if model.labels}
     assert families == {"imagenet2012", "augreg", "sam", "s16-baseline", "flexivit", "bit", "deit", "deit3"}
-    for name in ("imagenet21k/B_16", "augreg/B_16-i21k", "bit/M-R50x1", "dinov2/s14", "siglip/B_16-224", "flexivit/B-i21k-90ep"):
+    for name in (
+        "imagenet21k/B_16",
+        "augreg/B_16-i21k",
+        "bit/M-R50x1",
+        "dinov2/s14",
+        "siglip/B_16-224",
+        "flexivit/B-i21k-90ep",
+    ):
         assert find(name).labels is None
     assert sum(model.labels is not None for model in models) == 109

@@ -1,4 +1,6 @@
-"""What each format can express: every field of the specs is classified, and whatever a format has no words for is refused."""
+"""What each format can express: every field of the specs is classified, and whatever a format has no words for is
+refused.
+"""
 
 import dataclasses
 import logging as std_logging
@@ -16,7 +18,10 @@ SIZE = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 32}
 # The fields that each format has no words for.
 FEWER_TOKENS = " token_merging patch_dropout patch_dropout_block"
 NOT_EXPRESSED = {
-    "google": "distillation_token registers layer_scale qk_norm qkv_bias patch_norm fc_norm mlp_form conv_stem conv_strides conv_form",
+    "google": (
+        "distillation_token registers layer_scale qk_norm qkv_bias patch_norm fc_norm mlp_form conv_stem conv_strides"
+        " conv_form"
+    ),
     "timm": "head_dim pre_logits patch_norm conv_stem conv_strides conv_form",
     "huggingface": "head_dim pre_logits qk_norm patch_norm fc_norm stem stem_width conv_stem conv_strides conv_form",
 }
@@ -52,7 +57,9 @@ def test_every_field_is_classified(format):
     expressed = VIT[format].fields.keys()
     assert not expressed & DOES_NOT_CHANGE_THE_FUNCTION.keys()
     assert expressed | DOES_NOT_CHANGE_THE_FUNCTION.keys() <= fields
-    assert fields - expressed - DOES_NOT_CHANGE_THE_FUNCTION.keys() == set((NOT_EXPRESSED[format] + FEWER_TOKENS + OWN).split())
+    assert fields - expressed - DOES_NOT_CHANGE_THE_FUNCTION.keys() == set(
+        (NOT_EXPRESSED[format] + FEWER_TOKENS + OWN).split()
+    )
 
 
 def test_every_field_of_bit_is_expressed():
@@ -66,7 +73,8 @@ def test_every_field_of_bit_is_expressed():
 def test_a_new_field_is_refused_unless_at_its_default(format, field, value, default):
     VIT[format].check(vit(NewViTSpec))
     with pytest.raises(
-        ValueError, match=rf'format "{format}" cannot express.*{field}={value!r} \(must be {default}\)'.replace("(7,)", r"\(7,\)")
+        ValueError,
+        match=rf'format "{format}" cannot express.*{field}={value!r} \(must be {default}\)'.replace("(7,)", r"\(7,\)"),
     ):
         VIT[format].check(vit(NewViTSpec, **{field: value}))
 
@@ -129,7 +137,9 @@ def test_fields_that_do_not_change_the_function_take_any_value(format):
     ],
 )
 def test_the_message_names_field_value_and_what_works(format, fields, message):
-    with pytest.raises(ValueError, match=f'format "{format}" cannot express this model: .*{message}.*format="keras" saves'):
+    with pytest.raises(
+        ValueError, match=f'format "{format}" cannot express this model: .*{message}.*format="keras" saves'
+    ):
         VIT[format].check(vit(**fields))
 
 
@@ -155,5 +165,10 @@ def test_conventions_that_differ_are_warned_of(caplog):
         assert not caplog.text
         google.CAPABILITIES.check(vit(epsilon=1e-5, mean=0.0))
         timm.CAPABILITIES.check(vit(epsilon=1e-12))
-    for text in ("gelu is 'erf', they assume 'tanh'", "epsilon is 1e-05", "mean is 0.0, they assume 127.5", "epsilon is 1e-12"):
+    for text in (
+        "gelu is 'erf', they assume 'tanh'",
+        "epsilon is 1e-05",
+        "mean is 0.0, they assume 127.5",
+        "epsilon is 1e-12",
+    ):
         assert text in caplog.text

@@ -1,4 +1,6 @@
-"""Checkpoints of other libraries: files in their formats give the outputs that the library itself gave (goldens/*.json)."""
+"""Checkpoints of other libraries: files in their formats give the outputs that the library itself gave
+(goldens/*.json).
+"""
 
 import ml_dtypes
 import numpy as np
@@ -28,9 +30,17 @@ def test_outputs_are_the_originals(name, tmp_path):
 
 
 def test_every_family_has_its_golden():
-    families = "vit_token vit_gap vit_pre_logits hybrid_r50 hybrid_r26 hybrid_root_only bv_map bv_map_scanned bv_tok bv_gap_sincos bv_flexi"
-    families += " bit_npz timm_bit timm_vit timm_gap_fc_norm timm_distilled timm_dinov2 timm_swiglu timm_siglip timm_hybrid hf_vit hf_deit"
-    families += " hf_dinov2 hf_dinov2_swiglu hf_dinov2_registers hf_siglip hf_siglip_classifier lucidrains lucidrains_mean"
+    families = (
+        "vit_token vit_gap vit_pre_logits hybrid_r50 hybrid_r26 hybrid_root_only bv_map bv_map_scanned bv_tok"
+        " bv_gap_sincos bv_flexi"
+    )
+    families += (
+        " bit_npz timm_bit timm_vit timm_gap_fc_norm timm_distilled timm_dinov2 timm_swiglu timm_siglip timm_hybrid"
+        " hf_vit hf_deit"
+    )
+    families += (
+        " hf_dinov2 hf_dinov2_swiglu hf_dinov2_registers hf_siglip hf_siglip_classifier lucidrains lucidrains_mean"
+    )
     assert set(families.split()) <= set(GOLDENS)
 
 
@@ -59,7 +69,10 @@ def test_prefixes_of_training_states_are_removed(prefix, tmp_path):
     _, path, _ = write("bv_map", tmp_path)
     expected = parsed(path)
     arrays = {prefix + name: array for name, array in np.load(path).items()}
-    others = {"opt/state/step": np.float32(3), **({"params/txt/x": np.ones(1, "float32")} if prefix != "params/" else {})}
+    others = {
+        "opt/state/step": np.float32(3),
+        **({"params/txt/x": np.ones(1, "float32")} if prefix != "params/" else {}),
+    }
     np.savez(path, **arrays, **others)
     assert_same_parse(parsed(path), expected)
 

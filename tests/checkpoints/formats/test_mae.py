@@ -74,7 +74,9 @@ def test_logits_loss_and_gradients_are_pytorchs(model, golden):
     np.testing.assert_allclose(outputs[:, 0], golden["mae/logits"], atol=1e-5)
     assert float(loss) == pytest.approx(float(golden["mae/loss"]), abs=1e-5)
     found = dict(zip((v.path for v in model.trainable_variables), tape.gradient(loss, model.trainable_variables)))
-    expected = _unpacked(model, {name: golden[f"mae/gradients/{name}"] for name in _names(golden) if name not in TABLES})
+    expected = _unpacked(
+        model, {name: golden[f"mae/gradients/{name}"] for name in _names(golden) if name not in TABLES}
+    )
     assert found.keys() == expected.keys()
     for path, gradient in expected.items():
         np.testing.assert_allclose(found[path], gradient, atol=1e-5, err_msg=path)
@@ -85,9 +87,13 @@ def _names(golden):
 
 
 def _unpacked(model, arrays):
-    """{our path: array} of arrays by their names in a file; their conversions are linear, so that they hold for gradients."""
+    """{our path: array} of arrays by their names in a file; their conversions are linear, so that they hold for
+    gradients.
+    """
     decoder = mae.decoder_map({"decoder_positions": model.decoder_positions, "decoder_depth": 1}, True, True)
-    entries = huggingface.name_map(model.spec.to_dict(), None, "vit") | {f"decoder.{name}": e for name, e in decoder.items()}
+    entries = huggingface.name_map(model.spec.to_dict(), None, "vit") | {
+        f"decoder.{name}": e for name, e in decoder.items()
+    }
     shapes = {v.path: tuple(v.shape) for v in model.weights}
     result = {}
     for name, array in arrays.items():
@@ -98,7 +104,12 @@ def _unpacked(model, arrays):
 
 def test_the_file_says_how_it_is_built(model):
     assert isinstance(model, MaskedAutoencoder) and model.spec.positions == model.decoder_positions == "sincos2d_mae"
-    assert (model.decoder_heads, model.mask_ratio, model.normalise_targets, model.spec.epsilon) == (4, 0.75, True, 1e-12)
+    assert (model.decoder_heads, model.mask_ratio, model.normalise_targets, model.spec.epsilon) == (
+        4,
+        0.75,
+        True,
+        1e-12,
+    )
     np.testing.assert_allclose(model.spec.mean, [123.675, 116.28, 103.53])
 
 
@@ -106,7 +117,9 @@ def test_it_is_written_as_it_was_read(model, arrays, golden, tmp_path):
     keras_vit.save(model, tmp_path / "ours", "huggingface")
     written = safetensors.numpy.load_file(tmp_path / "ours" / "model.safetensors")
     published = {name.replace("decoder_encoder.layer.", "decoder_layers."): array for name, array in arrays.items()}
-    assert written.keys() == published.keys() and any("decoder.decoder_layers.0.attention.attention.query" in n for n in written)
+    assert written.keys() == published.keys() and any(
+        "decoder.decoder_layers.0.attention.attention.query" in n for n in written
+    )
     for name, array in published.items():
         np.testing.assert_allclose(written[name], array, atol=1e-6, err_msg=name)
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
@@ -156,11 +169,24 @@ def facebook(arrays):
 
 def test_facebooks_names_load_too(arrays, tmp_path):
     """Their files state neither heads nor normalised targets: 16 in all published decoders."""
-    sizes = {"image_size": 16, "depth": 1, "width": 64, "heads": 1, "mlp_dim": 16, "decoder_depth": 2, "decoder_width": 32}
+    sizes = {
+        "image_size": 16,
+        "depth": 1,
+        "width": 64,
+        "heads": 1,
+        "mlp_dim": 16,
+        "decoder_depth": 2,
+        "decoder_width": 32,
+    }
     model = MaskedAutoencoder("Ti/4", **sizes, decoder_mlp_dim=16, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     keras_vit.save(model, tmp_path / "huggingface", "huggingface")
     theirs = facebook(safetensors.numpy.load_file(tmp_path / "huggingface" / "model.safetensors"))
-    assert {"decoder_blocks.1.attn.qkv.weight", "decoder_pos_embed", "mask_token", "blocks.0.norm1.bias"} < theirs.keys()
+    assert {
+        "decoder_blocks.1.attn.qkv.weight",
+        "decoder_pos_embed",
+        "mask_token",
+        "blocks.0.norm1.bias",
+    } < theirs.keys()
     safetensors.numpy.save_file(theirs, tmp_path / "full.safetensors")
     again = keras_vit.load(tmp_path / "full.safetensors")
     assert again.arguments() == {**model.arguments(), "preprocessing": again.preprocessing}
@@ -180,7 +206,11 @@ def test_what_cannot_change_is_refused(theirs, tmp_path, arrays):
     assert keras_vit.load(path).decoder_positions == "learned"
     with pytest.raises(ValueError, match="image_size, since its positions are learned"):
         keras_vit.load(path, image_size=24)
-    for name, value in (("decoder_hidden_size", 12), ("decoder_intermediate_size", 8), ("decoder_num_hidden_layers", 2)):
+    for name, value in (
+        ("decoder_hidden_size", 12),
+        ("decoder_intermediate_size", 8),
+        ("decoder_num_hidden_layers", 2),
+    ):
         path = folder(tmp_path / name, arrays, {**CONFIG, name: value})
         with pytest.raises(ValueError, match=f"{name} is {value} in config.json"):
             keras_vit.load(path)
@@ -196,7 +226,15 @@ def test_what_cannot_change_is_refused(theirs, tmp_path, arrays):
     ],
 )
 def test_what_the_format_has_no_place_for_is_refused(fields, message, tmp_path):
-    sizes = {"image_size": 8, "depth": 1, "width": 16, "heads": 2, "mlp_dim": 16, "decoder_depth": 1, "decoder_width": 16}
+    sizes = {
+        "image_size": 8,
+        "depth": 1,
+        "width": 16,
+        "heads": 2,
+        "mlp_dim": 16,
+        "decoder_depth": 1,
+        "decoder_width": 16,
+    }
     model = MaskedAutoencoder("Ti/4", **{**sizes, **fields})
     with pytest.raises(ValueError, match=message):
         keras_vit.save(model, tmp_path / "theirs", "huggingface")
@@ -207,7 +245,9 @@ def test_what_the_format_has_no_place_for_is_refused(fields, message, tmp_path):
 def test_a_fine_tuned_model_under_timms_names_has_its_normalisation_after_the_mean(tmp_path):
     """As facebookresearch/mae fine-tunes with global_pool: fc_norm, and no norm."""
     keras.utils.set_random_seed(0)
-    vit = keras_vit.ViT("Ti/4", 8, 5, pool="gap", class_token=True, fc_norm=True, depth=1, width=16, heads=2, mlp_dim=16)
+    vit = keras_vit.ViT(
+        "Ti/4", 8, 5, pool="gap", class_token=True, fc_norm=True, depth=1, width=16, heads=2, mlp_dim=16
+    )
     keras_vit.save(vit, tmp_path / "timm", "timm")
     again = keras_vit.load(tmp_path / "timm" / "model.safetensors", heads=2)
     assert again.spec.fc_norm and again.spec.pool == "gap" and again.spec.class_token

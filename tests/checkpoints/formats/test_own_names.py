@@ -20,7 +20,9 @@ CASES = ("own_encoder", "own_tutorial", "own_sequential", "own_unfolded")
 def rewritten(name, folder, change, **arguments):
     """(path, arguments of load) of a golden whose {name: array} `change` has changed."""
     _, path, usual = write(name, folder)
-    safetensors.numpy.save_file({n: np.ascontiguousarray(a) for n, a in change(safetensors.numpy.load_file(path)).items()}, path)
+    safetensors.numpy.save_file(
+        {n: np.ascontiguousarray(a) for n, a in change(safetensors.numpy.load_file(path)).items()}, path
+    )
     return path, {**usual, **arguments}
 
 
@@ -120,7 +122,9 @@ def test_torchvisions_names_are_known(tmp_path):
 def test_the_worked_example_of_the_docs(tmp_path):
     """Its rules, read from the page, for a file with the names of its model."""
     page = (pathlib.Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text()
-    call = ast.parse(re.search(r"keras_vit\.load\(\n    \"mine\.safetensors\".*?\n\)", page, re.DOTALL)[0], mode="eval").body
+    call = ast.parse(
+        re.search(r"keras_vit\.load\(\n    \"mine\.safetensors\".*?\n\)", page, re.DOTALL)[0], mode="eval"
+    ).body
     told = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
     example = [
         (r"^cls$", "class_token"),
@@ -238,7 +242,10 @@ def test_arrays_can_be_left_out(tmp_path, caplog):
     ("names", "message"),
     [
         ([("^no such", "x")], r"The rule \('\^no such', 'x'\) in names matches none of the names.*positions"),
-        ([("^positions$", "pos_embed"), ("^positions$", "x")], "matches none of the names, as the rules before it left them"),
+        (
+            [("^positions$", "pos_embed"), ("^positions$", "x")],
+            "matches none of the names, as the rules before it left them",
+        ),
         ([("(", "x")], "is not a regular expression"),
         ([("^out", r"\2")], "The replacement .* is not valid"),
         ([("^out", r"\g<name>")], "The replacement .* is not valid"),
@@ -249,7 +256,10 @@ def test_arrays_can_be_left_out(tmp_path, caplog):
         ([("norm2", "norm1")], '0.norm1.bias" and "encoder.layers.0.norm2.bias" would both be read as "blocks.0.norm1'),
         ([("^positions$", "pos_embed")], r"Left over: out.bias, out.weight \(2\)"),
         ([("^out", "head")], r"Missing: pos_embed \(1\). Left over: positions \(1\)"),
-        ([("^positions$", "pos_embed"), ("^out", "head"), (r"layers\.1\.", "layers.7.")], "Missing: blocks.1.attn.proj.weight"),
+        (
+            [("^positions$", "pos_embed"), ("^out", "head"), (r"layers\.1\.", "layers.7.")],
+            "Missing: blocks.1.attn.proj.weight",
+        ),
         (
             [("^positions$", "pos_embed"), ("^out", "head"), (r"\.norm1\.", ".pre.")],
             r"0.norm1.weight \(read as blocks.0.pre.weight\)",
@@ -294,7 +304,14 @@ def test_heads_with_two_layers_and_two_normalisations_are_refused(tmp_path):
 
     path, arguments = rewritten("own_tutorial", tmp_path, two_layers)
     refused("Left over: mlp_head.*pre_logits", path, arguments)
-    change = lambda arrays: {**arrays, "final_norm.weight": np.ones(16, "float32"), "final_norm.bias": np.ones(16, "float32")}  # noqa: E731
+
+    def change(arrays):
+        return {
+            **arrays,
+            "final_norm.weight": np.ones(16, "float32"),
+            "final_norm.bias": np.ones(16, "float32"),
+        }
+
     (tmp_path / "norms").mkdir()
     path, arguments = rewritten("own_tutorial", tmp_path / "norms", change)
     refused('two normalisations before the head, "final_norm.weight" and "mlp_head.0.weight"', path, arguments)

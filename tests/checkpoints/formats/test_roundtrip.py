@@ -1,4 +1,6 @@
-"""save, then load: every format gives an equal model for every family, and refuses what it cannot express; nothing half-written stays."""
+"""save, then load: every format gives an equal model for every family, and refuses what it cannot express; nothing
+half-written stays.
+"""
 
 import functools
 import json
@@ -24,7 +26,10 @@ SIZE = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32}
 ROOT = {"variant": "R+Ti/16", "image_size": 32, "stem_width": 32}
 # Name: (options, the formats that can express it besides "keras").
 CASES = {
-    "token": ({"gelu": "tanh", "class_names": list("abcde"), "preprocessing": "decode|resize(8, 12)"}, "google timm huggingface"),
+    "token": (
+        {"gelu": "tanh", "class_names": list("abcde"), "preprocessing": "decode|resize(8, 12)"},
+        "google timm huggingface",
+    ),
     "gap": ({"pool": "gap"}, "google timm"),
     "map": ({"pool": "map", "mean": (1.0, 2.0, 3.0), "std": (4.0, 5.0, 6.0)}, "google timm"),
     "siglip": ({"pool": "map", "classes": None, "gelu": "tanh", "image_size": 8}, "google timm huggingface"),
@@ -38,7 +43,10 @@ CASES = {
     "registers": ({"registers": 3, "qk_norm": True}, "timm"),
     "dinov2": ({"registers": 4, "layer_scale": 1.0, "classes": None, "image_size": 8}, "timm huggingface"),
     "dinov2 classifier": ({"layer_scale": 1.0, "pool": "token_gap", "image_size": 8}, "huggingface"),
-    "swiglu": ({"mlp_form": "swiglu", "mlp_dim": 48, "layer_scale": 0.1, "classes": None, "image_size": 8}, "timm huggingface"),
+    "swiglu": (
+        {"mlp_form": "swiglu", "mlp_dim": 48, "layer_scale": 0.1, "classes": None, "image_size": 8},
+        "timm huggingface",
+    ),
     "fc_norm": ({"pool": "gap", "fc_norm": True, "class_token": True}, "timm"),
     "rectangles": ({"patch_size": (4, 6), "image_size": (12, 24)}, "google timm"),
     "one channel": ({"channels": 1}, "google timm huggingface"),
@@ -100,7 +108,9 @@ def assert_same_weights(one, other):
 
 
 def assert_same_function(copy, model, form):
-    """Equal weights; timm's models with registers have the tokens' positions added to the tokens, so there equal outputs."""
+    """Equal weights; timm's models with registers have the tokens' positions added to the tokens, so there equal
+    outputs.
+    """
     if form == "timm" and getattr(model.spec, "registers", 0):
         np.testing.assert_array_equal(copy(images(model)), model(images(model)))
     else:
@@ -145,22 +155,29 @@ def test_a_loaded_model_can_be_saved_and_loaded_again(saved, tmp_path):
 
 
 def read_without_metadata(path, folder, model):
-    """(spec, {path: weight}) of a file that `model` was saved in, read from names, shapes and the format's own configs alone."""
+    """(spec, {path: weight}) of a file that `model` was saved in, read from names, shapes and the format's own configs
+    alone.
+    """
     path = without_metadata(path, folder)
     contents = read(path)
     assert contents.metadata is None
-    parsed = parse(contents, {"image_size": model.image_size, **({} if isinstance(model, keras_vit.BiT) else {"heads": 2})})
+    parsed = parse(
+        contents, {"image_size": model.image_size, **({} if isinstance(model, keras_vit.BiT) else {"heads": 2})}
+    )
     assert (parsed.image_size, parsed.classes, parsed.channels) == (model.image_size, model.classes, model.channels)
     spec = (make_bit_spec if parsed.family == "bit" else make_spec)(parsed.fields)
     shapes = {name: a.shape for name, a in model_weights(model).items()}
     return spec, unpack(parsed.name_map, parsed.arrays, shapes, path)
 
 
-# Not in every file: where the file does not have them, the user passes them to `load`. Layer scales are weights, whatever they started at.
+# Not in every file: where the file does not have them, the user passes them to `load`. Layer scales are weights,
+# whatever they started at.
 PASSED = {"mean", "std", "gelu", "epsilon", "layer_scale"}
 
 
-@pytest.mark.parametrize(("name", "form"), [p for p in PAIRS if p[1] != "keras"], ids=lambda value: value.replace(" ", "_"))
+@pytest.mark.parametrize(
+    ("name", "form"), [p for p in PAIRS if p[1] != "keras"], ids=lambda value: value.replace(" ", "_")
+)
 def test_files_without_our_metadata_give_the_same_model(name, form, saved, tmp_path):
     model = make(name)
     spec, weights = read_without_metadata(saved(name, form), tmp_path, model)
@@ -212,7 +229,9 @@ def test_timms_published_bits_are_expressed(without_values):
         bit.CAPABILITIES["timm"].check(model)
         assert config_json.timm_bit(model)["architecture"] == "resnetv2_50x1_bit"
         names = bit.name_map(model.spec.units, 5, "timm")
-        assert {path for entry in names.values() for path in entry.ours} == {w.path.removeprefix("bit/") for w in model.weights}
+        assert {path for entry in names.values() for path in entry.ours} == {
+            w.path.removeprefix("bit/") for w in model.weights
+        }
 
 
 @pytest.mark.parametrize(("name", "form"), REFUSED, ids=lambda value: value.replace(" ", "_"))
@@ -227,9 +246,15 @@ def test_published_names_and_shapes(tmp_path):
     keras_vit.save(make("pre_logits"), tmp_path / "m.npz")
     arrays = np.load(tmp_path / "m.npz")
     block = "Transformer/encoderblock_1"
-    assert len(arrays.files) == 8 + 2 * 16 + 2 and arrays["Transformer/posembed_input/pos_embedding"].shape == (1, 7, 16)
+    assert len(arrays.files) == 8 + 2 * 16 + 2 and arrays["Transformer/posembed_input/pos_embedding"].shape == (
+        1,
+        7,
+        16,
+    )
     assert arrays[f"{block}/MultiHeadDotProductAttention_1/query/kernel"].shape == (16, 2, 8)
-    assert arrays[f"{block}/MlpBlock_3/Dense_0/kernel"].shape == (16, 32) and f"{block}/LayerNorm_2/scale" in arrays.files
+    assert (
+        arrays[f"{block}/MlpBlock_3/Dense_0/kernel"].shape == (16, 32) and f"{block}/LayerNorm_2/scale" in arrays.files
+    )
     keras_vit.save(make("map"), tmp_path / "map.npz")
     assert {"pos_embedding", "MAPHead_0/probe"} <= set(np.load(tmp_path / "map.npz").files)
 
@@ -247,7 +272,11 @@ def test_configs_tell_the_constructors_of_the_other_libraries(tmp_path):
     keras_vit.save(make("token"), tmp_path / "hf", "huggingface")
     theirs = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert theirs["architectures"] == ["ViTForImageClassification"] and theirs["id2label"]["4"] == "e"
-    assert (theirs["hidden_act"], theirs["layer_norm_eps"], theirs["image_size"]) == ("gelu_pytorch_tanh", 1e-6, [8, 12])
+    assert (theirs["hidden_act"], theirs["layer_norm_eps"], theirs["image_size"]) == (
+        "gelu_pytorch_tanh",
+        1e-6,
+        [8, 12],
+    )
 
 
 def test_readers_conventions_that_differ_are_warned_of(tmp_path, caplog):
@@ -309,7 +338,10 @@ def test_something_other_than_a_model_and_a_path_is_refused(tmp_path):
         ((model, ""), "save expected a path, got ''"),
         ((model, model), "save expected a path, got <ViT"),
         ((model, path, "kears"), 'Unknown format "kears".*Did you mean "keras"'),
-        ((model, tmp_path / "x"), r'"/.*x" does not say in which format to save: end it in .keras .* or pass format="timm"'),
+        (
+            (model, tmp_path / "x"),
+            r'"/.*x" does not say in which format to save: end it in .keras .* or pass format="timm"',
+        ),
         ((model, tmp_path / "x.h5"), "does not say in which format to save"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -327,7 +359,9 @@ def test_the_home_folder_is_the_users(form, tmp_path, monkeypatch):
     assert (tmp_path / ENDINGS[form]).exists()
     (tmp_path / "m").mkdir(exist_ok=True)
     (tmp_path / "m" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="holds other files, which would be lost: thesis.tex"):  # the checks see the same folder
+    with pytest.raises(
+        ValueError, match="holds other files, which would be lost: thesis.tex"
+    ):  # the checks see the same folder
         keras_vit.save(make("gap"), "~/m", "timm")
 
 

@@ -32,7 +32,9 @@ def test_the_nearest_steps_of_a_text(text):
     assert nearest_steps(text, (224, 160)) == ({**EXACT, **OTHER}[text], text in EXACT)
 
 
-@pytest.mark.parametrize("steps", [*EXACT.values(), *(UsualSteps(384, 384, "bicubic", side) for side in range(384, 520, 7))])
+@pytest.mark.parametrize(
+    "steps", [*EXACT.values(), *(UsualSteps(384, 384, "bicubic", side) for side in range(384, 520, 7))]
+)
 def test_both_libraries_words_are_read_back(steps):
     size = (steps.height, steps.width)
     assert timm.preprocessing({"pretrained_cfg": timm.evaluation_of(steps)})(*size) == steps.text
@@ -43,7 +45,10 @@ def test_both_libraries_words_are_read_back(steps):
 @pytest.mark.parametrize("form", ["timm", "huggingface"])
 def test_a_file_says_what_the_model_does_or_warns(form, tiny, tmp_path, caplog):
     """Read without this package's metadata, as others read it."""
-    for text in ("decode|resize(9, method='bicubic')|central_crop(8, 12)", "decode|resize(9, method='area')|central_crop(8, 12)"):
+    for text in (
+        "decode|resize(9, method='bicubic')|central_crop(8, 12)",
+        "decode|resize(9, method='area')|central_crop(8, 12)",
+    ):
         with caplog.at_level(std_logging.WARNING, logger="absl"):
             keras_vit.save(tiny(preprocessing=text), tmp_path / "m", form)
         path = tmp_path / "m" / "model.safetensors"
@@ -54,10 +59,18 @@ def test_a_file_says_what_the_model_does_or_warns(form, tiny, tmp_path, caplog):
 
 def test_timms_bit_has_the_constants_and_steps_of_its_config(tmp_path):
     golden, path, _ = write("timm_bit", tmp_path)
-    stated = {**golden["config"]["pretrained_cfg"], "mean": [0.25, 0.5, 0.75], "std": [0.5, 0.25, 0.125], "crop_pct": 1.0}
+    stated = {
+        **golden["config"]["pretrained_cfg"],
+        "mean": [0.25, 0.5, 0.75],
+        "std": [0.5, 0.25, 0.125],
+        "crop_pct": 1.0,
+    }
     flat = {"architecture": "resnetv2_50x1_bit", **stated}
     for config in ({**golden["config"], "pretrained_cfg": stated}, flat):
         (tmp_path / "config.json").write_text(json.dumps(config))
         model = keras_vit.load(path)
         assert model.spec.mean == (63.75, 127.5, 191.25) and model.spec.std == (127.5, 63.75, 31.875)
-        assert model.image_size == (32, 32) and model.preprocessing == "decode|resize(32, method='bicubic')|central_crop(32, 32)"
+        assert (
+            model.image_size == (32, 32)
+            and model.preprocessing == "decode|resize(32, method='bicubic')|central_crop(32, 32)"
+        )

@@ -1,7 +1,8 @@
-"""Malformed files at the level of bytes: archives, headers, pickles, bombs. Files that are intact as files are in malformed_models.py.
+"""Malformed files at the level of bytes: archives, headers, pickles, bombs. Files that are intact as files are in
+malformed_models.py.
 
-CASES is {name: function(folder, rng)}; the function writes into the folder and returns the path to load. Each case is a good file,
-damaged in one way; `rng` is seeded with the case's name.
+CASES is {name: function(folder, rng)}; the function writes into the folder and returns the path to load. Each case is a
+good file, damaged in one way; `rng` is seeded with the case's name.
 """
 
 import functools
@@ -41,7 +42,9 @@ def each(*values):
 
 @functools.cache
 def good(form):
-    """{file name: bytes} of an intact checkpoint with random weights; `form` is a row of FORMS, "bit" or "bit keras"."""
+    """{file name: bytes} of an intact checkpoint with random weights; `form` is a row of FORMS, "bit" or "bit
+    keras".
+    """
     if form.startswith("bit"):
         model = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
     else:
@@ -115,7 +118,9 @@ def cut_out(form, number, folder, rng):
 @each(FORMS, ("first", "middle", "last"))
 def flipped_bit(form, where, folder, rng):
     """In the values of the patch embedding's bias, which is the same in every format."""
-    with h5py.File(io.BytesIO(zipfile.ZipFile(io.BytesIO(good("keras")["model.keras"])).read("model.weights.h5"))) as file:
+    with h5py.File(
+        io.BytesIO(zipfile.ZipFile(io.BytesIO(good("keras")["model.keras"])).read("model.weights.h5"))
+    ) as file:
         bias = file["layers/patch_encoder/vars/1"][:].tobytes()
 
     def damage(data):
@@ -147,7 +152,9 @@ NPY = {
     "nested": npy("(" * 5000 + ")" * 5000),
     "long": npy("{'descr': '<f4'," + " " * 20000),
     "huge": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }\n", bytes(64)),
-    "huge and empty": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (0, 10**30), }\n".replace("10**30", "1" + 30 * "0")),
+    "huge and empty": npy(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 10**30), }\n".replace("10**30", "1" + 30 * "0")
+    ),
     "negative": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-4, -4), }\n", bytes(64)),
     "short": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4, 4), }\n", bytes(60)),
     "object": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n", pickle.dumps([1])),
@@ -208,7 +215,9 @@ NOISE = {
     "noise as tensors": lambda rng: rng.bytes(8) + b"{" + rng.bytes(1000),
     "empty zip": lambda rng: zipped({}),
     "zip of text": lambda rng: zipped({"readme.txt": b"not an array"}),
-    "page": lambda rng: b"<!DOCTYPE html><html><head><title>404 Not Found</title></head><body>No such file.</body></html>",
+    "page": lambda rng: (
+        b"<!DOCTYPE html><html><head><title>404 Not Found</title></head><body>No such file.</body></html>"
+    ),
     "text": lambda rng: "Das Modell ist leider nicht verfügbar.\n".encode() * 20,
     "pointer": lambda rng: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 346293852\n",
 }
@@ -275,5 +284,7 @@ def member_twice(sort, folder, rng):
     path = folder / "model.npz"
     np.savez(path, **golden_arrays("vit_token"))
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("head/kernel.npy" if sort == "same name" else "head/kernel", npy_bytes(np.zeros((16, 5), "float32")))
+        archive.writestr(
+            "head/kernel.npy" if sort == "same name" else "head/kernel", npy_bytes(np.zeros((16, 5), "float32"))
+        )
     return path

@@ -13,8 +13,19 @@ from golden_files import golden_arrays
 from malformed import each, foreign, good, put, zipped
 from malformed_models import CONFIG, changed, written
 
-BROKEN_JSON = {"empty": b"", "no json": b"{'a': 1}", "list": b"[]", "number": b"5", "null": b"null", "no utf-8": b'{"a": "\xff"}'}
-BROKEN_JSON |= {"nested": b"[" * 100_000, "digits": b'{"a": ' + b"9" * 10_000 + b"}", "cut": b'{"pretrained_cfg": {"mean": [0.5'}
+BROKEN_JSON = {
+    "empty": b"",
+    "no json": b"{'a': 1}",
+    "list": b"[]",
+    "number": b"5",
+    "null": b"null",
+    "no utf-8": b'{"a": "\xff"}',
+}
+BROKEN_JSON |= {
+    "nested": b"[" * 100_000,
+    "digits": b'{"a": ' + b"9" * 10_000 + b"}",
+    "cut": b'{"pretrained_cfg": {"mean": [0.5',
+}
 
 
 @each(BROKEN_JSON, ("config.json", "preprocessor_config.json", "model.safetensors.index.json"))
@@ -31,7 +42,10 @@ SETTINGS = {
         *[("hidden_act", new) for new in (5, ["gelu"], "relu", {"name": "gelu"}, "os.system")],
         *[("layer_norm_eps", new) for new in ("1e-6", -1, 0, 5, True, float("nan"), [1e-6])],
         *[("image_size", new) for new in ("8", 8.5, {"height": 8}, [8], [8, "8"], -8, True)],
-        *[("id2label", new) for new in (["a"] * 5, "cat", {str(i): None for i in range(5)}, {i: "a" for i in range(1, 6)})],
+        *[
+            ("id2label", new)
+            for new in (["a"] * 5, "cat", {str(i): None for i in range(5)}, {i: "a" for i in range(1, 6)})
+        ],
         *[("vision_config", new) for new in ([], "siglip")],
     ],
     "hf_dinov2_registers": [("num_register_tokens", new) for new in (3, "4", 10**9)],
@@ -51,7 +65,9 @@ SETTINGS = {
     ],
 }
 SETTINGS = {
-    f"{name} {place}={json.dumps(new)[:30]}": (name, place, new) for name, rows in SETTINGS.items() for place, new in rows
+    f"{name} {place}={json.dumps(new)[:30]}": (name, place, new)
+    for name, rows in SETTINGS.items()
+    for place, new in rows
 }
 
 
@@ -70,7 +86,12 @@ PREPROCESSORS = {
     "resample list": {"size": {"height": 8, "width": 8}, "resample": [2]},
     "edge text": {"size": {"shortest_edge": "8"}, "resample": 2},
     "crop zero": {"size": {"shortest_edge": 8}, "crop_size": {"height": -1}, "resample": 2, "do_center_crop": True},
-    "edge huge": {"size": {"shortest_edge": 10**400}, "crop_size": {"height": 1}, "resample": 2, "do_center_crop": True},
+    "edge huge": {
+        "size": {"shortest_edge": 10**400},
+        "crop_size": {"height": 1},
+        "resample": 2,
+        "do_center_crop": True,
+    },
 }
 
 
@@ -147,7 +168,12 @@ CALLS = {
         "config": {"name": "f", "function": LAMBDA},
         "registered_name": None,
     },
-    "sequential": {"module": "keras", "class_name": "Sequential", "config": {"layers": [CALL]}, "registered_name": None},
+    "sequential": {
+        "module": "keras",
+        "class_name": "Sequential",
+        "config": {"layers": [CALL]},
+        "registered_name": None,
+    },
     "registered lambda": {"class_name": "Lambda", "config": LAMBDA, "registered_name": "keras_vit>Lambda"},
     "no config": {"registered_name": "keras_vit>ViT"},
     "list for a name": {"registered_name": ["keras_vit>ViT"], "config": {}},
@@ -248,6 +274,8 @@ def no_file(sort, folder, rng):
     return path
 
 
-@each(("modèle 💥.npz", "two\nlines.keras", 'quo"te.safetensors', "-rf %s {0}.npz", " .safetensors", "x" * 200 + ".npz"))
+@each(
+    ("modèle 💥.npz", "two\nlines.keras", 'quo"te.safetensors', "-rf %s {0}.npz", " .safetensors", "x" * 200 + ".npz")
+)
 def odd_name(name, folder, rng):
     return put(folder, {name: rng.bytes(100)})

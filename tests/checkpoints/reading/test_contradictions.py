@@ -1,4 +1,6 @@
-"""Configs next to the weights that contradict them, or hold odd values: each is refused, with both values, and nothing is ignored in silence."""
+"""Configs next to the weights that contradict them, or hold odd values: each is refused, with both values, and nothing
+is ignored in silence.
+"""
 
 import json
 import logging as std_logging
@@ -43,10 +45,20 @@ CONTRADICTIONS = [
     ("hf_dinov2", "mlp_ratio", 2, "by mlp_ratio, is 32 in config.json, 64 by the arrays"),
     ("hf_dinov2", "use_swiglu_ffn", True, "use_swiglu_ffn is True in config.json, False by the arrays"),
     ("hf_siglip", "hidden_size", 32, "hidden_size is 32 in config.json, 16 by the arrays"),
-    ("hf_siglip_classifier", "vision_config.num_hidden_layers", 5, "num_hidden_layers is 5 in config.json, 2 by the arrays"),
+    (
+        "hf_siglip_classifier",
+        "vision_config.num_hidden_layers",
+        5,
+        "num_hidden_layers is 5 in config.json, 2 by the arrays",
+    ),
     ("timm_vit", "num_classes", 10, "num_classes is 10 in config.json, 5 by the arrays"),
     ("timm_vit", "num_features", 32, "num_features is 32 in config.json, 16 by the arrays"),
-    ("timm_vit", "pretrained_cfg.input_size", [3, 16, 16], r"input_size is \(16, 16\) in config.json, \(8, 8\) by the arrays"),
+    (
+        "timm_vit",
+        "pretrained_cfg.input_size",
+        [3, 16, 16],
+        r"input_size is \(16, 16\) in config.json, \(8, 8\) by the arrays",
+    ),
     ("timm_vit", "model_args.img_size", 16, r"input_size is \(16, 16\) in config.json, \(8, 8\) by the arrays"),
     ("timm_vit", "model_args.embed_dim", 32, "embed_dim is 32 in config.json, 16 by the arrays"),
     ("timm_vit", "model_args.depth", 12, "depth is 12 in config.json, 2 by the arrays"),
@@ -62,7 +74,12 @@ CONTRADICTIONS = [
     ),
     ("timm_vit", "model_args.global_pool", "avgmax", "global_pool='avgmax', which is not implemented"),
     ("timm_vit", "model_args.act_layer", "quick_gelu", "the activation 'quick_gelu', which is not implemented"),
-    ("timm_vit", "architecture", "vit_base_patch16_clip_quickgelu_224", "the activation 'quick_gelu', which is not implemented"),
+    (
+        "timm_vit",
+        "architecture",
+        "vit_base_patch16_clip_quickgelu_224",
+        "the activation 'quick_gelu', which is not implemented",
+    ),
     (
         "timm_vit",
         "architecture",
@@ -76,10 +93,20 @@ CONTRADICTIONS = [
         "has normalisations after attention and MLP, which is not implemented",
     ),
     ("timm_vit", "model_args.use_rot_pos_emb", True, "has rotary positions, which is not implemented"),
-    ("timm_dinov2", "model_args.pool_include_prefix", True, "has a pooling over registers, too, which is not implemented"),
+    (
+        "timm_dinov2",
+        "model_args.pool_include_prefix",
+        True,
+        "has a pooling over registers, too, which is not implemented",
+    ),
     ("timm_vit", "label_names", list("abc"), "the number of label_names is 3 in config.json, 5 by the arrays"),
     ("timm_vit", "pretrained_cfg.std", None, "mean and std in the config should be one number per channel"),
-    ("timm_gap", "model_args.global_pool", "token", 'global_pool is "token" in config.json, but the arrays hold no class token'),
+    (
+        "timm_gap",
+        "model_args.global_pool",
+        "token",
+        'global_pool is "token" in config.json, but the arrays hold no class token',
+    ),
     ("timm_bit", "num_classes", 10, "num_classes is 10 in config.json, 5 by the arrays"),
 ]
 
@@ -97,7 +124,9 @@ def test_a_config_that_contradicts_the_arrays_is_refused(name, place, value, mes
 
 
 def test_what_timm_leaves_behind_when_a_model_is_changed_is_no_contradiction(tmp_path):
-    """The pretrained_cfg is of the model that it was made from: num_classes and img_size of the model itself come first."""
+    """The pretrained_cfg is of the model that it was made from: num_classes and img_size of the model itself come
+    first.
+    """
     config = golden("timm_vit")["config"]
     stale = {**config["pretrained_cfg"], "num_classes": 1000, "input_size": [3, 224, 224]}
     config = {**config, "pretrained_cfg": stale, "model_args": {**config["model_args"], "img_size": 8}}
@@ -157,7 +186,9 @@ def grey(name):
 
 
 def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
-    """With mean and std as numbers, and without: ImageNet's, averaged. timm's config keeps the three of RGB: then they must be told."""
+    """With mean and std as numbers, and without: ImageNet's, averaged. timm's config keeps the three of RGB: then they
+    must be told.
+    """
     (tmp_path / "alone").mkdir()
     path = tmp_path / "alone" / "model.safetensors"
     safetensors.numpy.save_file(grey("timm_vit"), path)
@@ -168,7 +199,9 @@ def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
         assert np.isclose(keras_vit.load(path, heads=2).spec.mean, np.mean([123.675, 116.28, 103.53]))
     assert "assuming ImageNet's mean and std" in caplog.text
     whole = folder_of("timm_vit", tmp_path, arrays=grey("timm_vit"))
-    with pytest.raises(ValueError, match="3 values each, but the arrays are for images of 1 channels: pass mean=... and std="):
+    with pytest.raises(
+        ValueError, match="3 values each, but the arrays are for images of 1 channels: pass mean=... and std="
+    ):
         keras_vit.load(whole)
     assert keras_vit.load(whole, mean=127.5, std=127.5).spec.std == 127.5
 

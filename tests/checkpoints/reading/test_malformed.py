@@ -1,6 +1,8 @@
-"""Malformed checkpoints: each is refused quickly, with a ValueError that helps; nothing is executed, written or left over.
+"""Malformed checkpoints: each is refused quickly, with a ValueError that helps; nothing is executed, written or left
+over.
 
-The cases are in malformed.py (bytes), malformed_models.py (arrays and metadata) and malformed_folders.py (configs, folders, .keras).
+The cases are in malformed.py (bytes), malformed_models.py (arrays and metadata) and malformed_folders.py (configs,
+folders, .keras).
 """
 
 import importlib
@@ -25,7 +27,8 @@ from keras_vit.checkpoints.reading import keras_file
 
 # Python's own messages, which show that a value was used unchecked.
 INTERNALS = re.compile(
-    r"NoneType|unhashable|has no attribute|object is not|not subscriptable|unexpected keyword|positional argument|out of range"
+    r"NoneType|unhashable|has no attribute|object is not|not subscriptable|unexpected keyword|positional argument|out"
+    r" of range"
     r"|KeyError|IndexError|TypeError|AttributeError|invalid literal|could not convert|not supported between"
 )
 
@@ -43,7 +46,9 @@ def limits():
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-    kilobytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / (1024 if sys.platform == "darwin" else 1)
+    kilobytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / (
+        1024 if sys.platform == "darwin" else 1
+    )
     assert kilobytes < 500_000
 
 

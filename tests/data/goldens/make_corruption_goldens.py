@@ -1,10 +1,12 @@
 """Writes corruptions.npz: a picture, and what imagecorruptions makes of it with the draws of np.random.RandomState(0).
 
-    python make_corruption_goldens.py      # imagecorruptions 1.1.2, opencv-python 5.0.0, scikit-image 0.26.0, SciPy 1.17.1, Pillow 13.0.0
+    python make_corruption_goldens.py      # imagecorruptions 1.1.2, opencv-python 5.0.0, scikit-image 0.26.0, SciPy
+    1.17.1, Pillow 13.0.0
 
-imagecorruptions differs from the authors' own code (hendrycks/robustness, make_imagenet_c.py) in some corruptions; here they are as the authors
-have them: zooms are cut from the middle, elastic_transform begins with an affine transform, and its strengths are for 224 pixels, pixelate
-enlarges by a box filter. The impulses are drawn by np.random, so that they are known. Frost is left out: it takes photographs.
+imagecorruptions differs from the authors' own code (hendrycks/robustness, make_imagenet_c.py) in some corruptions; here
+they are as the authors have them: zooms are cut from the middle, elastic_transform begins with an affine transform, and
+its strengths are for 224 pixels, pixelate enlarges by a box filter. The impulses are drawn by np.random, so that they
+are known. Frost is left out: it takes photographs.
 """
 
 import pathlib
@@ -52,7 +54,9 @@ def elastic_transform(image, severity=1):
     moved = points + np.random.uniform(-skew, skew, size=points.shape).astype("float32")
     matrix = cv2.getAffineTransform(points, moved)
     image = cv2.warpAffine(image, matrix, size[::-1], borderMode=cv2.BORDER_REFLECT_101)
-    dx, dy = (gaussian(np.random.uniform(-1, 1, size=size), sigma, mode="reflect", truncate=3) * stretch for _ in range(2))
+    dx, dy = (
+        gaussian(np.random.uniform(-1, 1, size=size), sigma, mode="reflect", truncate=3) * stretch for _ in range(2)
+    )
     y, x, z = np.indices(image.shape)
     places = y + dy[..., None].astype("float32"), x + dx[..., None].astype("float32"), z
     return np.clip(scipy.ndimage.map_coordinates(image, places, order=1, mode="reflect"), 0, 1) * 255
@@ -68,7 +72,9 @@ def main():
     imagecorruptions.corruption_dict |= {"elastic_transform": elastic_transform, "pixelate": pixelate}
     y, x = np.mgrid[:48, :56]
     waves = [128 + 90 * np.sin(0.3 * x + 0.2 * y), 128 + 100 * np.cos(0.5 * y), 255.0 * ((x // 8 + y // 8) % 2)]
-    image = np.clip(np.stack(waves, -1) + np.random.RandomState(1).normal(scale=12, size=(48, 56, 3)), 0, 255).astype("uint8")
+    image = np.clip(np.stack(waves, -1) + np.random.RandomState(1).normal(scale=12, size=(48, 56, 3)), 0, 255).astype(
+        "uint8"
+    )
     found = {"image": image}
     for name in imagecorruptions.get_corruption_names("all"):
         for strength in (1, 5) if name != "frost" else ():

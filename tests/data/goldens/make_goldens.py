@@ -60,7 +60,15 @@ def torchvision(pixels):
 if __name__ == "__main__":
     color, gray = picture(), picture(1)
     goldens = {**pillow(Image.fromarray(color)), **torchvision(color)}
-    some = ("autocontrast()", "equalize()", "grayscale()", "rotate(12.5)", "saturation(1.9)", "contrast(1.9)", "sharpness(1.9)")
+    some = (
+        "autocontrast()",
+        "equalize()",
+        "grayscale()",
+        "rotate(12.5)",
+        "saturation(1.9)",
+        "contrast(1.9)",
+        "sharpness(1.9)",
+    )
     made = pillow(Image.fromarray(gray[..., 0]))
     grays = {f"gray {name}": made[name] for name in some}
     np.savez_compressed(pathlib.Path(__file__).with_name("augment.npz"), color=color, gray=gray, **goldens, **grays)

@@ -1,4 +1,6 @@
-"""Data sets that share some of ImageNet's classes: their class maps, and accuracy among the shared classes against plain NumPy."""
+"""Data sets that share some of ImageNet's classes: their class maps, and accuracy among the shared classes against
+plain NumPy.
+"""
 
 import json
 import types
@@ -20,7 +22,9 @@ LOGITS = np.random.default_rng(0).normal(size=(60, 1000)).astype("float32")
 
 
 def measured(names, labels, class_names=None, **options):
-    """The evaluation of a model whose image number i has the logits of row i, on data with these class names and labels."""
+    """The evaluation of a model whose image number i has the logits of row i, on data with these class names and
+    labels.
+    """
     image = keras.Input((1, 1, 1))
     rows = keras.layers.Embedding(*LOGITS.shape, weights=[LOGITS])
     model = Model(image, keras.layers.Flatten()(rows(keras.ops.cast(image[:, 0, 0, 0], "int32"))))
@@ -105,7 +109,11 @@ def test_of_data_that_names_all_classes_those_with_examples_are_taken(eagerly, m
     ("names", "options", "message"),
     [
         (["cat", "dog"], {}, "neither synsets"),
-        ([str(i) for i in range(1, 201)], {}, "numbers from 1 to 200, .* add &classes=1000 to the table's first_label=1"),
+        (
+            [str(i) for i in range(1, 201)],
+            {},
+            "numbers from 1 to 200, .* add &classes=1000 to the table's first_label=1",
+        ),
         (["n01440764", "n99999999"], {}, "shares 1 classes"),
         (["n01440764", "n01443537"], {"dataset": "imagenet_r"}, "imagenet_r shares 200 classes"),
         (["n01440764", "n01443537"], {"dataset": "imagenet_z"}, 'unknown dataset "imagenet_z"'),

@@ -1,4 +1,6 @@
-"""ImageNet ReaL: from given logits, the original labels against real.json, and a folder of images with validation names."""
+"""ImageNet ReaL: from given logits, the original labels against real.json, and a folder of images with validation
+names.
+"""
 
 import importlib.util
 import json
@@ -61,7 +63,10 @@ def validation(tmp_path):
         path = tmp_path / "val" / f"ILSVRC2012_val_{number:08d}.JPEG"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(tf.io.encode_jpeg(np.full((4, 4, 3), 40 * number, "uint8")).numpy())
-    rows = [f"val/ILSVRC2012_val_{number:08d}.JPEG,{label}" for number, label in zip(range(1, 7), (65, 970, 230, 809, 516, 57))]
+    rows = [
+        f"val/ILSVRC2012_val_{number:08d}.JPEG,{label}"
+        for number, label in zip(range(1, 7), (65, 970, 230, 809, 516, 57))
+    ]
     (tmp_path / "table.csv").write_text("\n".join(["image,label", *rows]))
     return f"csv:{tmp_path / 'table.csv'}?classes=1000"
 

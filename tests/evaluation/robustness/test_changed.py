@@ -22,19 +22,27 @@ def setting(eagerly):
     model = dense_on_images()
     labels = model.predict_on_batch(IMAGES).argmax(-1)
     labels[::2] = (labels[::2] + 1) % 5
-    return Setting(model, batch_size=8, source=from_arrays(IMAGES, labels, class_names=list("abcde")), preprocess="decode")
+    return Setting(
+        model, batch_size=8, source=from_arrays(IMAGES, labels, class_names=list("abcde")), preprocess="decode"
+    )
 
 
 def accuracy(setting, text, seed=0):
     """Top-1 of the model on images that `text` changes, image i by a seed folded from its number."""
-    changed = np.stack([parse(f"decode|{text}").image(tf.constant(image), fold(seed, i)) for i, image in enumerate(IMAGES)])
+    changed = np.stack(
+        [parse(f"decode|{text}").image(tf.constant(image), fold(seed, i)) for i, image in enumerate(IMAGES)]
+    )
     return (setting.model.predict_on_batch(changed).argmax(-1) == setting.source.labels).mean()
 
 
 @pytest.mark.parametrize(
     ("name", "options", "op"),
     [
-        ("corruptions", {"names": ("gaussian_noise", "contrast"), "strengths": (1, 5), "seed": 3}, "corrupt('{row}', {column})"),
+        (
+            "corruptions",
+            {"names": ("gaussian_noise", "contrast"), "strengths": (1, 5), "seed": 3},
+            "corrupt('{row}', {column})",
+        ),
         ("shifts", {"pixels": (1, 3)}, "shift({column}={row})"),
         ("occlusion", {"shares": (0.25, 0.5)}, "drop_patches(4, {row})"),
         ("shuffled_patches", {"grids": (2, 4)}, "shuffle_patches({row})"),
@@ -55,7 +63,9 @@ def test_each_change_is_measured_on_the_images_that_it_makes(setting, name, opti
 
 def test_the_error_relative_to_alexnets_is_the_authors_formula():
     assert relative_error({name: 1 - error for name, error in ALEXNET.items()}) == pytest.approx(1)
-    assert relative_error({name: 1 - error / 2 for name, error in ALEXNET.items()} | {"frost": 0.0}) == pytest.approx(0.5)
+    assert relative_error({name: 1 - error / 2 for name, error in ALEXNET.items()} | {"frost": 0.0}) == pytest.approx(
+        0.5
+    )
     assert relative_error({"fog": 0.5}) is None
 
 
@@ -93,7 +103,10 @@ def test_salient_patches_are_those_with_the_largest_values():
     images = np.arange(2 * 4 * 6 * 1, dtype="uint8").reshape(2, 4, 6, 1) + 1
     maps = np.array([[[3, 1, 2], [6, 5, 4]], [[1, 1, 1], [2, 1, 1]]], "float32")
     most, least = (without_patches(images, maps, 0.5, most) for most in (True, False))
-    for kept, dropped in ((most, [[1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1]]), (least, [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]])):
+    for kept, dropped in (
+        (most, [[1, 1, 1, 0, 0, 0], [0, 0, 1, 0, 1, 1]]),
+        (least, [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]]),
+    ):
         blocks = kept.reshape(2, 2, 2, 3, 2).transpose(0, 1, 3, 2, 4).reshape(2, 6, 4)
         assert ((blocks > 0).all(-1) == np.array(dropped, bool)).all() and (
             (blocks == 0).all(-1) != np.array(dropped, bool)
@@ -107,10 +120,17 @@ def test_salient_occlusion_takes_the_models_own_maps(tiny, eagerly):
     logits = model.predict_on_batch(IMAGES)
     source = from_arrays(IMAGES, logits.argmax(-1), class_names=list("abcde"))
     options = {"shares": (0.5,), "order": "salient"}
-    evaluation = make_evaluator("occlusion", options).prepare(Setting(model, batch_size=8, source=source, preprocess="decode"))()
+    evaluation = make_evaluator("occlusion", options).prepare(
+        Setting(model, batch_size=8, source=source, preprocess="decode")
+    )()
     hidden = without_patches(IMAGES, attention_maps(model, IMAGES), 0.5, True)
     top1 = (model.predict_on_batch(hidden).argmax(-1) == logits.argmax(-1)).mean()
-    assert evaluation.measures == {"examples": 20, "clean": 1.0, "mean": pytest.approx(top1), "0.5": pytest.approx(top1)}
+    assert evaluation.measures == {
+        "examples": 20,
+        "clean": 1.0,
+        "mean": pytest.approx(top1),
+        "0.5": pytest.approx(top1),
+    }
     assert evaluation.details["top1"] == {"0.5": {"salient": pytest.approx(top1)}}
 
 

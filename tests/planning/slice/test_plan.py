@@ -1,4 +1,6 @@
-"""planning.slice: what a plan says, the cache, the search for a batch; and the step itself, lowered for CPU devices in the place of chips."""
+"""planning.slice: what a plan says, the cache, the search for a batch; and the step itself, lowered for CPU devices in
+the place of chips.
+"""
 
 import dataclasses
 import json
@@ -21,7 +23,14 @@ GIB = 2**30
 
 
 def compiled(**given):
-    values = {"flops": 197e9, "bytes_accessed": 2e9, "hbm": 819e6, "cycles": 3e6, "kernel_cycles": 6e5, "random_cycles": 3e5}
+    values = {
+        "flops": 197e9,
+        "bytes_accessed": 2e9,
+        "hbm": 819e6,
+        "cycles": 3e6,
+        "kernel_cycles": 6e5,
+        "random_cycles": 3e5,
+    }
     values |= {
         "arguments": GIB,
         "temporaries": 2 * GIB,
@@ -39,10 +48,14 @@ def planned(batch=1024, where="v5e:4x4", **given):
 
 
 @pytest.mark.parametrize(
-    "name, kind, chips", [("v5e:4x4", "v5e", 16), ("v4:2x2x1", "v4", 4), ("v6e:2x2", "v6e", 4), ("v5e:16x16", "v5e", 256)]
+    "name, kind, chips",
+    [("v5e:4x4", "v5e", 16), ("v4:2x2x1", "v4", 4), ("v6e:2x2", "v6e", 4), ("v5e:16x16", "v5e", 256)],
 )
 def test_slices_have_names(name, kind, chips):
-    assert parse_slice(name) == parse_slice(f" {name} ") and (parse_slice(name).kind, parse_slice(name).chips) == (kind, chips)
+    assert parse_slice(name) == parse_slice(f" {name} ") and (parse_slice(name).kind, parse_slice(name).chips) == (
+        kind,
+        chips,
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,8 +91,17 @@ def test_a_step_is_bound_by_the_highest_floor():
 
 def test_the_text_says_what_matters():
     text = plan_text(planned())
-    for words in ("v5e:4x4, 16 chips", "1,024 images, 64 a chip", "3.00 GiB of a chip's 16 GB", "197 GFLOP a chip, 1 ms", "2 ms, bound by vector work",
-                  "2 all-reduce of 100 MB", "0.02 hours, 0.3 chip-hours for 36,000 steps", "no TPU was used"):  # fmt: skip
+    for words in (
+        "v5e:4x4, 16 chips",
+        "1,024 images, 64 a chip",
+        "3.00 GiB of a chip's 16 GB",
+        "197 GFLOP a chip, 1 ms",
+        "2 ms, bound by vector work",
+        # Fmt: skip
+        "2 all-reduce of 100 MB",
+        "0.02 hours, 0.3 chip-hours for 36,000 steps",
+        "no TPU was used",
+    ):
         assert words in " ".join(text.split()), words
     table = where(planned())
     assert (
@@ -94,7 +116,11 @@ def test_the_text_says_what_matters():
 
 def test_a_program_that_cannot_be_read_is_said_to_be():
     plan = planned(hbm=None, cycles=None, groups=())
-    assert plan.estimate == pytest.approx(1e-3) and "not known" in plan_text(plan) and "cannot write this program" in where(plan)
+    assert (
+        plan.estimate == pytest.approx(1e-3)
+        and "not known" in plan_text(plan)
+        and "cannot write this program" in where(plan)
+    )
 
 
 CONFIG = config_files.load_config("imagenet_pretrain:B/16")
@@ -137,11 +163,15 @@ def test_a_plan_is_compiled_once(answered):
 
 def test_a_slice_that_cannot_share_the_work_is_refused(answered):
     for parts in (3, 8):
-        with pytest.raises(ValueError, match=f"model_parallel={parts} does not divide the 4 chips of v5e:2x2: use 2, 4"):
+        with pytest.raises(
+            ValueError, match=f"model_parallel={parts} does not divide the 4 chips of v5e:2x2: use 2, 4"
+        ):
             plans.make_plan(CONFIG, DATASETS, "v5e:2x2", model_parallel=parts)
     odd = CONFIG.copy_and_resolve_references()
     odd.batch_size = 7
-    with pytest.raises(ValueError, match="batch of 7 cannot be shared evenly by 4 replicas: use a batch size of 4 or 8"):
+    with pytest.raises(
+        ValueError, match="batch of 7 cannot be shared evenly by 4 replicas: use a batch size of 4 or 8"
+    ):
         plans.make_plan(odd, DATASETS, "v5e:2x2")
     assert not answered
 
@@ -159,10 +189,16 @@ def test_that_it_does_not_fit_is_remembered_too(answered, monkeypatch):
 
 def test_the_compilers_errors_say_what_to_do():
     where = parse_slice("v5e:4x4")
-    text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.21G of 15.75G hbm. Exceeded hbm capacity by 1.46G."
+    text = (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 17.21G of"
+        " 15.75G hbm. Exceeded hbm capacity by 1.46G."
+    )
     error = plans._failure(RuntimeError(text), where)
     assert isinstance(error, DoesNotFit) and (error.used, error.limit) == (17.21 * GIB, 15.75 * GIB)
-    text = "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries (19.46G) exceeds available HBM (15.75G)."
+    text = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO"
+        " temporaries (19.46G) exceeds available HBM (15.75G)."
+    )
     error = plans._failure(RuntimeError(text), where)
     assert isinstance(error, DoesNotFit) and (error.used, error.limit) == (19.46 * GIB, 15.75 * GIB)
     other = plans._failure(RuntimeError("UNIMPLEMENTED: Op foo is not supported\n  at somewhere"), where)
@@ -192,7 +228,8 @@ def test_a_batch_that_is_never_too_large_ends_somewhere():
 
 
 @pytest.mark.parametrize(
-    "each, says", [(2**20, "4,096 images a chip fit, and more were not tried"), (2**30, "8 images a chip are the most that fit")]
+    "each, says",
+    [(2**20, "4,096 images a chip fit, and more were not tried"), (2**30, "8 images a chip are the most that fit")],
 )
 def test_the_command_says_where_the_search_stopped(each, says, capsys):
     def plan_of(config, where):
@@ -228,7 +265,9 @@ def test_another_batch_has_a_run_of_as_many_examples(keys):
     for key in ("total", "evaluate", "checkpoint"):
         assert after[key] * 16 * 4096 == pytest.approx(before[key] * config.batch_size, abs=16 * 4096)
     for key in ("warmup", "cooldown"):
-        assert after["schedule"][key] * 16 * 4096 == pytest.approx(before["schedule"][key] * config.batch_size, abs=16 * 4096)
+        assert after["schedule"][key] * 16 * 4096 == pytest.approx(
+            before["schedule"][key] * config.batch_size, abs=16 * 4096
+        )
 
 
 def test_a_duration_that_is_none_is_named():

@@ -32,10 +32,11 @@ def defocus_blur(x: tf.Tensor, draws, radius: int, alias: float) -> tf.Tensor:
 
 
 def _shuffled(pixels, offsets, reach):
-    """uint8 pixels (n, c) of an image (h, w) after one pass, from its last pixel to its first, in which each takes the pixel at its offset.
+    """uint8 pixels (n, c) of an image (h, w) after one pass, from its last pixel to its first, in which each takes the
+    pixel at its offset.
 
-    The authors' code means to swap the two; NumPy copies, since both sides are views. A pixel whose source has had its turn takes what the
-    source has become: such chains are followed by doubling.
+    The authors' code means to swap the two; NumPy copies, since both sides are views. A pixel whose source has had its
+    turn takes what the source has become: such chains are followed by doubling.
 
     Args:
         pixels: (h * w, c).
@@ -65,7 +66,9 @@ def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf
 
 
 def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Tensor:
-    """Smeared in one direction by half a Gaussian of 2 * radius + 1 taps, as ImageMagick's motion blur; the border's pixels continue."""
+    """Smeared in one direction by half a Gaussian of 2 * radius + 1 taps, as ImageMagick's motion blur; the border's
+    pixels continue.
+    """
     width = 2 * radius + 1
     taps = np.exp(-0.5 * np.square(np.arange(width) / sigma))
     radians = degrees * (math.pi / 180)

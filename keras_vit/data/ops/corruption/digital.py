@@ -1,4 +1,6 @@
-"""Contrast, saturation, elastic transforms, pixels and JPEG on pixels (h, w, 3), float64 from 0 to 1; see the package's docstring."""
+"""Contrast, saturation, elastic transforms, pixels and JPEG on pixels (h, w, 3), float64 from 0 to 1; see the package's
+docstring.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +22,9 @@ def saturate(x: tf.Tensor, draws, factor: float, addition: float) -> tf.Tensor:
 
 
 def elastic_transform(x: tf.Tensor, draws, stretch: float, sigma: float, skew: float) -> tf.Tensor:
-    """An affine transform that moves three points by up to `skew` pixels, then each pixel moved by smooth noise times `stretch`."""
+    """An affine transform that moves three points by up to `skew` pixels, then each pixel moved by smooth noise times
+    `stretch`.
+    """
     height, width = x.shape[:2]
     middle, reach = np.array([height, width]) // 2, min(height, width) // 3
     points = middle + reach * np.array([[1, 1], [1, -1], [-1, -1]])  # the authors' (x, y), taken from (height, width)

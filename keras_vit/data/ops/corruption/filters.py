@@ -1,11 +1,14 @@
-"""Linear filters and resampling of pixels (h, w) or (h, w, c), float64, of a fixed size. Matrices and indices are NumPy constants."""
+"""Linear filters and resampling of pixels (h, w) or (h, w, c), float64, of a fixed size. Matrices and indices are NumPy
+constants.
+"""
 
 import numpy as np
 import tensorflow as tf
 
 
 def folded(places, n: int, border: str):
-    """Integer places beyond 0..n - 1 as those inside that stand for them: "nearest" a a|a b c|c c, "symmetric" b a|a b c|c b, "mirror" c b|a b c|b a.
+    """Integer places beyond 0..n - 1 as those inside that stand for them: "nearest" a a|a b c|c c, "symmetric" b a|a b
+    c|c b, "mirror" c b|a b c|b a.
 
     Args:
         places: an array or an integer tensor.
@@ -21,7 +24,9 @@ def folded(places, n: int, border: str):
 
 
 def gaussian_matrix(n: int, sigma: float, border: str = "nearest", truncate: float = 4.0) -> np.ndarray:
-    """(n, n): the Gaussian filter of a row of n pixels, cut off at `truncate` standard deviations, as SciPy's gaussian_filter1d."""
+    """(n, n): the Gaussian filter of a row of n pixels, cut off at `truncate` standard deviations, as SciPy's
+    gaussian_filter1d.
+    """
     radius = int(truncate * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     taps = np.exp(-0.5 * np.square(offsets / sigma))
@@ -62,7 +67,9 @@ def between(x: tf.Tensor, places: np.ndarray, axis: int) -> tf.Tensor:
 
 
 def zoomed(x: tf.Tensor, factor: float) -> tf.Tensor:
-    """Its middle, enlarged by a factor of at least 1 to the whole size: SciPy's zoom of order 1, cut to the middle again."""
+    """Its middle, enlarged by a factor of at least 1 to the whole size: SciPy's zoom of order 1, cut to the middle
+    again.
+    """
     for axis in (0, 1):
         n = x.shape[axis]
         kept = int(np.ceil(n / factor))

@@ -1,4 +1,5 @@
-"""Spatter, water or mud on a lens, on pixels (h, w, 3), float64 from 0 to 1; and what it takes of OpenCV: edges, distances, histograms.
+"""Spatter, water or mud on a lens, on pixels (h, w, 3), float64 from 0 to 1; and what it takes of OpenCV: edges,
+distances, histograms.
 
 The functions of OpenCV's kind work on levels 0..255 (h, w), whole numbers as float64.
 """
@@ -39,7 +40,9 @@ def _spread(strong, weak):
 
 
 def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Canny's edges (h, w) bool, as OpenCV's: Sobel's gradients of 3 x 3, |dx| + |dy|, thinned across the edge, kept by two thresholds."""
+    """Canny's edges (h, w) bool, as OpenCV's: Sobel's gradients of 3 x 3, |dx| + |dy|, thinned across the edge, kept by
+    two thresholds.
+    """
     sobel = np.outer((1, 2, 1), (-1, 0, 1))
     dx, dy = (_filtered(levels, kernel, "nearest") for kernel in (sobel, sobel.T))
     size = tf.abs(dx) + tf.abs(dy)
@@ -56,7 +59,9 @@ def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
 
 
 def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
-    """Distances (h, w) to the nearest true pixel, at most `farthest`, along steps of a mask of 5 x 5, as OpenCV's DIST_L2."""
+    """Distances (h, w) to the nearest true pixel, at most `farthest`, along steps of a mask of 5 x 5, as OpenCV's
+    DIST_L2.
+    """
     offsets = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if tuple(sorted((abs(i), abs(j)))) in _STEPS]
     far = tf.constant(float(farthest), tf.float64)
 
@@ -70,7 +75,9 @@ def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
 
 def equalized(levels: tf.Tensor) -> tf.Tensor:
     """Levels with a histogram as even as possible, as OpenCV's equalizeHist."""
-    counts = tf.math.bincount(tf.cast(tf.reshape(levels, [-1]), tf.int32), minlength=256, maxlength=256, dtype=tf.float64)
+    counts = tf.math.bincount(
+        tf.cast(tf.reshape(levels, [-1]), tf.int32), minlength=256, maxlength=256, dtype=tf.float64
+    )
     total, first = tf.reduce_sum(counts), tf.argmax(counts > 0)
     rest = total - counts[first]
     table = tf.round((tf.cumsum(counts) - counts[first]) * 255 / tf.maximum(rest, 1))
@@ -94,7 +101,9 @@ def _drops(layer):
 def spatter(
     x: tf.Tensor, draws, mean: float, deviation: float, sigma: float, least: float, amount: float, is_mud: bool
 ) -> tf.Tensor:
-    """Drops where smooth noise is above `least`: of water, added with `amount`, or of mud, their edges blurred by `amount` pixels."""
+    """Drops where smooth noise is above `least`: of water, added with `amount`, or of mud, their edges blurred by
+    `amount` pixels.
+    """
     layer = gaussian(mean + deviation * draws.normal(x.shape[:2]), sigma)
     inside = layer >= least
     if not is_mud:

@@ -1,4 +1,6 @@
-"""The corruptions by name, with the parameters of their five strengths, for images of 224 pixels (hendrycks/robustness, make_imagenet_c.py)."""
+"""The corruptions by name, with the parameters of their five strengths, for images of 224 pixels (hendrycks/robustness,
+make_imagenet_c.py).
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -52,7 +54,9 @@ CORRUPTIONS = {
     "defocus_blur": Corruption("blur", blur.defocus_blur, ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))),
     "glass_blur": Corruption("blur", blur.glass_blur, ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2))),
     "motion_blur": Corruption("blur", blur.motion_blur, ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))),
-    "zoom_blur": Corruption("blur", blur.zoom_blur, ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))),
+    "zoom_blur": Corruption(
+        "blur", blur.zoom_blur, ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))
+    ),
     "snow": Corruption("weather", weather.snow, _SNOW),
     "frost": Corruption("weather", weather.frost, ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))),
     "fog": Corruption("weather", weather.fog, ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))),
@@ -64,6 +68,8 @@ CORRUPTIONS = {
     "speckle_noise": Corruption("noise", noise.speckle_noise, _column(0.15, 0.2, 0.35, 0.45, 0.6), is_extra=True),
     "gaussian_blur": Corruption("blur", blur.gaussian_blur, _column(1, 2, 3, 4, 6), is_extra=True),
     "spatter": Corruption("weather", spatter.spatter, _SPATTER, is_extra=True),
-    "saturate": Corruption("digital", digital.saturate, ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)), is_extra=True),
+    "saturate": Corruption(
+        "digital", digital.saturate, ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)), is_extra=True
+    ),
 }
 STANDARD = tuple(name for name, row in CORRUPTIONS.items() if not row.is_extra)  # ImageNet-C's fifteen

@@ -10,7 +10,15 @@ _GREY = (0.299, 0.587, 0.114)
 
 
 def snow(
-    x: tf.Tensor, draws, mean: float, deviation: float, zoom: float, least: float, radius: int, sigma: float, kept: float
+    x: tf.Tensor,
+    draws,
+    mean: float,
+    deviation: float,
+    zoom: float,
+    least: float,
+    radius: int,
+    sigma: float,
+    kept: float,
 ) -> tf.Tensor:
     """Flakes: noise above `least`, enlarged and smeared downwards, on an image that is made paler."""
     height, width = x.shape[:2]
@@ -23,7 +31,9 @@ def snow(
 
 
 def plasma(draws, height: int, width: int, decay: float) -> tf.Tensor:
-    """Clouds (height, width) from 0 to 1: the diamond-square fractal, whose noise is divided by `decay` from scale to scale."""
+    """Clouds (height, width) from 0 to 1: the diamond-square fractal, whose noise is divided by `decay` from scale to
+    scale.
+    """
     grid, wobble = tf.zeros((1, 1), tf.float64), 100.0  # a torus; each round doubles its sides
     while grid.shape[0] < max(height, width):
 
@@ -48,7 +58,9 @@ def fog(x: tf.Tensor, draws, amount: float, decay: float) -> tf.Tensor:
 
 
 def _needles(draws, height, width):
-    """Crystals (height, width) from 0 to 1: bright streaks from random points in six directions, denser where clouds are."""
+    """Crystals (height, width) from 0 to 1: bright streaks from random points in six directions, denser where clouds
+    are.
+    """
     clouds = plasma(draws, height, width, 1.7)
     layers = []
     for direction in range(6):
@@ -59,7 +71,9 @@ def _needles(draws, height, width):
 
 
 def frost(x: tf.Tensor, draws, kept: float, amount: float) -> tf.Tensor:
-    """A layer of bluish white crystals. The authors take photographs of frost: errors are not comparable with theirs."""
+    """A layer of bluish white crystals. The authors take photographs of frost: errors are not comparable with
+    theirs.
+    """
     layer = 0.2 + 0.8 * _needles(draws, *x.shape[:2])
     return kept * x + amount * layer[..., None] * tf.constant((0.86, 0.94, 1.0), x.dtype)
 
