@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from .light import VERSION, did_you_mean, drop_output
+from .without_engine import VERSION, did_you_mean, drop_output
 
 # In the order of the work. Each is a module beside this one (`module_of`), whose docstring begins with what it does.
 VERBS = (

@@ -10,9 +10,9 @@ import sys
 
 from ml_collections import ConfigDict, FieldReference
 
-from .light import did_you_mean, light, module_at
+from .without_engine import did_you_mean, module_at, package_module
 
-keys, suggest = light("runs.config_keys"), light("io.suggest")
+keys, suggest = package_module("runs.config_keys"), package_module("io.suggest")
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 _PACKAGE = "keras_vit_packaged_configs"
 

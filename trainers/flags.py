@@ -15,7 +15,7 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from .config_files import apply_overrides, config_names, load_config, values_of
-from .light import VERSION, did_you_mean, drop_output
+from .without_engine import VERSION, did_you_mean, drop_output
 
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
 _OURS = {}  # {name of a flag that --help shows: whether it is required}

@@ -59,7 +59,7 @@ def inspect(values):
     """Writes the page as the flags say."""
     import keras_vit
     from keras_vit.distribution import strategy
-    from keras_vit.inspection import report
+    from keras_vit.inspection import html_report
     from keras_vit.inspection.model_page import class_number, inspect_model, write_page
     from keras_vit.io.progress import stage
     from keras_vit.runs.report import command, surroundings
@@ -71,8 +71,8 @@ def inspect(values):
         class_number(model, getattr(values, "class"))  # refused before the images are read
     pixels, names, failed = _read(model, paths)
     parts = inspect_model(model, pixels, names, values.show, getattr(values, "class"))
-    made_by = report.about(command(sys.orig_argv), surroundings(strategy("one")))
-    left_out = report.skipped(failed) if failed else ""
+    made_by = html_report.about(command(sys.orig_argv), surroundings(strategy("one")))
+    left_out = html_report.skipped(failed) if failed else ""
     write_page(values.output, f"Inside {values.model}", parts, [left_out, made_by])
     print(f"{len(names)} image{'s' if len(names) > 1 else ''}; page and pictures: {values.output}/index.html")
 

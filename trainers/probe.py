@@ -102,8 +102,8 @@ def run_probe(values):
     import keras_vit
     from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Embedder, FeatureSplits
+    from keras_vit.evaluation.data import default_preprocessing
     from keras_vit.evaluation.features import open_pair
-    from keras_vit.evaluation.preprocessing import default_preprocessing
     from keras_vit.io.progress import stage
 
     methods = values.methods.replace(" ", "").split(",")

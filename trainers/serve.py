@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from . import flags
-from .light import did_you_mean
+from .without_engine import did_you_mean
 
 
 def named(argument: str) -> tuple[str, str]:

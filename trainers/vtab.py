@@ -14,7 +14,7 @@ import shlex
 
 from . import flags
 from .config_files import packaged
-from .light import did_you_mean
+from .without_engine import did_you_mean
 
 
 def _tasks(names):
@@ -73,7 +73,7 @@ def _write(folder, content, top1):
     from keras_vit.distribution import Strategy
     from keras_vit.inspection.figures import bars
     from keras_vit.io.atomic import write_bytes
-    from keras_vit.runs.pictures import write_picture
+    from keras_vit.runs.picture_files import write_picture
 
     folder = epath.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -12,15 +12,15 @@ import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_names, timm, vit_pytorch
+from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
-from keras_vit.checkpoints.formats.usual_steps import of_channels
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, describe, transfer
 from keras_vit.io.suggest import did_you_mean, nearest
-from keras_vit.layers.patches import pair
+from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
 from keras_vit.models.arguments import Changes
 from keras_vit.models.bit import BIT_FIELDS

@@ -7,7 +7,7 @@ from typing import Any
 from keras_vit.checkpoints.formats.name_map import unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.transfer import assign
-from keras_vit.layers.patches import pair
+from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import MaskedAutoencoder
 
 _RATES = ("dropout", "attention_dropout", "drop_path")

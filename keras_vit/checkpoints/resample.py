@@ -1,10 +1,10 @@
 """Position embeddings and patch kernels at another resolution: pure functions of arrays. The methods are those of
-layers/interpolation.py.
+layers/positions/interpolation.py.
 """
 
 import numpy as np
 
-from keras_vit.layers.interpolation import METHODS, check_method
+from keras_vit.layers.positions.interpolation import METHODS, check_method
 
 
 def resample_positions(

@@ -20,7 +20,7 @@ from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiT, Classifier, MaskedAutoencoder
-from keras_vit.models.model_and_path import check_model_and_path
+from keras_vit.models.checks import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
 _LONGEST_COMMENT = 65_000  # bytes of a zip archive's comment

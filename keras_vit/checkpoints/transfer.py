@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.channels import adapt_constants, adapt_kernel, fold_normalisation
-from keras_vit.checkpoints.formats.usual_steps import of_channels
+from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.resample import (
     check_method,
     resample_axis,
@@ -19,13 +19,13 @@ from keras_vit.checkpoints.resample import (
     resample_positions,
 )
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.composed import dense_config
-from keras_vit.layers.patches import grid_size, pair
-from keras_vit.layers.positions import FIXED, fixed_table
+from keras_vit.layers.dense.quantization_and_lora import dense_config
+from keras_vit.layers.embedding.patches import grid_size, pair
+from keras_vit.layers.positions.embeddings import FIXED, fixed_table
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec, taps
 from keras_vit.models.arguments import Changes
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
-from keras_vit.training.described import DescribedModel, describe_input
+from keras_vit.training.model_metadata import DescribedModel, describe_input
 
 HEADS = ("keep", "reset", "drop")
 # The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other

@@ -12,11 +12,11 @@ from absl import logging
 from keras_vit.data import open_source
 from keras_vit.data.sources.selection import subset
 from keras_vit.evaluation.classes import check_classes
+from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.reliability import BINS, Reliability, log_softmax
-from keras_vit.evaluation.sources import source_of
 from keras_vit.models.taps import ends_in_probabilities
 
 _ROWS = 4096  # of logits converted to float64 at a time

@@ -8,10 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_vit.evaluation.classes import check_classes
+from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, counted_rows, evaluate_metrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
 from keras_vit.evaluation.reliability import CalibrationError
-from keras_vit.evaluation.sources import source_of
 from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 MOST_CLASSES = 1000  # with more, predictions are not counted class by class: the matrix grows with their square

@@ -12,8 +12,8 @@ from absl import logging
 from keras_vit.data import ExampleErrors, evaluation_batches, image_and_label, open_source
 from keras_vit.data.sources.selection import subset
 from keras_vit.data.splits import overlap
+from keras_vit.evaluation.data import default_preprocessing
 from keras_vit.evaluation.loss_and_metrics import check_preprocessing
-from keras_vit.evaluation.preprocessing import default_preprocessing
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
 from keras_vit.io.progress import stage
 from keras_vit.models import taps

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.pictured import sheet, spread_images
+from keras_vit.evaluation.data import sheet, source_of, spread_images
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
-from keras_vit.evaluation.sources import source_of
 from keras_vit.models import MaskedModel, Reconstruction
 
 

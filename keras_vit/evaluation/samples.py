@@ -5,9 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_vit.evaluation.pictured import sheet, spread_images
+from keras_vit.evaluation.data import sheet, source_of, spread_images
 from keras_vit.evaluation.registry import Evaluation, Evaluator, register
-from keras_vit.evaluation.sources import source_of
 from keras_vit.models import ImageGPT
 
 _COLUMNS = 8  # images in a row

@@ -1,22 +1,22 @@
 """Keras layers of the Vision Transformer family, one idea per file."""
 
-from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.batch_normalization import BatchNormalization
-from keras_vit.layers.block import LayerScale, TransformerBlock
-from keras_vit.layers.bottleneck import BottleneckUnit
-from keras_vit.layers.convolution import StdConv2D
-from keras_vit.layers.dropout import Dropout, DropPath
-from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.normalization import PixelNormalization
-from keras_vit.layers.palette import PaletteEncoder
-from keras_vit.layers.patch_dropout import PatchDropout
-from keras_vit.layers.patches import PatchEncoder, PatchGrid
+from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
+from keras_vit.layers.blocks.mlp import MlpBlock
+from keras_vit.layers.blocks.reducing import ReducingBlock
+from keras_vit.layers.blocks.transformer import LayerScale, TransformerBlock
+from keras_vit.layers.convolution.bottleneck import BottleneckUnit
+from keras_vit.layers.convolution.standardized import StdConv2D
+from keras_vit.layers.dropout.dropout import Dropout, DropPath
+from keras_vit.layers.embedding.class_token import ClassToken
+from keras_vit.layers.embedding.palette import PaletteEncoder
+from keras_vit.layers.embedding.patch_dropout import PatchDropout
+from keras_vit.layers.embedding.patches import PatchEncoder, PatchGrid
+from keras_vit.layers.normalization.batch_normalization import BatchNormalization
+from keras_vit.layers.normalization.pixels import PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
-from keras_vit.layers.positions import AddPositionEmbs
-from keras_vit.layers.reducing_block import ReducingBlock
-from keras_vit.layers.relative import RelativeAttention, RelativeBias
-from keras_vit.layers.rotary import RotaryPositions
-from keras_vit.layers.tokens import ClassToken
+from keras_vit.layers.positions.embeddings import AddPositionEmbs
+from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
+from keras_vit.layers.positions.rotary import RotaryPositions
 
 __all__ = [
     "AddPositionEmbs",

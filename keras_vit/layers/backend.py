@@ -45,9 +45,9 @@ def _on_tpus():
 
 
 def hashes_masks(shape: tuple) -> bool:
-    """Whether masks of this shape come from layers/masks.py: where a step is one compiled program, which makes them
-    where they are used; on TensorFlow, for TPUs, if the shape is known. Elsewhere TensorFlow has one operation for the
-    engine's own, which is quicker on a CPU than a dozen.
+    """Whether masks of this shape come from dropout/hashed_masks.py: where a step is one compiled program, which makes
+    them where they are used; on TensorFlow, for TPUs, if the shape is known. Elsewhere TensorFlow has one operation for
+    the engine's own, which is quicker on a CPU than a dozen.
     """
     if keras.backend.backend() != "tensorflow":
         return keras.backend.backend() == "jax"

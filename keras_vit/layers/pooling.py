@@ -12,11 +12,11 @@ import keras
 from keras import ops
 
 from keras_vit.layers.arguments import integer, number
-from keras_vit.layers.composed import ComposedLayer
-from keras_vit.layers.dense import Dense
-from keras_vit.layers.masking import attendable, masked_softmax, present, token_count
-from keras_vit.layers.merging import log_sizes
-from keras_vit.layers.mlp import MlpBlock, check_gelu
+from keras_vit.layers.attention.token_masks import attendable, masked_softmax, present, token_count
+from keras_vit.layers.blocks.mlp import MlpBlock, check_gelu
+from keras_vit.layers.blocks.token_merging import log_sizes
+from keras_vit.layers.dense.dense import Dense
+from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
 from keras_vit.layers.registration import serializable
 
 

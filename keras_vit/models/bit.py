@@ -16,7 +16,7 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer, number, per_channel
-from keras_vit.layers.bottleneck import group_norm
+from keras_vit.layers.convolution.bottleneck import group_norm
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import BiTOverrides
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat

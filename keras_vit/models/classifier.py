@@ -7,11 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.models import lora, taps
+from keras_vit.models import taps
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
+from keras_vit.models.finetuning import lora
 from keras_vit.models.model_of_arguments import ModelOfArguments
-from keras_vit.training.described import describe_input
 from keras_vit.training.model import Model
+from keras_vit.training.model_metadata import describe_input
 from keras_vit.training.prediction.classify import Prediction
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.attention import POSITIONS
-from keras_vit.layers.layer_norm import LayerNormalization
-from keras_vit.layers.patches import grid_size
-from keras_vit.layers.positions import KINDS
+from keras_vit.layers.attention.self_attention import POSITIONS
+from keras_vit.layers.embedding.patches import grid_size
+from keras_vit.layers.normalization.layer_normalization import LayerNormalization
+from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.reduction import reductions
 from keras_vit.models.spec import ViTSpec, make_spec

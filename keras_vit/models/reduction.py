@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from keras_vit.layers.patch_dropout import kept_patches
+from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.models.spec import ViTSpec
 
 

@@ -13,11 +13,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_vit.io.suggest import argument_hint, did_you_mean
-from keras_vit.layers import attention
 from keras_vit.layers.arguments import flag, integer, is_integer, number, per_channel, rate
-from keras_vit.layers.mlp import check_gelu, check_mlp
-from keras_vit.layers.patches import FORMS, pair
-from keras_vit.layers.positions import KINDS, LEARNED
+from keras_vit.layers.attention import self_attention
+from keras_vit.layers.blocks.mlp import check_gelu, check_mlp
+from keras_vit.layers.embedding.patches import FORMS, pair
+from keras_vit.layers.positions.embeddings import KINDS, LEARNED
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.variants import variant_hint
@@ -41,7 +41,7 @@ STEMS = {
 }
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap")
-POSITIONS = (*KINDS, *attention.POSITIONS, "none")
+POSITIONS = (*KINDS, *self_attention.POSITIONS, "none")
 PLACES = ("stem", "every", "shared")
 # The arguments of ViT and BiT besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
@@ -314,7 +314,7 @@ class ViTSpec:
     @property
     def reads_grid(self) -> bool:
         """Whether the blocks have positions: `encode` must then know the grid."""
-        return self.positions in attention.POSITIONS or self.positions_at != "stem"
+        return self.positions in self_attention.POSITIONS or self.positions_at != "stem"
 
     @property
     def positioned(self) -> int:

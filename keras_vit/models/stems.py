@@ -5,7 +5,7 @@
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.bottleneck import group_norm
+from keras_vit.layers.convolution.bottleneck import group_norm
 
 MOMENTUM = 0.95  # of the running statistics: high values lag behind in short trainings on few examples
 

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_vit.layers.patches import grid_size
+from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
 from keras_vit.models.arguments import ViTOverrides

@@ -22,9 +22,9 @@ from keras import ops
 from keras.optimizers.schedules import LearningRateSchedule
 
 from keras_vit.distribution.reduction import all_reduce
-from keras_vit.layers.dense import LORA_WEIGHTS
+from keras_vit.layers.dense.dense import LORA_WEIGHTS
 from keras_vit.layers.registration import serializable
-from keras_vit.optim.one_pass import apply_adam, has_adam
+from keras_vit.optim.fused_adam import apply_adam, has_adam
 
 KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
 

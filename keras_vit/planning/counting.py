@@ -14,9 +14,9 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from keras_vit.layers.patch_dropout import kept_patches
-from keras_vit.layers.patches import grid_size, pair
-from keras_vit.layers.positions import KINDS
+from keras_vit.layers.embedding.patch_dropout import kept_patches
+from keras_vit.layers.embedding.patches import grid_size, pair
+from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.models.bit import BiTSpec
 from keras_vit.models.checks import blocks_to_remat
 from keras_vit.models.reduction import Reduction, reductions

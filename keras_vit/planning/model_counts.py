@@ -8,7 +8,7 @@ import math
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.hidden_patches import ReplacedPatches, RestoredPatches
+from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.models import taps
 from keras_vit.models.reduction import Reduction
 from keras_vit.planning.counting import (

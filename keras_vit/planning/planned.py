@@ -15,11 +15,11 @@ from ml_collections import ConfigDict
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.splits import split_name, split_range
 from keras_vit.evaluation import FeatureEvaluator, Setting
-from keras_vit.io.json_file import read_json
+from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
 from keras_vit.models.bit import make_bit_spec
+from keras_vit.models.finetuning.whitening import first_layer
 from keras_vit.models.spec import make_spec
-from keras_vit.models.whitening import first_layer
 from keras_vit.runs.config import check_config, resolve
 from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.evals import evaluators

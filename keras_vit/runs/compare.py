@@ -9,9 +9,9 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Evaluator
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
-from keras_vit.io.json_text import json_text
+from keras_vit.io.json_files import json_text
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.runs.pictures import write_picture
+from keras_vit.runs.picture_files import write_picture
 
 LOWER_IS_BETTER = frozenset(("loss", "ece", "nll", "error", "std"))  # words in the names of measures
 

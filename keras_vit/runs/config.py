@@ -12,7 +12,7 @@ import keras
 from absl import logging
 
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
-from keras_vit.io.json_file import read_json
+from keras_vit.io.json_files import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.runs.config_keys import OPEN, is_packaged_task

@@ -9,10 +9,10 @@ import functools
 from absl import logging
 
 from keras_vit.evaluation import Setting, make_evaluator
-from keras_vit.io.json_file import read_json
+from keras_vit.io.json_files import read_json
 from keras_vit.io.progress import stage
 from keras_vit.runs.loop.periodic import Periodic
-from keras_vit.runs.pictures import write_charts, write_pixels
+from keras_vit.runs.picture_files import write_charts, write_pixels
 
 
 def _evaluate(evaluate, name, rundir, step):

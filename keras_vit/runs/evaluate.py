@@ -7,10 +7,9 @@ from ml_collections import ConfigDict
 
 from keras_vit.evaluation import Evaluation, Setting
 from keras_vit.io.atomic import write_bytes
-from keras_vit.io.json_file import read_json
-from keras_vit.io.json_text import json_text
+from keras_vit.io.json_files import json_text, read_json
 from keras_vit.io.paths import locate
-from keras_vit.runs.pictures import write_charts, write_pixels
+from keras_vit.runs.picture_files import write_charts, write_pixels
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.tasks import Classification, find_task

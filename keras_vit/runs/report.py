@@ -14,7 +14,7 @@ from etils import epath
 
 from keras_vit.data import evaluation_batches
 from keras_vit.evaluation import EVALUATORS, Evaluator
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import paths_in
 from keras_vit.runs.config import flat
@@ -115,7 +115,7 @@ def _evaluators(folder, task, records):
         }
         kind = EVALUATORS.get(options.get("evaluator", name), Evaluator)
         title = f"{kind.title}, {name}" if kind.title and EVALUATORS.get(name) is not kind else kind.title
-        yield report.evaluator(name, measures, _pictures_of(folder, name), kind.caption, title)
+        yield html_report.evaluator(name, measures, _pictures_of(folder, name), kind.caption, title)
 
 
 def write_report(folder, title, task, model, setting, evaluation, records):
@@ -138,9 +138,9 @@ def write_report(folder, title, task, model, setting, evaluation, records):
     except ImportError as error:
         logging.warning("No report.html: %s", error)
         return
-    left_out = "" if setting.errors is None else report.skipped(setting.errors.names)
-    made_by = report.about(command(sys.orig_argv), surroundings(setting.strategy))
-    page = report.page(title, [*sections, left_out, report.configuration(_configuration(task)), made_by])
+    left_out = "" if setting.errors is None else html_report.skipped(setting.errors.names)
+    made_by = html_report.about(command(sys.orig_argv), surroundings(setting.strategy))
+    page = html_report.page(title, [*sections, left_out, html_report.configuration(_configuration(task)), made_by])
     # A file's name may hold bytes that are no text, which UTF-8 cannot write.
     write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
     logging.info("Report: %s", folder / "report.html")

@@ -20,10 +20,9 @@ from ml_collections import ConfigDict
 from keras_vit.distribution import Strategy
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import check_folder, write_bytes
-from keras_vit.io.json_file import read_json
-from keras_vit.io.json_text import json_text
+from keras_vit.io.json_files import json_text, read_json
 from keras_vit.io.paths import locate
-from keras_vit.runs.pictures import write_picture
+from keras_vit.runs.picture_files import write_picture
 from keras_vit.runs.saving.rundir import FINISHED, RunDirectory
 from keras_vit.tasks import Score
 

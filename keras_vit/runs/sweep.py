@@ -12,7 +12,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.paths import locate
 from keras_vit.runs.grid import OWN, at, parse_grid
-from keras_vit.runs.pictures import write_picture
+from keras_vit.runs.picture_files import write_picture
 from keras_vit.runs.seeds import run_seeds, write_json
 from keras_vit.runs.sweep_picture import COST, check_picture, costs_differ, picture
 from keras_vit.tasks import Score

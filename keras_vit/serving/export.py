@@ -10,7 +10,7 @@ import keras
 
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models.model_and_path import check_model_and_path
+from keras_vit.models.checks import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of

@@ -19,7 +19,7 @@ import numpy as np
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving import description
-from keras_vit.serving.calibration import calibration_pixels
+from keras_vit.serving.quantization_images import calibration_pixels
 from keras_vit.serving.same_outputs import check_float32, compare
 from keras_vit.training.prediction.classify import probabilities_of
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints.save import save_model
-from keras_vit.serving.calibration import calibration_pixels
+from keras_vit.serving.quantization_images import calibration_pixels
 
 _MODEL, _OPTIONS, _PIXELS, _ERROR = "model.keras", "options.json", "calibration.npy", "error.json"
 _KINDS = {kind.__name__: kind for kind in (ValueError, ImportError, OSError)}

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.usual_steps import nearest_steps
-from keras_vit.inspection.report import number
+from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
+from keras_vit.inspection.html_report import number
 from keras_vit.sharing.facts import Facts, counted
 from keras_vit.sharing.front_matter import front_matter, metric
 from keras_vit.sharing.run import Measured

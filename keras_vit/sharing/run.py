@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from keras_vit.evaluation import EVALUATORS
-from keras_vit.io.json_file import read_json
+from keras_vit.io.json_files import read_json
 from keras_vit.io.lock import FILE as LOCK
 from keras_vit.runs.config import flat
 from keras_vit.runs.saving.rundir import RunDirectory

@@ -14,7 +14,7 @@ from keras_vit.data.sources.base import Source
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import ImageGPT
-from keras_vit.models.image_gpt import COLORS
+from keras_vit.models.pretraining.image_gpt import COLORS
 from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import spec_overrides
 

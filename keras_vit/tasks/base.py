@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 
 _BATCH = 64  # examples per prediction of a report
@@ -117,7 +117,7 @@ def _against_truth(model, samples):
         return []
     if math.prod(model.output.shape[1:]) != 1:
         return []
-    return [report.against_truth(y.reshape(-1), predict(model, x).reshape(-1))]
+    return [html_report.against_truth(y.reshape(-1), predict(model, x).reshape(-1))]
 
 
 def _is_random(preprocess):
@@ -301,7 +301,7 @@ class Task:
             records: the records of metrics.jsonl.
         """
         return [
-            report.table([*self._shown(evaluation.measures), ("parameters", model.count_params())]),
+            html_report.table([*self._shown(evaluation.measures), ("parameters", model.count_params())]),
             self._learning_curves(records),
             *_against_truth(model, samples),
         ]
@@ -318,4 +318,4 @@ class Task:
         """The section with the curves of the loss and of the score."""
         score, metric = self.score, self.score.curve.removeprefix("val_")
         title, percent = (score.label, score.percent) if metric != "loss" else ("loss", False)
-        return report.learning_curves(records, metric, title, percent, _training_note(self.config))
+        return html_report.learning_curves(records, metric, title, percent, _training_note(self.config))

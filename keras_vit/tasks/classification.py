@@ -9,7 +9,7 @@ from keras_vit.data import image_and_label
 from keras_vit.evaluation import Classification as ClassificationEvaluator
 from keras_vit.evaluation.classes import REORDERED, SAME, check_class_count, check_classes, compared
 from keras_vit.evaluation.classification import confused_pairs
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import build, freeze, freeze_all_but_head
 from keras_vit.tasks.base import OPTIONS, Score, Task, predict
@@ -195,11 +195,11 @@ class Classification(Task):
         measures, details = evaluation.measures, evaluation.details
         names = model.class_names or details.get("classes") or [str(i) for i in range(model.classes)]
         return [
-            report.table(_facts(model, measures)),
+            html_report.table(_facts(model, measures)),
             self._learning_curves(records),
             *_classes(details, names),
             *_examples(model, details, samples, names),
-            report.calibration(details["calibration"], measures["ece"]) if details.get("calibration") else "",
+            html_report.calibration(details["calibration"], measures["ece"]) if details.get("calibration") else "",
         ]
 
 
@@ -217,11 +217,11 @@ def _classes(details, names):
     table.
     """
     sections = []
-    if "confusion" in details and len(names) <= report.MATRIX:
-        sections.append(report.confusion(details["confusion"], names))
+    if "confusion" in details and len(names) <= html_report.MATRIX:
+        sections.append(html_report.confusion(details["confusion"], names))
     elif "per_class" in details:
-        sections.append(report.recalls(details["per_class"]))
-    return [*sections, report.classes(details, names)]
+        sections.append(html_report.recalls(details["per_class"]))
+    return [*sections, html_report.classes(details, names)]
 
 
 def _examples(model, details, samples, names):
@@ -234,10 +234,10 @@ def _examples(model, details, samples, names):
     pairs = details.get("most_confused") or confused_pairs(details.get("confusion", [[]]))
     if pairs and "examples_per_class" in details:
         sections.append(
-            report.confused(pairs, names, details["examples_per_class"], (images, labels, logits.argmax(-1)))
+            html_report.confused(pairs, names, details["examples_per_class"], (images, labels, logits.argmax(-1)))
         )
-    shown = report.examples_to_show(logits, labels)
-    sections.append(report.predictions(images[shown], labels[shown], logits[shown], names))
+    shown = html_report.examples_to_show(logits, labels)
+    sections.append(html_report.predictions(images[shown], labels[shown], logits[shown], names))
     if hasattr(model.spec, "heads"):  # a BiT has no attention
-        sections.append(report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
+        sections.append(html_report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
     return sections

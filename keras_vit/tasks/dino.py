@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import parse
 from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.io.durations import resolve_steps
 from keras_vit.models import DINO, build
-from keras_vit.models.self_distillation import GLOBAL
+from keras_vit.models.pretraining.dino import GLOBAL
 from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import check_resample, loaded, model_arguments
 from keras_vit.training import DINOLoss, TeacherEntropy
@@ -198,7 +198,7 @@ class SelfDistillation(Task):
         return OfTraining(self.loss, self.metrics, self._trained)
 
     def report(self, model, evaluation, samples, records):
-        entropy = report.learning_curves(records, "teacher_entropy", "entropy of the teacher, nats")
+        entropy = html_report.learning_curves(records, "teacher_entropy", "entropy of the teacher, nats")
         images = samples[0]["global"][:_SHOWN, 0]
-        attention = [report.attention(model, images)] if len(images) and hasattr(model.spec, "heads") else []
+        attention = [html_report.attention(model, images)] if len(images) and hasattr(model.spec, "heads") else []
         return [*super().report(model, evaluation, samples, records), entropy, *attention]

@@ -6,7 +6,7 @@ import dataclasses
 
 from keras_vit.checkpoints import load
 from keras_vit.checkpoints.transfer import transfer
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, Distilled
 from keras_vit.tasks.base import OPTIONS
@@ -123,5 +123,5 @@ def _taught(records, options):
         ("agreement of student and teacher", f"{last['val_agreement']:.2%}"),
         ("teacher's top-1", f"{last['val_teacher_accuracy']:.2%}"),
     ]
-    curves = report.learning_curves(records, "agreement", "agreement with the teacher, %", True)
-    return [report.section("The teacher", report.table(rows)), curves]
+    curves = html_report.learning_curves(records, "agreement", "agreement with the teacher, %", True)
+    return [html_report.section("The teacher", html_report.table(rows)), curves]

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.checkpoints import load
 from keras_vit.evaluation.reconstructions import picture
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.models import MaskedModel, ViTSpec, hidden_count
 from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import spec_overrides
@@ -122,9 +122,9 @@ class HiddenPatches(Task):
             return sections
         from keras_vit.inspection import figures
 
-        drawn = report.embedded(figures.png(picture(model.reconstruct(images))), "reconstructions")
+        drawn = html_report.embedded(figures.png(picture(model.reconstruct(images))), "reconstructions")
         note = (
             f"Above the images, in the middle with {model.mask_ratio:.0%} of their patches hidden, below as the model"
             " predicts these."
         )
-        return [*sections, report.section("Reconstructions", drawn, note)]
+        return [*sections, html_report.section("Reconstructions", drawn, note)]

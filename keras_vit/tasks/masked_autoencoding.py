@@ -10,7 +10,7 @@ import keras
 from keras_vit.models import MaskedAutoencoder
 from keras_vit.tasks.hidden_patches import HiddenPatches
 from keras_vit.training import MaskedSquaredError
-from keras_vit.training.hiding import hide
+from keras_vit.training.patch_masks import hide
 
 
 @dataclasses.dataclass(frozen=True)

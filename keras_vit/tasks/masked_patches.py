@@ -10,7 +10,7 @@ import keras
 from keras_vit.models import MaskedPatchPredictor
 from keras_vit.tasks.hidden_patches import HiddenPatches
 from keras_vit.training import MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError
-from keras_vit.training.hiding import corrupt
+from keras_vit.training.patch_masks import corrupt
 
 
 @dataclasses.dataclass(frozen=True)

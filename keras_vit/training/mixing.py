@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.seeds import FixedSeed, fold_in
+from keras_vit.layers.dropout.seeds import FixedSeed, fold_in
 from keras_vit.training.checks.labels import label_rows
 
 

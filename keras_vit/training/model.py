@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers.composed import freeze_quantized
-from keras_vit.layers.dense import Dense, kernels_deleted_quickly
+from keras_vit.layers.dense.dense import Dense, kernels_deleted_quickly
+from keras_vit.layers.dense.quantization_and_lora import freeze_quantized
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrapper import innermost
 from keras_vit.training.checks.compiled import check_compiled

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import keras
 
-from keras_vit.layers.bottleneck import BottleneckUnit
-from keras_vit.layers.dense import LORA_WEIGHTS, Dense
+from keras_vit.layers.convolution.bottleneck import BottleneckUnit
+from keras_vit.layers.dense.dense import LORA_WEIGHTS, Dense
 
 MODES = ("int8", "int4", "float8")
 Filters = str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None

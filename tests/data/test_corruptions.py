@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays
-from keras_vit.data.ops.corruption.draws import Draws
+from keras_vit.data.ops.corruption.noise import Draws
 from keras_vit.data.ops.corruption.table import CORRUPTIONS, STANDARD
 from keras_vit.data.ops.text import parse
 

@@ -10,7 +10,7 @@ from keras_vit.evaluation.classes import OTHER, REORDERED, SAME, compared
 from keras_vit.evaluation.classification import ClassCounts, confused_pairs
 from keras_vit.evaluation.imagenet.class_map import synsets
 from keras_vit.evaluation.reliability import CalibrationError
-from keras_vit.io.json_text import json_text
+from keras_vit.io.json_files import json_text
 from keras_vit.training import Model
 
 

@@ -15,7 +15,7 @@ from keras_vit.inspection import (
     principal_components,
     principal_filters,
 )
-from keras_vit.layers.positions import sincos_2d
+from keras_vit.layers.positions.embeddings import sincos_2d
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (12, 40), (3, 7)], ids=["tall", "wide", "few"])

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.data import ExampleErrors, from_arrays
 from keras_vit.evaluation import Classification as ClassificationEvaluator
 from keras_vit.evaluation import Evaluation, Setting
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.runs.report import _evaluators as evaluators_sections
 from keras_vit.runs.report import command, surroundings, write_report
 from keras_vit.tasks import Classification, Score, Task, classification
@@ -180,9 +180,9 @@ def test_many_classes_are_a_distribution_and_a_bounded_table():
     rng = np.random.default_rng(0)
     names = [f"class {i}" for i in range(1200)]
     details = {"per_class": [None, *rng.random(1199).tolist()], "examples_per_class": [0, *[50] * 1199]}
-    page = Page(report.page("x", [report.recalls(details["per_class"]), report.classes(details, names)]))
+    page = Page(html_report.page("x", [html_report.recalls(details["per_class"]), html_report.classes(details, names)]))
     assert page.count("svg") == 1 and "1,199 classes by their recall" in page.text
-    assert len(page.rows) == 1 + report.ROWS and page.rows[0] == ["class", "recall", "examples"]
+    assert len(page.rows) == 1 + html_report.ROWS and page.rows[0] == ["class", "recall", "examples"]
     lowest = int(np.nanargmin(np.array(details["per_class"], float)))
     assert page.rows[1][0] == names[lowest]
     assert "The 1,000 classes with the lowest recall of 1,199." in page.text
@@ -191,13 +191,13 @@ def test_many_classes_are_a_distribution_and_a_bounded_table():
 def test_confused_pairs_are_named_with_their_share_and_a_picture(pixels):
     pairs = [[0, 1, 6], [2, 0, 1]]
     samples = (pixels, np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]))
-    page = Page(report.confused(pairs, ["a", "b", "c"], [8, 9, 4], samples))
+    page = Page(html_report.confused(pairs, ["a", "b", "c"], [8, 9, 4], samples))
     assert (
         page.text.split("\n")[1:]
         and "a taken for b6 of 8, 75%" in page.text
         and "c taken for a1 of 4, 25%" in page.text
     )
-    assert page.count("img") == 1 and report.confused([], ["a"], [1]) == ""
+    assert page.count("img") == 1 and html_report.confused([], ["a"], [1]) == ""
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_confused_pairs_are_named_with_their_share_and_a_picture(pixels):
     ],
 )
 def test_numbers_are_rounded(value, text):
-    assert report.number(value) == text
+    assert html_report.number(value) == text
 
 
 class Numbers(Task):
@@ -226,11 +226,11 @@ def test_a_regression_shows_its_score_first_rounded_and_its_predictions(tiny, pi
     evaluation = Evaluation({"loss": 0.0123456789, "mae": 0.0876543219, "examples": 4})
     records = [{"step": s, "loss": 1 / s, "mae": 1.0, "val_mae": 0.5} for s in (1, 2)]
     truth = np.array([0.1, 0.2, 0.3, 0.4], "float32")
-    page = Page(report.page("x", Numbers(None).report(model, evaluation, (pixels, truth), records)))
+    page = Page(html_report.page("x", Numbers(None).report(model, evaluation, (pixels, truth), records)))
     assert page.rows[:3] == [["mean <error>", "0.08765"], ["loss", "0.01235"], ["examples", "4"]]
     assert page.headings == ["Learning curves", "Predictions"] and page.count("svg") == 3
     labels = truth.round().astype("int64")  # no numbers
-    assert Page(report.page("x", Numbers(None).report(model, evaluation, (pixels, labels), []))).headings == []
+    assert Page(html_report.page("x", Numbers(None).report(model, evaluation, (pixels, labels), []))).headings == []
 
 
 def test_float_pixels_are_shown_as_they_are_and_channels_as_colours():
@@ -266,7 +266,7 @@ def test_examples_of_which_none_could_be_read_are_not_shown(tiny):
     details = {"per_class": [0.5] * 5, "confusion": np.eye(5, dtype=int).tolist()}
     nothing = (np.zeros((0, 8, 12, 3), "uint8"), np.zeros(0, "int64"))
     sections = Classification(None).report(model, Evaluation({"top1": 0.5, "examples": 5}, details), nothing, [])
-    assert Page(report.page("x", sections)).headings == ["Confusion matrix", "Classes"]
+    assert Page(html_report.page("x", sections)).headings == ["Confusion matrix", "Classes"]
 
 
 def test_evaluators_have_headings_as_they_are_written():

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit.io import atomic
 from keras_vit.io.atomic import check_folder, replacing, write_bytes
-from keras_vit.io.json_file import read_json
+from keras_vit.io.json_files import read_json
 
 GONE = 2**22 + 1  # no process has this number
 

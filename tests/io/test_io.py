@@ -11,7 +11,7 @@ from absl import logging
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.cache import cache_folder, cached_answer
 from keras_vit.io.checksum import checksum
-from keras_vit.io.json_text import json_text
+from keras_vit.io.json_files import json_text
 from keras_vit.io.logs import quiet
 from keras_vit.io.paths import in_threads, locate, os_errors, read_text, split_options
 from keras_vit.io.suggest import did_you_mean, nearest

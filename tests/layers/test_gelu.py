@@ -12,7 +12,7 @@ from interpreters import Interpreter
 from keras import ops
 
 import keras_vit
-from keras_vit.layers.gelu import gelu_in_training, gelu_slope, gelu_with_slope
+from keras_vit.layers.blocks.gelu import gelu_in_training, gelu_slope, gelu_with_slope
 
 FORMS = pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
 X = np.concatenate([np.linspace(-9, 9, 721), [-40.0, 40.0]]).astype("float32")
@@ -59,7 +59,7 @@ def gradients_on_jax(dropout, remat):
     """(loss, gradients) of a small model in training, and the same by plain GELU."""
     import jax
 
-    from keras_vit.layers import mlp
+    from keras_vit.layers.blocks import mlp
 
     keras.utils.set_random_seed(0)
     sizes = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32, "classes": 3, "dropout": dropout, "remat": remat}
@@ -113,7 +113,7 @@ def test_in_training_values_and_gradients_are_those_of_gelu(approximate, dtype, 
 
 def test_a_block_trains_as_with_plain_gelu_also_when_it_is_recomputed(monkeypatch):
     """Gradients of a small model, dropout and batches of an unknown size included."""
-    from keras_vit.layers import mlp
+    from keras_vit.layers.blocks import mlp
 
     def gradients(remat):
         keras.utils.set_random_seed(0)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from keras_vit import layers
-from keras_vit.layers.positions import sincos_1d
-from keras_vit.layers.relative import skewed
-from keras_vit.layers.rotary import rotary_angles
+from keras_vit.layers.positions.embeddings import sincos_1d
+from keras_vit.layers.positions.relative import skewed
+from keras_vit.layers.positions.rotary import rotary_angles
 
 # transformers 5.23.0, DINOv3ViTRopePositionEmbedding and apply_rotary_pos_emb: cos(0), cos(1)... as (1, 2, 7, 8), one
 # token before a grid of 2 x 3; the second head.

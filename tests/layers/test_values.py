@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import layers
-from keras_vit.layers.positions import sincos_2d
+from keras_vit.layers.positions.embeddings import sincos_2d
 
 
 def random(*shape, seed=0):

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.checkpoints.resample import resample_positions
-from keras_vit.layers.projection import ProjectionHead, Sharpening
-from keras_vit.layers.resampled_positions import ResampledPositions
-from keras_vit.models.self_distillation import at_size
+from keras_vit.layers.positions.resampled import ResampledPositions
+from keras_vit.layers.projection_head import ProjectionHead, Sharpening
+from keras_vit.models.pretraining.dino import at_size
 from keras_vit.training import AdamW, DINOLoss, Momentum, Muon, TeacherEntropy
 
 # Made with torch 2.15 by a head, weight_norm, F.normalize, the loss as in the authors' code and

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.inspection import attention_weights
-from keras_vit.layers.palette import grid_palette
-from keras_vit.models import sampling
+from keras_vit.layers.embedding.palette import grid_palette
+from keras_vit.models.pretraining import sampling
 
 SMALL = {"image_size": (4, 5), "depth": 2, "width": 16, "heads": 2, "mlp_dim": 24}
 COLORS, PIXELS = 9, 20

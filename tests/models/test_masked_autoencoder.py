@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.models import MaskedAutoencoder, hidden_count
 from keras_vit.planning import planned
-from keras_vit.training import AdamW, MaskedSquaredError, hiding
+from keras_vit.training import AdamW, MaskedSquaredError, patch_masks
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
@@ -209,9 +209,9 @@ def test_shares_and_numbers_of_patches_out_of_range_are_refused(model):
             made(mask_ratio=ratio)
     for count in (0, 6, 7):
         with pytest.raises(ValueError, match=f"{count} visible patches of an image's 6: expected 1 to 5"):
-            hiding.hide(IMAGES[0], np.array([0, 0]), 6, count)
+            patch_masks.hide(IMAGES[0], np.array([0, 0]), 6, count)
         with pytest.raises(ValueError, match=f"{count} corrupted patches of an image's 6: expected 1 to 5"):
-            hiding.corrupt(IMAGES[0], np.array([0, 0]), (4, 4), count)
+            patch_masks.corrupt(IMAGES[0], np.array([0, 0]), (4, 4), count)
 
 
 def test_numbers_of_patches_in_a_dataset_are_checked(model):

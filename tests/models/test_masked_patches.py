@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.models import MaskedPatchPredictor
-from keras_vit.training import AdamW, MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError, hiding
+from keras_vit.training import AdamW, MaskedAccuracy, MaskedCrossEntropy, MaskedSquaredError, patch_masks
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
@@ -64,10 +64,12 @@ def test_targets_are_mean_colours():
 
 def test_a_colour_is_painted_as_the_middle_of_its_class():
     white, black, classes = np.full((1, 4, 4, 3), 255, "uint8"), np.zeros((1, 4, 4, 3), "uint8"), np.arange(512)
-    assert hiding.colours(tf.constant(white)).numpy() == 511 and hiding.colours(tf.constant(black)).numpy() == 0
-    painted = hiding.colour_of(classes, 3)
-    np.testing.assert_array_equal(hiding.colours(tf.constant(painted[:, None, None])), classes)
-    np.testing.assert_array_equal(hiding.colour_of([0, 7], 1), [[16], [240]])
+    assert (
+        patch_masks.colours(tf.constant(white)).numpy() == 511 and patch_masks.colours(tf.constant(black)).numpy() == 0
+    )
+    painted = patch_masks.colour_of(classes, 3)
+    np.testing.assert_array_equal(patch_masks.colours(tf.constant(painted[:, None, None])), classes)
+    np.testing.assert_array_equal(patch_masks.colour_of([0, 7], 1), [[16], [240]])
 
 
 def test_another_patchs_embedding_is_that_of_an_image_with_patches_moved():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import merging
+from keras_vit.layers.blocks import token_merging
 from keras_vit.models import BiT, encode, make_spec
 from keras_vit.models.reduction import reductions
 
@@ -243,7 +243,7 @@ def test_rematerialised_blocks_have_the_same_gradients(tiny, pixels):
 
 def test_equal_similarities_are_no_trouble():
     """Tokens that are all zeros are as similar as any."""
-    matching = merging.match(np.zeros((1, 7, 4), "float32"), 2, 1)
-    x, sizes = merging.merge(np.ones((1, 7, 2), "float32"), np.ones((1, 7), "int32"), matching)
+    matching = token_merging.match(np.zeros((1, 7, 4), "float32"), 2, 1)
+    x, sizes = token_merging.merge(np.ones((1, 7, 2), "float32"), np.ones((1, 7), "int32"), matching)
     assert x.shape == (1, 5, 2) and int(np.sum(sizes)) == 7
     np.testing.assert_array_equal(x, 1)

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 import keras_vit
 from keras_vit.data import from_arrays, training_batches
 from keras_vit.distribution import Strategy
-from keras_vit.models.whitening import whiten, whitening_filters
+from keras_vit.models.finetuning.whitening import whiten, whitening_filters
 from keras_vit.runs.config import check_config
 from keras_vit.runs.training_run import whiten_first_layer
 from trainers import config_files

@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.evaluation import Calibration, Chart, Classification, Evaluator, FewShot
 from keras_vit.runs.compare import Column, column_of, first_column, ranked, table, write_comparison
-from keras_vit.runs.pictures import drawn
+from keras_vit.runs.picture_files import drawn
 from trainers import evaluate, flags
 
 RESULTS = {

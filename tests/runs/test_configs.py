@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.models import make_bit_spec, make_spec
-from keras_vit.models.image_gpt import image_gpt_spec
+from keras_vit.models.pretraining.image_gpt import image_gpt_spec
 from keras_vit.planning import planned
 from keras_vit.runs import training_run
 from keras_vit.runs.config import resolve

@@ -310,7 +310,7 @@ def test_a_sweep_says_what_is_off_and_where_a_key_is():
 
 
 def test_the_rooms_that_the_command_line_loads_by_path_import_no_other():
-    """See trainers/light.py."""
+    """See trainers/without_engine.py."""
     places = {
         place
         for path in (ROOT / "trainers").glob("*.py")

@@ -15,7 +15,7 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
 )
 from keras_vit.checkpoints.formats.timm import evaluation_config, label_names, preprocessing
-from keras_vit.layers.patches import pair
+from keras_vit.layers.embedding.patches import pair
 from keras_vit.models.bit import DEPTHS
 
 # How each style names a residual unit, the root convolution, and the head's bias.

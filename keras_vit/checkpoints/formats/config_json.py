@@ -7,10 +7,10 @@ import numpy as np
 from absl import logging
 
 from keras_vit.checkpoints.formats.bit import timm_size
+from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
 from keras_vit.checkpoints.formats.huggingface import model_type
 from keras_vit.checkpoints.formats.huggingface_config import GELUS, SEVERAL_LABELS, dinov2_mlp_ratio, preprocessor_of
 from keras_vit.checkpoints.formats.timm import HYBRIDS, evaluation_of
-from keras_vit.checkpoints.formats.usual_steps import nearest_steps
 
 
 def _constants(spec, channels):

@@ -3,8 +3,8 @@ where these say nothing.
 """
 
 from keras_vit.checkpoints.formats import parsed
+from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
-from keras_vit.checkpoints.formats.usual_steps import UsualSteps
 
 GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers of the methods

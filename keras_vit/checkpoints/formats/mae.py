@@ -15,8 +15,8 @@ from keras_vit.checkpoints.formats import huggingface, timm
 from keras_vit.checkpoints.formats.capabilities import Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
-from keras_vit.layers.patches import grid_size
-from keras_vit.layers.positions import fixed_table
+from keras_vit.layers.embedding.patches import grid_size
+from keras_vit.layers.positions.embeddings import fixed_table
 
 _ROOT = "decoder_embed.weight"
 _TABLES = {"vit.embeddings.position_embeddings", "pos_embed"}

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checkpoints.channels import adapt_constants
 from keras_vit.checkpoints.formats.name_map import NameMap
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.patches import pair
+from keras_vit.layers.embedding.patches import pair
 
 IMAGENET_MEAN = tuple(255 * m for m in (0.485, 0.456, 0.406))
 IMAGENET_STD = tuple(255 * s for s in (0.229, 0.224, 0.225))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
+from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps
 from keras_vit.checkpoints.formats.name_map import (
     NameMap,
     conv,
@@ -36,7 +37,6 @@ from keras_vit.checkpoints.formats.parsed import (
     stated_pair,
 )
 from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
-from keras_vit.checkpoints.formats.usual_steps import METHODS, UsualSteps
 from keras_vit.models.spec import token_stride
 
 # Names of the original repositories, and timm's in their place.

@@ -19,7 +19,7 @@ import numpy as np
 from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.patches import grid_size
+from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.models import BiTSpec, ViTSpec
 from keras_vit.training.losses import ACTIVATIONS
 

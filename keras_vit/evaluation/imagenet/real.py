@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.sources.base import RandomAccess
+from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.features import Embedder
 from keras_vit.evaluation.loss_and_metrics import check_head
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, register
-from keras_vit.evaluation.sources import source_of
 from keras_vit.io.paths import locate, read_text
 
 CLASSES, IMAGES = 1000, 50_000

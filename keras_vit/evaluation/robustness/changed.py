@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_vit.evaluation.classes import check_classes
+from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing, metrics_runner
 from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting
-from keras_vit.evaluation.sources import source_of
 from keras_vit.io.progress import stage
 from keras_vit.training import Accuracy, SoftmaxCrossEntropy
 

@@ -5,11 +5,11 @@ what from their order.
 import dataclasses
 
 from keras_vit.evaluation.classes import check_classes
+from keras_vit.evaluation.data import source_of
 from keras_vit.evaluation.loss_and_metrics import check_head, check_preprocessing
 from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.evaluation.robustness.salient import accuracies
-from keras_vit.evaluation.sources import source_of
 from keras_vit.io.suggest import did_you_mean
 
 SHIFTS = (1, 2, 4, 8, 16, 32)

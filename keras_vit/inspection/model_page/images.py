@@ -12,8 +12,8 @@ from keras_vit.inspection import figures, tiles
 from keras_vit.inspection.attention import attention_maps, head_maps
 from keras_vit.inspection.components import foreground, token_colours
 from keras_vit.inspection.gradients import class_maps
+from keras_vit.inspection.html_report import embedded, image_element, own_text
 from keras_vit.inspection.model_page.subject import Section, Subject, computed
-from keras_vit.inspection.report import embedded, image_element, own_text
 from keras_vit.io.progress import stage
 from keras_vit.models import taps
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_vit.inspection import report
+from keras_vit.inspection import html_report
 from keras_vit.inspection.attention import attention_blocks
 from keras_vit.inspection.model_page import images, sections
 from keras_vit.inspection.model_page.subject import Section, Subject, class_number
@@ -83,7 +83,7 @@ def _about(subject):
     rows.append(("classes", "none" if model.classes is None else model.classes))
     some = f", {len(subject.shown)} of them shown" if len(subject.shown) < len(subject.pixels) else ""
     rows.append(("measured on", f"{len(subject.pixels):,} image{'s' if len(subject.pixels) > 1 else ''}{some}"))
-    return Section("", report.table(rows), numbers={"images": subject.names})
+    return Section("", html_report.table(rows), numbers={"images": subject.names})
 
 
 def check_place(folder: str | os.PathLike) -> None:
@@ -131,8 +131,8 @@ def write_page(folder: str | os.PathLike, title: str, parts: Sequence[Section], 
         OSError, ValueError: as in `check_place`.
     """
     check_place(folder)
-    body = [report.section(part.title, part.body) if part.title else part.body for part in parts]
-    text = report.page(title, [*body, *more])
+    body = [html_report.section(part.title, part.body) if part.title else part.body for part in parts]
+    text = html_report.page(title, [*body, *more])
     numbers = {key: _plain(value) for part in parts for key, value in part.numbers.items()}
     files = {name: data for part in parts for name, data in part.files.items()}
     # A file's name may hold bytes that are no text, which UTF-8 cannot write.

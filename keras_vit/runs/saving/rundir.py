@@ -14,7 +14,7 @@ from etils import epath
 
 from keras_vit.distribution.strategy import Strategy
 from keras_vit.io.atomic import remove_leftovers, write_bytes
-from keras_vit.io.json_text import json_text
+from keras_vit.io.json_files import json_text
 from keras_vit.io.lock import owned
 from keras_vit.io.paths import locate, os_errors, paths_in
 from keras_vit.runs.saving import state

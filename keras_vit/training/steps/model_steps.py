@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_vit.optim.wrapper import batches_taken
-from keras_vit.training.described import DescribedModel
+from keras_vit.training.model_metadata import DescribedModel
 from keras_vit.training.quantization import check_trainable
 from keras_vit.training.steps.inputs import topology_of
 from keras_vit.training.steps.weights import (

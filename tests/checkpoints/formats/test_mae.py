@@ -13,7 +13,7 @@ from sampled import sample
 import keras_vit
 from keras_vit.checkpoints.formats import huggingface, mae
 from keras_vit.checkpoints.formats.parsed import IMAGENET_MEAN, IMAGENET_STD
-from keras_vit.layers.positions import fixed_table
+from keras_vit.layers.positions.embeddings import fixed_table
 from keras_vit.models import MaskedAutoencoder
 from keras_vit.training import MaskedSquaredError
 

@@ -9,7 +9,7 @@ from golden_files import write
 
 import keras_vit
 from keras_vit.checkpoints.formats import huggingface_config, timm
-from keras_vit.checkpoints.formats.usual_steps import UsualSteps, nearest_steps
+from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps, nearest_steps
 
 EXACT = {
     None: UsualSteps(224, 160, "bilinear"),

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.ops.corruption.blur import along
-from keras_vit.data.ops.corruption.colour import hsv_of, rgb_of
+from keras_vit.data.ops.corruption.digital import hsv_of, rgb_of
 from keras_vit.data.ops.corruption.filters import zoomed
 
 _GREY = (0.299, 0.587, 0.114)

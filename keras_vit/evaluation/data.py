@@ -1,0 +1,80 @@
+"""The data of evaluators: sources, preprocessing, and images for pictures."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data import evaluation_batches, image_and_label, open_source
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.selection import subset
+from keras_vit.evaluation.registry import Setting
+from keras_vit.inspection import tiles
+
+
+def default_preprocessing(model) -> str:
+    """The model's own text, or else big_vision's for its size: a resize to 8/7 of it (256 for 224) and a central
+    crop.
+    """
+    if getattr(model, "preprocessing", None):
+        return model.preprocessing
+    height, width, channels = model.input_shape[1:]
+    larger = [round(side * 8 / 7) for side in (height, width)]
+    resize = f"resize({larger[0]})" if height == width else f"resize({larger[0]}, {larger[1]})"
+    return f"decode({channels})|{resize}|central_crop({height}, {width})"
+
+
+def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:
+    """(setting, source, preprocessing text) of an evaluator with the options source, split and preprocess.
+
+    Args:
+        evaluator: whose options they are.
+        setting: of the run.
+        split: of the evaluator's source, if it does not say which.
+
+    Raises:
+        ValueError: if neither the evaluator nor the run names data, or for a split without a source.
+    """
+    source, preprocess = setting.source, setting.preprocess
+    if evaluator.source is not None:
+        setting = dataclasses.replace(setting, select=image_and_label)
+        source, preprocess = open_source(evaluator.source, evaluator.split or split, setting.data_dir), None
+    elif evaluator.split is not None:
+        raise ValueError(
+            f'The evaluator "{type(evaluator).__name__}": split="{evaluator.split}" names a split of source=, which is'
+            " missing; the run's own data has its split already."
+        )
+    if source is None:
+        raise ValueError(f'The evaluator "{type(evaluator).__name__}" needs data: give its source.')
+    return setting, source, evaluator.preprocess or preprocess or default_preprocessing(setting.model)
+
+
+_SMALLEST = 64  # pixels that an image in a picture has at least
+
+
+def spread_images(source: Source, preprocess: str, count: int) -> np.ndarray:
+    """Images spread evenly over a source, `count` at most, as arrays (n, h, w, c) uint8; those that cannot be read are
+    left out.
+
+    Raises:
+        ValueError: if none can be read.
+    """
+    places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
+    batches = evaluation_batches(
+        subset(source, places), preprocess, len(places), select=lambda example: (example["image"], 0)
+    )
+    [(images, _, weights)] = batches.as_numpy_iterator()
+    images = images[weights > 0].astype("uint8")
+    if not len(images):
+        raise ValueError(f"None of the {len(places)} images of {source.name} can be read.")
+    return images
+
+
+def sheet(images: np.ndarray, columns: int) -> np.ndarray:
+    """Images (m, h, w, c) uint8, so many in a row, as one picture (height, width, 3), white between them; small ones
+    are enlarged.
+    """
+    colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
+    larger = -(-_SMALLEST // min(images.shape[1:3]))
+    whole = tiles.sheet(tiles.enlarged(colours, larger), columns)
+    return np.where(whole[..., 3:] == 0, 255, whole[..., :3]).astype("uint8")

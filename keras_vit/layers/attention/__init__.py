@@ -1,0 +1,1 @@
+"""Attention over tokens, one kind per file."""

@@ -1,0 +1,279 @@
+"""Multi-head self-attention (appendix A of arXiv 2010.11929).
+
+The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the
+fastest on CPUs (docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.arguments import flag, integer, number, rate
+from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
+from keras_vit.layers.backend import attention_in_one_kernel
+from keras_vit.layers.blocks.token_merging import log_sizes
+from keras_vit.layers.dense.dense import Dense
+from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
+from keras_vit.layers.dropout.dropout import Dropout
+from keras_vit.layers.dropout.seeds import fold_in
+from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
+from keras_vit.layers.positions.rotary import RotaryPositions
+from keras_vit.layers.registration import serializable
+
+# The positions that are in the attention rather than added to the tokens.
+RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
+POSITIONS = (*RELATIVE, "rope2d")
+
+
+def check_positions(positions: str | None, grid: Any, owner: str) -> None:
+    """Refuses positions that attention does not have, and those without a grid.
+
+    Raises:
+        ValueError: `owner` begins the message.
+    """
+    if positions is not None and positions not in POSITIONS:
+        raise ValueError(f"{owner}: unknown positions {positions!r}. Valid: {', '.join(POSITIONS)}, or None.")
+    if positions is not None and grid is None:
+        raise ValueError(f'{owner}: positions="{positions}" need the grid (h, w) of the patches, got None.')
+
+
+@serializable
+class MultiHeadSelfAttention(ComposedLayer):
+    """softmax(q k^T / sqrt(c)) v in `heads` heads, then a linear map back to the input's width.
+
+    Args:
+        heads: number of heads k.
+        head_dim: width c of a head; None for width / heads.
+        qkv_bias: whether query, key and value have biases.
+        qk_norm: layer-normalise queries and keys over the c values of each head (arXiv 2302.05442).
+        epsilon: of those normalisations.
+        dropout: rate after the output map.
+        attention_dropout: rate on the attention weights.
+        positions: "relative" or "relative2d" (layers.RelativeAttention, RelativeBias: a term of the scores), "rope2d"
+            (layers.RotaryPositions); None for an attention that knows no places.
+        grid, prefix: for these, the (h, w) patches and the number of tokens before them.
+        causal: whether each token attends only to itself and to those before it.
+
+    Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
+    and of `attention_weights`, are boolean or integers, True or 1 for yes:
+
+    - mask (b, n): which tokens are there. Keras passes its own on: that of Embedding(mask_zero=True), for example.
+    - attention_mask (b, n), (b, n, n) or (b, k, n, n): to which tokens (the last axis) each token may attend.
+
+    A token that may attend to none gets weights of 0.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        positions: str | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
+        causal: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        owner = "MultiHeadSelfAttention"
+        check_positions(positions, grid, owner)
+        self.positions = positions
+        self.grid = None if grid is None else pair(grid, f"{owner}: grid")
+        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
+        self.heads = integer(heads, f"{owner}: heads")
+        self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
+        self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
+        self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
+        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
+        self.dropout = rate(dropout, f"{owner}: dropout")
+        self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
+        self.causal = flag(causal, f"{owner}: causal")
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        if self.head_dim is None and width % self.heads:
+            raise ValueError(
+                f"MultiHeadSelfAttention: a width of {width} does not divide into {self.heads} heads. "
+                "Change heads, or set head_dim."
+            )
+        self.size = self.head_dim or width // self.heads
+        inner = self.heads * self.size
+        policy = self.dtype_policy
+        self.query = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="query")
+        self.key = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="key")
+        self.value = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="value")
+        for dense in (self.query, self.key, self.value):
+            dense.build(input_shape)
+        if self.qk_norm:
+            self.query_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="query_norm")
+            self.key_norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="key_norm")
+            for norm in (self.query_norm, self.key_norm):
+                norm.build((None, self.heads, None, self.size))
+        self.out = Dense(width, dtype=policy, name="out")
+        self.out.build((*input_shape[:-1], inner))
+        self._build_positions(input_shape[1])
+        self.weights_dropout = Dropout(self.attention_dropout, dtype=policy, name="attention_dropout")
+        self.out_dropout = Dropout(self.dropout, dtype=policy, name="dropout")
+        self.restore_dense()
+
+    def _build_positions(self, n):
+        """The layer that knows places, on queries or keys (b, k, n, c); None for none."""
+        self.rotary = self.relative = None
+        if self.positions is None:
+            return
+        if n is None:
+            raise ValueError(
+                f'MultiHeadSelfAttention: positions="{self.positions}" need a fixed number of tokens, got one that is'
+                " known only at run time."
+            )
+        arguments = {"grid": self.grid, "prefix": self.prefix, "dtype": self.dtype_policy}
+        if self.positions == "rope2d":
+            self.rotary = RotaryPositions(**arguments, name="rotary")
+        else:
+            self.relative = RELATIVE[self.positions](**arguments, name=self.positions)
+        (self.rotary or self.relative).build((None, self.heads, n, self.size))
+
+    def _split(self, x):
+        x = ops.reshape(x, (-1, token_count(x), self.heads, self.size))  # (b, n, k*c) -> (b, n, k, c)
+        return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
+
+    def _queries(self, x):
+        q = self._split(self.query(x))
+        q = self.query_norm(q) if self.qk_norm else q
+        return q if self.rotary is None else self.rotary(q)
+
+    def _scores(self, q, keys):
+        """Products of queries (b, k, m, c) with keys (b, k, n, c): (b, k, m, n)."""
+        q = q * ops.cast(self.size**-0.5, q.dtype)
+        scores = ops.matmul(q, ops.transpose(keys, (0, 1, 3, 2)))  # (b, k, m, n)
+        return scores if self.relative is None else scores + self.relative(q)
+
+    def _weights_over(self, keys, x, mask, attention_mask, sizes):
+        """The attention weights (b, k, n, n) of tokens x (b, n, d) over keys (b, k, n, c)."""
+        scores = self._scores(self._queries(x), keys)
+        if sizes is not None:
+            scores = scores + ops.cast(log_sizes(sizes)[:, None, None, :], scores.dtype)  # (b, n) -> (b, 1, 1, n)
+        allowed = attendable(x, self.heads, mask, attention_mask)
+        if not self.causal:
+            return masked_softmax(scores, allowed)
+        if allowed is None:
+            return causal_softmax(scores, token_count(x))
+        return masked_softmax(scores, ops.logical_and(allowed, causal(token_count(x))))
+
+    def _keys(self, x):
+        keys = self._split(self.key(x))
+        keys = self.key_norm(keys) if self.qk_norm else keys
+        return keys if self.rotary is None else self.rotary(keys)
+
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
+        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is
+        masked.
+        """
+        return self._weights_over(self._keys(x), x, mask, attention_mask, sizes)
+
+    def attend(
+        self,
+        x: Any,
+        mask: Any = None,
+        attention_mask: Any = None,
+        sizes: Any = None,
+        training: bool = False,
+        seed: Any = None,
+    ) -> tuple[Any, Any, Any]:
+        """What `call` returns, with what it was computed from.
+
+        Args:
+            sizes: (b, n) integers, how many tokens were merged to each; None for 1 each. A token counts as often as it
+                is large: the proportional attention of arXiv 2210.09461.
+
+        Returns:
+            (output (b, n, d), keys (b, k, n, c), attention weights (b, k, n, n) before their dropout).
+        """
+        keys = self._keys(x)
+        weights = self._weights_over(keys, x, mask, attention_mask, sizes)
+        weights_seed = None if seed is None else fold_in(seed, 1)
+        dropped = self.weights_dropout(weights, training=training, seed=weights_seed)
+        y = self._joined(ops.matmul(dropped, self._split(self.value(x))))  # (b, k, n, c) -> (b, n, k*c)
+        return self.out_dropout(self.out(y), training=training, seed=seed), keys, weights
+
+    def _joined(self, heads):
+        y = ops.transpose(heads, (0, 2, 1, 3))  # (b, k, n, c) -> (b, n, k, c)
+        return ops.reshape(y, (-1, token_count(y), self.heads * self.size))  # (b, n, k*c)
+
+    def attend_next(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What a causal layer returns for one token, from the keys and values of those before it, without dropout.
+
+        Args:
+            x: the token (b, 1, d).
+            keys, values: (b, k, n, c), of the tokens before `place`; what is there from `place` on has no effect.
+            place: the token's number, a scalar.
+
+        Returns:
+            (output (b, 1, d), keys and values with those of this token).
+
+        Raises:
+            ValueError: for a layer that is not causal, or whose positions need all tokens at once.
+        """
+        if not self.causal or self.positions is not None:
+            raise ValueError(
+                "Token by token an attention must be causal and without positions of its own, got"
+                f" causal={self.causal}, positions={self.positions!r}."
+            )
+        keys = ops.slice_update(keys, (0, 0, place, 0), self._keys(x))
+        values = ops.slice_update(values, (0, 0, place, 0), self._split(self.value(x)))
+        weights = masked_softmax(
+            self._scores(self._queries(x), keys), ops.arange(keys.shape[2]) <= place
+        )  # (b, k, 1, n)
+        return self.out(self._joined(ops.matmul(weights, values))), keys, values
+
+    def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
+        """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators.
+
+        `x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too.
+        """
+        mask = x_mask if mask is None else mask
+        y = self._in_one_kernel(x, training) if mask is None and attention_mask is None else None
+        if y is None:
+            return self.attend(x, mask, attention_mask, None, training, seed)[0]
+        return self.out_dropout(self.out(y), training=training, seed=seed)
+
+    def _in_one_kernel(self, x, training):
+        """The heads' outputs (b, n, k*c) by a kernel of the chip for which it is compiled; None where there is none, or
+        for more than it does.
+        """
+        if self.causal or self.qk_norm or self.positions or (training and self.attention_dropout):
+            return None
+        kernel = attention_in_one_kernel(x, self.heads * self.size, self.heads)
+        return kernel and kernel(self.query(x), self.key(x), self.value(x), self._unmasked)
+
+    def _unmasked(self, q, k, v):
+        """The heads' outputs (b, n, k*c) of q, k and v of that shape, as `attend` has them without masks."""
+        q, k, v = self._split(q), self._split(k), self._split(v)  # (b, k, n, c)
+        return self._joined(ops.matmul(ops.softmax(self._scores(q, k)), v))
+
+    def compute_output_shape(self, input_shape, **_):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "head_dim": self.head_dim,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "epsilon": self.epsilon,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "positions": self.positions,
+            "grid": self.grid,
+            "prefix": self.prefix,
+            "causal": self.causal,
+        }

@@ -1,0 +1,93 @@
+"""The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv
+2002.05202).
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.arguments import integer, rate
+from keras_vit.layers.backend import as_matrix, as_tokens
+from keras_vit.layers.blocks.gelu import gelu_in_training
+from keras_vit.layers.dense.dense import Dense
+from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
+from keras_vit.layers.dropout.dropout import Dropout
+from keras_vit.layers.dropout.seeds import fold_in
+from keras_vit.layers.registration import serializable
+
+GELUS = ("erf", "tanh")
+MLPS = ("gelu", "swiglu")
+
+
+def check_gelu(form: str, owner: str):
+    """Raises ValueError unless `form` is one of GELUS. `owner` names the class in the message."""
+    if form not in GELUS:
+        raise ValueError(f"{owner}: unknown gelu {form!r}. Valid forms: {', '.join(GELUS)}.")
+
+
+def check_mlp(form: str, owner: str):
+    """Raises ValueError unless `form` is one of MLPS. `owner` names the class in the message."""
+    if form not in MLPS:
+        raise ValueError(f"{owner}: unknown mlp_form {form!r}. Valid forms: {', '.join(MLPS)}.")
+
+
+@serializable
+class MlpBlock(ComposedLayer):
+    """Dense, GELU, dropout, dense, dropout. With SwiGLU the first layer gives two values x, y per hidden unit, and
+    silu(x) y follows.
+
+    Args:
+        mlp_dim: the hidden width.
+        gelu: "erf" (exact: timm, Hugging Face) or "tanh" (the approximation of the original JAX code). Use the form
+            that the weights were trained with.
+        dropout: rate after both dense layers.
+        form: "gelu" or "swiglu" (DINOv2-g).
+
+    Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
+    """
+
+    def __init__(self, mlp_dim: int, gelu: str = "erf", dropout: float = 0.0, form: str = "gelu", **kwargs: Any):
+        super().__init__(**kwargs)
+        check_gelu(gelu, "MlpBlock")
+        check_mlp(form, "MlpBlock")
+        self.mlp_dim = integer(mlp_dim, "MlpBlock: mlp_dim")
+        self.gelu = gelu
+        self.dropout = rate(dropout, "MlpBlock: dropout")
+        self.form = form
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        init = {"bias_initializer": keras.initializers.RandomNormal(stddev=1e-6), "dtype": self.dtype_policy}
+        self.hidden = Dense((2 if self.form == "swiglu" else 1) * self.mlp_dim, name="hidden", **init)
+        self.hidden.build(input_shape)
+        self.out = Dense(input_shape[-1], name="out", **init)
+        self.out.build((*input_shape[:-1], self.mlp_dim))
+        self.hidden_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="hidden_dropout")
+        self.out_dropout = Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+        self.restore_dense()
+
+    def call(self, x, training=False, seed=None):
+        """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
+        y = self._activated(self.hidden(as_matrix(x)), training)
+        y = self.hidden_dropout(y, training=training, seed=None if seed is None else fold_in(seed, 1))
+        return as_tokens(self.out_dropout(self.out(y), training=training, seed=seed), x)
+
+    def _activated(self, x, training):
+        """What the hidden dropout is given, (..., mlp_dim), of what the first dense layer returns."""
+        if self.form == "swiglu":
+            gate, x = ops.split(x, 2, axis=-1)  # (..., mlp_dim) each
+            return ops.silu(gate) * x
+        return (gelu_in_training if training else ops.gelu)(x, approximate=self.gelu == "tanh")
+
+    def compute_output_shape(self, input_shape, **_):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "gelu": self.gelu,
+            "dropout": self.dropout,
+            "form": self.form,
+        }

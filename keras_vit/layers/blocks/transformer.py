@@ -1,0 +1,212 @@
+"""The pre-norm Transformer block (equations 2 and 3 of arXiv 2010.11929) and LayerScale."""
+
+from typing import Any
+
+import keras
+
+from keras_vit.layers.arguments import flag, integer, number, rate
+from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention, check_positions
+from keras_vit.layers.blocks.mlp import MlpBlock, check_gelu, check_mlp
+from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
+from keras_vit.layers.dropout.dropout import DropPath
+from keras_vit.layers.dropout.seeds import ReplicaSeedGenerator, fold_in
+from keras_vit.layers.embedding.patches import pair
+from keras_vit.layers.normalization.layer_normalization import LayerNormalization
+from keras_vit.layers.registration import serializable
+
+
+@serializable
+class LayerScale(keras.layers.Layer):
+    """Multiplies by one learned factor per channel, all starting at `initial` (arXiv 2103.17239). Any shape (...,
+    d).
+    """
+
+    def __init__(self, initial: float = 1e-5, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.initial = number(initial, "LayerScale: initial")
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        initializer = keras.initializers.Constant(self.initial)
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=initializer, name="gamma")
+
+    def call(self, x):
+        return x * self.gamma
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial": self.initial}
+
+
+def _unscaled(x):
+    """In the place of a LayerScale in blocks without one."""
+    return x
+
+
+def branch_seeds(seed):
+    """The seeds of one branch's dropout and of its DropPath, children of the branch's seed; None for None."""
+    return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
+
+
+@serializable
+class TransformerBlock(ComposedLayer):
+    """x = x + attention(norm(x)); x = x + mlp(norm(x)).
+
+    Args:
+        heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
+        MultiHeadSelfAttention.
+        mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
+        epsilon: of the layer normalisations.
+        dropout: rate after every dense layer except query, key and value, as in the paper.
+        drop_path: probability that an example skips a branch.
+        layer_scale: LayerScale's initial value; None for no LayerScale.
+        remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
+
+    Input and output (b, n, d). The call takes `mask` and `attention_mask` as MultiHeadSelfAttention does.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        mlp_dim: int,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        gelu: str = "erf",
+        epsilon: float = 1e-6,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        drop_path: float = 0.0,
+        layer_scale: float | None = None,
+        remat: bool = False,
+        mlp_form: str = "gelu",
+        positions: str | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix: int = 0,
+        causal: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        check_gelu(gelu, "TransformerBlock")
+        check_mlp(mlp_form, "TransformerBlock")
+        owner = "TransformerBlock"
+        check_positions(positions, grid, owner)
+        self.heads = integer(heads, f"{owner}: heads")
+        self.mlp_dim = integer(mlp_dim, f"{owner}: mlp_dim")
+        self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
+        self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
+        self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
+        self.gelu = gelu
+        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
+        self.dropout = rate(dropout, f"{owner}: dropout")
+        self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
+        self.drop_path = rate(drop_path, f"{owner}: drop_path")
+        self.layer_scale = None if layer_scale is None else number(layer_scale, f"{owner}: layer_scale")
+        self.remat = flag(remat, f"{owner}: remat")
+        self.mlp_form = mlp_form
+        self.positions = positions
+        self.grid = None if grid is None else pair(grid, f"{owner}: grid")
+        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
+        self.causal = flag(causal, f"{owner}: causal")
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+        random = self.dropout or self.attention_dropout or self.drop_path
+        self.seed_generator = ReplicaSeedGenerator() if random else None
+
+    def build(self, input_shape):
+        policy = self.dtype_policy
+        self.attention = MultiHeadSelfAttention(
+            heads=self.heads,
+            head_dim=self.head_dim,
+            qkv_bias=self.qkv_bias,
+            qk_norm=self.qk_norm,
+            epsilon=self.epsilon,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            positions=self.positions,
+            grid=self.grid,
+            prefix=self.prefix,
+            causal=self.causal,
+            dtype=policy,
+            name="attention",
+        )
+        self.mlp = MlpBlock(self.mlp_dim, self.gelu, self.dropout, self.mlp_form, dtype=policy, name="mlp")
+        self.attention_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
+        self.attention_scale = self._make_scale("attention_scale", input_shape)
+        self.mlp_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")
+        self.mlp_scale = self._make_scale("mlp_scale", input_shape)
+        # Initial values and seeds are sampled in this order.
+        for layer in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+            layer.build(input_shape)
+        self.skip = DropPath(self.drop_path, dtype=policy, name="drop_path")
+        self.restore_dense()
+
+    def _make_scale(self, name, input_shape):
+        if self.layer_scale is None:
+            return _unscaled
+        scale = LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
+        scale.build(input_shape)
+        return scale
+
+    def call(self, x, mask=None, attention_mask=None, training=False, x_mask=None):
+        """`x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too."""
+        masks = {"mask": x_mask if mask is None else mask, "attention_mask": attention_mask}
+        # Taken once, outside the function that may be recomputed, so that recomputing repeats the masks.
+        seed = self.seed_generator.next() if training and self.seed_generator else None
+
+        def residuals(x):
+            return self._add_mlp(self._add_attention(x, seed, training, **masks), seed, training)
+
+        return keras.remat(residuals)(x) if self.remat and training else residuals(x)
+
+    def _add_attention(self, x, seed, training, **masks):
+        """The first residual line: (b, n, d) -> (b, n, d)."""
+        inner, path = branch_seeds(seed)
+        x, y = self.attention_norm.fork(x, training)
+        y = self.attention.call(y, **masks, training=training, seed=inner)
+        return x + self.skip(self.attention_scale(y), training=training, seed=path)
+
+    def _add_mlp(self, x, seed, training):
+        """The second residual line: (b, n, d) -> (b, n, d)."""
+        inner, path = branch_seeds(None if seed is None else fold_in(seed, 7))
+        x, y = self.mlp_norm.fork(x, training)
+        y = self.mlp(y, training=training, seed=inner)
+        return x + self.skip(self.mlp_scale(y), training=training, seed=path)
+
+    def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        """What a causal block returns for one token; arguments and results are those of
+        MultiHeadSelfAttention.attend_next.
+        """
+        y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
+        return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
+
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
+        """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
+        return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
+
+    def compute_output_shape(self, input_shape, **_):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "mlp_dim": self.mlp_dim,
+            "head_dim": self.head_dim,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "gelu": self.gelu,
+            "epsilon": self.epsilon,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "drop_path": self.drop_path,
+            "layer_scale": self.layer_scale,
+            "remat": self.remat,
+            "mlp_form": self.mlp_form,
+            "positions": self.positions,
+            "grid": self.grid,
+            "prefix": self.prefix,
+            "causal": self.causal,
+        }

@@ -1,0 +1,1 @@
+"""Convolutions of BiT and the hybrids."""

@@ -1,0 +1,1 @@
+"""Dense layers, quantised or with LoRA."""

@@ -1,0 +1,1 @@
+"""Dropout, its masks and its seeds."""

@@ -1,0 +1,1 @@
+"""Normalisation of pixels, tokens and batches."""

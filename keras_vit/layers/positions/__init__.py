@@ -1,0 +1,1 @@
+"""Positions: tables that are added to tokens, and those inside attention."""

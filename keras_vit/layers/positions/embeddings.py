@@ -1,0 +1,188 @@
+"""Position embeddings, added to the tokens (E_pos in equation 1 of arXiv 2010.11929).
+
+Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It runs when the layer is built and returns
+the table (1, prefix + n, d): a weight, a numpy constant, or the Halves of which each call makes it.
+"""
+
+import functools
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.arguments import integer, number
+from keras_vit.layers.embedding.patches import check_tokens, pair
+from keras_vit.layers.registration import serializable
+
+
+def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0, reaches: bool = True) -> np.ndarray:
+    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), in the form of big_vision or, not `reaches`, of
+    MAE.
+
+    Args:
+        grid: (h, w) patches.
+        width: the tokens' size d.
+        temperature: the longest wavelength, divided by 2 pi.
+        reaches: whether the last of the d/4 wavelengths is the longest, as in big_vision, or one step short of it, as
+            in MAE.
+
+    Returns:
+        (h*w, d) float32; the quarters of a row are sin x, cos x, sin y, cos y.
+
+    Raises:
+        ValueError: if the width is not a multiple of 4.
+    """
+    if width % 4:
+        raise ValueError(f"2-D sin-cos positions need a width divisible by 4, got {width}.")
+    y, x = np.mgrid[: grid[0], : grid[1]]  # (h, w) each
+    omega = np.arange(width // 4, dtype="float64") / (max(width // 4 - 1, 1) if reaches else width // 4)
+    omega = 1.0 / temperature**omega
+    x, y = np.outer(x.ravel(), omega), np.outer(y.ravel(), omega)  # (n, d/4)
+    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
+
+
+def sincos_1d(length: int, width: int, temperature: float = 10_000.0) -> np.ndarray:
+    """The fixed table of "Attention is all you need" (arXiv 1706.03762, section 3.5): (length, d) float32.
+
+    Values 2i and 2i + 1 of row p are the sine and the cosine of p / temperature^(2i / d).
+
+    Raises:
+        ValueError: if the width is not even.
+    """
+    if width % 2:
+        raise ValueError(f"1-D sin-cos positions need an even width, got {width}.")
+    angles = np.arange(length)[:, None] / temperature ** (np.arange(0, width, 2) / width)  # (n, d/2)
+    return (
+        np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, width).astype("float32")
+    )  # (n, d/2, 2) -> (n, d)
+
+
+class Halves(keras.layers.Layer):
+    """The weights of a 2-D table (appendix D.4 of the paper): for each column and each row of the grid an embedding of
+    width d/2.
+
+    Tokens before the patches have embeddings of their own; a patch has that of its column, X, and that of its row, Y,
+    concatenated.
+    """
+
+    def __init__(self, grid, prefix, width, stddev, **kwargs):
+        super().__init__(**kwargs)
+        if width % 2:
+            raise ValueError(f'positions="learned2d" need an even width, got {width}.')
+        self.grid = grid
+        normal, (h, w) = keras.initializers.RandomNormal(stddev=stddev), grid
+        self.prefix_embedding = (
+            self.add_weight(shape=(prefix, width), initializer=normal, name="prefix") if prefix else None
+        )
+        self.x_embedding = self.add_weight(shape=(w, width // 2), initializer=normal, name="x")
+        self.y_embedding = self.add_weight(shape=(h, width // 2), initializer=normal, name="y")
+        self.built = True
+
+    def table(self):
+        """(1, prefix + h*w, d)."""
+        h, w = self.grid
+        x = ops.tile(ops.convert_to_tensor(self.x_embedding), (h, 1))  # (w, d/2) -> (h*w, d/2)
+        y = ops.repeat(ops.convert_to_tensor(self.y_embedding), w, axis=0)  # (h, d/2) -> (h*w, d/2)
+        table = ops.concatenate([x, y], axis=-1)
+        if self.prefix_embedding is not None:
+            table = ops.concatenate([ops.convert_to_tensor(self.prefix_embedding), table], axis=0)
+        return table[None]
+
+
+def _learned(layer, grid, prefix, width):
+    shape = (1, prefix + grid[0] * grid[1], width)
+    return layer.add_weight(
+        shape=shape, initializer=keras.initializers.RandomNormal(stddev=layer.stddev), name="embedding"
+    )
+
+
+def _learned_2d(layer, grid, prefix, width):
+    return Halves(grid, prefix, width, layer.stddev, dtype=layer.dtype_policy, name="embedding")
+
+
+FIXED = {
+    "sincos1d": lambda grid, width: sincos_1d(grid[0] * grid[1], width),
+    "sincos2d": sincos_2d,
+    "sincos2d_mae": functools.partial(sincos_2d, reaches=False),
+}
+
+
+def fixed_table(kind: str, grid: tuple[int, int], prefix: int, width: int) -> np.ndarray:
+    """The table (1, prefix + h*w, d) of one of the FIXED kinds: zeros for the prefix tokens."""
+    return np.concatenate([np.zeros((prefix, width), "float32"), FIXED[kind](grid, width)])[None]
+
+
+def _fixed(layer, grid, prefix, width):
+    return fixed_table(layer.kind, grid, prefix, width)
+
+
+LEARNED = ("learned", "learned2d")
+KINDS = {"learned": _learned, "learned2d": _learned_2d, **dict.fromkeys(FIXED, _fixed)}
+
+
+@serializable
+class AddPositionEmbs(keras.layers.Layer):
+    """Adds a position embedding to every token.
+
+    Args:
+        grid: (h, w) patches; a rectangle is possible. Resampling to another resolution reads it.
+        prefix: number of tokens before the patches, such as the class token.
+        kind: "learned" (1-D, the paper's default), "learned2d" (half of a token by its column, half by its row),
+            "sincos1d", "sincos2d" or "sincos2d_mae" (fixed; zeros for the prefix tokens).
+        stddev: standard deviation of the initial learned positions.
+        registers: number of tokens between the prefix and the patches that get none.
+
+    Input and output (b, prefix + registers + h * w, d).
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        prefix: int = 0,
+        kind: str = "learned",
+        stddev: float = 0.02,
+        registers: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        if not isinstance(kind, str) or kind not in KINDS:
+            raise ValueError(f"AddPositionEmbs: unknown kind {kind!r}. Valid kinds: {', '.join(KINDS)}.")
+        self.grid = pair(grid, "AddPositionEmbs: grid")
+        self.prefix = integer(prefix, "AddPositionEmbs: prefix", least=0)
+        self.kind = kind
+        self.stddev = number(stddev, "AddPositionEmbs: stddev", least=0)
+        self.registers = integer(registers, "AddPositionEmbs: registers", least=0)
+        self.supports_masking = True
+        self.input_spec = keras.layers.InputSpec(ndim=3)
+
+    def build(self, input_shape):
+        check_tokens(input_shape[1], self.prefix + self.registers, self.grid, "AddPositionEmbs")
+        self.embedding = KINDS[self.kind](self, self.grid, self.prefix, input_shape[-1])
+
+    def table(self) -> Any:
+        """What is added, without the registers' zeros: (1, prefix + h * w, d)."""
+        return ops.convert_to_tensor(self.embedding.table() if isinstance(self.embedding, Halves) else self.embedding)
+
+    def call(self, x):
+        check_tokens(x.shape[1], self.prefix + self.registers, self.grid, "AddPositionEmbs")
+        table = ops.cast(self.table(), x.dtype)
+        if self.registers:
+            none = ops.zeros((1, self.registers, x.shape[-1]), x.dtype)
+            table = ops.concatenate([table[:, : self.prefix], none, table[:, self.prefix :]], axis=1)
+        if x.shape[1] is None:  # a single token, or none, would pass for all of them in the sum
+            x = ops.reshape(x, (ops.shape(x)[0], table.shape[1], x.shape[-1]))  # (b, n, d)
+        return x + table
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "grid": self.grid,
+            "prefix": self.prefix,
+            "kind": self.kind,
+            "stddev": self.stddev,
+            "registers": self.registers,
+        }

@@ -1,0 +1,74 @@
+"""Rotary positions: queries and keys are rotated by their places, so that their products know the offset (arXiv
+2104.09864, in 2-D).
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.arguments import integer
+from keras_vit.layers.embedding.patches import check_tokens, pair
+from keras_vit.layers.registration import serializable
+
+
+def rotary_angles(grid: tuple[int, int], size: int, base: float = 100.0) -> np.ndarray:
+    """The angles of DINOv3 (arXiv 2508.10104).
+
+    Args:
+        grid: (h, w) patches; the places of their centres are from -1 to 1 in both directions, whatever the grid.
+        size: width c of a head.
+        base: the longest period is about this many times the shortest, which is 1.
+
+    Returns:
+        (h*w, c/2) float64: half of them by the row, half by the column.
+
+    Raises:
+        ValueError: if the width of a head is not a multiple of 4.
+    """
+    if size % 4:
+        raise ValueError(
+            f'positions="rope2d" need heads whose width is divisible by 4, got {size}. Change heads, or set head_dim.'
+        )
+    periods = base ** (np.arange(size // 4) / (size // 4))  # (c/4,)
+    centres = [2 * (np.arange(m) + 0.5) / m - 1 for m in grid]
+    places = np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 2)  # (h, w, 2) -> (h*w, 2)
+    return (2 * np.pi * places[..., None] / periods).reshape(len(places), -1)  # (h*w, 2, c/4) -> (h*w, c/2)
+
+
+@serializable
+class RotaryPositions(keras.layers.Layer):
+    """Rotates queries or keys of patches by their places on the grid; tokens before the patches stay as they are.
+
+    Args:
+        grid: (h, w) patches.
+        prefix: number of tokens before the patches.
+
+    Input and output (b, k, n, c). Value i and value i + c/2 of a head are the two coordinates that are rotated by angle
+    i.
+    """
+
+    def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.grid = pair(grid, "RotaryPositions: grid")
+        self.prefix = integer(prefix, "RotaryPositions: prefix", least=0)
+        self.input_spec = keras.layers.InputSpec(ndim=4)
+
+    def build(self, input_shape):
+        check_tokens(input_shape[2], self.prefix, self.grid, "RotaryPositions")
+        angles = rotary_angles(self.grid, input_shape[-1])
+        self.cos, self.sin = (f(angles).astype("float32") for f in (np.cos, np.sin))  # (n, c/2)
+
+    def call(self, x):
+        check_tokens(x.shape[2], self.prefix, self.grid, "RotaryPositions")
+        cos, sin = (ops.cast(ops.convert_to_tensor(values), x.dtype) for values in (self.cos, self.sin))
+        first, second = ops.split(x[:, :, self.prefix :], 2, axis=-1)  # (b, k, n, c/2)
+        rotated = ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        return ops.concatenate([x[:, :, : self.prefix], rotated], axis=2) if self.prefix else rotated
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "grid": self.grid, "prefix": self.prefix}

@@ -1,0 +1,1 @@
+"""Adapting a trained model: freezing, LoRA, whitened first layers."""

@@ -1,0 +1,151 @@
+"""Low-rank adaptation, LoRA (arXiv 2106.09685): fine-tuning by two small matrices beside a frozen kernel.
+
+A dense layer x W becomes x W + (alpha / rank) x A B, with A (c, rank) random and B (rank, d) zeros, so that training
+starts from the model as it is.
+"""
+
+import fnmatch
+import operator
+from collections.abc import Sequence
+
+import keras
+
+from keras_vit.layers.dense.dense import Dense, kernels_deleted_quickly
+from keras_vit.layers.dense.quantization_and_lora import freeze_quantized, inner_layers, set_trainable, train_lora_alone
+from keras_vit.models import taps
+
+TARGETS = ("query", "value")  # as in the paper's experiments
+
+
+def _adaptable(model):
+    """The model whose layers get LoRA: of one for pre-training its encoder, whose layers are its own.
+
+    Raises:
+        ValueError: for DINO.
+    """
+    encoder = taps.own_encoder(model)
+    if encoder is not None:
+        return encoder
+    raise ValueError(
+        f'"{model.name}" is a {type(model).__name__}, whose teacher is a moving average of its student, weight by'
+        " weight: give LoRA to the encoder before, keras_vit.models.enable_lora(encoder, rank), and make the model of"
+        " that."
+    )
+
+
+def _trunk(model):
+    return [layer for layer in taps.trunk(model) if not isinstance(layer, keras.layers.InputLayer)]
+
+
+def _dense_layers(model):
+    """{path: layer} of the dense layers before the head, "block_00/attention/query"."""
+    inner = {path: part for layer in _trunk(model) for path, part in inner_layers(layer, f"{layer.name}/").items()}
+    return {path: part for path, part in inner.items() if isinstance(part, Dense)}
+
+
+def _chosen(dense, targets):
+    """The layers whose paths end with one of the patterns.
+
+    Raises:
+        ValueError: for a pattern that matches none.
+    """
+    found = {}
+    for pattern in [targets] if isinstance(targets, str) else targets:
+        matched = {
+            p: part for p, part in dense.items() if fnmatch.fnmatch(p, pattern) or fnmatch.fnmatch(p, f"*/{pattern}")
+        }
+        if not matched:
+            names = sorted({"/".join(path.split("/")[1:]) for path in dense})
+            raise ValueError(f'No dense layer matches the target "{pattern}". They are: {", ".join(names)}.')
+        found |= matched
+    if not found:
+        raise ValueError("enable_lora: targets is empty. The usual ones are query and value.")
+    return found
+
+
+def freeze_all_but_lora(model: keras.Model) -> None:
+    """Freezes everything before the head but the LoRA of its dense layers, and a head that is quantised: integers do
+    not learn.
+
+    Of a model for pre-training everything in its encoder.
+    """
+    model = _adaptable(model)
+    for part in model._flatten_layers():
+        if isinstance(part, keras.Model) and not part.trainable:
+            part.trainable = True  # otherwise nothing inside would train
+    for layer in _trunk(model):
+        train_lora_alone(layer)
+    freeze_quantized(model)
+
+
+def enable_lora(
+    model: keras.Model, rank: int, targets: str | Sequence[str] = TARGETS, alpha: float | None = None
+) -> list[str]:
+    """Gives dense layers LoRA and freezes the rest: only the LoRA trains, and the head. Call it before compile.
+
+    The outputs stay the same until it has been trained. The model may be quantised to int8 or int4; then only the LoRA
+    trains. It is saved, loaded and cloned with its LoRA; `merge_lora` makes it an ordinary model again, which every
+    format can hold.
+
+    Args:
+        model: a ViT, a model built on one, or one for pre-training, whose encoder gets LoRA (a distillation's student):
+            a decoder or a head for the targets then trains as a head does. It is changed in place.
+        rank: the number of columns of A and of rows of B.
+        targets: patterns with * and ?, for a layer's name or the end of its path: "query", "mlp/*",
+            "block_1?/attention/*", "*".
+        alpha: scales the product by alpha / rank; None for alpha = rank.
+
+    Returns:
+        The paths of the layers that have LoRA now, sorted.
+
+    Raises:
+        ValueError: for a pattern that matches nothing, layers that have LoRA already or are in float8, a rank that is
+            not a positive integer, or a model that does not contain one ViT; for DINO, whose encoder gets it before.
+    """
+    if isinstance(rank, bool) or not hasattr(rank, "__index__") or operator.index(rank) < 1:
+        raise ValueError(f"enable_lora: rank must be a positive integer, got {rank!r}.")
+    encoder = _adaptable(model)
+    dense = _dense_layers(encoder)
+    if not dense:
+        raise ValueError(
+            f'enable_lora: "{model.name}" has no dense layers before its head: a BiT consists of convolutions.'
+        )
+    if any(part.lora_enabled for part in dense.values()):
+        raise ValueError(
+            f'enable_lora: "{model.name}" has LoRA already. Merge it first: keras_vit.models.merge_lora(model).'
+        )
+    chosen = _chosen(dense, targets)
+    if any(part.quantization_mode == "float8" for part in chosen.values()):
+        raise ValueError("enable_lora: LoRA does not go with float8. Quantise to int8 or int4.")
+    for part in chosen.values():
+        part.enable_lora(operator.index(rank), lora_alpha=alpha)
+    freeze_all_but_lora(encoder)
+    _forget_functions(encoder, model)
+    return sorted(chosen)
+
+
+def merge_lora(model: keras.Model) -> None:
+    """Adds (alpha / rank) A B to each kernel and drops A and B: the same function, in an ordinary model whose layers
+    all train.
+
+    Quantised kernels are quantised again, which rounds what LoRA has learned. Call it before compile.
+
+    Raises:
+        ValueError: if the model has no LoRA.
+    """
+    encoder = _adaptable(model)
+    adapted = [part for part in _dense_layers(encoder).values() if part.lora_enabled]
+    if not adapted:
+        raise ValueError(f'merge_lora: "{model.name}" has no LoRA.')
+    with kernels_deleted_quickly():
+        for part in adapted:
+            part.merge_lora()
+    for layer in _trunk(encoder):
+        set_trainable(layer, True)
+    _forget_functions(encoder, model)
+
+
+def _forget_functions(*models):
+    """Compiled functions have the old weights; Keras makes new ones."""
+    for model in models:
+        model.train_function = model.test_function = model.predict_function = None

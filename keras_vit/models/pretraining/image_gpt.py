@@ -1,0 +1,220 @@
+"""iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): a Transformer that predicts the colour of each
+pixel from those before it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.arguments import is_integer
+from keras_vit.layers.dense.dense import Dense
+from keras_vit.layers.positions.embeddings import KINDS
+from keras_vit.layers.registration import serializable
+from keras_vit.models import taps
+from keras_vit.models.checks import model_name
+from keras_vit.models.model_of_arguments import ModelOfArguments
+from keras_vit.models.pretraining import sampling
+from keras_vit.models.spec import ViTSpec, make_spec
+from keras_vit.models.vit import ViT
+
+# Section 3.3 of the paper; all with 512 colours.
+VARIANTS = {
+    "iGPT-S": {"depth": 24, "width": 512, "mlp_dim": 2048, "heads": 8},
+    "iGPT-M": {"depth": 36, "width": 1024, "mlp_dim": 4096, "heads": 8},
+    "iGPT-L": {"depth": 48, "width": 1536, "mlp_dim": 6144, "heads": 16},
+}
+COLORS = 512
+# What makes a ViT an iGPT: the class token is the token to start from.
+_FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "fc_norm": False, "pre_logits": None}
+
+
+def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, overrides: Mapping[str, Any]) -> ViTSpec:
+    """The ViTSpec of an iGPT.
+
+    Raises:
+        ValueError: for an unknown variant, or a field that has another value in every iGPT.
+    """
+    if isinstance(variant, str) and "/" not in variant and variant not in VARIANTS:
+        hint = did_you_mean(variant, VARIANTS)
+        raise ValueError(
+            f'Unknown variant "{variant}" of ImageGPT.{hint} Valid: {", ".join(VARIANTS)}; or a ViT of patch size 1.'
+        )
+    for name, value in _FIELDS.items():
+        if overrides.get(name, value) != value:
+            raise ValueError(f"{name}={overrides[name]!r}: an ImageGPT has {name}={value!r}. Leave it out.")
+    row = {"patch_size": 1, **VARIANTS[variant]} if isinstance(variant, str) and variant in VARIANTS else variant
+    spec = make_spec(row, **{**overrides, **_FIELDS, "palette": colors})
+    if spec.positions not in KINDS or spec.positions_at != "stem":
+        raise ValueError(
+            f'positions="{spec.positions}", positions_at="{spec.positions_at}": an ImageGPT adds positions to its'
+            f' tokens once. Valid: {", ".join(KINDS)}, with positions_at="stem".'
+        )
+    return spec
+
+
+def _colors(variant, palette):
+    """(number of colours, the colours (colors, c) or None for a grid) of the arguments."""
+    if palette is not None and not is_integer(palette):
+        palette = np.asarray(palette, "float32")
+        if palette.ndim != 2 or not np.isfinite(palette).all():
+            raise ValueError(
+                f"palette must be a number of colours, or pixel values 0..255 (colors, c), got shape {palette.shape}."
+            )
+        return len(palette), palette
+    fields = variant.to_dict() if isinstance(variant, ViTSpec) else variant if isinstance(variant, Mapping) else {}
+    return palette or fields.get("palette") or COLORS, None
+
+
+@serializable
+class ImageGPT(ModelOfArguments):
+    """Pixels in, for each of them the logits of its colour, computed from the pixels before it.
+
+    Args:
+        variant: "iGPT-S", "iGPT-M" or "iGPT-L", a ViT of patch size 1 such as "Ti/1", or a ViTSpec.
+        image_size: pixels, a number or (height, width). An image has height * width tokens: 32 is much already.
+        channels: of the image.
+        palette: the colours (colors, c), pixel values 0..255, which files keep as a weight (data.fit_palette finds them
+            in images); or a number of colours, spread evenly over all.
+        preprocessing, remat, dtype: as in ViT.
+        name: of the model, and of its input.
+        **overrides: any field of ViTSpec that an iGPT leaves open: depth, width, dropout, positions, ...
+
+    Input: pixels 0..255, (b, height, width, c). Output: logits (b, n, colors) float32, row n's those of pixel n, row by
+    row. It trains with the colours as labels, (b, n) integers:
+
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(images, model.colors(images))
+
+    `sample` draws images, and completes given ones. `get_encoder()` is a ViT with the same weights, whose features are
+    the mean of all pixels' tokens.
+
+    Raises:
+        ValueError: for an unknown variant or argument, or a palette that does not fit the image's channels.
+    """
+
+    labels_are_classes = False
+
+    def __init__(
+        self,
+        variant: str | ViTSpec | Mapping[str, Any] = "iGPT-S",
+        image_size: int | tuple[int, int] = 32,
+        channels: int = 3,
+        palette: int | np.ndarray | Sequence | None = None,
+        preprocessing: str | None = None,
+        remat: bool | Sequence[int] = False,
+        name: str | None = "image_gpt",
+        dtype: str | keras.DTypePolicy | None = None,
+        **overrides: Any,
+    ):
+        colors, values = _colors(variant, palette)
+        name = model_name(name, "image_gpt")
+        encoder_name = "vit" if name == "image_gpt" else name  # so that the input is called "image", or by the name
+        vit = ViT(
+            image_gpt_spec(variant, colors, overrides),
+            image_size,
+            classes=None,
+            channels=channels,
+            preprocessing=preprocessing,
+            remat=remat,
+            name=encoder_name,
+            dtype=dtype,
+        )
+        if values is not None:
+            if values.shape[1] != vit.channels:
+                raise ValueError(
+                    f"The palette has colours of {values.shape[1]} values, the images {vit.channels} channels."
+                )
+            vit.get_layer("patch_encoder").palette.assign(values)
+        super().__init__(vit.input, _logits(vit), name=name)
+        self.dtype_policy = vit.dtype_policy
+        self.remat = vit.remat
+        self.preprocessing = vit.preprocessing
+        object.__setattr__(self, "_vit", vit)  # not a part of this model: it consists of the same layers
+
+    def get_encoder(self) -> ViT:
+        """The ViT from images to features, without a head; weights are shared."""
+        return self._vit
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The grid of tokens (h, w): the image's size."""
+        return self._vit.grid
+
+    @property
+    def palette(self) -> np.ndarray:
+        """The colours (colors, c) float32, pixel values 0..255."""
+        return keras.ops.convert_to_numpy(self.get_layer("patch_encoder").palette)
+
+    def colors(self, images: Any, batch_size: int = 64) -> np.ndarray:
+        """The numbers of the palette's colours that are nearest to the pixels of images: (b, height, width, c) -> (b,
+        n) int32.
+        """
+        nearest, images = self.get_layer("patch_encoder").nearest, np.asarray(images)
+        parts = [
+            nearest(keras.ops.convert_to_tensor(images[i : i + batch_size])) for i in range(0, len(images), batch_size)
+        ]
+        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])
+
+    def pixels(self, colors: Any) -> np.ndarray:
+        """The images of colours: (b, n) integers -> (b, height, width, c) uint8."""
+        values = np.clip(np.rint(self.palette), 0, 255).astype("uint8")
+        return values[np.asarray(colors)].reshape(
+            -1, *self.image_size, self.channels
+        )  # (b, n, c) -> (b, height, width, c)
+
+    def sample(
+        self,
+        count: int | None = None,
+        prompt: Any = None,
+        rows: int | None = None,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int = 0,
+        batch_size: int = 16,
+    ) -> np.ndarray:
+        """Draws images pixel by pixel; or completes given ones, as in figure 1 of the paper.
+
+        Args:
+            count: how many images; None for 1, or for as many as `prompt` has. Of one image given, so many completions.
+            prompt: images (b, height, width, c), pixels 0..255, whose upper rows are kept; None to draw all pixels.
+            rows: how many rows of `prompt` are kept; None for half of them.
+            temperature: the logits are divided by it: below 1 likelier colours, above 1 more varied ones.
+            top_k: how many of the likeliest colours are drawn from; None for all of them.
+            seed: of the draws. Image number i is the same in every call with this seed, whatever `count` and
+                `batch_size`.
+            batch_size: images at once.
+
+        Returns:
+            (count, height, width, c) uint8; also the pixels kept are colours of the palette.
+
+        Raises:
+            ValueError: for images of another size, or numbers that make no sense.
+        """
+        return sampling.sample(self, count, prompt, rows, temperature, top_k, seed, batch_size)
+
+    def arguments(self) -> dict:
+        kept = ("variant", "image_size", "channels", "preprocessing", "remat", "dtype")
+        config = self._vit.arguments()
+        return {**{name: config[name] for name in kept}, "name": self.name}
+
+
+def _logits(vit):
+    """The symbolic logits (b, n, colors): those of pixel i from the start and the pixels before it, so that the last
+    pixel is not looked at.
+    """
+    x = vit.get_layer("embedding_dropout").output[:, :-1]  # (b, 1 + n, d) -> (b, n, d)
+    for block in taps.blocks(vit):
+        x = block(x)
+    x = vit.get_layer("encoder_norm")(x)
+    normal = keras.initializers.RandomNormal(stddev=0.02)
+    head = Dense(
+        vit.spec.palette,
+        use_bias=False,
+        kernel_initializer=normal,
+        dtype=vit.dtype_policy.variable_dtype,
+        name="next_color",
+    )
+    return head(x)
