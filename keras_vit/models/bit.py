@@ -62,7 +62,7 @@ class BiTSpec:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        if self.width_factor <= 0 or self.width % layers.bottleneck.GROUPS:
+        if self.width_factor <= 0 or self.width % layers.convolution.bottleneck.GROUPS:
             raise ValueError(
                 f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32."
             )
