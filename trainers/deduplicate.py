@@ -7,6 +7,7 @@ them out.
 
 It also writes excluded.json, all pairs with their correlations, and excluded.png, the most doubtful pairs to look at
 (with matplotlib). It finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth.
+First it warns of files with the same contents, also within a source, and of huge images.
 """
 
 import json
@@ -97,9 +98,11 @@ def deduplicate(train, test, output, threshold):
         threshold: the correlation above which two images are duplicates.
     """
     from keras_vit.data.duplicates import near_duplicates
+    from keras_vit.data.sources.examine import warn_of_files
     from keras_vit.io.atomic import write_bytes
     from keras_vit.io.progress import stage
 
+    warn_of_files(train, test)
     (train_names, train_thumbnails, train_labels), (test_names, test_thumbnails, test_labels) = (
         collect(train, "--train"),
         collect(test, "--test"),

@@ -131,7 +131,7 @@ def _fraction(text):
 
 def _print(report, folder):
     """Says what was written, and what was not."""
-    from keras_vit.data.sources.ignored import counted, listed
+    from keras_vit.io.suggest import counted, listed
 
     for name, reason in list(report["broken"].items())[:10]:
         print(f"Left out {name}: {reason}")

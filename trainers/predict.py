@@ -41,7 +41,7 @@ def _comma_separated(text, flag):
 
 def _print(report, split, values):
     """Says what was written, and what was not."""
-    from keras_vit.data.sources.ignored import counted
+    from keras_vit.io.suggest import counted
 
     now, before, total = report.files
     parts = [f"{split}: wrote {counted(report.rows, 'row')} in {counted(now, 'file')} of {total:,} to {values.output}"]

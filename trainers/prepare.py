@@ -6,9 +6,9 @@
         --beam="--runner=DataflowRunner --project=NAME"
 
 Then --config.data.source=tfrecord:prepared. Every image is decoded once; those that do not decode are left out and
-named in prepare-SPLIT.json. The examples are shuffled and in files of equal size. If the process is killed or the disk
-is full, the output is as it was before. Make the number of files a multiple of the hosts that will read them, with 100
-MB or more per file.
+named in prepare-SPLIT.json. Huge images, and files with the same contents, are named in a warning. The examples are
+shuffled and in files of equal size. If the process is killed or the disk is full, the output is as it was before. Make
+the number of files a multiple of the hosts that will read them, with 100 MB or more per file.
 
 --beam does it as a pipeline of Apache Beam (the extra [beam]), with these options of Beam's: over many machines, or on
 this one with --beam=--runner=DirectRunner. Files are then of about equal size, since each example finds its own by a
@@ -48,11 +48,13 @@ def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0
 
     from keras_vit.data.records.write import ShardWriter, encoder, serialized
     from keras_vit.data.scan import scan
+    from keras_vit.data.sources.examine import warn_of_files
     from keras_vit.io.lock import owned
     from keras_vit.io.progress import stage
 
     if not 1 <= shards <= source.size:
         raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
+    warn_of_files(source)
     skipped, size, shrunk = {}, 0, 0
     shard_writer = ShardWriter(folder, name, split, shards, source.class_names, overwrite)
     tf.io.gfile.makedirs(folder)

@@ -8,8 +8,7 @@ import re
 from keras_vit.data.records.read import tfrecord
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.digits import digits
-from keras_vit.data.sources.folder import folder
-from keras_vit.data.sources.images import images
+from keras_vit.data.sources.folder import folder, images
 from keras_vit.data.sources.table import table
 from keras_vit.data.sources.tfds import tfds
 from keras_vit.io.paths import locate

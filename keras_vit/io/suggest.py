@@ -1,4 +1,4 @@
-"""Hints for mistyped names, and for names that other libraries use."""
+"""Words of messages: counts, lists, and hints for mistyped names and for names that other libraries use."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,6 +56,17 @@ _SENTENCES = {
     ),
     "trainable": "Set model.trainable, or use keras_vit.models.freeze.",
 }
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 image", "2,310 images", "3 classes"."""
+    plural = noun if count == 1 else noun + ("es" if noun.endswith("s") else "s")
+    return f"{count:,} {plural}"
+
+
+def listed(names: list[str], most: int = 10) -> str:
+    """ "a, b, c"; with "..." after the first `most`."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _plain(name):

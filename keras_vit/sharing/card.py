@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
 from keras_vit.inspection.html_report import number
-from keras_vit.sharing.facts import Facts, counted
+from keras_vit.io.suggest import counted
+from keras_vit.sharing.facts import Facts
 from keras_vit.sharing.front_matter import front_matter, metric
 from keras_vit.sharing.run import Measured
 from keras_vit.version import __version__

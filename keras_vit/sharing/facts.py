@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.io.suggest import counted
 from keras_vit.planning.flops import run_costs
 from keras_vit.serving.description import describe
 from keras_vit.sharing.run import Measured, Run
@@ -61,11 +62,6 @@ class Facts:
         if self.headless:
             return "image-feature-extraction"
         return None if self.model["classes"] is None else "image-classification"
-
-
-def counted(number: int, noun: str) -> str:
-    """ "1 block", "12 blocks"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _architecture(model):

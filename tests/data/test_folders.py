@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import open_source
+from keras_vit.data import from_arrays, open_source
 from keras_vit.data.scan import scan
 from keras_vit.data.sources import image_files
+from keras_vit.data.sources.examine import warn_of_files
 from keras_vit.data.sources.image_files import to_known_format
 from keras_vit.data.sources.selection import example_names
 from keras_vit.io.progress import Stage
@@ -384,28 +385,37 @@ def test_names_that_are_not_utf8(tmp_path):
     assert len(images) == 2 and not reasons
 
 
-def test_the_same_contents_twice_are_told(tmp_path, told):
+def test_opening_looks_into_no_file(tmp_path, monkeypatch, told):
+    write(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "test/dog/d.png")
+    (tmp_path / "train" / "dog" / "link.png").symlink_to(tmp_path / "test" / "dog" / "d.png")
+    looked = []
+    for module, name in ((tf.io.gfile, "GFile"), (os, "stat"), (os, "lstat"), (os, "readlink")):
+        was = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda path, *a, was=was, **k: (looked.append(str(path)), was(path, *a, **k))[1]
+        )
+    open_source(f"folder:{tmp_path}", "train"), open_source(f"images:{tmp_path}", "train")
+    images = {os.path.basename(path) for path in looked if path.endswith(".png")}
+    assert images <= {"link.png", "d.png"}  # a link, and what it leads to
+
+
+def test_copies_and_giants_are_named_where_all_files_are_read(tmp_path, told):
+    """Not when a folder is opened."""
     write(tmp_path, "train/cat/a.png", "train/dog/b.png")
     (tmp_path / "test" / "cat").mkdir(parents=True)
     shutil.copy(tmp_path / "train" / "cat" / "a.png", tmp_path / "test" / "cat" / "copy.png")
-    names(tmp_path)
-    assert any(
+    pil.new("1", (12000, 9000)).save(tmp_path / "train" / "dog" / "giant.png")
+    train, test = (open_source(f"folder:{tmp_path}", split) for split in ("train", "test"))
+    assert not [line for line in told("WARNING") if "giant.png" in line or "copy.png" in line]
+    warn_of_files(test, train, from_arrays(pixels()[None], [0]))
+    giant, copy = told("WARNING")
+    assert giant.startswith(
+        f"1 image of more than 33,554,432 pixels, slow to decode every time: {tmp_path}/train/dog/giant.png"
+        " (12000 x 9000). Shrink"
+    )
+    assert copy.startswith(
         f"1 file with the same contents as another, such as {tmp_path}/test/cat/copy.png = {tmp_path}/train/cat/a.png."
-        in line
-        for line in told("WARNING")
     )
-
-
-def test_a_giant_is_named_with_its_size(tmp_path, told):
-    write(tmp_path, "cat/a.png", "dog/b.png")
-    pil.new("1", (12000, 9000)).save(tmp_path / "dog" / "giant.png")
-    names(tmp_path)
-    [line] = told("WARNING")
-    assert (
-        f"1 image of more than 33,554,432 pixels, slow to decode every time: {tmp_path}/dog/giant.png (12000 x 9000)."
-        " Shrink" in line
-    )
-    assert "keras-vit prepare --resize" in line
 
 
 def test_paths_that_are_no_folder(tmp_path):

@@ -3,6 +3,7 @@ files.
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -225,6 +226,17 @@ def test_names_of_files(source, name):
 def test_hidden_files_are_not_written(tmp_path):
     with pytest.raises(ValueError, match='The name ".x" would make hidden files'):
         prepare(noisy(2), str(tmp_path), ".x", "train", 1)
+
+
+def test_prepare_and_deduplicate_warn_of_copies(tmp_path, caplog):
+    logging.getLogger("absl").propagate = True
+    for name in ("cat/a.png", "dog/b.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(tf.io.encode_png(np.full((8, 8, 3), 7, "uint8")).numpy())
+    source = open_source(f"folder:{tmp_path}", "train")
+    prepare(source, str(tmp_path / "records"), "x", "train", 1)
+    deduplicate(source, source, str(tmp_path / "excluded.txt"), 0.9)
+    assert sum(text.startswith("1 file with the same contents as another") for text in caplog.messages) == 2
 
 
 def test_images_without_labels_have_duplicates_too(tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.sources.ignored import listed
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS
+from keras_vit.io.suggest import listed
 
 FRAME = 16  # bytes that frame a record: its length (8) and two checksums (4 each)
 

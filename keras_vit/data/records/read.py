@@ -21,11 +21,11 @@ from keras_vit.data.records.description import FEATURES, NAME, Description, read
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records
 from keras_vit.data.sources.class_names import class_names
-from keras_vit.data.sources.ignored import listed
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.cache import cached_answer
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS, in_threads, locate, split_options
+from keras_vit.io.suggest import listed
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")

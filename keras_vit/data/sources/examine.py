@@ -1,5 +1,5 @@
-"""What can be said of image files on this machine before they are decoded: which are huge, and which are copies of
-others.
+"""A look into the image files of sources before they are decoded: which are huge, and which are copies of others. It
+reads from every file, so opening a source does not do it; prepare and deduplicate do.
 """
 
 import collections
@@ -8,12 +8,16 @@ import heapq
 import os
 from collections.abc import Sequence
 
-from keras_vit.data.ops.decode import LARGE
-from keras_vit.data.sources.ignored import counted, listed
-from keras_vit.data.sources.image_files import format_of, opened
-from keras_vit.io.paths import in_threads
+from absl import logging
 
-MOST = 50_000  # files that are examined; `trainers.deduplicate` takes any number
+from keras_vit.data.ops.decode import LARGE
+from keras_vit.data.sources.base import RandomAccess, Source
+from keras_vit.data.sources.image_files import format_of, opened
+from keras_vit.data.sources.written_table import image_files
+from keras_vit.io.paths import in_threads
+from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted, listed
+
 _LARGEST = 100  # files, in bytes, whose size in pixels is looked up
 _SAMPLE = 4096  # bytes that are compared first
 
@@ -56,10 +60,8 @@ def _finer(groups, key):
 
 
 def copies(paths: Sequence[str]) -> list[list[str]]:
-    """Files with the same contents, in groups, in the order of `paths`. Empty files, files in buckets and more than
-    MOST are not compared.
-    """
-    groups = [[path for path in paths if "://" not in path]] if len(paths) <= MOST else []
+    """Files with the same contents, in groups, in the order of `paths`, without empty files."""
+    groups = [list(dict.fromkeys(paths))]
     for key in (_bytes, _sample, _digest):
         groups = _finer(groups, key)
     return groups
@@ -75,12 +77,7 @@ def _pixels(path):
 
 
 def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """{path: (width, height)} of the images of more than LARGE pixels, slow to decode. Looks at the largest of at most
-    MOST files.
-    """
-    paths = [path for path in paths if "://" not in path]
-    if len(paths) > MOST:
-        return {}
+    """{path: (width, height)} of the images of more than LARGE pixels, slow to decode, among the largest files."""
     if len(paths) > _LARGEST:
         lengths = [length or 0 for length in in_threads(_bytes, paths)]
         paths = [path for _, path in heapq.nlargest(_LARGEST, zip(lengths, paths))]
@@ -88,19 +85,24 @@ def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {path: size for path, size in sizes.items() if size and size[0] * size[1] > LARGE}
 
 
-def warnings_of(name: str, paths: Sequence[str]) -> list[str]:
-    """What a user should know of the files of the source `name`: huge images and copies, each named."""
-    texts, huge, same = [], giants(paths), copies(paths)
+def warn_of_files(*sources: Source) -> None:
+    """Warns of huge images among the files of the sources, and of files with the same contents, each named. Files in
+    buckets, and sources without image files, are left out.
+    """
+    with_files = [source for source in sources if isinstance(source, RandomAccess) and source.names is not None]
+    paths = [path for source in with_files for path in image_files(source) if "://" not in path]
+    with stage("Looking for huge images and copies"):
+        huge, same = giants(paths), copies(paths)
     if huge:
         shown = [f"{path} ({width} x {height})" for path, (width, height) in huge.items()]
-        texts.append(
-            f"{name}: {counted(len(huge), 'image')} of more than {LARGE:,} pixels, slow to decode every time:"
-            f" {listed(shown)}. Shrink them, or all images at once: keras-vit prepare --resize=512."
+        logging.warning(
+            "%s of more than %s pixels, slow to decode every time: %s. Shrink them, or all images at once: keras-vit"
+            " prepare --resize=512.",
+            *(counted(len(huge), "image"), f"{LARGE:,}", listed(shown)),
         )
     if same:
-        again = counted(sum(len(group) - 1 for group in same), "file")
-        texts.append(
-            f"{name}: {again} with the same contents as another, such as {' = '.join(same[0][:2])}. What is trained on"
-            " may be in the evaluation too, or in two classes: see keras-vit deduplicate."
+        logging.warning(
+            "%s with the same contents as another, such as %s. What is trained on may be in the evaluation too, or in"
+            " two classes.",
+            *(counted(sum(len(group) - 1 for group in same), "file"), " = ".join(same[0][:2])),
         )
-    return texts

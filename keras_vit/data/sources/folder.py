@@ -1,8 +1,9 @@
-"""A folder of images: an image's class is the name of the folder that contains it.
+"""A folder of images. Of "folder:PATH" an image's class is the folder that contains it; "images:PATH" has no classes.
 
-"folder:PATH" takes any tree, on this machine or in a bucket. Folders train, val, test at its top are splits; without
-them all of it is "train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. No
-image is decoded at the start.
+A folder is any tree, on this machine or in a bucket. Folders train, val, test at the top of "folder:" are splits;
+without them all of it is "train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all
+classes. Opening lists names: no image is opened, unless its name has no ending. data/sources/examine.py looks into the
+files.
 """
 
 import collections
@@ -14,18 +15,15 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.sources import ignored as reasons
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import doubts
-from keras_vit.data.sources.examine import warnings_of
-from keras_vit.data.sources.ignored import counted, listed, told
 from keras_vit.data.sources.image_files import source_of_files
-from keras_vit.data.sources.tree import each_once, top, walk
+from keras_vit.data.sources.tree import BESIDE, NO_IMAGES, OUTSIDE, each_once, told, top, walk
 from keras_vit.data.splits import SPLITS, canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import counted, did_you_mean, listed
 
 
 def _class_files(tree):
@@ -42,9 +40,7 @@ def _check_folder(root):
     if tf.io.gfile.isdir(root):
         return
     if tf.io.gfile.exists(root):
-        raise FileNotFoundError(
-            f'"{root}" is a file; "folder:" takes a folder of class folders. Unpack an archive first.'
-        )
+        raise FileNotFoundError(f'"{root}" is a file; expected a folder of images. Unpack an archive first.')
     above, name = os.path.split(root.rstrip("/"))
     beside = tf.io.gfile.listdir(above or ".") if tf.io.gfile.isdir(above or ".") else []
     near = did_you_mean(name, [other.rstrip("/") for other in beside])
@@ -112,25 +108,34 @@ def _ignored(root, trees, whole):
         shown = lambda path, tree=tree: os.path.relpath(os.path.join(tree.root, path), root)  # noqa: E731
         for reason, paths in tree.ignored.items():
             every[reason] += map(shown, paths)
-        every[reasons.OUTSIDE] += map(shown, tree.images.get("", []))
+        every[OUTSIDE] += map(shown, tree.images.get("", []))
         # A folder of folders is no class.
         empty = (place for place, images in tree.images.items() if place and not images and place not in tree.folders)
-        every[reasons.NO_IMAGES] += map(shown, empty)
+        every[NO_IMAGES] += map(shown, empty)
     if whole:
-        every[reasons.BESIDE] += (name for name in whole.folders[""] if canonical(name) not in SPLITS)
+        every[BESIDE] += (name for name in whole.folders[""] if canonical(name) not in SPLITS)
     return {reason: paths for reason, paths in every.items() if paths}
 
 
-def _tell(name, files, classes, ignored):
+def _tell(title, found, ignored):
     """Says in one line what was found and what was ignored; as a warning if something was that may be wanted."""
-    if len(files) == 1:
-        found = counted(len(files["train"]), "image")
-    else:
-        found = ", ".join(f"{split} {len(files[split]):,}" for split in SPLITS if split in files) + " images"
-    text = f"{name}: {found} of {counted(len(classes), 'class')}"
-    text += f"; ignored: {told(ignored)}." if ignored else "."
     loud = any(not reason.expected for reason in ignored)
+    text = f"{title}: {found}; ignored: {told(ignored)}." if ignored else f"{title}: {found}."
     log_once(logging.WARNING if loud else logging.INFO, text)
+
+
+def _found(files, classes):
+    """ "2,310 images of 11 classes", or with the number of each split."""
+    if len(files) == 1:
+        images = counted(len(files["train"]), "image")
+    else:
+        images = ", ".join(f"{split} {len(files[split]):,}" for split in SPLITS if split in files) + " images"
+    return f"{images} of {counted(len(classes), 'class')}"
+
+
+def _classes(files):
+    """The classes of a split's (folder, name), sorted."""
+    return sorted({_class_of(place) for place in {place for place, _ in files}})
 
 
 def _doubts(name, files, classes):
@@ -142,7 +147,7 @@ def _doubts(name, files, classes):
     if taken:
         yield f"{name}: {listed(taken)} holds images and no class folders, and is taken as a class, not as a split."
     for split in files:
-        missing = sorted(set(classes) - {_class_of(place) for place, _ in files[split]})
+        missing = sorted(set(classes) - set(_classes(files[split])))
         if missing and files[split]:
             yield f"{name}: {split} has no images of {counted(len(missing), 'class')}: {listed(missing)}."
 
@@ -180,7 +185,7 @@ def _check_classes(root, split, files, classes):
         raise ValueError(
             f'The folder "{root}" has no class folders in {", ".join(words)}. Expected {words[0]}/CLASS/IMAGE.'
         )
-    unknown = sorted({_class_of(place) for place, _ in files[split]} - set(classes))
+    unknown = sorted(set(_classes(files[split])) - set(classes))
     if unknown:
         near = did_you_mean(unknown[0], classes)
         raise ValueError(f'Split "{split}" of "{root}" has classes that train does not have: {listed(unknown)}.{near}')
@@ -201,13 +206,10 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     _check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
         trees, whole = _split_trees(root, work)
-        in_order = sorted(
-            trees, key=SPLITS.index, reverse=True
-        )  # of a file in several splits, test and val have it before train
+        # Of a file in several splits, test and val have it before train.
+        in_order = sorted(trees, key=SPLITS.index, reverse=True)
         once = each_once([(trees[which], _class_files(trees[which])) for which in in_order])
         files = {which: once[in_order.index(which)] for which in trees}
-        full = {which: [os.path.join(trees[which].root, *file) for file in files[which]] for which in files}
-        warnings = warnings_of(title, [image for images in full.values() for image in images])
     asked = canonical(split_name(split))
     if asked not in trees:
         raise ValueError(
@@ -217,15 +219,40 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
     for needed in ("train", asked):
         if not files[needed]:
             raise _no_images(trees[needed])
-    class_names = sorted({_class_of(place) for place, _ in files["train"]})
+    class_names = _classes(files["train"])
     _check_classes(root, asked, files, class_names)
-    _tell(title, files, class_names, _ignored(root, trees, whole))
-    for text in [*_doubts(title, files, class_names), *warnings]:
+    _tell(title, _found(files, class_names), _ignored(root, trees, whole))
+    for text in _doubts(title, files, class_names):
         log_once(logging.WARNING, text)
 
-    label_of = {name: i for i, name in enumerate(class_names)}
-    examples = [(image, label_of[_class_of(place)]) for image, (place, _) in zip(full[asked], files[asked])]
-    random.Random(0).shuffle(examples)
-    start, stop = split_range(split, len(examples))
-    images, labels = zip(*examples[start:stop])
-    return source_of_files(title, class_names, np.array(labels), images)
+    number = {name: i for i, name in enumerate(class_names)}
+    label_of = {place: number[_class_of(place)] for place in {place for place, _ in files[asked]}}
+    random.Random(0).shuffle(files[asked])
+    chosen = files[asked][slice(*split_range(split, len(files[asked])))]
+    paths = [os.path.join(trees[asked].root, *file) for file in chosen]
+    return source_of_files(title, class_names, np.array([label_of[place] for place, _ in chosen]), paths)
+
+
+def images(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
+    """The source of all images in and below the folder `path`, each file once, in a fixed random order; its examples
+    have no label.
+
+    A relative path is relative to `data_dir`, if that is given.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if it holds no images, or for another split than "train", which is all of it, or a slice of that.
+    """
+    root, title = locate(path, data_dir), f"images:{path}"
+    _check_folder(root)
+    if canonical(split_name(split)) != "train":
+        raise ValueError(f'"{title}" has no split "{split}": all of it is "train". Slice that: "train[90%:]".')
+    with stage(f"Reading the folder {root}", unit="files") as work:
+        tree = walk(root, work)
+        (files,) = each_once([(tree, list(tree.files()))])
+    if not files:
+        raise ValueError(f'The folder "{root}" has no images: it holds {told(tree.ignored) or "nothing"}.')
+    _tell(title, counted(len(files), "image"), tree.ignored)
+    random.Random(0).shuffle(files)
+    chosen = files[slice(*split_range(split, len(files)))]
+    return source_of_files(title, (), None, [os.path.join(root, *file) for file in chosen])

@@ -42,10 +42,8 @@ def example_names(source: Source) -> list[str]:
     if isinstance(source, Records):
         records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
         return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
-    return [
-        name.decode(errors="replace")
-        for name in tf.data.Dataset.range(source.size).map(_names(source)).as_numpy_iterator()
-    ]
+    batches = tf.data.Dataset.range(source.size).map(_names(source)).batch(1000).as_numpy_iterator()
+    return [name.decode(errors="replace") for batch in batches for name in batch]
 
 
 def names_at(source: Source, numbers: Sequence[int]) -> list[str]:

@@ -22,14 +22,12 @@ from absl import logging
 
 from keras_vit.data.sources.base import RandomAccess
 from keras_vit.data.sources.class_names import class_names, doubts
-from keras_vit.data.sources.examine import warnings_of
-from keras_vit.data.sources.ignored import counted
 from keras_vit.data.sources.image_files import source_of_files
 from keras_vit.data.splits import canonical, split_name, split_range
 from keras_vit.io.logs import log_once
 from keras_vit.io.paths import in_threads, locate, read_text, split_options
 from keras_vit.io.progress import stage
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.io.suggest import counted, did_you_mean
 
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
 _DELIMITERS = (",", ";", "\t", "|")
@@ -365,10 +363,9 @@ def table(kind: str, text: str, split: str = "train", data_dir: str | None = Non
     with stage(f"Looking for the images of {path}", unit="folders") as work:
         there = _without_missing(path, [paths[i] for i in order], [rows[i] for i in order], work)
         order = [order[i] for i in there]
-        warnings = warnings_of(title, [paths[i] for i in order])
     of_classes = f" of {counted(len(names), 'class')}" if names else ""
     log_once(logging.INFO, f"{title}, {name}: {counted(len(order), 'image')}{of_classes}.")
-    for warning in [*(doubts(title, names) if names else ()), *warnings]:
+    for warning in doubts(title, names) if names else ():
         log_once(logging.WARNING, warning)
     random.Random(0).shuffle(order)
     order = order[slice(*split_range(split, len(order)))]

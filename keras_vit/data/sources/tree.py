@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_vit.data.sources import ignored as reasons
-from keras_vit.data.sources.ignored import Reason
 from keras_vit.data.sources.image_files import ENDINGS, NEEDS_HEIF, ending, format_of, is_readable
 from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import Stage
+from keras_vit.io.suggest import counted, listed
 
 # Hidden ones, such as .git, .DS_Store, .ipynb_checkpoints and ._a.jpg, and those of Windows, macOS, Linux and file
 # servers.
@@ -27,6 +26,56 @@ _METADATA = re.compile(
     re.IGNORECASE,
 )
 _FILE, _FOLDER, _FILE_LINK, _FOLDER_LINK = "file", "folder", "file link", "folder link"
+_NAMED = 3  # paths of each reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why something is ignored, as in "2 folders of metadata".
+
+    Attributes:
+        noun: what it is, in the singular; "" where `text` says it.
+        text: what follows the noun.
+        expected: whether it is what may always be there, and nobody has to be warned of it.
+        named: whether names are told.
+    """
+
+    noun: str
+    text: str
+    expected: bool = False
+    named: bool = True
+
+
+METADATA_FOLDER = Reason("folder", "of metadata", expected=True)
+METADATA_FILE = Reason("file", "of metadata", expected=True)
+OUTSIDE = Reason("image", "outside of a class folder")
+LINK_BACK = Reason("link", "to a folder that is read anyway")
+SAME_FILE = Reason("link", "to a file that is read anyway")
+BROKEN_LINK = Reason("link", "to nothing")
+UNREADABLE = Reason("folder", "that cannot be read")
+SPECIAL = Reason("special file", "")
+NO_IMAGES = Reason("folder", "without images")
+BESIDE = Reason("folder", "beside the splits")
+_TEXT_FILES = ".txt .md .csv .tsv .json .jsonl .xml .yaml .yml .html .db .ini .npy".split()
+
+
+def _of_kind(ending, fix=""):
+    """The reason of files that end so; `fix` says how to read them."""
+    if not ending:
+        return Reason("file", "of no known format")
+    return Reason("", f"{ending} ({fix})" if fix else ending, expected=ending in _TEXT_FILES, named=False)
+
+
+def _told(reason, names):
+    number = counted(len(names), reason.noun) if reason.noun else f"{len(names):,}"
+    text = f"{number} {reason.text}".rstrip()
+    return f"{text} ({listed(names, _NAMED)})" if reason.named else text
+
+
+def told(ignored: dict[Reason, list[str]]) -> str:
+    """ "3 .txt, 2 folders of metadata (.git, __MACOSX)"; the most of a kind first, and "" for nothing."""
+    order = sorted(ignored, key=lambda reason: (-len(ignored[reason]), reason.text))
+    return ", ".join(_told(reason, ignored[reason]) for reason in order)
 
 
 @dataclasses.dataclass
@@ -59,12 +108,16 @@ class Tree:
 
 
 def _kind(entry):
-    """The kind of an entry of os.scandir, or the reason why it is ignored."""
-    if not entry.is_symlink():
-        return _FOLDER if entry.is_dir() else _FILE if entry.is_file() else reasons.SPECIAL
-    if not os.path.exists(entry.path):
-        return reasons.BROKEN_LINK
-    return _FOLDER_LINK if entry.is_dir() else _FILE_LINK if entry.is_file() else reasons.SPECIAL
+    """The kind of an entry of os.scandir, or the reason why it is ignored. Only links cost a call of the system."""
+    try:
+        kind = _FOLDER if entry.is_dir() else _FILE if entry.is_file() else None
+    except OSError:  # links in a circle
+        return BROKEN_LINK
+    if kind is None:
+        return BROKEN_LINK if entry.is_symlink() and not os.path.exists(entry.path) else SPECIAL
+    if entry.is_symlink():
+        return _FOLDER_LINK if kind == _FOLDER else _FILE_LINK
+    return kind
 
 
 def _remote_kinds(folder):
@@ -89,8 +142,8 @@ def _why_no_image(path):
     """The reason why a file is ignored; None for an image."""
     name = format_of(path)
     if name is None:
-        return reasons.of_kind(ending(path))
-    return None if is_readable(name) else reasons.of_kind(ending(path) or f"in {name}", NEEDS_HEIF)
+        return _of_kind(ending(path))
+    return None if is_readable(name) else _of_kind(ending(path) or f"in {name}", NEEDS_HEIF)
 
 
 def _entries(folder, work):
@@ -102,7 +155,7 @@ def _entries(folder, work):
     entries = []
     for name, kind in kinds:
         if _METADATA.fullmatch(name):
-            kind = reasons.METADATA_FOLDER if kind in (_FOLDER, _FOLDER_LINK) else reasons.METADATA_FILE
+            kind = METADATA_FOLDER if kind in (_FOLDER, _FOLDER_LINK) else METADATA_FILE
         elif kind in (_FILE, _FILE_LINK):
             kind = _why_no_image(os.path.join(folder, name)) or kind
             work.advance()
@@ -130,7 +183,7 @@ class _Walk:
         self.real[place] = _real(os.path.join(self.tree.root, place))
         if not any(_contains(self.real[place], self.real[above]) for above in ("", os.path.dirname(place))):
             return [place]
-        self.tree.ignore(reasons.LINK_BACK, place)
+        self.tree.ignore(LINK_BACK, place)
         return []
 
     def new(self, places):
@@ -138,7 +191,7 @@ class _Walk:
         new = []
         for place in places:
             if self.real[place] in self.read:
-                self.tree.ignore(reasons.LINK_BACK, place)
+                self.tree.ignore(LINK_BACK, place)
             else:
                 self.read.add(self.real[place])
                 new.append(place)
@@ -148,12 +201,12 @@ class _Walk:
         """Takes in the entries of a folder; returns the folders in it."""
         tree, real = self.tree, self.real[place]
         if entries is None:
-            tree.ignore(reasons.UNREADABLE, place)
+            tree.ignore(UNREADABLE, place)
             return []
         if place:
             above, name = os.path.split(place)
             bisect.insort(tree.folders.setdefault(above, []), name)
-        is_linked = real != os.path.join(self.real[""], place).rstrip(os.sep)
+        below_link = real != os.path.join(self.real[""], place).rstrip(os.sep)
         tree.images[place], folders = [], []
         for name, kind in entries:
             path = os.path.join(place, name)
@@ -166,8 +219,10 @@ class _Walk:
                 self.links.append(path)
             else:
                 tree.images[place].append(name)
-                if is_linked or kind == _FILE_LINK:
+                if kind == _FILE_LINK:
                     tree.linked[path] = _real(os.path.join(tree.root, path))
+                elif below_link:
+                    tree.linked[path] = os.path.join(real, name)
         return folders
 
 
@@ -196,7 +251,8 @@ def top(root: str, work: Stage) -> Tree:
 
 
 def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[tuple[str, str]]]:
-    """The images of each tree, (folder, name), without those whose file is found elsewhere.
+    """The images of each tree, (folder, name), without links to a file that is found elsewhere: by their paths, without
+    a look into any file.
 
     A file that is found several times counts where it really is, or else at its first link, in the order of the trees;
     where it does not count, its tree ignores it.
@@ -206,22 +262,19 @@ def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[
     """
     if not any(tree.linked for tree, _ in trees):
         return [files for _, files in trees]
-    own = {
-        os.path.join(_real(tree.root), *file)
-        for tree, files in trees
-        for file in files
-        if os.path.join(*file) not in tree.linked
-    }
-    result = []
+    seen, result = set(), []
+    for tree, files in trees:
+        root, paths = _real(tree.root), (os.path.join(*file) for file in files)
+        seen |= {os.path.join(root, path) for path in paths if path not in tree.linked}
     for tree, files in trees:
         kept = []
         for file in files:
             path = os.path.join(*file)
             real = tree.linked.get(path)
-            if real is not None and real in own:
-                tree.ignore(reasons.SAME_FILE, path)
+            if real in seen:
+                tree.ignore(SAME_FILE, path)
                 continue
-            own |= {real} if real else set()
+            seen |= {real} if real else set()
             kept.append(file)
         result.append(kept)
     return result

@@ -28,8 +28,8 @@ def image_files(source: Source) -> list[str]:
             f"{source.name} has no image files, and a table names files: take folder:PATH, images:PATH, csv:PATH or"
             " jsonl:PATH. Write the images of another source to files first."
         )
-    names = tf.data.Dataset.range(source.size).map(source.names).as_numpy_iterator()
-    paths = (os.fsdecode(name) for name in names)
+    batches = tf.data.Dataset.range(source.size).map(source.names).batch(1000).as_numpy_iterator()
+    paths = (os.fsdecode(name) for batch in batches for name in batch)
     return [path if "://" in path else os.path.abspath(path) for path in paths]
 
 
