@@ -1,4 +1,5 @@
 # Two commands, each alone on a fresh machine with Python 3.11 to 3.13: make demo, make test.
+# Tests have three tiers: test, what you run while you think; test-all, with exports, XLA and every config; test-processes.
 PYTHON ?= python3
 BIN := .venv/bin
 # Three files of tests at a time for two cores: some wait for processes of their own.
@@ -8,7 +9,7 @@ PARALLEL ?= -n 3 --dist loadfile
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
 LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
 
-.PHONY: install demo test test-processes test-lowest test-tpu-program benchmark clean
+.PHONY: install demo test test-all test-processes test-lowest test-tpu-program benchmark clean
 
 install: .venv/installed
 
@@ -29,7 +30,11 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(PARALLEL) -m "not processes"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not extended and not processes"
+
+# Everything that needs no process: the tests above, then exports, XLA and every config.
+test-all: test
+	$(BIN)/python -m pytest $(PARALLEL) -m "extended and not processes"
 
 # What starts processes of its own: kills, workers, the JAX backend, the wheel, the binaries' command lines.
 test-processes: install

@@ -4,6 +4,8 @@ import contextlib
 import gc
 import os
 import pathlib
+import shutil
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tiny products gain nothing by threads, and several files of tests run at a time.
@@ -23,6 +25,25 @@ gc.set_threshold(20_000, 20, 20)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("KERAS_VIT_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+
+_folder = None  # the session's own folder for temporary files
+
+
+def pytest_configure(config):
+    """Temporary files go into a folder that ends with the session: TensorFlow's autograph leaves its sources behind in
+    workers, which end without running exit handlers. pytest's own folders stay where they are.
+    """
+    global _folder
+    if not hasattr(config, "workerinput"):  # the controller, or the only process
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        _folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
+        tempfile.tempdir = None  # read TMPDIR again
+
+
+def pytest_unconfigure(config):
+    if _folder:
+        shutil.rmtree(_folder, ignore_errors=True)
 
 
 def pytest_addoption(parser):
