@@ -4,6 +4,7 @@ by its name.
 
 import math
 import numbers
+import os
 
 import numpy as np
 
@@ -86,3 +87,15 @@ def per_channel(value, what: str) -> int | float | tuple:
             raise ValueError(f"{what} must be a number, or one per channel, got {value!r}.")
         return tuple(number(v, what) for v in value)
     return number(value, what)
+
+
+def setting(name: str, *choices: str) -> str:
+    """The value of the environment variable `name`, one of the choices; the first if it is not set.
+
+    Raises:
+        ValueError: for any other value.
+    """
+    value = os.environ.get(name, choices[0])
+    if value not in choices:
+        raise ValueError(f"{name}: unknown value {value!r}. Valid: {', '.join(choices)}.")
+    return value

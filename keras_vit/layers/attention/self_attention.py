@@ -2,6 +2,10 @@
 
 The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the
 fastest on CPUs (docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
+
+If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" while a model is traced, attention is
+`keras.ops.dot_product_attention` unless it needs the weights: with JAX on a GPU that is cuDNN's kernel. The default is
+"off", until it has been measured on a GPU.
 """
 
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import flag, integer, number, rate
+from keras_vit.layers.arguments import flag, integer, number, rate, setting
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.backend import attention_in_one_kernel
 from keras_vit.layers.blocks.token_merging import log_sizes
@@ -240,19 +244,33 @@ class MultiHeadSelfAttention(ComposedLayer):
         `x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too.
         """
         mask = x_mask if mask is None else mask
-        y = self._in_one_kernel(x, training) if mask is None and attention_mask is None else None
+        y = None
+        if self.relative is None and not (training and self.attention_dropout):
+            y = self._without_weights(x, mask, attention_mask)
         if y is None:
             return self.attend(x, mask, attention_mask, None, training, seed)[0]
         return self.out_dropout(self.out(y), training=training, seed=seed)
 
-    def _in_one_kernel(self, x, training):
-        """The heads' outputs (b, n, k*c) by a kernel of the chip for which it is compiled; None where there is none, or
-        for more than it does.
+    def _without_weights(self, x, mask, attention_mask):
+        """The heads' outputs (b, n, k*c) by an operation that keeps no weights (b, k, n, n); None where there is none,
+        or for more than it does.
         """
-        if self.causal or self.qk_norm or self.positions or (training and self.attention_dropout):
+        if setting("KERAS_VIT_DOT_PRODUCT_ATTENTION", "off", "on") == "on":
+            allowed = attendable(x, self.heads, mask, attention_mask)
+            if self.causal and allowed is not None:
+                allowed = ops.logical_and(allowed, causal(token_count(x)))
+            return self._joined(self._dot_product(self._queries(x), self._keys(x), self._split(self.value(x)), allowed))
+        if mask is not None or attention_mask is not None or self.causal or self.qk_norm or self.positions:
             return None
         kernel = attention_in_one_kernel(x, self.heads * self.size, self.heads)
         return kernel and kernel(self.query(x), self.key(x), self.value(x), self._unmasked)
+
+    def _dot_product(self, q, k, v, allowed):
+        """Keras' operation on q, k and v (b, k, n, c), with zeros for a token that may attend to none."""
+        q, k, v = (ops.transpose(each, (0, 2, 1, 3)) for each in (q, k, v))  # (b, k, n, c) -> (b, n, k, c)
+        y = ops.dot_product_attention(q, k, v, mask=allowed, is_causal=self.causal and allowed is None)
+        y = ops.transpose(y, (0, 2, 1, 3))  # (b, n, k, c) -> (b, k, n, c)
+        return y if allowed is None else ops.where(ops.any(allowed, axis=-1, keepdims=True), y, ops.zeros_like(y))
 
     def _unmasked(self, q, k, v):
         """The heads' outputs (b, n, k*c) of q, k and v of that shape, as `attend` has them without masks."""

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import keras
 from jax.sharding import PartitionSpec
 
+from keras_vit.layers.tpu.self_check import trusted
+
 
 def _may_have_kernels(x):
     """Whether x is tokens (b, n, d) in bfloat16, while a program is traced, in even parts on the devices."""
@@ -75,6 +77,8 @@ def attention(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callab
     _, shards = _devices()
     if heads % shards or not short_rows.fits(x.shape[1], width // shards, heads // shards):
         return None
+    if not trusted("attention", "bfloat16"):
+        return None
     kernel = _on_each_device(
         lambda q, k, v: short_rows.attend(q, k, v, heads // shards), [("batch", None, "model")] * 3
     )
@@ -86,14 +90,13 @@ def normalization(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable],
 
     Returns:
         None where there is no kernel, or a function of x, gamma (d,), beta (d,) and a function of these in ordinary
-        operations, for all other
-        chips: (x, x normalised).
+        operations, for all other chips: (x, x normalised).
     """
     if not _may_have_kernels(x):
         return None
     from keras_vit.layers.tpu import layer_norm
 
-    if not layer_norm.fits(*x.shape[1:]):
+    if not layer_norm.fits(*x.shape[1:]) or not trusted("layer normalization", "bfloat16"):
         return None
 
     def kernel(x, gamma, beta):

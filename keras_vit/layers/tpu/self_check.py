@@ -1,0 +1,111 @@
+"""Whether a kernel can be trusted on this process's TPU: before its first use a small case is computed by the kernel
+and by ordinary operations, and both are compared.
+"""
+
+import concurrent.futures
+import functools
+import warnings
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from keras_vit.layers.arguments import setting
+
+SETTING = "KERAS_VIT_TPU_KERNELS"
+_TOLERANCE = {"bfloat16": 2**-6, "float16": 2**-9}  # four steps of the dtype, relative to each array's largest number
+_HEADS, _EPSILON = 2, 1e-6
+
+
+def local_tpus() -> list:
+    """The TPUs of this process; none where programs are only compiled for TPUs."""
+    return [device for device in jax.local_devices() if device.platform == "tpu"]
+
+
+def _attention():
+    from keras_vit.layers.tpu import short_rows
+
+    def plain(*given):
+        split = [x.reshape(*x.shape[:2], _HEADS, -1) for x in given]  # (b, n, k*c) -> (b, n, k, c)
+        return jax.nn.dot_product_attention(*split).reshape(given[0].shape)
+
+    return lambda *given: short_rows.attend(*given, _HEADS), plain, [(2, 17, 128)] * 3
+
+
+def _normalization():
+    from keras_vit.layers.tpu import layer_norm
+
+    def plain(x, gamma, beta):
+        return x, jax.nn.standardize(x, epsilon=_EPSILON) * gamma + beta
+
+    def kernel(x, gamma, beta):
+        return layer_norm.fork(x, gamma.astype("float32"), beta.astype("float32"), _EPSILON)
+
+    return kernel, plain, [(2, 17, 128), (1, 128), (1, 128)]
+
+
+def _bias():
+    from keras_vit.layers.tpu import bias
+
+    return bias.add, lambda y, bias: y + bias, [(2, 17, 128), (128,)]
+
+
+_CASES: dict[str, Callable] = {"attention": _attention, "layer normalization": _normalization, "bias gradients": _bias}
+
+
+def _with_gradients(function, given):
+    """The results of a function and, with the results as upstream gradients, the gradients of its arguments."""
+    results, backward = jax.vjp(function, *given)
+    return jax.tree.leaves((results, backward(results)))
+
+
+def _difference(kernel, dtype, device):
+    """By how much a kernel's results and gradients on a device differ from those of ordinary operations in float32, as
+    a share of the largest number of each.
+    """
+    function, plain, shapes = _CASES[kernel]()
+    generator = np.random.default_rng(0)
+    given = [jax.device_put(generator.normal(size=shape).astype(dtype), device) for shape in shapes]
+    found = jax.jit(lambda *given: _with_gradients(function, given))(*given)
+    with jax.default_matmul_precision("highest"):
+        exact = jax.jit(lambda *given: _with_gradients(plain, given))(*(x.astype("float32") for x in given))
+    pairs = [(np.asarray(ours, "float32"), np.asarray(theirs)) for ours, theirs in zip(found, exact, strict=True)]
+    return float(
+        np.max([np.abs(ours - theirs).max() / np.abs(theirs).max() for ours, theirs in pairs])
+    )  # NaN if any is
+
+
+@functools.cache
+def trusted(kernel: str, dtype: str) -> bool:
+    """Whether programs of this process may have a kernel. The first call compares, also while a program is traced; a
+    kernel that fails or differs is not used again and causes one warning.
+
+    Without a TPU here nothing is compared, and programs that are compiled for TPUs elsewhere have the kernel. In a run
+    of several processes each looks at its own first TPU.
+
+    Args:
+        kernel: "attention", "layer normalization" or "bias gradients".
+        dtype: of the tokens, "bfloat16" or "float16".
+
+    Raises:
+        ValueError: for an unknown value of the environment variable KERAS_VIT_TPU_KERNELS: "check" does the above,
+            "on" and "off" use the kernels or not, without a comparison.
+    """
+    chosen, tpus = setting(SETTING, "check", "on", "off"), local_tpus()
+    if chosen != "check" or not tpus:
+        return chosen != "off"
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as other:  # JAX traces per thread: there it computes
+            difference = other.submit(_difference, kernel, dtype, tpus[0]).result()
+        if difference <= _TOLERANCE[dtype]:  # which a NaN is not
+            return True
+        problem = f"differs from ordinary operations by {difference:.1e} of the largest value (device: {tpus[0]})"
+    except Exception as error:  # whatever the compiler or the chip says
+        problem = f"fails (device: {tpus[0]}): {type(error).__name__}: {str(error)[:500]}"
+    warnings.warn(
+        f"The TPU kernel for {kernel} in {dtype} {problem}. This process uses ordinary operations instead, which are"
+        f" slower. Please report it with the versions of JAX, {jax.__version__}, and libtpu. {SETTING}=off switches all"
+        f" kernels off without this check; {SETTING}=on forces them.",
+        stacklevel=2,
+    )
+    return False
