@@ -5,8 +5,11 @@ by its name.
 import math
 import numbers
 import os
+from collections.abc import Iterable
 
 import numpy as np
+
+from keras_vit.io.suggest import did_you_mean
 
 
 def _plain(value):
@@ -73,6 +76,19 @@ def flag(value, what: str) -> bool:
     if not isinstance(_plain(value), numbers.Integral) or value not in (0, 1):
         raise ValueError(f"{what} must be True or False, got {value!r}.")
     return bool(value)
+
+
+def choice(value, what: str, valid: Iterable[str]) -> str:
+    """`value`, one of the names `valid`.
+
+    Raises:
+        ValueError: for any other, with the nearest name and all of them; `what` names the argument.
+    """
+    if not isinstance(value, str) or value not in valid:
+        owner, _, name = what.rpartition(": ")
+        unknown = f"{owner}: unknown" if owner else "Unknown"
+        raise ValueError(f"{unknown} {name} {value!r}.{did_you_mean(value, valid)} Valid: {', '.join(valid)}.")
+    return str(value)
 
 
 def per_channel(value, what: str) -> int | float | tuple:

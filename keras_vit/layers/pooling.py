@@ -11,9 +11,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import integer, number
+from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.attention.token_masks import attendable, masked_softmax, present, token_count
-from keras_vit.layers.blocks.mlp import MlpBlock, check_gelu
+from keras_vit.layers.blocks.mlp import ACTIVATIONS, MlpBlock
 from keras_vit.layers.blocks.token_merging import log_sizes
 from keras_vit.layers.dense.dense import Dense
 from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
@@ -97,10 +97,9 @@ class AttentionPooling(ComposedLayer):
 
     def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
-        check_gelu(gelu, "AttentionPooling")
         self.heads = integer(heads, "AttentionPooling: heads")
         self.mlp_dim = integer(mlp_dim, "AttentionPooling: mlp_dim")
-        self.gelu = gelu
+        self.gelu = choice(gelu, "AttentionPooling: gelu", ACTIVATIONS)
         self.epsilon = number(epsilon, "AttentionPooling: epsilon", least=0)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)

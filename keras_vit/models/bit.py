@@ -16,7 +16,7 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer, number, per_channel
-from keras_vit.layers.convolution.bottleneck import group_norm
+from keras_vit.layers.convolution.bottleneck import GROUPS, group_norm
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import BiTOverrides
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
@@ -62,7 +62,7 @@ class BiTSpec:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        if self.width_factor <= 0 or self.width % layers.convolution.bottleneck.GROUPS:
+        if self.width_factor <= 0 or self.width % GROUPS:
             raise ValueError(
                 f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32."
             )

@@ -13,9 +13,9 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_vit.io.suggest import argument_hint, did_you_mean
-from keras_vit.layers.arguments import flag, integer, is_integer, number, per_channel, rate
+from keras_vit.layers.arguments import choice, flag, integer, is_integer, number, per_channel, rate
 from keras_vit.layers.attention import self_attention
-from keras_vit.layers.blocks.mlp import check_gelu, check_mlp
+from keras_vit.layers.blocks.mlp import ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, pair
 from keras_vit.layers.positions.embeddings import KINDS, LEARNED
 from keras_vit.layers.registration import serializable
@@ -49,7 +49,6 @@ ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing"
 _SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width", "palette")
 _FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
 _NUMBERS = ("layer_scale", "head_bias")
-_CHOICES = ("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form", "conv_form")
 _RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 _OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale", "palette")
 
@@ -200,6 +199,8 @@ class ViTSpec:
         if self.head_dim is not None and self.head_dim * self.heads == self.width:
             self._replace("head_dim", None)  # equal models, equal specs
         choices = (
+            ("gelu", ACTIVATIONS),
+            ("mlp_form", MLPS),
             ("pool", POOLS),
             ("positions", POSITIONS),
             ("positions_at", PLACES),
@@ -207,16 +208,10 @@ class ViTSpec:
             ("conv_form", CONV_FORMS),
         )
         for name, valid in choices:
-            if getattr(self, name) not in valid:
-                hint = did_you_mean(getattr(self, name), valid)
-                raise ValueError(f"Unknown {name} {getattr(self, name)!r}.{hint} Valid: {', '.join(valid)}.")
+            self._replace(name, choice(getattr(self, name), name, valid))
         for name in ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm"):
             if getattr(self, name) not in (True, False):  # text would count as True
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
-        check_gelu(self.gelu, "ViTSpec")
-        check_mlp(self.mlp_form, "ViTSpec")
-        for name in _CHOICES:
-            self._replace(name, str(getattr(self, name)))
         if self.pool in ("token", "token_gap") and not self.class_token:
             raise ValueError(
                 f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".'
@@ -392,7 +387,9 @@ def _check_effect(overrides, spec):
         ValueError: for a field that would have no effect.
     """
     unused = {
-        "gelu": spec.mlp_form == "swiglu" and spec.pool != "map" and 'mlp_form="swiglu" has no GELU',
+        "gelu": not MLPS[spec.mlp_form].uses_activation
+        and spec.pool != "map"
+        and f'mlp_form="{spec.mlp_form}" has no GELU',
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",

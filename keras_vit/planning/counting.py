@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.layers.positions.embeddings import KINDS
@@ -68,7 +69,7 @@ def transformer_block(
     heads: int,
     inner: int,
     mlp_dim: int,
-    swiglu: bool = False,
+    values: int = 1,
     bias: bool = True,
     qk_norm: bool = False,
     scaled: bool = False,
@@ -81,6 +82,7 @@ def transformer_block(
 
     Args:
         inner: the width of all heads together.
+        values: of the MLP's first layer for each hidden unit, as in layers.blocks.mlp.MlpForm.
         scaled: whether it has LayerScale.
         prefix: number of tokens before the patches.
         reduction: what happens to the patches between attention and MLP.
@@ -90,7 +92,7 @@ def transformer_block(
     left = n if kept is None else prefix + kept
     m = left - merged
     attention = 3 * (d + bias) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
-    hidden = 2 * mlp_dim if swiglu else mlp_dim
+    hidden = values * mlp_dim
     parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
     products = 4 * n * d * inner + 2 * n * n * inner + m * d * (hidden + mlp_dim)
     places, offsets = 0, 0
@@ -268,7 +270,7 @@ def _embedding(spec, size, channels):
 def _blocks(spec, n, remat, grid):
     """The rows of the blocks and of the tables added before them, n tokens before the first."""
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
-    options = (spec.mlp_form == "swiglu", spec.qkv_bias, spec.qk_norm, spec.layer_scale is not None, spec.prefix)
+    options = (MLPS[spec.mlp_form].values, spec.qkv_bias, spec.qk_norm, spec.layer_scale is not None, spec.prefix)
     rematerialised, rows = blocks_to_remat(remat, spec.depth), []
     for i, reduction in enumerate(reductions(spec, n - spec.prefix)):
         if spec.positions_at == "every" or (spec.positions_at == "shared" and not i):

@@ -8,6 +8,7 @@ import math
 import keras
 
 from keras_vit import layers
+from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.models import taps
 from keras_vit.models.reduction import Reduction
@@ -51,7 +52,7 @@ def _from_shapes(name, layer, inputs, output):
     if isinstance(layer, layers.TransformerBlock):
         n, d = inputs
         inner = layer.heads * layer.attention.size
-        options = (layer.mlp_form == "swiglu", layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
+        options = (MLPS[layer.mlp_form].values, layer.qkv_bias, layer.qk_norm, layer.layer_scale is not None)
         reduced = isinstance(layer, layers.ReducingBlock)
         reduction = Reduction(layer.kept, layer.merged) if reduced else None
         places = (layer.prefix, reduction, layer.positions, layer.grid)

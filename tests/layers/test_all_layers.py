@@ -184,7 +184,7 @@ def test_every_public_layer_is_in_the_cases():
             lambda: layers.PatchEncoder(5, 16).build((None, 8, 12, 3)),
             "not divisible by patches of 5x5. The nearest size",
         ),
-        (lambda: layers.PatchEncoder(4, 16, form="fft"), 'unknown form \'fft\'. Valid forms: "conv", "dense"'),
+        (lambda: layers.PatchEncoder(4, 16, form="fft"), "unknown form 'fft'. Valid: conv, dense"),
         (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
         (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
         (lambda: layers.PaletteEncoder(8, 16).build((None, None, 12, 3)), "fixed size"),
@@ -192,7 +192,7 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.PaletteEncoder(8, 16, autocast=True), "would round the pixels"),
         (lambda: layers.PatchGrid((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
         (lambda: layers.AddPositionEmbs((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
-        (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid kinds: learned, learned2d, sincos1d, sincos2d"),
+        (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid: learned, learned2d, sincos1d, sincos2d"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos1d").build((None, 6, 15)), "need an even width, got 15"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="learned2d").build((None, 6, 15)), "need an even width, got 15"),
         (
@@ -202,7 +202,7 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.RotaryPositions((2, 3)).build((None, 2, 6, 6)), "divisible by 4, got 6"),
         (
             lambda: layers.MultiHeadSelfAttention(2, positions="rope", grid=2),
-            "Valid: relative, relative2d, rope2d, or None",
+            "unknown positions 'rope'. Did you mean \"rope2d\".* Valid: relative, relative2d, rope2d",
         ),
         (lambda: layers.TransformerBlock(2, 32, positions="rope2d"), "need the grid"),
         (
@@ -216,9 +216,9 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos2d").build((None, 6, 18)), "divisible by 4"),
         (lambda: layers.MultiHeadSelfAttention(3).build((None, 6, 16)), "width of 16 does not divide into 3 heads"),
         (lambda: layers.AttentionPooling(3, 32).build((None, 6, 16)), "does not divide into 3 heads"),
-        (lambda: layers.MlpBlock(32, gelu="fast"), "Valid forms: erf, tanh"),
-        (lambda: layers.TransformerBlock(2, 32, gelu="fast"), "Valid forms: erf, tanh"),
-        (lambda: layers.TransformerBlock(2, 32, mlp_form="moe"), "Valid forms: gelu, swiglu"),
+        (lambda: layers.MlpBlock(32, gelu="fast"), "Valid: erf, tanh"),
+        (lambda: layers.TransformerBlock(2, 32, gelu="fast"), "Valid: erf, tanh"),
+        (lambda: layers.TransformerBlock(2, 32, mlp_form="moe"), "Valid: gelu, swiglu"),
         (lambda: layers.StdConv2D(8, padding="valid"), "unknown padding 'valid'. Valid: same, fixed"),
         (lambda: layers.BottleneckUnit(24), "multiple of 32 for group normalisation, got 24"),
         (

@@ -153,7 +153,7 @@ def test_other_kinds_are_refused(options, message):
         (lambda: BiTSpec(3), "units must be the residual units per stage"),
         (lambda: BiTSpec((True, 1)), "units must be"),
         (lambda: BiTSpec((1,), width_factor="1"), "width_factor must be a number, got '1'"),
-        (lambda: layers.TransformerBlock(2.0, 32), "TransformerBlock: heads must be a positive integer, got 2.0"),
+        (lambda: layers.TransformerBlock(2.0, 32), "MultiHeadSelfAttention: heads must be a positive integer, got 2.0"),
         (
             lambda: layers.TransformerBlock(2, 32, remat="yes"),
             "TransformerBlock: remat must be True or False, got 'yes'",
@@ -324,8 +324,9 @@ def test_the_fields_of_a_spec_are_of_known_kinds():
     """A new field is checked and made plain too."""
     from keras_vit.models import spec
 
-    known = {*spec._SIZES, *spec._FLAGS, *spec._NUMBERS, *spec._RATES, *spec._CHOICES}
+    known = {*spec._SIZES, *spec._FLAGS, *spec._NUMBERS, *spec._RATES}
     known |= {
+        *("pool", "positions", "positions_at", "patch_form", "gelu", "mlp_form", "conv_form"),
         "position_std",
         "epsilon",
         "registers",

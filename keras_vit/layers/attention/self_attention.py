@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import flag, integer, number, rate, setting
+from keras_vit.layers.arguments import choice, flag, integer, number, rate, setting
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.backend import attention_in_one_kernel
 from keras_vit.layers.blocks.token_merging import log_sizes
@@ -29,18 +29,6 @@ from keras_vit.layers.registration import serializable
 # The positions that are in the attention rather than added to the tokens.
 RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
 POSITIONS = (*RELATIVE, "rope2d")
-
-
-def check_positions(positions: str | None, grid: Any, owner: str) -> None:
-    """Refuses positions that attention does not have, and those without a grid.
-
-    Raises:
-        ValueError: `owner` begins the message.
-    """
-    if positions is not None and positions not in POSITIONS:
-        raise ValueError(f"{owner}: unknown positions {positions!r}. Valid: {', '.join(POSITIONS)}, or None.")
-    if positions is not None and grid is None:
-        raise ValueError(f'{owner}: positions="{positions}" need the grid (h, w) of the patches, got None.')
 
 
 @serializable
@@ -86,8 +74,9 @@ class MultiHeadSelfAttention(ComposedLayer):
     ):
         super().__init__(**kwargs)
         owner = "MultiHeadSelfAttention"
-        check_positions(positions, grid, owner)
-        self.positions = positions
+        self.positions = None if positions is None else choice(positions, f"{owner}: positions", POSITIONS)
+        if positions is not None and grid is None:
+            raise ValueError(f'{owner}: positions="{positions}" need the grid (h, w) of the patches, got None.')
         self.grid = None if grid is None else pair(grid, f"{owner}: grid")
         self.prefix = integer(prefix, f"{owner}: prefix", least=0)
         self.heads = integer(heads, f"{owner}: heads")

@@ -2,12 +2,14 @@
 2002.05202).
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import integer, rate
+from keras_vit.layers.arguments import choice, integer, rate
 from keras_vit.layers.backend import as_matrix, as_tokens
 from keras_vit.layers.blocks.gelu import gelu_in_training
 from keras_vit.layers.dense.dense import Dense
@@ -16,20 +18,42 @@ from keras_vit.layers.dropout.dropout import Dropout
 from keras_vit.layers.dropout.seeds import fold_in
 from keras_vit.layers.registration import serializable
 
-GELUS = ("erf", "tanh")
-MLPS = ("gelu", "swiglu")
+
+def _gelu(x, training, approximate):
+    return (gelu_in_training if training else ops.gelu)(x, approximate=approximate)
 
 
-def check_gelu(form: str, owner: str):
-    """Raises ValueError unless `form` is one of GELUS. `owner` names the class in the message."""
-    if form not in GELUS:
-        raise ValueError(f"{owner}: unknown gelu {form!r}. Valid forms: {', '.join(GELUS)}.")
+# The MLP's activations by name: functions (x, training) of tensors of any shape.
+ACTIVATIONS = {
+    "erf": functools.partial(_gelu, approximate=False),
+    "tanh": functools.partial(_gelu, approximate=True),
+}
 
 
-def check_mlp(form: str, owner: str):
-    """Raises ValueError unless `form` is one of MLPS. `owner` names the class in the message."""
-    if form not in MLPS:
-        raise ValueError(f"{owner}: unknown mlp_form {form!r}. Valid forms: {', '.join(MLPS)}.")
+def _activated(x, activation, training):
+    return activation(x, training)
+
+
+def _swiglu(x, activation, training):
+    gate, x = ops.split(x, 2, axis=-1)  # (..., mlp_dim) each
+    return ops.silu(gate) * x
+
+
+class MlpForm(NamedTuple):
+    """What an MLP computes between its two dense layers.
+
+    Attributes:
+        between: function (x, activation, training): (..., values * mlp_dim) -> (..., mlp_dim).
+        values: outputs of the first dense layer for each hidden unit.
+        uses_activation: whether `between` calls the activation.
+    """
+
+    between: Callable
+    values: int = 1
+    uses_activation: bool = True
+
+
+MLPS = {"gelu": MlpForm(_activated), "swiglu": MlpForm(_swiglu, values=2, uses_activation=False)}
 
 
 @serializable
@@ -49,17 +73,15 @@ class MlpBlock(ComposedLayer):
 
     def __init__(self, mlp_dim: int, gelu: str = "erf", dropout: float = 0.0, form: str = "gelu", **kwargs: Any):
         super().__init__(**kwargs)
-        check_gelu(gelu, "MlpBlock")
-        check_mlp(form, "MlpBlock")
         self.mlp_dim = integer(mlp_dim, "MlpBlock: mlp_dim")
-        self.gelu = gelu
+        self.gelu = choice(gelu, "MlpBlock: gelu", ACTIVATIONS)
         self.dropout = rate(dropout, "MlpBlock: dropout")
-        self.form = form
+        self.form = choice(form, "MlpBlock: form", MLPS)
         self.supports_masking = True
 
     def build(self, input_shape):
         init = {"bias_initializer": keras.initializers.RandomNormal(stddev=1e-6), "dtype": self.dtype_policy}
-        self.hidden = Dense((2 if self.form == "swiglu" else 1) * self.mlp_dim, name="hidden", **init)
+        self.hidden = Dense(MLPS[self.form].values * self.mlp_dim, name="hidden", **init)
         self.hidden.build(input_shape)
         self.out = Dense(input_shape[-1], name="out", **init)
         self.out.build((*input_shape[:-1], self.mlp_dim))
@@ -69,16 +91,9 @@ class MlpBlock(ComposedLayer):
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        y = self._activated(self.hidden(as_matrix(x)), training)
+        y = MLPS[self.form].between(self.hidden(as_matrix(x)), ACTIVATIONS[self.gelu], training)
         y = self.hidden_dropout(y, training=training, seed=None if seed is None else fold_in(seed, 1))
         return as_tokens(self.out_dropout(self.out(y), training=training, seed=seed), x)
-
-    def _activated(self, x, training):
-        """What the hidden dropout is given, (..., mlp_dim), of what the first dense layer returns."""
-        if self.form == "swiglu":
-            gate, x = ops.split(x, 2, axis=-1)  # (..., mlp_dim) each
-            return ops.silu(gate) * x
-        return (gelu_in_training if training else ops.gelu)(x, approximate=self.gelu == "tanh")
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape

@@ -4,13 +4,12 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.arguments import flag, integer, number, rate
-from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention, check_positions
-from keras_vit.layers.blocks.mlp import MlpBlock, check_gelu, check_mlp
+from keras_vit.layers.arguments import flag, number, rate
+from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
+from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
 from keras_vit.layers.dropout.dropout import DropPath
 from keras_vit.layers.dropout.seeds import ReplicaSeedGenerator, fold_in
-from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.normalization.layer_normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 
@@ -89,27 +88,40 @@ class TransformerBlock(ComposedLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        check_gelu(gelu, "TransformerBlock")
-        check_mlp(mlp_form, "TransformerBlock")
-        owner = "TransformerBlock"
-        check_positions(positions, grid, owner)
-        self.heads = integer(heads, f"{owner}: heads")
-        self.mlp_dim = integer(mlp_dim, f"{owner}: mlp_dim")
-        self.head_dim = None if head_dim is None else integer(head_dim, f"{owner}: head_dim")
-        self.qkv_bias = flag(qkv_bias, f"{owner}: qkv_bias")
-        self.qk_norm = flag(qk_norm, f"{owner}: qk_norm")
-        self.gelu = gelu
-        self.epsilon = number(epsilon, f"{owner}: epsilon", least=0)
-        self.dropout = rate(dropout, f"{owner}: dropout")
-        self.attention_dropout = rate(attention_dropout, f"{owner}: attention_dropout")
-        self.drop_path = rate(drop_path, f"{owner}: drop_path")
-        self.layer_scale = None if layer_scale is None else number(layer_scale, f"{owner}: layer_scale")
-        self.remat = flag(remat, f"{owner}: remat")
-        self.mlp_form = mlp_form
-        self.positions = positions
-        self.grid = None if grid is None else pair(grid, f"{owner}: grid")
-        self.prefix = integer(prefix, f"{owner}: prefix", least=0)
-        self.causal = flag(causal, f"{owner}: causal")
+        # The two check their arguments, and have them as plain values.
+        self.attention = MultiHeadSelfAttention(
+            heads=heads,
+            head_dim=head_dim,
+            qkv_bias=qkv_bias,
+            qk_norm=qk_norm,
+            epsilon=epsilon,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            positions=positions,
+            grid=grid,
+            prefix=prefix,
+            causal=causal,
+            dtype=self.dtype_policy,
+            name="attention",
+        )
+        self.mlp = MlpBlock(mlp_dim, gelu, dropout, mlp_form, dtype=self.dtype_policy, name="mlp")
+        self.heads = self.attention.heads
+        self.mlp_dim = self.mlp.mlp_dim
+        self.head_dim = self.attention.head_dim
+        self.qkv_bias = self.attention.qkv_bias
+        self.qk_norm = self.attention.qk_norm
+        self.gelu = self.mlp.gelu
+        self.epsilon = self.attention.epsilon
+        self.dropout = self.attention.dropout
+        self.attention_dropout = self.attention.attention_dropout
+        self.drop_path = rate(drop_path, "TransformerBlock: drop_path")
+        self.layer_scale = None if layer_scale is None else number(layer_scale, "TransformerBlock: layer_scale")
+        self.remat = flag(remat, "TransformerBlock: remat")
+        self.mlp_form = self.mlp.form
+        self.positions = self.attention.positions
+        self.grid = self.attention.grid
+        self.prefix = self.attention.prefix
+        self.causal = self.attention.causal
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
         random = self.dropout or self.attention_dropout or self.drop_path
@@ -117,22 +129,6 @@ class TransformerBlock(ComposedLayer):
 
     def build(self, input_shape):
         policy = self.dtype_policy
-        self.attention = MultiHeadSelfAttention(
-            heads=self.heads,
-            head_dim=self.head_dim,
-            qkv_bias=self.qkv_bias,
-            qk_norm=self.qk_norm,
-            epsilon=self.epsilon,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            positions=self.positions,
-            grid=self.grid,
-            prefix=self.prefix,
-            causal=self.causal,
-            dtype=policy,
-            name="attention",
-        )
-        self.mlp = MlpBlock(self.mlp_dim, self.gelu, self.dropout, self.mlp_form, dtype=policy, name="mlp")
         self.attention_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="attention_norm")
         self.attention_scale = self._make_scale("attention_scale", input_shape)
         self.mlp_norm = LayerNormalization(epsilon=self.epsilon, dtype=policy, name="mlp_norm")

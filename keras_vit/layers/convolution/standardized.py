@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import integer
+from keras_vit.layers.arguments import choice, integer
 from keras_vit.layers.registration import serializable
 
 # How the division is kept finite: in the code of the hybrids ("std") and in that of BiT ("variance").
@@ -40,14 +40,11 @@ class StdConv2D(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        for name, value, valid in (("padding", padding, ("same", "fixed")), ("form", form, FORMS)):
-            if value not in valid:
-                raise ValueError(f"StdConv2D: unknown {name} {value!r}. Valid: {', '.join(valid)}.")
         self.filters = integer(filters, "StdConv2D: filters")
         self.kernel_size = integer(kernel_size, "StdConv2D: kernel_size")
         self.strides = integer(strides, "StdConv2D: strides")
-        self.padding = padding
-        self.form = form
+        self.padding = choice(padding, "StdConv2D: padding", ("same", "fixed"))
+        self.form = choice(form, "StdConv2D: form", FORMS)
 
     def build(self, input_shape):
         shape = (self.kernel_size, self.kernel_size, input_shape[-1], self.filters)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.arguments import flag, integer, is_integer, number
+from keras_vit.layers.arguments import choice, flag, integer, is_integer, number
 from keras_vit.layers.registration import serializable
 
 FORMS = ("conv", "dense")
@@ -96,11 +96,10 @@ class PatchEncoder(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if form not in FORMS:
-            raise ValueError(f'PatchEncoder: unknown form {form!r}. Valid forms: "conv", "dense".')
         self.patch_size = pair(patch_size, "PatchEncoder: patch_size")
         self.width = integer(width, "PatchEncoder: width")
         self.norm = flag(norm, "PatchEncoder: norm")
+        form = choice(form, "PatchEncoder: form", FORMS)
         self.form = "dense" if self.norm else form
         self.epsilon = number(epsilon, "PatchEncoder: epsilon", least=0)
 

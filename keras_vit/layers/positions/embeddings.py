@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.arguments import integer, number
+from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.embedding.patches import check_tokens, pair
 from keras_vit.layers.registration import serializable
 
@@ -146,11 +146,9 @@ class AddPositionEmbs(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if not isinstance(kind, str) or kind not in KINDS:
-            raise ValueError(f"AddPositionEmbs: unknown kind {kind!r}. Valid kinds: {', '.join(KINDS)}.")
         self.grid = pair(grid, "AddPositionEmbs: grid")
         self.prefix = integer(prefix, "AddPositionEmbs: prefix", least=0)
-        self.kind = kind
+        self.kind = choice(kind, "AddPositionEmbs: kind", KINDS)
         self.stddev = number(stddev, "AddPositionEmbs: stddev", least=0)
         self.registers = integer(registers, "AddPositionEmbs: registers", least=0)
         self.supports_masking = True

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.arguments import choice
 from keras_vit.layers.embedding.hidden_patches import PatchPixels, ReplacedPatches
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
@@ -40,8 +40,7 @@ def check_target(target: Any, patch_size: tuple[int, int]) -> str:
     Raises:
         ValueError: for another one, or a thumbnail of patches whose sides are no multiples of 4.
     """
-    if target not in TARGETS:
-        raise ValueError(f"Unknown target {target!r}.{did_you_mean(str(target), TARGETS)} Valid: {', '.join(TARGETS)}.")
+    target = choice(target, "target", TARGETS)
     if target == "thumbnail" and any(side % _SIDE for side in patch_size):
         raise ValueError(
             f'target="thumbnail" needs patches whose sides are multiples of {_SIDE} pixels, got {patch_size}.'
