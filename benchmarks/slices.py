@@ -25,17 +25,16 @@ def _options(values):
 
 def lower_keras_vit(where, depth, dropout, batch_size):
     """The step of `imagenet_pretrain:B/16`, as `keras-vit plan` compiles it."""
-    from keras_vit.planning.planned import planned_data
     from keras_vit.planning.slice.program import lowered_step
-    from keras_vit.runs.config import resolve
+    from keras_vit.runs.prepare import check, planned_data
     from trainers import config_files
 
     config = config_files.load_config("imagenet_pretrain:B/16")
     config.update(dtype="mixed_bfloat16", batch_size=batch_size)
     with config.model.unlocked(), config.model.ignore_type():
         config.model.update(depth=depth, dropout=dropout)
-    train, _ = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
-    return lowered_step(config, train, resolve(config, train.size), where)
+    data = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
+    return lowered_step(check(config).on(*data), where)
 
 
 def lower_keras_hub(where, depth, dropout, batch_size):

@@ -24,23 +24,19 @@ def lowered_step(depth, dropout, per_chip):
     import tensorflow as tf
 
     from benchmarks import tpu_program
-    from keras_vit.planning.planned import planned_data, planned_task
-    from keras_vit.runs.config import resolve
     from keras_vit.runs.optimizer import make_optimizer
-    from keras_vit.runs.training_run import compile_model
+    from keras_vit.runs.prepare import check, planned_data
     from trainers import config_files
 
     config = config_files.load_config("imagenet_pretrain:B/16")
     config.update(dtype="mixed_bfloat16", batch_size=per_chip * tpu_program.REPLICAS)
     with config.model.unlocked(), config.model.ignore_type():
         config.model.update(depth=depth, dropout=dropout)
-    train, _ = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
-    task, _ = planned_task(config, train)
-    resolved = resolve(config, train.size)
+    prepared = check(config).on(*planned_data(config.data, config_files.packaged("lib.datasets").DATASETS))
     strategy = tpu_program.tpu_strategy()
     with strategy.scope():
-        model = task.model(train)
-        compile_model(model, task, train, resolved, make_optimizer(resolved))
+        model = prepared.task.model(prepared.train)
+        prepared.compile(model, make_optimizer(prepared.resolved))
         model._count_examples()
         images, labels = tf.TensorSpec((per_chip, 224, 224, 3), "uint8"), tf.TensorSpec((per_chip,), "int32")
         model._symbolic_build(data_batch=(tf.zeros(images.shape), tf.zeros(labels.shape, labels.dtype)))

@@ -22,18 +22,16 @@ def step_of(name: str):
     """A function that runs one step of a config, such as "cifar10_stem:20min", on random images, and waits for it."""
     from keras_vit.data import from_arrays, training_batches
     from keras_vit.distribution import Strategy
-    from keras_vit.runs.config import resolve
-    from keras_vit.runs.training_run import make_model
-    from keras_vit.tasks import find_task
+    from keras_vit.runs.prepare import check
 
     config, rng = load_config(name), np.random.default_rng(0)
     size, channels = config.model.image_size, config.model.channels
     images = rng.integers(0, 256, (EXAMPLES, size, size, channels), dtype="uint8")
     source = from_arrays(images, np.arange(EXAMPLES) % CLASSES, class_names=[str(i) for i in range(CLASSES)])
-    task = find_task(config.task)(config)
-    model = make_model(config, task, source, resolve(config, source.size), Strategy())
+    prepared = check(config).on(source, None)
+    model, select = prepared.model(Strategy()), prepared.task.select
     model.make_train_function()
-    batches = iter(training_batches(source, config.data.train_preprocess, config.batch_size, select=task.select))
+    batches = iter(training_batches(source, config.data.train_preprocess, config.batch_size, select=select))
     return lambda: float(model.train_function(batches)["loss"])
 
 

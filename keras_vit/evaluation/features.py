@@ -260,11 +260,14 @@ class FeatureEvaluator(Evaluator):
         block = {} if self.block is None else {"block": self.block}
         return {"source": self.source, "train": self.train, "test": self.test, "preprocess": preprocess, **block}
 
-    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+    def check_options(self) -> None:
         if self.source is None:
             raise ValueError(
                 'An evaluator on frozen features needs data to fit on: give its source, such as source="cifar10".'
             )
+
+    def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
+        self.check_options()
         preprocess = self.preprocess or default_preprocessing(encoder_of(setting.model))
         verbose = setting.verbose and setting.strategy.chief
         with setting.strategy.scope():

@@ -95,6 +95,13 @@ class Evaluator:
     title: ClassVar[str] = ""
     caption: ClassVar[str] = ""
 
+    def check_options(self) -> None:
+        """Refuses options that cannot work with any model.
+
+        Raises:
+            ValueError: saying what is missing.
+        """
+
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
         """Opens the data; returns a function that evaluates `setting.model` with the weights it has when called.
 

@@ -5,32 +5,19 @@ import os
 
 import keras
 import numpy as np
-import tensorflow as tf
 from etils import epath
 
-from keras_vit.data.sources.base import RandomAccess
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import locate
 from keras_vit.planning import counting
 from keras_vit.planning.flops import training_flops
 from keras_vit.planning.model_counts import count
-from keras_vit.planning.planned import planned_run
 from keras_vit.planning.text import rows, short, sparkline
 from keras_vit.runs.config import odd_sizes
 from keras_vit.runs.grid import OWN, parse_grid
 from keras_vit.runs.optimizer import make_optimizer, make_schedule
-from keras_vit.runs.training_run import check_images
-
-
-def _check_images(config, model, select):
-    """check_images with an example that stands for those of the sources; `select` is the task's."""
-    example = tf.zeros((8, 8, 1), tf.uint8) if config.data.source == "digits" else tf.constant("")
-    source = RandomAccess("plan", ("0",), np.zeros(1, "int64"), lambda i: {"image": example})
-    try:
-        check_images(config, model, source, source, select)
-    except KeyError:  # it takes more than an image and a label, which nothing stands for
-        check_images(config, model, source, source)
+from keras_vit.runs.prepare import check, planned_data
 
 
 def _size(variables):
@@ -62,6 +49,14 @@ def _steps_row(resolved, size):
         f"{total:,} of {batch:,} images = {total * batch / size:.4g} epochs of {math.ceil(size / batch):,} steps;"
         f" evaluation every {resolved['evaluate']:,}, checkpoint every {resolved['checkpoint']:,}"
     )
+
+
+def _loss_name(prepared):
+    """The name of the loss: an object's, a function's, or Keras' name as text."""
+    if "loss.name" in prepared.task.reads:
+        return f"{prepared.resolved['loss']['name']} loss"
+    loss = prepared.task.loss(prepared.train)
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
 
 
 def _optimizer_row(resolved, loss):
@@ -151,23 +146,23 @@ def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None
         data_dir: the base of relative paths.
 
     Raises:
-        ValueError: as `planned_run` does, for preprocessing whose images do not fit the model, and for a sweep that is
-            not valid.
+        ValueError: as training would, for a dataset whose size is not known, and for a sweep that is not valid.
     """
-    planned = planned_run(config, datasets, examples, classes, data_dir)
-    train, held_out, resolved, model = planned.train, planned.held_out, planned.resolved, planned.model
-    _check_images(config, model, planned.select)
+    train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
+    prepared, remark = check(config).on(train, held_out).without_checkpoint()
+    model, resolved = prepared.model_without_values(), prepared.resolved
+    prepared.check_images(model)
     schedule = make_schedule(resolved)
     data, evaluated = config.data, f" ({held_out.size:,})" if held_out else ""
     classes_text = f", {len(train.class_names):,} classes" if train.class_names else ""
     trained = f"{train.size:,} examples{classes_text}"
     pairs = [
-        ("model", _model_row(config, model, planned.remark)),
+        ("model", _model_row(config, model, remark)),
         ("data", f"{data.source} {data.train} ({trained}), evaluated on {data.evaluation}{evaluated}"),
         ("training", data.train_preprocess),
         ("evaluation", data.eval_preprocess),
         ("steps", _steps_row(resolved, train.size)),
-        ("optimizer", _optimizer_row(resolved, planned.loss)),
+        ("optimizer", _optimizer_row(resolved, _loss_name(prepared))),
         *_rate_rows(resolved, schedule),
         *_computation_row(model, resolved),
         ("memory", _memory_row(model, make_optimizer(resolved))),

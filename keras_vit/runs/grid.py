@@ -12,10 +12,8 @@ import re
 
 from keras_vit.io.suggest import did_you_mean_key
 from keras_vit.models import BiTSpec, ViTSpec
-from keras_vit.runs.config import check_config
 from keras_vit.runs.config_keys import OPEN, check_not_off, is_evaluator, is_packaged_task, literal, remove_key, set_key
-from keras_vit.runs.evals import evaluators
-from keras_vit.tasks import find_task
+from keras_vit.runs.prepare import check
 
 OWN = "own"  # --sweep without a grid: the config's own grid
 
@@ -143,10 +141,7 @@ def _check_points(grid, config):
     """
     for point in grid.points():
         try:
-            point_config = at(config, point)
-            check_config(point_config)
-            find_task(point_config.task)(point_config).check_config()
-            evaluators(point_config.evals)
+            check(at(config, point))
         except ValueError as error:
             raise ValueError(f"The sweep's point {grid.name(point)}: {error}") from None
 

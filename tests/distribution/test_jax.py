@@ -213,7 +213,7 @@ def run_in_executions(workdir):
         config.update(total=total, evaluate=3, checkpoint=2, batch_size=8, steps_per_execution=steps_per_execution)
         config.schedule.update(warmup=2, decay="constant")
         config.jit_compile = False  # which is of TensorFlow
-        with unittest.mock.patch.object(training_run, "finish", lambda config, task, model, *rest: (model, measures)):
+        with unittest.mock.patch.object(training_run, "finish", lambda prepared, model, *rest: (model, measures)):
             model, _ = training_run.run(config, f"{workdir}/{name}")
         assert model.jit_compile
         return model.get_weights()

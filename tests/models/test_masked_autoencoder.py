@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.models import MaskedAutoencoder, hidden_count
-from keras_vit.planning import planned
+from keras_vit.runs.prepare import without_values
 from keras_vit.training import AdamW, MaskedSquaredError, patch_masks
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
@@ -28,7 +28,7 @@ def model():
 
 def test_the_papers_model_has_its_published_parameters():
     """facebook/vit-mae-base: 111,907,840 with its two tables of positions."""
-    with planned.without_values():
+    with without_values():
         model = MaskedAutoencoder("B/16")
     assert model.count_params() + 197 * 768 + 197 * 512 == 111_907_840
     assert model.input["kept"].shape == (None, 49) and model.output.shape == (None, 2, 196, 768)

@@ -10,13 +10,19 @@ import sys
 import pytest
 
 from keras_vit.models import freeze, freeze_all_but_head
-from keras_vit.planning import dry_run, planned, text
+from keras_vit.planning import dry_run, text
 from keras_vit.planning.flops import forward_flops, training_flops
+from keras_vit.runs.prepare import check, planned_data, split_size
 from keras_vit.tasks import find_task
 from keras_vit.training import AdamW, Momentum
 from trainers import config_files
 
 DATASETS = config_files.packaged("lib.datasets").DATASETS
+
+
+def planned(config):
+    """The Prepared of a plan."""
+    return check(config).on(*planned_data(config.data, DATASETS)).without_checkpoint()[0]
 
 
 def plan(name, **arguments):
@@ -42,13 +48,14 @@ def test_the_plan_of_h14_is_the_papers_and_takes_no_memory():
 @pytest.mark.parametrize(("row", "exaflops"), [("B/16", 224), ("L/16-7ep", 783), ("B/32", 55), ("L/32", 196)])
 def test_pre_training_costs_what_table_6_says(row, exaflops):
     config = config_files.load_config(f"jft_pretrain:{row}")
-    run = planned.planned_run(config, DATASETS)
-    flops = 3 * forward_flops(run.model.spec, classes=None) * run.resolved["total"] * run.resolved["batch_size"]
+    run = planned(config)
+    spec = run.model_without_values().spec
+    flops = 3 * forward_flops(spec, classes=None) * run.resolved["total"] * run.resolved["batch_size"]
     assert flops / 1e18 == pytest.approx(exaflops, rel=0.02)
 
 
 def test_weights_get_no_values():
-    model = planned.planned_run(config_files.load_config("digits_pretrain"), DATASETS).model
+    model = planned(config_files.load_config("digits_pretrain")).model_without_values()
     assert all(weight._value is None for weight in model.weights)
 
 
@@ -124,8 +131,8 @@ def test_a_plan_is_of_the_model_that_the_run_would_load(kind, task, tmp_path):
     config = config_files.load_config("cifar10_finetune" if task == "classification" else "dino:cifar10")
     config.init = run_directory(tmp_path, *smaller(kind))
     config.model = type(config)({"variant": "S/16", "image_size": 32, "channels": 3, "remat": False})
-    found = planned.planned_run(config, DATASETS).model
-    source = planned.planned_data(config.data, DATASETS)[0]
+    found = planned(config).model_without_values()
+    source = planned_data(config.data, DATASETS)[0]
     loaded = find_task(config.task)(config).model(source)
     assert [tuple(v.shape) for v in found.weights] == [tuple(v.shape) for v in loaded.weights]
     assert found.get_encoder().spec == loaded.get_encoder().spec
@@ -164,7 +171,7 @@ def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
 )
 def test_sizes_of_splits(split, examples):
     """Against the counts of Oxford Flowers that its catalogue tells."""
-    assert planned.split_size("flowers", split, {"train": 1_020, "validation": 1_020, "test": 6_149}) == examples
+    assert split_size("flowers", split, {"train": 1_020, "validation": 1_020, "test": 6_149}) == examples
 
 
 def test_sizes_are_those_of_prepared_data(shared_data):
@@ -173,7 +180,7 @@ def test_sizes_are_those_of_prepared_data(shared_data):
     splits = tfds.builder("cifar10", data_dir=shared_data / "tensorflow_datasets").info.splits
     known = DATASETS["cifar10"][1]
     for split in ("train", "test", "train[:98%]", "train[33%:]", "train[:1234]", "train[:98%]+test[5%:]"):
-        assert planned.split_size("cifar10", split, known) == splits[split].num_examples
+        assert split_size("cifar10", split, known) == splits[split].num_examples
 
 
 def test_unknown_data_asks_for_what_is_missing():
@@ -192,7 +199,7 @@ def test_unknown_data_asks_for_what_is_missing():
 def test_versions_of_a_dataset_are_known_by_its_name():
     config = config_files.load_config("cifar10_scratch")
     config.data.source = "cifar10:3.0.2"
-    assert planned.planned_data(config.data, DATASETS)[0].size == 50_000
+    assert planned_data(config.data, DATASETS)[0].size == 50_000
 
 
 @pytest.mark.parametrize(
@@ -287,17 +294,17 @@ def test_a_local_folder_is_counted(photos):
 def test_local_data_are_counted_and_none_is_invented(photos, tmp_path):
     data = config_files.load_config("folder_finetune").data
     data.source = "folder:photos"
-    train, held_out = planned.planned_data(data, DATASETS, data_dir=photos.parent)
+    train, held_out = planned_data(data, DATASETS, data_dir=photos.parent)
     assert (train.size, held_out.size, train.class_names) == (16, 4, ("dark", "light"))
     assert train.class_counts().sum() == 16
     rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(photos.rglob("*.jpg"))]
     (tmp_path / "labels.csv").write_text("\n".join(["image,label", *rows]))
     data.source = f"csv:{tmp_path}/labels.csv"
-    assert [split.size for split in planned.planned_data(data, DATASETS)] == [16, 4]
-    assert planned.planned_data(data, DATASETS, examples=7, classes=3)[0].size == 7
+    assert [split.size for split in planned_data(data, DATASETS)] == [16, 4]
+    assert planned_data(data, DATASETS, examples=7, classes=3)[0].size == 7
     data.source = "folder:none"
     with pytest.raises(OSError, match="There is no folder"):
-        planned.planned_data(data, DATASETS)
+        planned_data(data, DATASETS)
 
 
 def test_only_what_trains_is_counted_backwards(tiny):
@@ -335,9 +342,8 @@ def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     config = config_files.load_config("digits_finetune")
     config.init = str(tmp_path)
-    assert (
-        "may hold a different model" in planned.planned_task(config, planned.planned_data(config.data, DATASETS)[0])[1]
-    )
+    data = planned_data(config.data, DATASETS)
+    assert "may hold a different model" in check(config).on(*data).without_checkpoint()[1]
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
-        planned.planned_run(config, DATASETS)
+        planned(config)

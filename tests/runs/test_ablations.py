@@ -51,7 +51,7 @@ def test_a_resnet_takes_a_step_with_either_optimizer(point, tmp_path, monkeypatc
     config.update(total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
     config.data.update(train="train[:16]", evaluation="train[16:24]")
     config.model.units = (1,)
-    monkeypatch.setattr(training_run, "finish", lambda config, task, model, *_: (model, {"top1": 0.0, "examples": 8}))
+    monkeypatch.setattr(training_run, "finish", lambda prepared, model, *_: (model, {"top1": 0.0, "examples": 8}))
     model, _ = training_run.run(config, tmp_path)
     assert model.optimizer.name == point["optimizer.name"]
     assert type(model.optimizer).__name__ == {"adamw": "AdamW", "momentum": "Momentum"}[model.optimizer.name]

@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.data import from_arrays
 from keras_vit.distribution import Strategy
-from keras_vit.runs import RunDirectory, run, training_run
+from keras_vit.runs import RunDirectory, prepare, run, training_run
 from keras_vit.runs.config import check_config, check_keys, check_same_run, odd_sizes, resolve
 from keras_vit.tasks import Classification, find_task
 from trainers import config_files
@@ -138,9 +138,9 @@ def test_shipped_configs_have_no_such_keys_and_make_sense(name):
 
 def test_an_empty_evaluation_split_is_refused(config, monkeypatch):
     sources = {"train": types.SimpleNamespace(size=8), "test": types.SimpleNamespace(size=0)}
-    monkeypatch.setattr(training_run, "open_source", lambda name, split, *_: sources[split])
+    monkeypatch.setattr(prepare, "open_source", lambda name, split, *_: sources[split])
     with pytest.raises(ValueError, match="digits, test, has no examples"):
-        training_run.open_data(config.data, None)
+        prepare.open_data(config.data, None)
 
 
 @pytest.fixture
@@ -214,12 +214,9 @@ def test_the_spec_of_the_part_that_learns_is_compared_as_a_models(started, part)
 def test_a_task_option_that_only_one_config_sets_is_compared_too(started, config):
     """config.json has all options of the task; that of an older version has only those that were set, and resumes."""
     config.task, config.objective = "masked_patches", {"mask_ratio": 0.25}
-    task, model, source = (
-        find_task(config.task)(config),
-        types.SimpleNamespace(get_config=dict),
-        types.SimpleNamespace(size=8),
-    )
-    written = training_run._describe(types.SimpleNamespace(strategy=Strategy()), {}, task, model, source)["objective"]
+    task, source = find_task(config.task)(config), types.SimpleNamespace(size=8)
+    prepared = prepare.Prepared(config, task, {}, source, source, {})
+    written = training_run._describe(prepared, types.SimpleNamespace(get_config=dict), Strategy())["objective"]
     assert written == {"mask_ratio": 0.25, "target": "mean_colour"}
     rundir, resolved = started(objective=written)
     with pytest.raises(ValueError, match=r"another config: objective.mask_ratio was 0.25, is 0.5. Use a new"):

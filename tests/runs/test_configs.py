@@ -16,8 +16,7 @@ from keras_vit.data import from_arrays, parse
 from keras_vit.evaluation import features
 from keras_vit.models import make_bit_spec, make_spec
 from keras_vit.models.pretraining.image_gpt import image_gpt_spec
-from keras_vit.planning import planned
-from keras_vit.runs import training_run
+from keras_vit.runs import prepare, training_run
 from keras_vit.runs.config import resolve
 from keras_vit.runs.optimizer import make_optimizer
 from keras_vit.tasks import find_task
@@ -106,7 +105,7 @@ def arrays(*_):
 def untrained(name, path):
     """The model that a shipped config begins with, saved as a file."""
     config = shrink(name)
-    source, _ = training_run.open_data(config.data, None)
+    source, _ = prepare.open_data(config.data, None)
     model = find_task(config.task)(config).build(source)
     model.save(path)
     return model
@@ -124,7 +123,7 @@ def prepared(name, tmp_path, request):
         config, data_dir = shrink(name), None
         if own != "digits":
             patch = request.getfixturevalue("monkeypatch")
-            patch.setattr(training_run, "open_source", arrays)
+            patch.setattr(prepare, "open_source", arrays)
             patch.setattr(features, "open_source", arrays)
     if name == "cifar10_finetune":  # from a checkpoint of another library's, as its docstring says
         keras_vit.save(keras_vit.ViT("Ti/16", image_size=32, **SMALL), tmp_path / "theirs", "timm")
@@ -158,7 +157,7 @@ def test_every_config_trains_and_is_evaluated(name, tmp_path, request, monkeypat
     config, data_dir = prepared(name, tmp_path, request)
     config.total = "2 steps"
     measures = {"top1": 0.0, "loss": 0.0, "examples": 20}
-    monkeypatch.setattr(training_run, "finish", lambda config, task, model, *rest: (model, measures))
+    monkeypatch.setattr(training_run, "finish", lambda prepared, model, *rest: (model, measures))
     training_run.run(config, tmp_path / "run", data_dir)
     check_files(tmp_path / "run", [2])
 
@@ -205,7 +204,7 @@ def test_every_row_of_every_config_resolves_and_fits_its_model(name):
     for row in rows(name):
         config = config_files.load_config(f"{name}:{row}" if row else name)
         known = {} if config.data.source in DATASETS else {"examples": 1000, "classes": 7}
-        train, _ = planned.planned_data(config.data, DATASETS, **known)
+        train, _ = prepare.planned_data(config.data, DATASETS, **known)
         resolved = resolve(config, train.size)
         assert 0 <= resolved["schedule"]["warmup"] <= resolved["total"], row
         assert make_optimizer(resolved) is not None
@@ -279,7 +278,7 @@ def test_table_4_holds_out_what_the_paper_holds_out():
     ):
         data = config_files.load_config(f"paper_finetune:{task}").data
         counts = DATASETS[data.source][1]
-        sizes = [planned.split_size(data.source, split, counts) for split in (data.dev_train, data.dev_evaluation)]
+        sizes = [prepare.split_size(data.source, split, counts) for split in (data.dev_train, data.dev_evaluation)]
         assert sizes == [train, held_out], task
 
 
@@ -326,11 +325,11 @@ def test_vtab_has_800_examples_to_train_on_and_200_to_choose_by():
     for task in vtab.TASKS:
         data = config_files.load_config(f"vtab_finetune:{task}").data
         sizes = [
-            planned.split_size(task, split, datasets[data.source][1])
+            prepare.split_size(task, split, datasets[data.source][1])
             for split in (data.dev_train, data.dev_evaluation, data.train)
         ]
         assert sizes == [800, 200, 1000], task
-        assert planned.split_size(task, data.evaluation, datasets[data.source][1]) >= 711
+        assert prepare.split_size(task, data.evaluation, datasets[data.source][1]) >= 711
 
 
 def test_the_docstrings_name_every_row():

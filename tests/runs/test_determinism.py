@@ -35,7 +35,7 @@ def additions_in_place(compiled):
 
 
 def fix():
-    from keras_vit.runs.loop.determinism import fix_order_of_sums
+    from keras_vit.runs.loop.train import fix_order_of_sums
 
     fix_order_of_sums()
 

@@ -7,8 +7,7 @@ import pytest
 from small_models import dense_on_images
 
 from keras_vit.data import from_arrays, training_batches
-from keras_vit.runs import evals
-from keras_vit.runs.loop.periodic import Periodic
+from keras_vit.runs.loop.periodic import Periodic, measure_added
 from keras_vit.runs.loop.train import train
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -86,7 +85,7 @@ def test_an_evaluator_that_is_added_to_a_complete_run_is_measured(trained, tmp_p
     rundir.write_json("old.json", {"step": 7})
     rundir.write_json("late.json", {"step": 4})
     for _ in range(2):
-        evals.measure_added({name: added(name) for name in ("old", "late", "new")}, model, rundir, 7)
+        measure_added({name: added(name) for name in ("old", "late", "new")}, model, rundir, 7)
     assert seen == [("late", 7), ("new", 7)]
     assert rundir.metrics() == [*records[:-1], {**records[-1], "late/5": 0.5, "new/5": 0.5}]
 

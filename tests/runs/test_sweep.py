@@ -10,6 +10,7 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.inspection import figures
 from keras_vit.runs import training_run
 from keras_vit.runs.grid import at, parse_grid
+from keras_vit.runs.prepare import Prepared
 from keras_vit.runs.seeds import run_once
 from keras_vit.runs.sweep import run_sweep
 from keras_vit.runs.sweep_picture import check_picture, picture
@@ -327,7 +328,7 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
     )
     config.sweep = "optimizer.learning_rate=1e-4,1e-2"
     monkeypatch.setattr(training_run, "write_report", lambda *arguments: None)
-    alive, made = [], training_run.make_model
+    alive, made = [], Prepared.model
 
     def make(*arguments):
         assert not [model for model in alive if model() is not None]
@@ -335,7 +336,7 @@ def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch
         alive.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(training_run, "make_model", make)
+    monkeypatch.setattr(Prepared, "model", make)
     given = {
         "config": config,
         "workdir": str(tmp_path),

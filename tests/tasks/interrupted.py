@@ -30,7 +30,7 @@ def ended(config, folder):
     """The model of a run in a folder at its last step, without the evaluation and the report after it."""
     with pytest.MonkeyPatch.context() as patch:
         measures = lambda task: {task.score.name: 0.0, "loss": 0.0, "examples": 1}  # noqa: E731
-        patch.setattr(training_run, "finish", lambda config, task, model, *_: (model, measures(task)))
+        patch.setattr(training_run, "finish", lambda prepared, model, *_: (model, measures(prepared.task)))
         return run(config, folder)[0]
 
 

@@ -137,7 +137,7 @@ def test_with_known_labels_a_student_learns_from_both(run_label, photos, eagerly
     config.data.update(source=f"jsonl:{photos}/out/table.jsonl", eval_preprocess="decode|resize(8, 8)")
     config.data.train_preprocess = "decode|resize(8, 8)|random_flip"
     config.update(batch_size=8, total="1 steps", evaluate="1 steps", checkpoint="1 steps")
-    done = lambda config, task, model, *rest: (model, {"top1": 0.0, "loss": 0.0, "examples": 4})  # noqa: E731
+    done = lambda prepared, model, *rest: (model, {"top1": 0.0, "loss": 0.0, "examples": 4})  # noqa: E731
     monkeypatch.setattr(training_run, "finish", done)
     student, _ = training_run.run(config, photos / "run")
     assert student.class_names == NAMES

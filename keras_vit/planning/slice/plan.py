@@ -20,14 +20,14 @@ from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.cache import cache_folder
 from keras_vit.io.progress import stage
-from keras_vit.planning.planned import planned_data
 from keras_vit.planning.slice.chips import Slice, parse_slice
 from keras_vit.planning.slice.groups import RANDOM, Group, grouped
 from keras_vit.planning.slice.hlo import Program
 from keras_vit.planning.slice.kernels import folder as kernels_folder
 from keras_vit.planning.slice.kernels import read_schedules
 from keras_vit.planning.slice.program import check_backend, lowered_step
-from keras_vit.runs.config import check_config, durations_in_examples, resolve
+from keras_vit.runs.config import durations_in_examples
+from keras_vit.runs.prepare import check, planned_data
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 _SIZE = r"([\d.]+)([KMGT]?)"
@@ -264,7 +264,7 @@ def make_plan(
 
     Args:
         config: a ConfigDict.
-        datasets, examples, classes, data_dir: as for planning.planned.planned_data.
+        datasets, examples, classes, data_dir: as for runs.prepare.planned_data.
         where: the slice.
         model_parallel: over how many chips a matrix is split.
 
@@ -279,10 +279,10 @@ def make_plan(
 
     place = parse_slice(where)
     replicas = _replicas(place, model_parallel)
-    check_config(config, replicas)
+    checked = check(config, replicas)
     check_divisible(config.batch_size, replicas)
-    train, _ = planned_data(config.data, datasets, examples, classes, data_dir)
-    resolved = resolve(config, train.size)
+    prepared = checked.on(*planned_data(config.data, datasets, examples, classes, data_dir))
+    train, resolved = prepared.train, prepared.resolved
     versions = [_sources(), keras.__version__, jax.__version__, jaxlib.__version__, libtpu.__version__]
     question = {
         "config": resolved,
@@ -295,7 +295,7 @@ def make_plan(
     def compile_step():
         began = time.monotonic()
         with stage(f"Tracing a step of {config.batch_size:,} images"):
-            lowered = lowered_step(config, train, resolved, place, model_parallel)
+            lowered = lowered_step(prepared, place, model_parallel)
         try:
             with stage(f"Compiling it for {place.name}"):
                 compiled = lowered.compile()

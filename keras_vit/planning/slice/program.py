@@ -14,15 +14,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_vit.data.batches import example_spec
-from keras_vit.data.sources.base import RandomAccess
 from keras_vit.distribution.strategy import check_divisible
 from keras_vit.io.logs import quiet
-from keras_vit.planning.planned import planned_task
 from keras_vit.planning.slice import kernels
 from keras_vit.planning.slice.chips import Slice
 from keras_vit.runs.optimizer import make_optimizer
-from keras_vit.runs.training_run import compile_model
+from keras_vit.runs.prepare import Prepared
 
 
 def check_backend() -> None:
@@ -96,33 +93,22 @@ def _sharded_over(devices, model_parallel) -> Iterator[Any]:
         keras.distribution.set_distribution(before)
 
 
-def _batch(config, task, train, sharding):
-    """The specs of a global batch (x, y) as the task makes it of an example, which a stand-in with an image and a label
-    is.
-    """
+def _batch(prepared, sharding):
+    """The specs of a global batch (x, y) as the task makes it."""
     import jax
-
-    image = tf.zeros((8, 8, 1), tf.uint8) if config.data.source == "digits" else tf.constant("")
-    labels = np.zeros(1, "int64") if train.class_names else None
-    source = RandomAccess("plan", train.class_names, labels, lambda i: {"image": image}, count=1)
-    example = example_spec(source, config.data.train_preprocess, task.select)
 
     def spec(of):
         kind = {"int64": "int32"}.get(of.dtype.name, of.dtype.name)  # as JAX has it
-        return jax.ShapeDtypeStruct((config.batch_size, *of.shape), kind, sharding=sharding)
+        return jax.ShapeDtypeStruct((prepared.config.batch_size, *of.shape), kind, sharding=sharding)
 
-    return tf.nest.map_structure(spec, example)
+    return tf.nest.map_structure(spec, prepared.example())
 
 
-def lowered_step(
-    config: Any, train: Any, resolved: dict[str, Any], where: Slice, model_parallel: int | None = None
-) -> Any:
+def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = None) -> Any:
     """The training step of a config for a slice, lowered by JAX: `.compile()` is what takes its time.
 
     Args:
-        config: a ConfigDict; its batch_size is global.
-        train: the PlannedSplit of the training data.
-        resolved: the config with every duration in steps.
+        prepared: the config on PlannedSplits; its batch_size is global.
         where: the slice.
         model_parallel: over how many chips a matrix is split, as --model_parallel of a run; None for data parallelism
             alone.
@@ -133,14 +119,14 @@ def lowered_step(
     import jax
 
     devices = devices_of(where.name)
-    check_divisible(config.batch_size, len(devices) // (model_parallel or 1))
-    optimizer = make_optimizer(resolved)  # has a variable with a value, and so is made before
-    task, _ = planned_task(config, train)
+    check_divisible(prepared.config.batch_size, len(devices) // (model_parallel or 1))
+    optimizer = make_optimizer(prepared.resolved)  # has a variable with a value, and so is made before
+    prepared, _ = prepared.without_checkpoint()
     with quiet(logging.ERROR), _sharded_over(devices, model_parallel) as distribution, keras.StatelessScope():
-        model = task.model(train)
+        model = prepared.task.model(prepared.train)
         for variable in model.variables:  # what the optimizer keeps for each is laid out as it is
             variable._layout = distribution.get_variable_layout(variable)
-        compile_model(model, task, train, {**resolved, "jit_compile": True, "steps_per_execution": 1}, optimizer)
+        prepared.compile(model, optimizer, jit_compile=True, steps_per_execution=1)
         model._count_examples()
 
         def spec(variable):
@@ -149,7 +135,7 @@ def lowered_step(
                 variable.shape, variable.dtype, sharding=getattr(layout, "backend_layout", layout)
             )
 
-        batch = _batch(config, task, train, _sharding_of_batch(distribution))
+        batch = _batch(prepared, _sharding_of_batch(distribution))
         symbolic = jax.tree.map(lambda leaf: keras.KerasTensor(leaf.shape, leaf.dtype.name), batch)
         model._symbolic_build(data_batch=symbolic)
         groups = (

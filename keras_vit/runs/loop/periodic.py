@@ -1,9 +1,19 @@
-"""Measures that cost more than an evaluation, taken at intervals within fit."""
+"""Measures that cost more than an evaluation, taken at intervals within fit: those of a config's evaluators."""
 
+import functools
 from collections.abc import Callable
 
+import keras
+from absl import logging
+
+from keras_vit.evaluation.registry import Evaluator, Setting
+from keras_vit.io.json_files import read_json
+from keras_vit.io.progress import stage
 from keras_vit.optim.wrapper import averaging
 from keras_vit.runs.loop.callbacks import StepCounter
+from keras_vit.runs.picture_files import write_charts, write_pixels
+from keras_vit.runs.prepare import of_evaluator
+from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.training.averages import swap_averages
 
 
@@ -41,3 +51,70 @@ class Periodic(StepCounter):
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         return self._measure(self.step)
+
+
+def _evaluate(evaluate, name, rundir, step):
+    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json, its charts
+    beside it.
+    """
+    with stage(f"Measuring {name} at step {step:,}"):
+        evaluation = evaluate()
+    try:
+        rundir.write_json(f"{name}.json", {"step": step, **evaluation.measures, **evaluation.details})
+        write_charts(rundir.path, name, evaluation.charts, rundir.strategy)
+        write_pixels(rundir.pictures, name, evaluation.pictures, rundir.strategy, f"{step:08d}")
+    except OSError as error:
+        logging.warning("%s. Its measures are in metrics.jsonl, and training continues.", error)
+    text = ", ".join(f"{key} {value:.4g}" for key, value in evaluation.measures.items())
+    logging.info("%s at step %d: %s.", name, step, text)
+    return {f"{name}/{key}": value for key, value in evaluation.measures.items()}
+
+
+def periodics(
+    evaluators: dict[str, Evaluator], resolved: dict, setting: Setting, rundir: RunDirectory, start: int
+) -> dict[str, Periodic]:
+    """{name: a Periodic} of each evaluator of a run. Their data is opened here, so that mistakes are reported before
+    training.
+
+    Args:
+        evaluators: {name: evaluator}.
+        resolved: the config with every duration in steps.
+        setting: what they evaluate.
+        rundir: the RunDirectory.
+        start: the step at which training begins.
+
+    Raises:
+        ValueError: if an evaluator refuses its options or data.
+    """
+    result = {}
+    for name, evaluator in evaluators.items():
+        with of_evaluator(name):
+            prepared = evaluator.prepare(setting)
+        measure = functools.partial(_evaluate, prepared, name, rundir)
+        result[name] = Periodic(measure, resolved["evals"][name]["every"], resolved["total"], start)
+    return result
+
+
+def _measured_at(rundir, name, step):
+    """Whether an evaluator has left its measures of that step."""
+    try:
+        return read_json(rundir.path / f"{name}.json").get("step") == step
+    except (OSError, ValueError):  # there is none, or it is broken
+        return False
+
+
+def measure_added(periodics: dict[str, Periodic], model: keras.Model, rundir: RunDirectory, step: int) -> None:
+    """At the end of a run that had nothing left to train: the evaluators that have not measured there, having been
+    added since.
+
+    Args:
+        periodics: what `periodics` returned.
+        model: the trained model.
+        rundir: the RunDirectory.
+        step: the run's last one.
+    """
+    for name, periodic in periodics.items():
+        if rundir.strategy.any(not _measured_at(rundir, name, step)):
+            periodic.set_model(model)
+            periodic.step = step
+            rundir.add_measures(step, periodic.measures())

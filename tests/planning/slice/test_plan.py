@@ -140,8 +140,8 @@ def answered(monkeypatch, tmp_path):
         def compile(self):
             return self
 
-    def lowered(config, train, resolved, where, model_parallel):
-        asked.append((config.batch_size, model_parallel))
+    def lowered(prepared, where, model_parallel):
+        asked.append((prepared.config.batch_size, model_parallel))
         return Lowered()
 
     monkeypatch.setattr(plans, "lowered_step", lowered)
@@ -292,17 +292,16 @@ def lowered(config_name, shards):
     """What the step of a small config says of itself, on four CPU devices."""
     import jax
 
-    from keras_vit.planning.planned import planned_data
     from keras_vit.planning.slice import program
-    from keras_vit.runs.config import resolve
+    from keras_vit.runs.prepare import check, planned_data
 
     program.devices_of = lambda name: jax.devices()
     config = config_files.load_config(config_name)
     config.update(batch_size=16, total="2 epochs")  # of as many more steps: DINO's last layer learns in the second one
     with config.model.unlocked(), config.model.ignore_type():
         config.model.update({"depth": 1, "width": 32, "heads": 2, "mlp_dim": 64})
-    train, _ = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
-    step = program.lowered_step(config, train, resolve(config, train.size), parse_slice("v5e:2x2"), shards)
+    data = planned_data(config.data, config_files.packaged("lib.datasets").DATASETS)
+    step = program.lowered_step(check(config).on(*data), parse_slice("v5e:2x2"), shards)
     compiled = step.compile()
     shardings = jax.tree.leaves(compiled.input_shardings[0])
     images = {leaf.shape[0] for leaf in jax.tree.leaves(step.in_avals[0][1])}

@@ -1,0 +1,356 @@
+"""What a config means, worked out once: for training, dry runs, sweeps and plans.
+
+    check(config)                        the task and the evaluators, without data: Checked
+    check(config).on(train, held_out)    with data: the durations in steps, and the model: Prepared
+
+Training opens its data by `open_data`. A plan has PlannedSplits from `planned_data`; it reads no images and no
+checkpoint, and its model's weights have no values.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from ml_collections import ConfigDict
+
+from keras_vit.data import image_and_label, open_source
+from keras_vit.data.batches import example_spec
+from keras_vit.data.sources.base import RandomAccess, Source
+from keras_vit.data.sources.selection import read_names, without
+from keras_vit.data.splits import split_name, split_range
+from keras_vit.distribution import Strategy
+from keras_vit.evaluation.registry import Evaluator, make_evaluator
+from keras_vit.io.json_files import read_json
+from keras_vit.io.logs import quiet
+from keras_vit.models.bit import make_bit_spec
+from keras_vit.models.finetuning.whitening import first_layer
+from keras_vit.models.spec import make_spec
+from keras_vit.runs.config import check_config, resolve
+from keras_vit.runs.config_keys import is_packaged_task
+from keras_vit.runs.optimizer import make_optimizer
+from keras_vit.tasks import Task, find_task
+from keras_vit.training import Model
+
+_LOCAL = ("folder", "images", "csv", "jsonl", "tfrecord")  # counted by reading names, tables or indices
+
+
+# Data
+
+
+def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
+    """The training and evaluation sources of config.data.
+
+    Raises:
+        ValueError: if there are no examples to train or evaluate on.
+    """
+    source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
+    if data.exclude:
+        source = without(source, read_names(data.exclude))
+    held_out = open_source(data.source, data.evaluation, data_dir)
+    for split, name in ((source, data.train), (held_out, data.evaluation)):
+        if split.size < 1:
+            raise ValueError(f"{data.source}, {name}, has no examples.")
+    if data.cache:
+        source, held_out = source.cached(), held_out.cached()
+    return source, held_out
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedSplit:
+    """What a plan knows about a split: the number of examples and the classes."""
+
+    size: int
+    class_names: tuple
+    counts: tuple | None = None  # of each class; None if they are not known
+
+    def class_counts(self) -> np.ndarray:
+        """Examples per class; where they are not known, as if every class had as many."""
+        return (
+            np.array(self.counts) if self.counts else np.full(len(self.class_names), self.size / len(self.class_names))
+        )
+
+
+def split_size(name: str, split: str, splits: dict[str, int]) -> int:
+    """The number of examples of a split such as "train[:98%]+validation", where `splits` is {split: examples}.
+
+    Raises:
+        ValueError: for an unknown split.
+    """
+    total = 0
+    for part in split.split("+"):
+        whole = split_name(part.strip())
+        if whole not in splits:
+            raise ValueError(f'"{name}" has no split "{whole}"; its splits: {", ".join(splits)}.')
+        start, stop = split_range(part.strip(), splits[whole])
+        total += stop - start
+    return total
+
+
+def _counted(source):
+    """The PlannedSplit of an open source; no image is read."""
+    labelled = isinstance(source, RandomAccess) and source.labels is not None
+    counts = tuple(source.class_counts().tolist()) if labelled else None
+    return PlannedSplit(source.size, tuple(source.class_names), counts)
+
+
+def planned_data(
+    data: ConfigDict,
+    datasets: dict[str, Any],
+    examples: int | None = None,
+    classes: int | None = None,
+    data_dir: str | None = None,
+) -> tuple[PlannedSplit, PlannedSplit | None]:
+    """(training split, evaluation split or None) of a config's data: given, counted if the data is on this machine, or
+    from the table of well-known datasets.
+
+    Args:
+        data: config.data.
+        datasets: {name: (classes, {split: examples})} of well-known datasets.
+        examples, classes: of the training split; they override what is known.
+        data_dir: the base of relative paths.
+
+    Raises:
+        ValueError: for a dataset that is not in the table, without examples and classes, or local data that cannot be
+            opened.
+    """
+    name, _, path = data.source.partition("?")[0].partition(":")
+    # PATH is a recipe's placeholder.
+    if name in _LOCAL and path != "PATH" and "://" not in path and not (examples and classes):
+        train, held_out = map(_counted, open_data(data, data_dir))
+        return dataclasses.replace(train, size=examples or train.size), held_out
+    known = datasets.get(data.source) or datasets.get(name)
+    if known is None and not (examples and classes):
+        hint = "" if ":" in data.source else f" Known: {', '.join(datasets)}."
+        raise ValueError(
+            f'The size of "{data.source}" is not known without its data: give --examples=N (of the training split) and'
+            f" --classes=N.{hint}"
+        )
+    names = tuple(map(str, range(classes or known[0])))
+    train = PlannedSplit(examples or split_size(name, data.train, known[1]), names)
+    return train, PlannedSplit(split_size(name, data.evaluation, known[1]), names) if known else None
+
+
+# Without data
+
+
+@contextlib.contextmanager
+def of_evaluator(name: str) -> Iterator[None]:
+    """A context whose ValueErrors name an evaluator of the config, and how to leave it out."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"config.evals.{name}: {error} (Without this evaluator: --config.evals.{name}=None.)"
+        ) from error
+
+
+def evaluators(evals: Any) -> dict[str, Evaluator]:
+    """The evaluators of a config's `evals`, as {name: evaluator}.
+
+    NAME in `config.evals.NAME = {"every": ..., options}` is the name of an evaluator, or any other name if the key
+    "evaluator" names the evaluator. `every` is a duration; None evaluates at the end only.
+
+    Raises:
+        ValueError: for an unknown evaluator or option, or anything but a section.
+    """
+    result = {}
+    for name, options in evals.items():
+        if not hasattr(options, "items"):
+            raise ValueError(f"config.evals.{name} is an evaluator, a section of its options, got {options!r}.")
+        fields = {key: value for key, value in options.items() if key not in ("every", "evaluator")}
+        result[name] = make_evaluator(options.get("evaluator", name), fields)
+        with of_evaluator(name):
+            result[name].check_options()
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """A config that makes sense whatever the data are.
+
+    Attributes:
+        config: a ConfigDict like configs/lib/common.base().
+        task: its task.
+        evaluators: {name: evaluator} of config.evals.
+    """
+
+    config: ConfigDict
+    task: Task
+    evaluators: dict[str, Evaluator]
+
+    def on(self, train: Any, held_out: Any) -> "Prepared":
+        """The config on its data.
+
+        Args:
+            train, held_out: the splits: sources, or PlannedSplits; held_out is None if nothing is known of it.
+
+        Raises:
+            ValueError: for data that the task cannot learn from, or durations that do not fit together.
+        """
+        if held_out is not None:
+            self.task.check_data(train, held_out)
+        return Prepared(self.config, self.task, self.evaluators, train, held_out, resolve(self.config, train.size))
+
+
+def check(config: ConfigDict, replicas: int = 1) -> Checked:
+    """Works out what a config says without its data.
+
+    Args:
+        config: a ConfigDict like configs/lib/common.base().
+        replicas: the number of devices that share a batch.
+
+    Raises:
+        ValueError: for what makes no sense whatever the data are, naming the key.
+    """
+    check_config(config, replicas)
+    task = find_task(config.task)(config)
+    task.check_config()
+    return Checked(config, task, evaluators(config.evals))  # after the task, whose file may register evaluators
+
+
+# With data
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """A context in which models are made whose variables never get values."""
+    with keras.StatelessScope():
+        yield
+        keras.backend.clear_session()  # also clears the list of variables that get their values when the scope ends
+
+
+def _described(init):
+    """The arguments of the ViT or BiT that a run directory has trained, from its config.json; None if `init` is
+    anything else.
+    """
+    path = os.path.join(os.path.expanduser(init), "config.json")
+    described = read_json(path).get("model_spec", {}) if os.path.exists(path) else {}
+    for part in ("encoder", "student"):  # of DINO and of a distillation, which leave this part
+        described = described.get(part, {}).get("config", described)
+    spec = described.get("variant")
+    # Not of a file, a published name, a folder of another library or a head on a ViT; and what is quantised or has LoRA
+    # is not adapted.
+    if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
+        return None
+    make = make_bit_spec if "units" in spec else make_spec
+    return {"classes": None, "class_names": None, **described, "variant": make(spec)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared(Checked):
+    """A run before it starts, or one that is only planned.
+
+    Attributes:
+        train, held_out: the splits: sources, or PlannedSplits; held_out is None if nothing is known of it.
+        resolved: the config as a dict, with every duration in steps.
+    """
+
+    train: Any
+    held_out: Any
+    resolved: dict[str, Any]
+
+    def compile(self, model: Model, optimizer: keras.optimizers.Optimizer, **changes: Any) -> None:
+        """Compiles the task's model as a run trains it; `changes` are those to `resolved`."""
+        options = {**self.resolved, **changes}
+        model.mixing = self.task.mixing(model)
+        model.micro_batches = options["micro_batches"]
+        model.compile(
+            optimizer,
+            self.task.loss(self.train),
+            weighted_metrics=self.task.metrics(model),
+            # JAX runs a step that is not compiled op by op.
+            jit_compile=options["jit_compile"] or keras.backend.backend() == "jax",
+            steps_per_execution=options["steps_per_execution"],
+        )
+        model.optimizer.build(model.trainable_variables)
+
+    def model(self, strategy: Strategy) -> Model:
+        """The compiled model, created in the scope of the strategy; the seeds make it the same in every process."""
+        with strategy.scope():
+            keras.utils.set_random_seed(self.config.seed)
+            model = self.task.model(self.train)
+            if not isinstance(model, Model):
+                raise ValueError(
+                    f"{type(self.task).__name__}.build returned a {type(model).__name__}, not a keras_vit.Model: return"
+                    " keras_vit.Model(inputs, outputs)."
+                )
+            self.compile(model, make_optimizer(self.resolved))
+        return model
+
+    def model_without_values(self) -> keras.Model:
+        """The model, not compiled, whose variables have no values; refuses a loss, mixing or whitening that the run
+        would refuse. With config.init, `without_checkpoint` comes first.
+        """
+        with quiet(logging.ERROR), without_values():
+            model = self.task.model(self.train)
+            self.task.loss(self.train)
+            self.task.mixing(model)
+            if self.config.get("whiten"):
+                first_layer(model)
+        return model
+
+    def without_checkpoint(self) -> tuple["Prepared", str]:
+        """(the run without config.init, a remark about the model). If config.init is a run directory, the config
+        describes the model that the run would make of its model.
+
+        Raises:
+            ValueError: as the task does for a model that it cannot start from.
+        """
+        init, task, copy = self.config.init, self.task, self.config.copy_and_resolve_references()
+        if not init:
+            return self, ""
+        copy.init = ""
+        if type(task).load is Task.load and is_packaged_task(copy.task):
+            task.load(self.train)  # which refuses it
+        described = _described(init)
+        arguments = described and task.adapted(described, self.train)
+        if arguments:
+            with copy.unlocked(), copy.ignore_type():
+                copy.model = ConfigDict({name: arguments[name] for name in ("variant", "image_size", "channels")})
+                copy.model.remat = self.config.model.remat
+        remark = f", as {init}" if arguments else f"; {init} may hold a different model"
+        return dataclasses.replace(self, config=copy, task=type(task)(copy)), remark
+
+    def example(self, training: bool = True, select: Any = None) -> tuple:
+        """The specs of what an example becomes, (x, y) or (x, y, weights): it is traced, and no data is read.
+
+        Args:
+            training: whether by the preprocessing of training or of evaluation.
+            select: of the preprocessed example; the task's by default.
+        """
+        data, split = self.config.data, self.train if training else self.held_out or self.train
+        if isinstance(split, PlannedSplit):
+            image = tf.zeros((8, 8, 1), tf.uint8) if data.source == "digits" else tf.constant("")
+            labels = np.zeros(1, "int64") if split.class_names else None
+            split = RandomAccess("plan", split.class_names, labels, lambda i: {"image": image}, count=1)
+        text, seed = (data.train_preprocess, self.config.seed) if training else (data.eval_preprocess, None)
+        return example_spec(split, text, select or self.task.select, training, seed)
+
+    def check_images(self, model: keras.Model) -> None:
+        """Refuses preprocessing whose images do not have the model's size; of what the task selects only images
+        (b, h, w, c) are checked.
+
+        Raises:
+            ValueError: naming both shapes, or as the preprocessing says.
+        """
+        data, inputs = self.config.data, keras.tree.flatten(model.input)
+        for training, key in ((True, "train_preprocess"), (False, "eval_preprocess")):
+            try:
+                x, *_ = self.example(training)
+            except KeyError:
+                if not isinstance(self.train, PlannedSplit):
+                    raise
+                x, *_ = self.example(training, image_and_label)  # a plan's examples have only an image and a label
+            for given, taken in zip(keras.tree.flatten(x), inputs):
+                shape, expected = tuple(given.shape), tuple(taken.shape)[1:]
+                if len(shape) == len(expected) == 3 and shape != expected:
+                    raise ValueError(
+                        f'The preprocessing "{data[key]}" gives images of {shape}, the model takes {expected}: change'
+                        f" --config.data.{key} or --config.model.image_size, so that both say the same."
+                    )
