@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import open_source, training_batches
-from keras_vit.data.parallelism import EXAMPLES, untuned
+from keras_vit.data.mapping import EXAMPLES, untuned
 from keras_vit.data.sources.base import RandomAccess
 
 BATCH = 128

@@ -52,7 +52,7 @@ def _pictures(source, names):
     """{name: (128, 128, 3) uint8} of the examples with those names."""
     import tensorflow as tf
 
-    from keras_vit.data.ops.color import as_uint8
+    from keras_vit.data.ops.registry import as_uint8
     from keras_vit.data.scan import scan
 
     def small(example, pixels):

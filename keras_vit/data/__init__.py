@@ -3,7 +3,7 @@
 from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches
 from keras_vit.data.errors import ExampleErrors
 from keras_vit.data.open import open_source
-from keras_vit.data.ops.text import parse
+from keras_vit.data.ops.registry import parse
 from keras_vit.data.palette import fit_palette, nearest_colors, sample_pixels
 from keras_vit.data.sources.arrays import from_arrays
 

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.errors import ExampleErrors, replaced, report_errors
-from keras_vit.data.fallible_map import fallible_map
-from keras_vit.data.ops.text import parse
+from keras_vit.data.mapping import fallible_map
+from keras_vit.data.ops.registry import parse
 from keras_vit.data.service import distribute
 from keras_vit.data.sharding import HostShard
 from keras_vit.data.sources.base import Source, fold
@@ -156,7 +156,7 @@ def training_batches(
 
     Args:
         source: from `open_source` or `from_arrays`.
-        preprocess: text, see data/ops/text.py.
+        preprocess: text, see data/ops/registry.py.
         batch_size: rows of the global batch.
         seed: of the order and the augmentation.
         start_step: the number of global batches that have already been used; the dataset begins after them.

@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.ops.color import as_uint8
+from keras_vit.data.ops.registry import as_uint8
 
 SIDE = 32
 THRESHOLD = 0.9

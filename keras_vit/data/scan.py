@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator
 import tensorflow as tf
 
 from keras_vit.data.errors import why, wrong_description
+from keras_vit.data.mapping import EXAMPLES, untuned
 from keras_vit.data.ops.decode import decode_image
-from keras_vit.data.parallelism import EXAMPLES, untuned
 from keras_vit.data.sources.base import Source
 from keras_vit.data.sources.selection import example_names
 

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data import evaluation_batches, from_arrays, training_batches
 from keras_vit.data.ops import affine, color, policies
-from keras_vit.data.ops.registry import OPS
-from keras_vit.data.ops.text import parse
+from keras_vit.data.ops.registry import OPS, parse
 
 PHOTO = np.load(pathlib.Path(__file__).parent / "goldens" / "augment.npz")["color"]
 NEW = [

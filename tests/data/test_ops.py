@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.ops.registry import OPS
-from keras_vit.data.ops.text import parse
+from keras_vit.data.ops.registry import OPS, parse
 
 RAMP = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)
 SEED = tf.constant([1, 2], tf.int64)

@@ -1,7 +1,27 @@
-"""The preprocessing ops, one file per kind. Importing this package registers all of them; text.py parses the text that
-names them.
+"""The preprocessing ops, one file per kind. Importing this package registers all of them; registry.py parses the text
+that names them.
 """
 
-from keras_vit.data.ops import corrupt, decode, erasing, geometry, labels, patches, policies, random_color, values
+from keras_vit.data.ops import (
+    corrupt,
+    decode,
+    decode_and_crop,
+    erasing,
+    geometry,
+    patches,
+    policies,
+    random_color,
+    values,
+)
 
-__all__ = ["corrupt", "decode", "erasing", "geometry", "labels", "patches", "policies", "random_color", "values"]
+__all__ = [
+    "corrupt",
+    "decode",
+    "decode_and_crop",
+    "erasing",
+    "geometry",
+    "patches",
+    "policies",
+    "random_color",
+    "values",
+]

@@ -9,7 +9,7 @@ import math
 
 import tensorflow as tf
 
-from keras_vit.data.ops.color import as_uint8
+from keras_vit.data.ops.registry import as_uint8
 
 GRAY = 128
 

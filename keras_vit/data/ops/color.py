@@ -10,15 +10,10 @@ as long as `choose`, and so does `tf.gather`.
 
 import tensorflow as tf
 
+from keras_vit.data.ops.registry import as_uint8
+
 # PIL's weights of red, green and blue in the grey level, in 65536ths.
 _LUMA = (19595, 38470, 7471)
-
-
-def as_uint8(image: tf.Tensor) -> tf.Tensor:
-    """`image` rounded to uint8; uint8 stays as it is."""
-    if image.dtype == tf.uint8:
-        return image
-    return tf.cast(tf.clip_by_value(tf.round(tf.cast(image, tf.float32)), 0.0, 255.0), tf.uint8)
 
 
 def per_channel(values, image) -> tf.Tensor:

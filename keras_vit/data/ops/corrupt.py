@@ -2,10 +2,9 @@
 
 import tensorflow as tf
 
-from keras_vit.data.ops.color import as_uint8
 from keras_vit.data.ops.corruption.noise import Draws
 from keras_vit.data.ops.corruption.table import CORRUPTIONS, STRENGTHS
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.registry import as_uint8, op
 from keras_vit.io.suggest import did_you_mean
 
 

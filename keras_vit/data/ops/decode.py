@@ -6,12 +6,24 @@ the op, which training and evaluation catch (data/errors.py).
 
 import tensorflow as tf
 
-from keras_vit.data.ops import exif, gif
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.registry import op
 
 MAX_PIXELS = 2**28  # of a JPEG; other formats, which are always decoded whole, may have half of that
 LARGE = 2**25  # a JPEG with more pixels is decoded at a half or a quarter of its sides
+
+# The orientation that a camera writes into a JPEG's EXIF data (Exif 2.32, 4.5.4 and 4.6.4): segment APP1 holds "Exif",
+# two zeros and a TIFF file, whose first directory has the tag 0x0112.
+_EXIF_MARK = b"Exif\0\0"
+_EXIF_TAG = 0x0112
+_EXIF_OFFSETS = (6, 24)  # of the mark, where the segment is the first or the second
+_EXIF_ENTRY = 12  # bytes: the tag (2), the value's type (2), the number of values (4), the value (4)
+
+# GIF89a: a header and the screen, 13 bytes, and perhaps a table of colours; then blocks: extensions, frames, the end.
+# The data of a block are chunks: a byte with the size, and as many bytes as it says; the size 0 ends them.
+_GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C  # the first bytes of blocks
+_GIF_MOST = 10_000  # steps of a walk; chunks are written at full size, and a frame is a few steps
+_GIF_RUN = 4096  # chunks that one step passes at most
 
 
 def _within(encoded, pixels, limit):
@@ -69,6 +81,55 @@ def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
     return tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
 
 
+def _first_bytes(text, size):
+    """The first `size` bytes (n,) int32 of a scalar string tensor."""
+    return tf.cast(tf.io.decode_raw(tf.strings.substr(text, 0, size), tf.uint8), tf.int32)
+
+
+@outlined
+def _exif_orientation(tiff):
+    """The value of the orientation tag of a TIFF file, 1 if there is none."""
+    raw = _first_bytes(tiff + b"\0" * 16, 2**16)
+    little = raw[0] == ord("I")
+
+    def number(digits):
+        """(..., n) bytes -> (...) integers."""
+        digits = tf.cond(little, lambda: tf.reverse(digits, [-1]), lambda: digits)
+        return tf.reduce_sum(digits * [256**i for i in reversed(range(digits.shape[-1]))], -1)
+
+    directory = tf.minimum(tf.maximum(number(tf.ensure_shape(raw[4:8], (4,))), 0), tf.size(raw) - 2)
+    first = directory + 2
+    count = tf.minimum(number(tf.ensure_shape(raw[directory:first], (2,))), (tf.size(raw) - first) // _EXIF_ENTRY)
+    entries = tf.reshape(raw[first : first + count * _EXIF_ENTRY], (-1, _EXIF_ENTRY))
+    values = tf.boolean_mask(number(entries[:, 8:10]), number(entries[:, :2]) == _EXIF_TAG)
+    value = tf.concat([values, [1]], 0)[0]
+    return tf.where((value >= 1) & (value <= 8), value, 1)
+
+
+def _orientation(encoded: tf.Tensor) -> tf.Tensor:
+    """The orientation, 1 (upright) to 8, of a scalar string tensor that holds a JPEG; 1 without a legible one.
+
+    The segment is looked for where the standard and cameras put it: first, or after JFIF's segment of 16 bytes.
+    """
+    head = tf.strings.substr(encoded, 0, _EXIF_OFFSETS[1] + len(_EXIF_MARK)) + b"\0" * (
+        _EXIF_OFFSETS[1] + len(_EXIF_MARK)
+    )
+    matches = tf.strings.substr(head, _EXIF_OFFSETS, [len(_EXIF_MARK)] * 2) == _EXIF_MARK
+    start = tf.where(matches[0], *_EXIF_OFFSETS) + len(_EXIF_MARK)
+    none = lambda: tf.constant(1)  # noqa: E731
+    return tf.cond(tf.reduce_any(matches), lambda: _exif_orientation(tf.strings.substr(encoded, start, 2**16)), none)
+
+
+def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Stored pixels (h, w, c), turned and mirrored as they are meant to be seen; orientations 5 to 8 exchange h and
+    w.
+    """
+    image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
+    upside_down = tf.reduce_any(orientation == [3, 4, 7, 8])
+    mirrored = tf.reduce_any(orientation == [2, 3, 6, 7])
+    return tf.reverse(image, tf.boolean_mask([0, 1], tf.stack([upside_down, mirrored])))
+
+
 @outlined
 def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
     """A JPEG that is large (it is read at a half or a quarter of its sides, at most LARGE pixels), turned, or grey from
@@ -88,14 +149,14 @@ def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
         image = tf.cond(cmyk, lambda: tf.image.rgb_to_grayscale(stored(3)), lambda: stored(1))
     else:
         image = stored(channels)
-    return exif.upright(image, turned)
+    return _upright(image, turned)
 
 
 def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of a JPEG: (its shape (3,) int32 by the header, 4 channels for CMYK; EXIF's orientation; whether it can be
     decoded directly).
     """
-    shape, turned = tf.image.extract_jpeg_shape(encoded), exif.orientation(encoded)
+    shape, turned = tf.image.extract_jpeg_shape(encoded), _orientation(encoded)
     simple = (turned == 1) & (shape[2] < 4) & (tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= LARGE)
     return shape, turned, simple
 
@@ -153,8 +214,71 @@ def _bmp(encoded):
     return tf.cond(tf.shape(image)[-1] == 1, coloured, lambda: image)
 
 
+def _gif_table(flags):
+    """How many bytes the table of colours has that `flags` announce."""
+    return tf.where(flags >= 128, tf.bitwise.left_shift(6, tf.bitwise.bitwise_and(flags, 7)), 0)
+
+
+def _gif_frame(data, size):
+    """Where the first frame of a GIF of `size` bytes begins and ends in `data`, which has zeros after it, and whether
+    it was found.
+    """
+    byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
+
+    def chunks(at, frame):
+        """Passes chunks of one size, as far as they follow each other."""
+        step = byte(at) + 1
+        alike = data[at : at + _GIF_RUN * step : step] == data[at]
+        passed = tf.reduce_sum(tf.math.cumprod(tf.cast(alike, tf.int32)))
+        return tf.where(step > 1, at + passed * step, at + 1), frame, step > 1
+
+    def block(at, frame):
+        """Passes the head of a block; behind any that is no extension and no frame there is nothing to read."""
+        kind = byte(at)
+        head = tf.where(kind == _GIF_FRAME, 11 + _gif_table(byte(at + 9)), tf.where(kind == _GIF_EXTENSION, 2, size))
+        return at + head, tf.where(kind == _GIF_FRAME, at, frame), tf.constant(True)
+
+    at, frame, inside = tf.while_loop(
+        lambda at, frame, inside: (at < size) & (inside | (frame < 0)),
+        lambda at, frame, inside: tf.cond(inside, lambda: chunks(at, frame), lambda: block(at, frame)),
+        (13 + _gif_table(byte(10)), tf.constant(-1), tf.constant(False)),
+        maximum_iterations=_GIF_MOST,
+    )
+    return frame, at, (frame >= 0) & ~inside & (at <= size)
+
+
+@outlined
+def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The first frame of a GIF, a scalar string tensor.
+
+    Returns:
+        (a GIF of that frame alone, its (top, left) int32 in the picture that viewers show, the (height, width) int32 of
+        that picture).
+
+    Raises:
+        InvalidArgumentError: at run time, if there is no whole frame.
+    """
+    padded = encoded + b"\0" * 32
+    frame, end, found = _gif_frame(tf.io.decode_raw(padded, tf.uint8), tf.strings.length(encoded))
+    with tf.control_dependencies(
+        [tf.debugging.Assert(found, ["The GIF is damaged or cut short: it has no whole frame."])]
+    ):
+        frame = tf.identity(frame)
+    numbers = lambda at, size: tf.cast(tf.io.decode_raw(tf.strings.substr(padded, at, size), tf.uint16), tf.int32)  # noqa: E731
+    box, screen = numbers(frame + 1, 8), numbers(6, 4)  # (left, top, width, height), (width, height)
+    picture = tf.maximum(screen, box[:2] + box[2:])
+    # At 0, 0: TensorFlow takes the frame for the whole picture, and would cut off what is further right and below.
+    alone = [
+        tf.strings.substr(encoded, 0, frame + 1),
+        b"\0" * 4,
+        tf.strings.substr(encoded, frame + 5, end - frame - 5),
+        b";",
+    ]
+    return tf.strings.join(alone), box[1::-1], picture[::-1]
+
+
 def _gif(encoded):
-    alone, start, shape = gif.first_frame(encoded)
+    alone, start, shape = first_frame(encoded)
     alone = _within(alone, tf.reduce_prod(tf.cast(shape, tf.int64)), MAX_PIXELS // 2)
     image = tf.ensure_shape(tf.io.decode_image(alone, expand_animations=False), (None, None, 3))
     after = shape - start - tf.shape(image)[:2]

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.decode import decode, decode_mask, header, mask_of_size, not_cut_short
 from keras_vit.data.ops.geometry import moved_to_window, pair, random_resized_crop, resized_window, sampled_window
+from keras_vit.data.ops.registry import fused
 
 
 def _read_window(encoded, begin, extent, channels, fraction=1):
@@ -31,6 +32,7 @@ def _read_smaller(encoded, begin, extent, channels, times):
     return tf.case([(times >= fraction, read(fraction)) for fraction in (8, 4)], default=read(2))
 
 
+@fused("decode", "random_resized_crop")
 def decode_and_crop(decode_arguments: dict[str, Any], crop_arguments: dict[str, Any]) -> Callable:
     """(an example with an encoded image or pixels, seed) -> the example with the crop (height, width, channels), mask
     and boxes moved.

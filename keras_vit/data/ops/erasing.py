@@ -4,8 +4,8 @@ import math
 
 import tensorflow as tf
 
-from keras_vit.data.ops.color import as_uint8, choose, flat_rows
-from keras_vit.data.ops.registry import op
+from keras_vit.data.ops.color import choose, flat_rows
+from keras_vit.data.ops.registry import as_uint8, op
 
 # The mean and standard deviation of random erasing's noise: ImageNet's, of red, green and blue, and of all three.
 _MEAN = {3: (123.675, 116.28, 103.53), 1: (114.5,)}

@@ -1,4 +1,9 @@
-"""The registry of preprocessing ops. An op is one decorated factory, whose parameters are the ones written in the
+"""Preprocessing as text, "decode|resize(256)|central_crop(224)", and the registry of its ops.
+
+`parse` turns text into a Preprocess, which maps an example, a dict, to an example whose image is uint8 pixels (h, w,
+c). Training and evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
+
+An op is one decorated factory, whose parameters are the ones written in the
 text's brackets.
 
 The decorator names the keys of an example that the op changes, and says whether the op is random.
@@ -20,9 +25,28 @@ Values stay on the 0..255 scale. An op of your own needs no change here:
         return apply
 """
 
+import ast
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.io.suggest import did_you_mean
+
+# Ops of other vocabularies that are not needed here.
+_NOT_NEEDED = {
+    "keep": "A batch holds what `select` takes of each example, by default (image, label): leave it out.",
+    "value_range": "Pixels stay within 0..255, and the model normalises them: leave it out.",
+}
+
+
+def as_uint8(image: tf.Tensor) -> tf.Tensor:
+    """`image` rounded to uint8; uint8 stays as it is."""
+    if image.dtype == tf.uint8:
+        return image
+    return tf.cast(tf.clip_by_value(tf.round(tf.cast(image, tf.float32)), 0.0, 255.0), tf.uint8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,3 +124,149 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = ()) -> Calla
         return factory
 
     return register
+
+
+_FUSED: dict[tuple[str, str], Callable] = {}
+
+
+def fused(first: str, second: str) -> Callable:
+    """A decorator that registers a factory, (parameters of the first op, parameters of the second) -> a function of an
+    example and a seed, for two ops that begin a text.
+    """
+
+    def register(factory):
+        _FUSED[first, second] = factory
+        return factory
+
+    return register
+
+
+def _check_shapes(example):
+    """Refuses an example without an image, and masks and boxes of another form than the ops move.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    if "image" not in example:
+        raise ValueError(f'An example needs an "image", and this one has only: {", ".join(example)}.')
+    if "mask" in example and example["mask"].dtype != tf.string:
+        mask = example["mask"]
+        if not mask.dtype.is_integer or not mask.shape.is_compatible_with((None, None, 1)):
+            raise ValueError(f'Expected a "mask" of integers (h, w, 1), got {mask.dtype.name} {tuple(mask.shape)}.')
+        image = example["image"]
+        if image.dtype != tf.string and not image.shape[:2].is_compatible_with(mask.shape[:2]):
+            raise ValueError(
+                f"The mask has {tuple(mask.shape[:2])} pixels, the image {tuple(image.shape[:2])}: one per pixel is"
+                " needed."
+            )
+    if "boxes" in example:
+        boxes = example["boxes"]
+        if boxes.dtype != tf.float32 or not boxes.shape.is_compatible_with((None, 4)):
+            raise ValueError(
+                'Expected "boxes" as float32 (m, 4), top, left, bottom, right as fractions of the height and width,'
+                f" got {boxes.dtype.name} {tuple(boxes.shape)}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocess:
+    """A parsed preprocessing: a function of an example.
+
+    Attributes:
+        text: what it was parsed from.
+        steps: its ops, each with the function that the op's factory made.
+    """
+
+    text: str
+    steps: tuple[tuple[Op, Callable], ...]
+
+    @property
+    def random(self) -> bool:
+        """Whether any op is random, so that a call needs a seed."""
+        return any(op.random for op, _ in self.steps)
+
+    @property
+    def label_ops(self) -> tuple[str, ...]:
+        """The names of the ops that change the label."""
+        return tuple(op.name for op, _ in self.steps if "label" in op.keys)
+
+    def _apply(self, example, seed, keys=None):
+        if seed is None and self.random:
+            raise ValueError(f'"{self.text}" has random ops: give a seed of (2,) integers.')
+        for number, (op, function) in enumerate(self.steps):
+            if keys is None or keys & set(op.keys):
+                child = [tf.random.experimental.stateless_fold_in(seed, number)] if op.random else []
+                example = op.apply(function, example, *child)
+        return {**example, "image": as_uint8(example["image"])}
+
+    def __call__(self, example: dict[str, Any], seed=None) -> dict[str, Any]:
+        """An example with its image, mask, boxes and label preprocessed, and everything else as it was.
+
+        Args:
+            example: "image", encoded bytes or pixels (h, w, c), and anything else; see geometry.py for "mask" and
+                "boxes".
+            seed: (2,) integers, needed if `random`; each op gets a seed folded from it and the op's place in the text.
+
+        Raises:
+            ValueError: if the example lacks what an op changes, has a mask or boxes that an op cannot move, or random
+                ops get no seed.
+        """
+        tensors = {key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "boxes") if key in example}
+        example = {**example, **tensors}
+        _check_shapes(example)
+        return self._apply(example, seed)
+
+    def image(self, image, seed=None) -> tf.Tensor:
+        """An image without anything else, encoded bytes or pixels (h, w, c), to uint8 pixels (h, w, c). Ops on labels
+        are left out.
+        """
+        return self._apply({"image": tf.convert_to_tensor(image)}, seed, {"image"})["image"]
+
+
+def parse_call(expression: str) -> tuple[str, list, dict] | None:
+    """'resize(256)' -> (name, args, kwargs). Arguments are literals: nothing is evaluated. None for text of another
+    form.
+    """
+    try:
+        node = ast.parse(expression, mode="eval").body
+        if isinstance(node, ast.Name):
+            return node.id, [], {}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            args = [ast.literal_eval(arg) for arg in node.args]
+            return node.func.id, args, {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+    except (SyntaxError, ValueError):
+        pass
+    return None
+
+
+def parse(text: str) -> Preprocess:
+    """Returns the Preprocess that `text` describes: ops with literal arguments, joined by "|".
+
+    Raises:
+        ValueError: for an unknown op, with the nearest name, or arguments that the op does not take.
+    """
+    steps, parameters = [], []
+    for expression in filter(None, (part.strip() for part in text.split("|"))):
+        call = parse_call(expression)
+        if call is None:
+            raise ValueError(
+                f'Cannot read "{expression}" in the preprocessing "{text}". Write ops like "resize(256)", joined by'
+                ' "|".'
+            )
+        name, args, kwargs = call
+        if name not in OPS:
+            hint = f" {_NOT_NEEDED[name]}" if name in _NOT_NEEDED else did_you_mean(name, OPS)
+            raise ValueError(f'Unknown preprocessing op "{name}".{hint} Valid: {", ".join(sorted(OPS))}.')
+        factory = OPS[name].factory
+        try:
+            bound = inspect.signature(factory).bind(*args, **kwargs)
+        except TypeError as error:
+            raise ValueError(f'"{expression}": {error}. The op is {name}{inspect.signature(factory)}.') from None
+        bound.apply_defaults()
+        steps.append((OPS[name], factory(*bound.args, **bound.kwargs)))
+        parameters.append(bound.arguments)
+    fuse = _FUSED.get(tuple(op.name for op, _ in steps[:2]))
+    if fuse is not None:
+        # Still two steps, so that every op keeps its place in the text, from which its seed is folded.
+        steps[:2] = (steps[0][0], lambda example: example), (steps[1][0], fuse(*parameters[:2]))
+    return Preprocess(text, tuple(steps))

@@ -1,4 +1,4 @@
-"""Ops on pixel values: a check of their scale, and a factor for images on another scale."""
+"""Ops on values: a check of the pixels' scale, a factor for images on another scale, labels as one-hot rows."""
 
 import tensorflow as tf
 
@@ -34,3 +34,22 @@ def multiply(factor):
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
         raise ValueError(f"multiply: expected a positive number, got {factor!r}.")
     return lambda image: tf.cast(image, tf.float32) * factor
+
+
+@op("label")
+def one_hot(classes, on=1.0, off=0.0):
+    """A label below `classes` as a row (classes,) of `off` with a single `on`; any other label is an error while the
+    data is read.
+
+    Losses, mixup and cutmix also take integer labels, and make the rows on the device: only your own code needs this
+    op.
+    """
+    if not isinstance(classes, int) or classes < 1:
+        raise ValueError(f"one_hot: expected the number of classes, a positive integer, got {classes}.")
+
+    def apply(label):
+        inside = tf.logical_and(label >= 0, label < classes)
+        with tf.control_dependencies([tf.debugging.Assert(inside, [f"one_hot({classes}): got the label", label])]):
+            return tf.one_hot(label, classes, on, off, dtype=tf.float32)
+
+    return apply

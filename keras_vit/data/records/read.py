@@ -16,7 +16,7 @@ from absl import logging
 from google.protobuf.message import DecodeError
 
 from keras_vit.data.errors import DESCRIBED_WRONGLY, reason
-from keras_vit.data.parallelism import EXAMPLES
+from keras_vit.data.mapping import EXAMPLES
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description
 from keras_vit.data.records.index import FRAME, record_counts
 from keras_vit.data.sources.base import Records

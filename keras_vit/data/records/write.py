@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_vit.data.ops.color import as_uint8
+from keras_vit.data.ops.registry import as_uint8
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
 from keras_vit.io.atomic import sync_all
 

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.fallible_map import fallible_map
-from keras_vit.data.parallelism import EXAMPLES, untuned
+from keras_vit.data.mapping import EXAMPLES, fallible_map, untuned
 from keras_vit.data.sharding import ENDLESS, WHOLE, HostShard
 
 _FILES_AT_A_TIME = 16

@@ -17,7 +17,7 @@ def preprocessing_text(model) -> str:
 
 
 def parse_preprocessing(text: str):
-    """The data.ops.text.Preprocess that `text` describes.
+    """The data.ops.registry.Preprocess that `text` describes.
 
     Raises:
         ImportError: without TensorFlow, which decodes and resizes images on every backend.

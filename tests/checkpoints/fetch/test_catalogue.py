@@ -12,7 +12,7 @@ import pytest
 from keras_vit.checkpoints.fetch import catalogue
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find, list_models
 from keras_vit.checkpoints.fetch.download import https_address
-from keras_vit.data.ops.text import parse
+from keras_vit.data.ops.registry import parse
 
 FAMILIES = {
     "imagenet21k": 9,

@@ -1,19 +1,31 @@
-"""Mapping examples when some of them fail, row by row and inside the graph, so that it also works in a tf.data
-service's workers.
+"""Mapping examples, a fixed number at a time, and when some of them fail.
 
-`Dataset.ignore_errors` silently drops a row that fails. Here each row knows its place in its batch, and each batch is
-followed by an end row, which cannot fail. Where places are missing, copies of the next row fill them and are marked.
-The ids of a batch's examples travel with its end row, since a dropped row can report nothing.
+tf.data.AUTOTUNE is slower (docs/performance.md), and deleting an iterator of a tuned dataset sometimes takes up to a
+minute, for example at the end of `fit`.
+
+`Dataset.ignore_errors` silently drops a row that fails. `fallible_map` marks it, row by row and inside the graph, so
+that it also works in a tf.data service's workers. Each row knows its place in its batch, and each batch is followed by
+an end row, which cannot fail. Where places are missing, copies of the next row fill them and are marked. The ids of a
+batch's examples travel with its end row, since a dropped row can report nothing.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.parallelism import EXAMPLES, untuned
-
+# Examples come out in order, so others must be under way while a slow one is read. Each holds a decoded image: two per
+# core.
+EXAMPLES = max(16, 2 * (os.cpu_count() or 1))
 _no_autograph = tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """`dataset`, without tuning; datasets made from it are not tuned either."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _extended(value, size):
