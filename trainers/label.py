@@ -83,7 +83,7 @@ def label(model, source, folder, known=None, lowest=0.3, per_class=None, batch_s
     import numpy as np
 
     from keras_vit.data.sources.written_table import check_table_folder, image_files, names_for_table, write_table
-    from keras_vit.evaluation.pseudo_labels import check_teacher, confident, pseudo_labels
+    from keras_vit.evaluation.labelling import check_teacher, confident, pseudo_labels
     from keras_vit.io.atomic import write_bytes
 
     check_teacher(model)

@@ -7,8 +7,6 @@ from absl import logging
 from keras_vit.distribution import strategy as find_strategy
 from keras_vit.distribution.strategy import check_name
 from keras_vit.io.progress import shown, stage
-from keras_vit.planning import dry_run
-from keras_vit.planning.flops import run_costs
 from keras_vit.runs import RunDirectory, run, run_seeds, run_sweep
 from keras_vit.runs.config import check_keys
 from keras_vit.runs.loop.faults import RESTART, LostWorker, is_lost_worker
@@ -23,6 +21,8 @@ def train(values, strategy):
     Raises:
         LostWorker: if another worker is lost, after a line that names the last checkpoint of the run in progress.
     """
+    from keras_vit.planning.flops import run_costs
+
     score, place = find_task(values.config.task).score, values.workdir
 
     def run_one(config, workdir):
@@ -53,6 +53,8 @@ def train(values, strategy):
 
 def plan(values):
     """Prints what --dry_run says."""
+    from keras_vit.planning import dry_run
+
     datasets = config_files.packaged("lib.datasets").DATASETS
     options = {"examples": values.examples, "classes": values.classes, "sweep": values.sweep, "runs": values.runs}
     print(dry_run.plan(values.config, datasets, values.workdir, data_dir=values.data_dir, **options))

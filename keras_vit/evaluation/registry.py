@@ -7,6 +7,7 @@ before a run trains; it returns a function that evaluates the model with the wei
 
 import ast
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -111,7 +112,34 @@ class Evaluator:
         raise NotImplementedError
 
 
-EVALUATORS: dict[str, type[Evaluator]] = {}
+EVALUATORS: dict[str, type[Evaluator]] = {}  # those that are registered; the package's own when they are first named
+_MODULES = {
+    "calibration": "calibration",
+    "classification": "classification",
+    "corruptions": "robustness.corruptions",
+    "few_shot": "shots",
+    "knn": "knn",
+    "logistic": "linear",
+    "mapped": "imagenet.mapped",
+    "occlusion": "robustness.patches",
+    "real": "imagenet.real",
+    "reconstructions": "reconstructions",
+    "ridge": "linear",
+    "samples": "samples",
+    "shifts": "robustness.patches",
+    "shuffled_patches": "robustness.patches",
+}
+
+
+def find_evaluator(name: str) -> type[Evaluator] | None:
+    """The class of the evaluator with that name; None if there is none."""
+    if name in _MODULES:
+        importlib.import_module(f"keras_vit.evaluation.{_MODULES[name]}")
+    return EVALUATORS.get(name)
+
+
+def _names():
+    return list({**_MODULES, **EVALUATORS})
 
 
 def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
@@ -122,6 +150,8 @@ def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
     """
 
     def add(cls):
+        if not cls.__module__.startswith("keras_vit."):
+            find_evaluator(name)  # the package's own evaluator of that name is registered then
         if name in EVALUATORS and EVALUATORS[name].__qualname__ != cls.__qualname__:
             raise ValueError(f'The evaluator "{name}" is already registered, as {EVALUATORS[name].__qualname__}.')
         EVALUATORS[name] = cls
@@ -141,9 +171,9 @@ def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
         ValueError: for an unknown name or option, with the nearest valid one, or for a value that the evaluator
             refuses.
     """
-    if name not in EVALUATORS:
-        raise ValueError(f'Unknown evaluator "{name}".{did_you_mean(name, EVALUATORS)} Valid: {", ".join(EVALUATORS)}.')
-    evaluator: Any = EVALUATORS[name]
+    evaluator: Any = find_evaluator(name)
+    if evaluator is None:
+        raise ValueError(f'Unknown evaluator "{name}".{did_you_mean(name, _names())} Valid: {", ".join(_names())}.')
     valid = [field.name for field in dataclasses.fields(evaluator)]
     for option in options:
         if option not in valid:
@@ -201,7 +231,7 @@ def parse_evaluators(text: str) -> dict[str, Evaluator]:
     """
     evaluators = {}
     if not text.strip("| "):
-        raise ValueError(f'"{text}" names no evaluator. Valid: {", ".join(EVALUATORS)}.')
+        raise ValueError(f'"{text}" names no evaluator. Valid: {", ".join(_names())}.')
     try:
         parts = _alternatives(ast.parse(f"({text.strip('| ')})", mode="eval").body)  # parentheses allow line breaks
     except (SyntaxError, ValueError):

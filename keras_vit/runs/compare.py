@@ -6,7 +6,7 @@ import math
 from etils import epath
 
 from keras_vit.distribution import Strategy
-from keras_vit.evaluation import Evaluator
+from keras_vit.evaluation.registry import Evaluator
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_files import json_text

@@ -5,14 +5,14 @@ from typing import Any
 from etils import epath
 from ml_collections import ConfigDict
 
-from keras_vit.evaluation import Evaluation, Setting
+from keras_vit.evaluation.registry import Evaluation, Setting
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_files import json_text, read_json
 from keras_vit.io.paths import locate
 from keras_vit.runs.picture_files import write_charts, write_pixels
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.tasks import Classification, find_task
+from keras_vit.tasks import find_task
 
 
 def _config_of(model):
@@ -38,9 +38,7 @@ def task_of(model):
         ValueError: for a run directory whose config.json is broken.
     """
     config = _config_of(model)
-    return (
-        find_task(config.get("task", "classification"))(ConfigDict(config)) if config else Classification(ConfigDict())
-    )
+    return find_task(config.get("task", "classification"))(ConfigDict(config))
 
 
 def data_of(model: str) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from absl import logging
 from etils import epath
 
 from keras_vit.distribution import Strategy
-from keras_vit.evaluation import Chart
+from keras_vit.evaluation.registry import Chart
 from keras_vit.inspection import figures
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import os_errors

@@ -13,7 +13,7 @@ from absl import logging
 from etils import epath
 
 from keras_vit.data import evaluation_batches
-from keras_vit.evaluation import EVALUATORS, Evaluator
+from keras_vit.evaluation.registry import Evaluator, find_evaluator
 from keras_vit.inspection import html_report
 from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import paths_in
@@ -113,8 +113,8 @@ def _evaluators(folder, task, records):
             ]
             for key in keys
         }
-        kind = EVALUATORS.get(options.get("evaluator", name), Evaluator)
-        title = f"{kind.title}, {name}" if kind.title and EVALUATORS.get(name) is not kind else kind.title
+        kind = find_evaluator(options.get("evaluator", name)) or Evaluator
+        title = f"{kind.title}, {name}" if kind.title and find_evaluator(name) is not kind else kind.title
         yield html_report.evaluator(name, measures, _pictures_of(folder, name), kind.caption, title)
 
 

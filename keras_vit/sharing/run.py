@@ -8,13 +8,13 @@ from typing import Any
 
 from etils import epath
 
-from keras_vit.evaluation import EVALUATORS
+from keras_vit.evaluation import find_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.lock import FILE as LOCK
 from keras_vit.runs.config import flat
 from keras_vit.runs.saving.rundir import RunDirectory
 from keras_vit.sharing.data_names import OWN, Data, data_of, is_public, model_name, names_a_file
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import TASKS, find_task
 from keras_vit.tasks.base import OPTIONS
 
 # Keys of a config that a card shows, by what it calls them. All others stay at home: they may name files.
@@ -117,7 +117,7 @@ class Run:
         """What an evaluator with those options measures on: data of its own, or the run's; None if that is not
         known.
         """
-        kind: Any = EVALUATORS.get(options.get("evaluator", name))
+        kind: Any = find_evaluator(options.get("evaluator", name))
         values = {**({field.name: field.default for field in dataclasses.fields(kind)} if kind else {}), **options}
         if values.get("source"):
             return data_of(values["source"], values.get("test") or values.get("split"))
@@ -127,7 +127,7 @@ class Run:
     def caption(self, name: str) -> str:
         """What the pictures of an evaluator of `config.evals` show; "" if it has none of images."""
         options = self.config["evals"][name]
-        return getattr(EVALUATORS.get(options.get("evaluator", name)), "caption", "")
+        return getattr(find_evaluator(options.get("evaluator", name)), "caption", "")
 
     def training(self) -> list[tuple[str, Any]]:
         """(name, value) pairs of how the model was trained, without whatever could name a file."""
@@ -138,7 +138,7 @@ class Run:
         rows += [("started from", model_name(self.base) if self.base else "random weights")]
         teacher = (self.config.get("objective") or {}).get("teacher")
         rows += [("taught by", model_name(teacher))] if isinstance(teacher, str) else []
-        read = TASKS[task].reads if task in TASKS else ()
+        read = find_task(task).reads if task in TASKS else ()
         values = {key: value for key, value in flat(self.config).items() if key in read or key not in OPTIONS}
         shown = {title: values[key] for key, title in _SHOWN.items() if values.get(key) not in (None, _OFF.get(key, 0))}
         return rows + [

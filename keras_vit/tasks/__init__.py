@@ -4,37 +4,29 @@ import importlib
 import importlib.util
 import os
 import sys
+from typing import Any
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.tasks.autoregressive import Autoregressive
 from keras_vit.tasks.base import Score, Task
-from keras_vit.tasks.classification import Classification
-from keras_vit.tasks.dino import SelfDistillation
-from keras_vit.tasks.distillation import Distillation
-from keras_vit.tasks.masked_autoencoding import MaskedAutoencoding
-from keras_vit.tasks.masked_patches import MaskedPatches
 
+# The package's tasks: {the name, which is that of the file, too: the class}. A task is imported when it is named.
 TASKS = {
-    "classification": Classification,
-    "distillation": Distillation,
-    "autoregressive": Autoregressive,
-    "dino": SelfDistillation,
-    "masked_autoencoding": MaskedAutoencoding,
-    "masked_patches": MaskedPatches,
+    "classification": "Classification",
+    "distillation": "Distillation",
+    "autoregressive": "Autoregressive",
+    "dino": "SelfDistillation",
+    "masked_autoencoding": "MaskedAutoencoding",
+    "masked_patches": "MaskedPatches",
 }
 
-__all__ = [
-    "TASKS",
-    "Autoregressive",
-    "Classification",
-    "Distillation",
-    "MaskedAutoencoding",
-    "MaskedPatches",
-    "Score",
-    "SelfDistillation",
-    "Task",
-    "find_task",
-]
+__all__ = ["TASKS", "Score", "Task", "find_task"]
+
+
+def __getattr__(name: str) -> Any:
+    for task, task_class in TASKS.items():
+        if name == task_class:
+            return find_task(task)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _imported(place: str):
@@ -73,7 +65,7 @@ def find_task(name: str) -> type[Task]:
                 f'Unknown task "{name}".{did_you_mean(name, TASKS)} Valid: {", ".join(TASKS)}; or your own, as'
                 ' "package.module:Class" or "path/to/file.py:Class".'
             )
-        return TASKS[name]
+        return getattr(importlib.import_module(f"{__name__}.{name}"), TASKS[name])
     task = getattr(_imported(place), attribute, None)
     if not isinstance(task, type) or not issubclass(task, Task):
         raise ValueError(

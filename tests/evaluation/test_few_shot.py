@@ -8,7 +8,7 @@ from keras_vit.data import evaluation_batches, from_arrays, open_source
 from keras_vit.data.sources.selection import labels_of, subset
 from keras_vit.evaluation import Embedder, few_shot
 from keras_vit.evaluation.data import default_preprocessing
-from keras_vit.evaluation.few_shot import draw, whole_numbers
+from keras_vit.evaluation.shots import draw, whole_numbers
 
 
 @pytest.fixture(scope="module")
