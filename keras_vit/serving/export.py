@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.io.atomic import check_folder, replacing
+from keras_vit.io.atomic import check_folder
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.checks import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
@@ -166,21 +166,5 @@ def export(
     single_file.check_quantization(format, quantization, calibration)
     if format in single_file.FILES:
         single_file.check(model, place, format)
-    if keras.backend.backend() != "tensorflow":
-        options = {"format": format, "top_k": top_k, "verbose": verbose, "activation": activation}
-        tensorflow_process.export(model, place, {**options, "quantization": quantization, "calibration": calibration})
-        return
-    if format in single_file.FILES:
-        single_file.write(model, place, format, activation, quantization, calibration)
-        return
-    import tensorflow as tf
-
-    from keras_vit.serving import saved_model
-
-    try:
-        with replacing(place) as temporary:
-            saved_model.write(model, temporary, top_k or 5, activation, verbose)
-    except tf.errors.OpError as error:
-        raise OSError(
-            f'The export "{place}" cannot be written: {error.message}. What was there is as it was.'
-        ) from error
+    options = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
+    tensorflow_process.write(model, place, {**options, "quantization": quantization, "calibration": calibration})

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_vit.io.atomic import replacing
 from keras_vit.serving import description, warmup
 from keras_vit.serving.signatures import Signature, signatures
 from keras_vit.training.prediction.classify import probabilities_of
@@ -54,15 +55,25 @@ def _save(model, folder, made):
     tf.saved_model.save(exported, folder, signatures=functions)
 
 
-def write(model: keras.Model, folder: str, top_k: int, activation: str | None, verbose: bool) -> None:
-    """Writes the SavedModel of a model of this package into a new folder; arguments as in `keras_vit.export`."""
+def write(model: keras.Model, path: str, top_k: int, activation: str | None, verbose: bool) -> None:
+    """Writes the SavedModel of a model of this package, all or nothing; arguments as in `keras_vit.export`.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
     function = None if model.classes is None else probabilities_of(model, activation)
     made = signatures(model, top_k, function)
-    _save(model, folder, made)
-    stated = _stated(folder, made)
-    if verbose:
-        for name, signature in stated.items():
-            print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
-    description.write(folder, {**description.describe(model, activation), "signatures": stated})
     warm = {name: signature.takes for name, signature in made.items() if not name.endswith("_training")}
-    warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
+    try:
+        with replacing(path) as folder:
+            _save(model, folder, made)
+            stated = _stated(folder, made)
+            if verbose:
+                for name, signature in stated.items():
+                    print(f"{name}: {signature['inputs']} -> {signature['outputs']}, {signature['purpose']}")
+            description.write(folder, {**description.describe(model, activation), "signatures": stated})
+            warmup.write(folder, model.name, warm, (*model.image_size, model.channels))
+    except tf.errors.OpError as error:
+        raise OSError(
+            f'The export "{path}" cannot be written: {error.message}. What was there is as it was.'
+        ) from error

@@ -1,4 +1,6 @@
-"""An export from the JAX backend: by a process on the TensorFlow backend, whose operations every export is made of."""
+"""Writes an export by TensorFlow, whose operations every export is made of: here, or from the JAX backend by a process
+on the TensorFlow backend.
+"""
 
 import json
 import os
@@ -11,7 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.checkpoints.load import load
 from keras_vit.checkpoints.save import save_model
+from keras_vit.serving import single_file
 from keras_vit.serving.quantization_images import calibration_pixels
 
 _MODEL, _OPTIONS, _PIXELS, _ERROR = "model.keras", "options.json", "calibration.npy", "error.json"
@@ -28,21 +32,25 @@ def _environment():
     }
 
 
-def _exported(folder, path):
-    """Exports the model of `folder`, as the other process; what is wrong goes into a file."""
-    from keras_vit.checkpoints.load import load
-    from keras_vit.serving.export import export as export_model
+def _write_here(model, path, format, top_k, verbose, activation, quantization, calibration):
+    if format in single_file.FILES:
+        return single_file.write(model, path, format, activation, quantization, calibration)
+    from keras_vit.serving import saved_model  # imports TensorFlow
 
+    return saved_model.write(model, path, top_k, activation, verbose)
+
+
+def _written(folder, path):
+    """Writes the model of `folder`, as the other process; what is wrong goes into a file."""
     place = lambda name: os.path.join(folder, name)  # noqa: E731
     with open(place(_OPTIONS), encoding="utf-8") as file:
         options = json.load(file)
-    if os.path.exists(place(_PIXELS)):
-        options["calibration"] = np.load(place(_PIXELS))
+    calibration = np.load(place(_PIXELS)) if os.path.exists(place(_PIXELS)) else None
     loaded = False
     try:
         model = load(place(_MODEL))
         loaded = True
-        export_model(model, path, **options)
+        _write_here(model, path, **options, calibration=calibration)
     except tuple(_KINDS.values()) as error:
         kind = next(name for name, kind in _KINDS.items() if isinstance(error, kind))
         with open(place(_ERROR), "w", encoding="utf-8") as file:
@@ -73,13 +81,15 @@ def _error(folder, done, name):
     )
 
 
-def export(model: keras.Model, path: str, options: dict[str, Any]) -> None:
-    """`keras_vit.export` of a model on another backend; `options` are its other arguments.
+def write(model: keras.Model, path: str, options: dict[str, Any]) -> None:
+    """Writes an export that has been checked; `options` are the other arguments of `keras_vit.export`.
 
     Raises:
-        ValueError, ImportError, OSError: as keras_vit.export on TensorFlow does; for a model that cannot be built
-            there; if the process dies.
+        ValueError, ImportError, OSError: if it cannot be written; from another backend also for a model that cannot be
+            built on TensorFlow, and if the process dies.
     """
+    if keras.backend.backend() == "tensorflow":
+        return _write_here(model, path, **options)
     with tempfile.TemporaryDirectory() as folder:
         save_model(model, os.path.join(folder, _MODEL))
         options = dict(options)
@@ -96,4 +106,4 @@ def export(model: keras.Model, path: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _exported(*sys.argv[1:])
+    _written(*sys.argv[1:])
