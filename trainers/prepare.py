@@ -15,82 +15,9 @@ this one with --beam=--runner=DirectRunner. Files are then of about equal size, 
 hash of its name.
 """
 
-import json
-import os
-import re
 import shlex
 
 from . import flags
-
-
-def default_name(source: str, data_dir: str | None = None) -> str:
-    """A name for the files, from the source's text: the last part of its path, without extension and without dots that
-    would hide them.
-    """
-    from keras_vit.io.paths import locate
-
-    kind, _, rest = source.partition("?")[0].partition(":")
-    if kind in ("folder", "images", "csv", "jsonl", "tfrecord"):
-        path = rest.rstrip("/*")
-        kind = os.path.basename(os.path.abspath(locate(path, data_dir))) if path else ""
-    return re.sub(r"[^\w.\-]+", "_", os.path.splitext(kind.lstrip("."))[0]) or "data"
-
-
-def prepare(source, folder, name, split, shards, resize=None, quality=95, seed=0, overwrite=False):
-    """Writes the examples of `source`, shuffled; returns the report, which is also written to the folder.
-
-    Raises:
-        ValueError: if the folder already has the split, another process is writing to it, there are fewer examples than
-            files, the examples have more than an image and a label, or none decodes.
-        OSError: if it cannot be written.
-    """
-    import tensorflow as tf
-
-    from keras_vit.data.records.write import ShardWriter, encoder, serialized
-    from keras_vit.data.scan import scan
-    from keras_vit.data.sources.examine import warn_of_files
-    from keras_vit.io.lock import owned
-    from keras_vit.io.progress import stage
-
-    if not 1 <= shards <= source.size:
-        raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
-    warn_of_files(source)
-    skipped, size, shrunk = {}, 0, 0
-    shard_writer = ShardWriter(folder, name, split, shards, source.class_names, overwrite)
-    tf.io.gfile.makedirs(folder)
-    progress = stage(f"Writing {folder}", source.size, "images")
-    with owned(folder), shard_writer as writer, progress as work:
-        for example, values, reason in scan(source, encoder(resize, quality), seed):
-            if reason:
-                skipped[example] = reason
-            else:
-                record = serialized(example, values, source.class_names)
-                writer.write(record)
-                size, shrunk = size + len(record), shrunk + int(values[4])
-            work.advance()
-        if len(skipped) > source.size - shards:
-            raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
-    told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
-    return write_report(folder, source.name, split, shards, resize, quality, seed, told)
-
-
-def write_report(folder, source, split, shards, resize, quality, seed, told):
-    """Writes prepare-SPLIT.json from the settings and what is `told` of the examples; returns its contents."""
-    from keras_vit.io.atomic import write_bytes
-
-    report = {
-        "source": source,
-        "split": split,
-        "files": shards,
-        "resize": resize,
-        "quality": quality,
-        "shuffle_seed": seed,
-        **told,
-    }
-    write_bytes(
-        os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode()
-    )
-    return report
 
 
 def main():
@@ -106,6 +33,7 @@ def main():
 def _prepared(values, name, split, exclude):
     """Opens the source and writes it as the flags say, here; returns the report."""
     from keras_vit.data import open_source
+    from keras_vit.data.records.write import write_records
     from keras_vit.data.sources.selection import without
     from keras_vit.io.progress import stage
 
@@ -113,11 +41,13 @@ def _prepared(values, name, split, exclude):
         source = open_source(values.source, values.split, values.data_dir)
     source = without(source, exclude) if exclude else source
     options = (values.shards, values.resize or None, values.quality, values.shuffle_seed, values.overwrite)
-    return prepare(source, values.output, name, split, *options)
+    return write_records(source, values.output, name, split, *options)
 
 
 def _prepared_by_beam(values, name, split, exclude):
     """The same as a pipeline of Beam."""
+    from keras_vit.data.records.write import write_report
+
     write_by_beam, folder = flags.beam("keras_vit.data.beam").write_by_beam, values.output
     settings = (values.resize or None, values.quality, values.shuffle_seed)
     where = (values.source, values.split, values.data_dir, folder, name, split, values.shards)
@@ -127,6 +57,7 @@ def _prepared_by_beam(values, name, split, exclude):
 
 def write(values):
     """Writes the source as the flags say; prints what was done."""
+    from keras_vit.data.records.write import default_name
     from keras_vit.data.sources.selection import read_names
     from keras_vit.data.splits import split_name
 

@@ -13,6 +13,7 @@ from small_models import every_weight, for_files, write_pngs
 import keras_vit
 from keras_vit.data import from_arrays, open_source
 from keras_vit.data.beam import piece, pieces, place, write_by_beam
+from keras_vit.data.records.write import write_records
 from keras_vit.data.sources.selection import example_names
 from keras_vit.inference import predict
 from keras_vit.inference.beam import predict_by_beam, read_export
@@ -21,7 +22,6 @@ from keras_vit.inference.neighbours import read_index
 from keras_vit.io.beam_options import pipeline_options
 from trainers import predict as predict_verb
 from trainers import prepare as prepare_verb
-from trainers.prepare import prepare
 
 ALL = ("classes", "logits", "features")
 SIZES = {"batch_size": 2, "rows_per_file": 4}
@@ -149,10 +149,10 @@ def contents(source):
 def test_records_hold_every_example_once(kind, photos, tmp_path):
     data = f"folder:{photos}"
     if kind == "tfrecord":
-        prepare(open_source(data, "train"), str(tmp_path / "records"), "x", "train", 3)
+        write_records(open_source(data, "train"), str(tmp_path / "records"), "x", "train", 3)
         data = f"tfrecord:{tmp_path}/records"
     told = write_by_beam(data, "train", None, str(tmp_path / "beam"), "y", "train", 2)
-    prepare(open_source(data, "train"), str(tmp_path / "own"), "y", "train", 2)
+    write_records(open_source(data, "train"), str(tmp_path / "own"), "y", "train", 2)
     beam, own = (open_source(f"tfrecord:{tmp_path}/{name}", "train") for name in ("beam", "own"))
     assert (
         contents(beam) == contents(own)
@@ -185,7 +185,7 @@ def test_a_place_is_a_hash_of_the_name_and_the_seed():
 
 def test_pieces_are_the_whole(photos, tmp_path):
     arrays = from_arrays(np.zeros((2345, 2, 2, 3), "uint8"), np.arange(2345) % 2)
-    prepare(open_source(f"folder:{photos}", "train"), str(tmp_path), "x", "train", 3)
+    write_records(open_source(f"folder:{photos}", "train"), str(tmp_path), "x", "train", 3)
     for source, count in ((arrays, 3), (open_source(f"tfrecord:{tmp_path}", "train"), 3)):
         names = [name for i in range(pieces(source)) for name in example_names(piece(source, i))]
         assert pieces(source) == count and names == example_names(source)

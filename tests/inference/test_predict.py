@@ -14,13 +14,13 @@ from small_models import every_weight, for_files, write_pngs
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
+from keras_vit.data.records.write import write_records
 from keras_vit.data.sources.selection import digest, example_names, names_at, without
 from keras_vit.inference import predict
 from keras_vit.inference.fingerprint import fingerprint_of_model
 from keras_vit.inference.job import Job
 from keras_vit.inference.shards import Shards, file_stem, read_descriptions
 from keras_vit.inference.tables import FORMATS, Column
-from trainers.prepare import prepare
 
 BROKEN = "broken.png"
 
@@ -263,7 +263,7 @@ def test_splits_have_names_of_files(split, stem):
 
 def test_records_have_rows_too(model, tmp_path):
     images = from_arrays(np.random.default_rng(0).integers(0, 256, (10, 16, 24, 3), dtype="uint8"), np.arange(10) % 2)
-    prepare(images, str(tmp_path / "records"), "x", "train", 3)
+    write_records(images, str(tmp_path / "records"), "x", "train", 3)
     records = open_source(f"tfrecord:{tmp_path}/records", "train[2:9]")
     predict(model, records, tmp_path / "out", ("classes",), batch_size=2, rows_per_file=2)
     found = rows(tmp_path / "out")
@@ -274,7 +274,7 @@ def test_records_have_rows_too(model, tmp_path):
 
 def test_names_at_are_the_names_there(model, tmp_path):
     images = from_arrays(np.zeros((10, 8, 8, 3), "uint8"), np.arange(10) % 2)
-    prepare(images, str(tmp_path), "x", "train", 3)
+    write_records(images, str(tmp_path), "x", "train", 3)
     records = open_source(f"tfrecord:{tmp_path}", "train")
     some = without(records, example_names(records)[3:5])
     for source in (images, records, some):

@@ -14,9 +14,10 @@ from keras_vit.data import from_arrays, open_source
 from keras_vit.data.sources.selection import example_names, labels_of
 from keras_vit.data.sources.written_table import names_for_table
 from keras_vit.evaluation import confident
+from keras_vit.evaluation.labelling import write_labels
 from keras_vit.runs import training_run
 from trainers import config_files, flags
-from trainers.label import label, main
+from trainers.label import main
 
 NAMES = ("ant", "bee", "cat")
 
@@ -59,7 +60,7 @@ def rows(folder):
 
 def test_the_labels_are_those_of_classify(teacher, photos):
     more = open_source(f"images:{photos}/more", "train")
-    report = label(teacher, more, str(photos / "out"), lowest=0, batch_size=4)
+    report = write_labels(teacher, more, str(photos / "out"), lowest=0, batch_size=4)
     found = rows(photos / "out")
     assert len(found) == report["labelled"] == report["images"] == 16 and os.listdir(photos / "out").count("label.json")
     best = [guess[0] for guess in teacher.classify([row["image"] for row in found], verbose=0)]
@@ -75,12 +76,12 @@ def test_the_labels_are_those_of_classify(teacher, photos):
 
 def test_only_confident_ones(teacher, photos):
     more = open_source(f"images:{photos}/more", "train")
-    label(teacher, more, str(photos / "all"), lowest=0)
+    write_labels(teacher, more, str(photos / "all"), lowest=0)
     confidences = sorted(row["confidence"] for row in rows(photos / "all"))
-    label(teacher, more, str(photos / "half"), lowest=(confidences[7] + confidences[8]) / 2)
+    write_labels(teacher, more, str(photos / "half"), lowest=(confidences[7] + confidences[8]) / 2)
     assert sorted(row["confidence"] for row in rows(photos / "half")) == confidences[8:]
     with pytest.raises(ValueError, match=r"with a confidence of 1 or more: the highest confidence is 0\.\d"):
-        label(teacher, more, str(photos / "none"), lowest=1)
+        write_labels(teacher, more, str(photos / "none"), lowest=1)
     assert not (photos / "none").exists()
 
 
@@ -193,12 +194,12 @@ def test_what_cannot_be_labelled_says_why(run_label, photos, teacher):
     more = open_source(f"images:{photos}/more", "train")
     features = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=None)
     with pytest.raises(ValueError, match="has no classes, and so no labels to give"):
-        label(features, more, str(photos / "x"))
+        write_labels(features, more, str(photos / "x"))
     untrained = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3)
     with pytest.raises(ValueError, match="head is all zeros"):
-        label(untrained, more, str(photos / "x"))
+        write_labels(untrained, more, str(photos / "x"))
     with pytest.raises(ValueError, match="arrays has no image files"):
-        label(teacher, from_arrays(np.zeros((2, 8, 8, 3), "uint8"), [0, 1]), str(photos / "x"))
+        write_labels(teacher, from_arrays(np.zeros((2, 8, 8, 3), "uint8"), [0, 1]), str(photos / "x"))
 
 
 def test_names_that_a_table_cannot_tell_apart_are_numbers():

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import from_arrays, open_source
+from keras_vit.data import duplicates, from_arrays, open_source
+from keras_vit.data.duplicates import deduplicate
 from keras_vit.data.ops.decode import decode_image
+from keras_vit.data.records.write import default_name, write_records
 from keras_vit.data.sources.selection import example_names, read_names, without
-from trainers import deduplicate as deduplicate_program
-from trainers.deduplicate import deduplicate
-from trainers.prepare import default_name, prepare
 
 
 def contents(source):
@@ -31,7 +30,7 @@ def sample(shared_data):
 
 
 def test_a_prepared_sample_is_the_sample(sample, tmp_path):
-    report = prepare(sample, str(tmp_path), "sample", "train", 3)
+    report = write_records(sample, str(tmp_path), "sample", "train", 3)
     source = open_source(f"tfrecord:{tmp_path}", "train")
     assert contents(source) == contents(sample) and source.class_names == sample.class_names
     assert source.counts == [34, 33, 33] and report["examples"] == 100 and report["skipped"] == {}
@@ -61,31 +60,31 @@ def noisy(n, side=8):
 
 def test_several_splits_share_a_folder_and_none_is_lost_by_mistake(tmp_path):
     source = noisy(10)
-    prepare(source, str(tmp_path), "x", "train", 2, seed=1)
-    prepare(noisy(4), str(tmp_path), "x", "test", 1)
+    write_records(source, str(tmp_path), "x", "train", 2, seed=1)
+    write_records(noisy(4), str(tmp_path), "x", "test", 1)
     pixels = [
         tf.io.decode_png(image).numpy().tolist() for image, _ in contents(open_source(f"tfrecord:{tmp_path}", "train"))
     ]
     assert sorted(pixels) == sorted(example["image"].tolist() for example in source.ordered().as_numpy_iterator())
     assert open_source(f"tfrecord:{tmp_path}", "test").size == 4
     with pytest.raises(ValueError, match='already has the split "train", 10 examples'):
-        prepare(source, str(tmp_path), "x", "train", 5)
+        write_records(source, str(tmp_path), "x", "train", 5)
     with pytest.raises(ValueError, match="has other classes"):
-        prepare(from_arrays(np.zeros((2, 4, 4, 3)), [0, 2]), str(tmp_path), "x", "val", 1)
+        write_records(from_arrays(np.zeros((2, 4, 4, 3)), [0, 2]), str(tmp_path), "x", "val", 1)
     with pytest.raises(ValueError, match="--shards=11 for 10 examples"):
-        prepare(source, str(tmp_path / "other"), "x", "train", 11)
-    prepare(source, str(tmp_path), "x", "train", 5, overwrite=True)
+        write_records(source, str(tmp_path / "other"), "x", "train", 11)
+    write_records(source, str(tmp_path), "x", "train", 5, overwrite=True)
     assert open_source(f"tfrecord:{tmp_path}", "train").counts == [2] * 5 and len(list(tmp_path.glob("x-train-*"))) == 5
 
 
 @pytest.mark.parametrize(("written", "asked"), [("validation", "validation"), ("valid", "val"), ("Train", "train[:2]")])
 def test_a_split_is_read_by_any_of_its_names_and_written_once(tmp_path, written, asked):
-    prepare(noisy(4), str(tmp_path), "x", written, 1)
+    write_records(noisy(4), str(tmp_path), "x", written, 1)
     assert open_source(f"tfrecord:{tmp_path}", asked).size == (2 if "[" in asked else 4)
     other = {"validation": "val", "valid": "validation", "Train": "train"}[written]
     with pytest.raises(ValueError, match=f'already has the split "{written}", 4 examples'):
-        prepare(noisy(4), str(tmp_path), "x", other, 1)
-    prepare(noisy(6), str(tmp_path), "x", other, 1, overwrite=True)
+        write_records(noisy(4), str(tmp_path), "x", other, 1)
+    write_records(noisy(6), str(tmp_path), "x", other, 1, overwrite=True)
     assert open_source(f"tfrecord:{tmp_path}", written).size == 6 and len(list(tmp_path.glob("x-*"))) == 1
 
 
@@ -100,7 +99,7 @@ def test_records_of_another_form_are_not_added_to(tmp_path):
     with pytest.raises(
         ValueError, match="records of another form: its dataset.json says {'image': 'jpg', 'first_label': 1}"
     ):
-        prepare(noisy(4), str(tmp_path), "x", "train", 1)
+        write_records(noisy(4), str(tmp_path), "x", "train", 1)
 
 
 def order(folder):
@@ -110,7 +109,7 @@ def order(folder):
 
 def test_the_order_is_the_seeds(tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        prepare(noisy(20), str(tmp_path / name), "x", "train", 2, seed=seed)
+        write_records(noisy(20), str(tmp_path / name), "x", "train", 2, seed=seed)
     assert order(tmp_path / "a") == order(tmp_path / "b") != order(tmp_path / "c")
     files = [(tmp_path / name / "x-train-00000-of-00002.tfrecord").read_bytes() for name in "ab"]
     assert files[0] == files[1]
@@ -119,7 +118,7 @@ def test_the_order_is_the_seeds(tmp_path):
 def test_resizing_shrinks_only_what_is_larger(tmp_path):
     ramp = np.broadcast_to(np.linspace(0, 255, 120, dtype="uint8")[None, :, None], (60, 120, 3))
     images = [tf.io.encode_jpeg(ramp).numpy(), tf.io.encode_png(ramp).numpy(), tf.io.encode_png(ramp[:30]).numpy()]
-    report = prepare(from_arrays(images, [0, 1, 2]), str(tmp_path), "x", "train", 1, resize=30)
+    report = write_records(from_arrays(images, [0, 1, 2]), str(tmp_path), "x", "train", 1, resize=30)
     written = {label: image for image, label in contents(open_source(f"tfrecord:{tmp_path}", "train"))}
     assert written[2] == images[2] and report["shrunk"] == 2
     assert [tf.io.is_jpeg(written[label]).numpy() for label in (0, 1)] == [True, False]
@@ -136,7 +135,7 @@ def test_uncompressed_images_become_pngs_of_the_same_pixels(tmp_path):
         folder = tmp_path / "photos" / str(i)
         folder.mkdir(parents=True)
         pil.fromarray(images[i]).save(folder / f"a.{kind.lower()}")
-    prepare(open_source(f"folder:{tmp_path}/photos", "train"), str(tmp_path / "out"), "x", "train", 1)
+    write_records(open_source(f"folder:{tmp_path}/photos", "train"), str(tmp_path / "out"), "x", "train", 1)
     records = open_source(f"tfrecord:{tmp_path}/out", "train").ordered().as_numpy_iterator()
     for example in records:
         assert example["image"].startswith(b"\x89PNG")
@@ -146,7 +145,7 @@ def test_uncompressed_images_become_pngs_of_the_same_pixels(tmp_path):
 def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
     images = [tf.io.encode_png(np.full((4, 4, 3), i, "uint8")).numpy() for i in range(6)]
     images[2], images[5] = b"no image", images[5][:30]
-    report = prepare(from_arrays(images, [0, 1] * 3), str(tmp_path), "x", "train", 2)
+    report = write_records(from_arrays(images, [0, 1] * 3), str(tmp_path), "x", "train", 2)
     assert set(report["skipped"]) == {"arrays, example 2", "arrays, example 5"} and all(report["skipped"].values())
     assert json.loads((tmp_path / "prepare-train.json").read_text()) == report
     source = open_source(f"tfrecord:{tmp_path}", "train")
@@ -154,13 +153,13 @@ def test_images_that_do_not_decode_are_left_out_and_named(tmp_path):
         images[i] for i in (0, 1, 3, 4)
     )
     with pytest.raises(ValueError, match="Of 2 images 2 do not decode"):
-        prepare(from_arrays([b"x", b"y"], [0, 1]), str(tmp_path / "none"), "x", "train", 1)
+        write_records(from_arrays([b"x", b"y"], [0, 1]), str(tmp_path / "none"), "x", "train", 1)
     assert not list((tmp_path / "none").iterdir())
 
 
 @pytest.mark.parametrize("place", ["write", "close"])
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, place):
-    prepare(noisy(6), str(tmp_path), "x", "train", 2)
+    write_records(noisy(6), str(tmp_path), "x", "train", 2)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(*args):
@@ -168,7 +167,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, place):
 
     monkeypatch.setattr(tf.io.TFRecordWriter, place, full)
     with pytest.raises(OSError, match="No space left on device. Nothing was put in place"):
-        prepare(noisy(8), str(tmp_path), "x", "train", 2, overwrite=True)
+        write_records(noisy(8), str(tmp_path), "x", "train", 2, overwrite=True)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -180,7 +179,7 @@ def test_what_is_put_in_place_is_on_the_disk_first(tmp_path, monkeypatch):
     monkeypatch.setattr(
         tf.io.gfile, "rename", lambda a, b, **options: (done.append(f"{b} in place"), renamed(a, b, **options))
     )
-    prepare(noisy(8), str(tmp_path), "x", "train", 2)
+    write_records(noisy(8), str(tmp_path), "x", "train", 2)
     for i in range(2):
         name = f"x-train-0000{i}-of-00002.tfrecord"
         assert done.index(f"{tmp_path}/.partial-train/{name}") < done.index(f"{tmp_path}/{name} in place")
@@ -192,17 +191,17 @@ def test_a_killed_run_leaves_no_dataset_and_runs_again(tmp_path):
     script = (
         "import os, sys, numpy as np\n"
         "from keras_vit.data import from_arrays\nfrom keras_vit.data.records import write\n"
-        "from trainers.prepare import prepare\n"
+        "from keras_vit.data.records.write import write_records\n"
         "written = write.ShardWriter.write\n"
         "write.ShardWriter.write = lambda self, r: os._exit(9) if sum(self.counts) == 5 else written(self, r)\n"
-        "prepare(from_arrays(np.zeros((8, 4, 4, 3)), [0] * 8), sys.argv[1], 'x', 'train', 2)\n"
+        "write_records(from_arrays(np.zeros((8, 4, 4, 3)), [0] * 8), sys.argv[1], 'x', 'train', 2)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(command, env=os.environ, check=False, capture_output=True).returncode == 9
     assert sorted(path.name for path in tmp_path.iterdir()) == [".partial-train", "lock.json"]
     with pytest.raises(FileNotFoundError, match="No file matches"):
         open_source(f"tfrecord:{tmp_path}", "train")
-    prepare(noisy(8), str(tmp_path), "x", "train", 2)
+    write_records(noisy(8), str(tmp_path), "x", "train", 2)
     assert open_source(f"tfrecord:{tmp_path}", "train").size == 8 and not (tmp_path / ".partial-train").exists()
 
 
@@ -225,7 +224,7 @@ def test_names_of_files(source, name):
 
 def test_hidden_files_are_not_written(tmp_path):
     with pytest.raises(ValueError, match='The name ".x" would make hidden files'):
-        prepare(noisy(2), str(tmp_path), ".x", "train", 1)
+        write_records(noisy(2), str(tmp_path), ".x", "train", 1)
 
 
 def test_prepare_and_deduplicate_warn_of_copies(tmp_path, caplog):
@@ -234,13 +233,13 @@ def test_prepare_and_deduplicate_warn_of_copies(tmp_path, caplog):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(tf.io.encode_png(np.full((8, 8, 3), 7, "uint8")).numpy())
     source = open_source(f"folder:{tmp_path}", "train")
-    prepare(source, str(tmp_path / "records"), "x", "train", 1)
+    write_records(source, str(tmp_path / "records"), "x", "train", 1)
     deduplicate(source, source, str(tmp_path / "excluded.txt"), 0.9)
     assert sum(text.startswith("1 file with the same contents as another") for text in caplog.messages) == 2
 
 
 def test_images_without_labels_have_duplicates_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(deduplicate_program, "write_pictures", lambda *arguments: None)
+    monkeypatch.setattr(duplicates, "_write_pictures", lambda *arguments: None)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype="uint8").repeat(16, 1).repeat(16, 2)
     for i, image in enumerate(pixels):
         (tmp_path / f"{i}.png").write_bytes(tf.io.encode_png(image).numpy())

@@ -6,14 +6,23 @@ process is killed, or the disk is full, the output is as it was before.
 
 import contextlib
 import dataclasses
+import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from keras_vit.data.ops.registry import as_uint8
 from keras_vit.data.records.description import FEATURES, NAME, Description, read_description, write_description
-from keras_vit.io.atomic import sync_all
+from keras_vit.data.scan import scan
+from keras_vit.data.sources.base import Source
+from keras_vit.data.sources.examine import warn_of_files
+from keras_vit.io.atomic import sync_all, write_bytes
+from keras_vit.io.lock import owned
+from keras_vit.io.paths import locate
+from keras_vit.io.progress import stage
 
 
 def _shrunk(image, side):
@@ -244,3 +253,87 @@ class ShardWriter:
                 writer.close()
             if kind is None:
                 self._files.put_in_place(self.counts)
+
+
+def default_name(source: str, data_dir: str | None = None) -> str:
+    """A name for the files, from the source's text: the last part of its path, without extension and without dots that
+    would hide them.
+    """
+    kind, _, rest = source.partition("?")[0].partition(":")
+    if kind in ("folder", "images", "csv", "jsonl", "tfrecord"):
+        path = rest.rstrip("/*")
+        kind = os.path.basename(os.path.abspath(locate(path, data_dir))) if path else ""
+    return re.sub(r"[^\w.\-]+", "_", os.path.splitext(kind.lstrip("."))[0]) or "data"
+
+
+def write_records(
+    source: Source,
+    folder: str,
+    name: str,
+    split: str,
+    shards: int,
+    resize: int | None = None,
+    quality: int = 95,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Writes the examples of a source, shuffled; returns the report, which is also written to the folder.
+
+    Args:
+        name, split: of the files: NAME-SPLIT-00000-of-00016.
+        shards: the number of files.
+        resize, quality: as for `encoder`.
+        seed: of the order.
+        overwrite: whether to replace a split that the folder already has.
+
+    Raises:
+        ValueError: if the folder already has the split, another process is writing to it, there are fewer examples than
+            files, the examples have more than an image and a label, or none decodes.
+        OSError: if it cannot be written.
+    """
+    if not 1 <= shards <= source.size:
+        raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
+    warn_of_files(source)
+    skipped, size, shrunk = {}, 0, 0
+    shard_writer = ShardWriter(folder, name, split, shards, source.class_names, overwrite)
+    tf.io.gfile.makedirs(folder)
+    progress = stage(f"Writing {folder}", source.size, "images")
+    with owned(folder), shard_writer as writer, progress as work:
+        for example, values, reason in scan(source, encoder(resize, quality), seed):
+            if reason:
+                skipped[example] = reason
+            else:
+                record = serialized(example, values, source.class_names)
+                writer.write(record)
+                size, shrunk = size + len(record), shrunk + int(values[4])
+            work.advance()
+        if len(skipped) > source.size - shards:
+            raise ValueError(f"Of {source.size} images {len(skipped)} do not decode: {dict(list(skipped.items())[:3])}")
+    told = {"examples": sum(writer.counts), "bytes": size, "shrunk": shrunk, "skipped": skipped}
+    return write_report(folder, source.name, split, shards, resize, quality, seed, told)
+
+
+def write_report(
+    folder: str,
+    source: str,
+    split: str,
+    shards: int,
+    resize: int | None,
+    quality: int,
+    seed: int,
+    told: dict[str, Any],
+) -> dict[str, Any]:
+    """Writes prepare-SPLIT.json from the settings and what is `told` of the examples; returns its contents."""
+    report = {
+        "source": source,
+        "split": split,
+        "files": shards,
+        "resize": resize,
+        "quality": quality,
+        "shuffle_seed": seed,
+        **told,
+    }
+    write_bytes(
+        os.path.join(folder, f"prepare-{split}.json"), json.dumps(report, indent=1, ensure_ascii=False).encode()
+    )
+    return report
