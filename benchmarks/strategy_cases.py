@@ -156,7 +156,7 @@ def run_case(strategy, name, ours=True, reordered=False, depth=2):
     """{"before/PATH": array, "after/PATH": array, "loss": ..., "logits": ...} of one case."""
     import numpy as np
 
-    from keras_vit.training.averages import swap_averages
+    from keras_vit.optim.wrappers import swap_averages
 
     options, training = CASES[name]
     rng = np.random.default_rng(0)

@@ -25,7 +25,7 @@ from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
 from keras_vit.models.arguments import Changes
 from keras_vit.models.bit import BIT_FIELDS
 from keras_vit.models.spec import FIELDS
-from keras_vit.training.presets import register_loader
+from keras_vit.training.model_metadata import register_loader
 
 # Tried in this order: the first format that recognises the array names parses the file.
 FORMATS = (bit, google, vit_pytorch, mae, huggingface, own_names, timm)

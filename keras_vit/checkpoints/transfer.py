@@ -19,7 +19,7 @@ from keras_vit.checkpoints.resample import (
     resample_positions,
 )
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.dense.quantization_and_lora import dense_config
+from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.layers.positions.embeddings import FIXED, fixed_table
 from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec, taps

@@ -6,13 +6,11 @@ from keras_vit.layers.blocks.reducing import ReducingBlock
 from keras_vit.layers.blocks.transformer import LayerScale, TransformerBlock
 from keras_vit.layers.convolution.bottleneck import BottleneckUnit
 from keras_vit.layers.convolution.standardized import StdConv2D
-from keras_vit.layers.dropout.dropout import Dropout, DropPath
-from keras_vit.layers.embedding.class_token import ClassToken
+from keras_vit.layers.dropout import Dropout, DropPath
 from keras_vit.layers.embedding.palette import PaletteEncoder
 from keras_vit.layers.embedding.patch_dropout import PatchDropout
-from keras_vit.layers.embedding.patches import PatchEncoder, PatchGrid
-from keras_vit.layers.normalization.batch_normalization import BatchNormalization
-from keras_vit.layers.normalization.pixels import PixelNormalization
+from keras_vit.layers.embedding.patches import ClassToken, PatchEncoder, PatchGrid
+from keras_vit.layers.normalization import BatchNormalization, PixelNormalization
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.positions.embeddings import AddPositionEmbs
 from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias

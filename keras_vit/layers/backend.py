@@ -20,16 +20,23 @@ def replica_id():
     return context.replica_id_in_sync_group if context is not None else 0
 
 
-def sum_over_replicas(tensors: list) -> list:
-    """The sums of tensors over the replicas that share a batch; the tensors themselves on one device and on JAX, whose
-    program is global.
-    """
+def replicas() -> int:
+    """The number of replicas that share a batch; 1 on one device and on JAX, whose program is global."""
     if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def sum_over_replicas(tensors: list) -> list:
+    """The sums of tensors over the replicas that share a batch, where replicas meet."""
+    if replicas() == 1:
         return tensors
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()
-    return tensors if context is None or context.num_replicas_in_sync == 1 else context.all_reduce("SUM", tensors)
+    return tensors if context is None else context.all_reduce("SUM", tensors)
 
 
 def seed_dtype() -> str:
@@ -45,7 +52,7 @@ def _on_tpus():
 
 
 def hashes_masks(shape: tuple) -> bool:
-    """Whether masks of this shape come from dropout/hashed_masks.py: where a step is one compiled program, which makes
+    """Whether masks of this shape come from the hash in dropout.py: where a step is one compiled program, which makes
     them where they are used; on TensorFlow, for TPUs, if the shape is known. Elsewhere TensorFlow has one operation for
     the engine's own, which is quicker on a CPU than a dozen.
     """
@@ -149,7 +156,7 @@ def fused_batch_normalization(x, gamma, beta, epsilon):
         return None
     import tensorflow as tf
 
-    if x.dtype == tf.float64 or tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    if x.dtype == tf.float64 or replicas() > 1:
         return None  # over several replicas the statistics are sums of theirs
     y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
         x=x, scale=tf.convert_to_tensor(gamma), offset=tf.convert_to_tensor(beta), mean=[], variance=[], epsilon=epsilon

@@ -15,8 +15,7 @@ from keras_vit.layers.arguments import choice, integer, number
 from keras_vit.layers.attention.token_masks import attendable, masked_softmax, present, token_count
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, MlpBlock
 from keras_vit.layers.blocks.token_merging import log_sizes
-from keras_vit.layers.dense.dense import Dense
-from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
+from keras_vit.layers.dense import ComposedLayer, Dense
 from keras_vit.layers.registration import serializable
 
 

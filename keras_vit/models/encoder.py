@@ -13,7 +13,7 @@ import keras
 from keras_vit import layers
 from keras_vit.layers.attention.self_attention import POSITIONS
 from keras_vit.layers.embedding.patches import grid_size
-from keras_vit.layers.normalization.layer_normalization import LayerNormalization
+from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.models.checks import blocks_to_remat, float_policy
 from keras_vit.models.reduction import reductions

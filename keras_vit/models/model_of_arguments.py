@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers.dense.quantization_and_lora import apply_dense_config, dense_config
+from keras_vit.layers.dense import apply_dense_config, dense_config
 from keras_vit.models.finetuning import lora
 from keras_vit.training import state
 from keras_vit.training.model import Model

@@ -1,11 +1,10 @@
 """The paper's optimizers, optimizer wrappers, and learning-rate schedules."""
 
-from keras_vit.optim.averaging import StochasticWeightAveraging
-from keras_vit.optim.lookahead import Lookahead
 from keras_vit.optim.muon import Muon
 from keras_vit.optim.optimizers import AdamW, GlobalGradient, Momentum
 from keras_vit.optim.rectified_adam import RectifiedAdam
 from keras_vit.optim.schedules import WarmupSchedule
+from keras_vit.optim.wrappers import Lookahead, StochasticWeightAveraging
 
 __all__ = [
     "AdamW",

@@ -19,7 +19,7 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
 from keras_vit.io.progress import stage
 from keras_vit.models import whiten
-from keras_vit.optim.wrapper import averaging
+from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
 from keras_vit.runs.config import check_same_run, odd_sizes
 from keras_vit.runs.evaluate import evaluation_content
@@ -28,7 +28,6 @@ from keras_vit.runs.loop.train import fix_order_of_sums, train
 from keras_vit.runs.prepare import check, open_data
 from keras_vit.runs.report import write_report
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.training.averages import swap_averages
 from keras_vit.training.state import KEY as TRAINING
 from keras_vit.version import __version__
 

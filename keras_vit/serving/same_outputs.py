@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_vit.training.quantization import quantized_layers
+from keras_vit.layers.dense import quantized_layers
 
 
 def check_float32(model: keras.Model, what: str, mend: str) -> None:

@@ -12,7 +12,7 @@ from keras_vit.optim import (
     StochasticWeightAveraging,
     WarmupSchedule,
 )
-from keras_vit.training.averages import EvaluateAverage, swap_averages
+from keras_vit.optim.wrappers import EvaluateAverage, swap_averages
 from keras_vit.training.distillation import (
     Agreement,
     HardDistillation,

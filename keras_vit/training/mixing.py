@@ -13,8 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.dropout.seeds import FixedSeed, fold_in
-from keras_vit.training.checks.labels import label_rows
+from keras_vit.layers.dropout import FixedSeed, fold_in
+from keras_vit.training.losses import label_rows
 
 
 def check_pairs(rows: int, devices: int = 1) -> None:

@@ -14,16 +14,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers.dense.dense import Dense, kernels_deleted_quickly
-from keras_vit.layers.dense.quantization_and_lora import freeze_quantized
+from keras_vit.layers.dense import Dense, Filters, freeze_quantized, kernels_deleted_quickly, layers_to_quantize
 from keras_vit.layers.registration import serializable
-from keras_vit.optim.wrapper import innermost
+from keras_vit.optim.wrappers import innermost
 from keras_vit.training.checks.compiled import check_compiled
 from keras_vit.training.checks.inputs import InputChecks, plain_errors
 from keras_vit.training.losses import activation_by
 from keras_vit.training.mixing import Pairs, check_pairs
 from keras_vit.training.prediction import classify, images
-from keras_vit.training.quantization import Filters, layers_to_quantize
 from keras_vit.training.steps.inputs import feed, prediction_feed, rows_of, scope_of, topology_of
 from keras_vit.training.steps.model_steps import SteppingModel
 

@@ -5,13 +5,38 @@ keep.
 import contextlib
 import os
 import weakref
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 import keras
 
-from keras_vit.layers.dense.quantization_and_lora import inner_layers
+from keras_vit.layers.dense import inner_layers
 from keras_vit.training import state
-from keras_vit.training.presets import load_preset
+
+_LOADERS: list[Callable] = []
+_Loader = TypeVar("_Loader", bound=Callable)
+
+
+def register_loader(load: _Loader) -> _Loader:
+    """Makes `load` the function behind `from_preset`. A decorator."""
+    _LOADERS[:] = [load]
+    return load
+
+
+def load_preset(kind: type, preset: str | os.PathLike, arguments: dict[str, Any]) -> Any:
+    """The model that `load(preset, **arguments)` returns, which must be a `kind`.
+
+    Raises:
+        ValueError: if it is a model of another class.
+    """
+    model = _LOADERS[0](preset, **arguments)
+    if not isinstance(model, kind):
+        raise ValueError(
+            f'"{preset}" holds a {type(model).__name__}, not a {kind.__name__}: use'
+            f" keras_vit.{type(model).__name__}.from_preset, or keras_vit.load, which takes both."
+        )
+    return model
+
 
 # {Input layer: (spec, preprocessing, policy)} for every ViT, BiT and model built on one: a further model on the same
 # Input looks here.

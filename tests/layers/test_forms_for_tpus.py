@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit import layers
 from keras_vit.layers import backend
-from keras_vit.layers.dropout.hashed_masks import keep_mask
+from keras_vit.layers.dropout import keep_mask
 
 B, N, D = 3, 7, 16
 

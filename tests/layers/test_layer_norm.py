@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.layers.normalization.layer_normalization import LayerNormalization
+from keras_vit.layers.normalization import LayerNormalization
 
 
 def both(dtype, epsilon=1e-3):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.layers.dropout import hashed_masks
-from keras_vit.layers.dropout.seeds import _CHILD, _REPLICA
+from keras_vit.layers import dropout
+from keras_vit.layers.dropout import _CHILD, _REPLICA
 
 ROWS, PLACES, RATE = 64, 4096, 0.1
 
@@ -70,7 +70,7 @@ def deviations(words_of):
 
 
 def ours(shape, seed):
-    return as_array(hashed_masks.words(shape, np.array(seed, "int64")))
+    return as_array(dropout.words(shape, np.array(seed, "int64")))
 
 
 def test_the_masks_have_no_fault():
@@ -135,7 +135,7 @@ def test_masks_have_any_shape(shape):
 
 
 def test_a_rate_of_nothing_keeps_everything():
-    assert as_array(hashed_masks.keep_mask((8, 64), 0.0, np.array([1, 2]))).all()
+    assert as_array(dropout.keep_mask((8, 64), 0.0, np.array([1, 2]))).all()
 
 
 def test_seeds_larger_than_a_word_count_by_their_lower_bits():

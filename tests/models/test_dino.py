@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.checkpoints.resample import resample_positions
-from keras_vit.layers.positions.resampled import ResampledPositions
+from keras_vit.layers.positions.embeddings import ResampledPositions
 from keras_vit.layers.projection_head import ProjectionHead, Sharpening
 from keras_vit.models.pretraining.dino import at_size
 from keras_vit.training import AdamW, DINOLoss, Momentum, Muon, TeacherEntropy

@@ -7,7 +7,7 @@ from interpreters import Interpreter
 
 import keras_vit
 from keras_vit.checkpoints import transfer
-from keras_vit.layers.dense.quantization_and_lora import dense_config
+from keras_vit.layers.dense import dense_config
 from keras_vit.models import enable_lora, freeze, freeze_all_but_head, merge_lora
 from keras_vit.optim import AdamW
 from keras_vit.training import SoftmaxCrossEntropy

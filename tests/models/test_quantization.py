@@ -9,7 +9,7 @@ from interpreters import Interpreter
 
 import keras_vit
 from keras_vit.checkpoints import transfer
-from keras_vit.layers.dense.quantization_and_lora import dense_config
+from keras_vit.layers.dense import dense_config
 from keras_vit.models import freeze_all_but_head
 
 BLOCK = {"attention/key", "attention/out", "attention/query", "attention/value", "mlp/hidden", "mlp/out"}

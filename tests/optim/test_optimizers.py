@@ -106,7 +106,7 @@ def test_layer_decay_scales_the_steps(tiny):
 
 def test_fit_does_not_overwrite_the_weights_with_their_averages(pixels):
     """Keras' optimizers overwrite them when fit ends."""
-    from keras_vit.training.averages import swap_averages
+    from keras_vit.optim.wrappers import swap_averages
 
     model = dense_on_images()
     model.compile(Momentum(0.1, use_ema=True, ema_momentum=0.5), "mse", jit_compile=False)

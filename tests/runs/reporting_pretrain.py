@@ -62,10 +62,10 @@ def report_changes(workdir):
 
 
 def reporting(main):
+    from keras_vit.optim.wrappers import EvaluateAverage
     from keras_vit.runs import training_run
     from keras_vit.runs.saving import rundir
     from keras_vit.runs.saving.checkpointing import Checkpoints
-    from keras_vit.training.averages import EvaluateAverage
     from trainers import flags
 
     report_before(training_run, "train", lambda *_, start, **__: f"start {start}")

@@ -131,7 +131,7 @@ def test_numbers_in_an_array_of_objects_are_numbers():
     labels = np.asarray(list(map(int, Y % 5)), object)
     with pytest.raises(ValueError, match="should be numbers, got object such as"):
         classifier().fit(X, np.array([*labels[1:], "cat"], object), verbose=0)
-    keras_vit.training.checks.labels.check_labels(labels, 5)
+    keras_vit.training.losses.check_labels(labels, 5)
 
 
 def test_examples_of_weight_0_may_have_any_label():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from small_models import dense_on_images
 
-from keras_vit.optim.wrapper import batches_taken
+from keras_vit.optim.wrappers import batches_taken
 from keras_vit.training import Accuracy, Cutmix, Lookahead, Mixup, MixupOrCutmix, SoftmaxCrossEntropy
 from keras_vit.training.mixing import check_pairs
 

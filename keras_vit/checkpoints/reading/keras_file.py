@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
-from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
+from keras_vit.layers.dense import ComposedLayer
 from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
 from keras_vit.training import Model, state
 

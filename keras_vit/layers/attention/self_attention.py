@@ -17,10 +17,8 @@ from keras_vit.layers.arguments import choice, flag, integer, number, rate, sett
 from keras_vit.layers.attention.token_masks import attendable, causal, causal_softmax, masked_softmax, token_count
 from keras_vit.layers.backend import attention_in_one_kernel
 from keras_vit.layers.blocks.token_merging import log_sizes
-from keras_vit.layers.dense.dense import Dense
-from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
-from keras_vit.layers.dropout.dropout import Dropout
-from keras_vit.layers.dropout.seeds import fold_in
+from keras_vit.layers.dense import ComposedLayer, Dense
+from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
 from keras_vit.layers.positions.rotary import RotaryPositions

@@ -12,10 +12,8 @@ from keras import ops
 from keras_vit.layers.arguments import choice, integer, rate
 from keras_vit.layers.backend import as_matrix, as_tokens
 from keras_vit.layers.blocks.gelu import gelu_in_training
-from keras_vit.layers.dense.dense import Dense
-from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
-from keras_vit.layers.dropout.dropout import Dropout
-from keras_vit.layers.dropout.seeds import fold_in
+from keras_vit.layers.dense import ComposedLayer, Dense
+from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.registration import serializable
 
 

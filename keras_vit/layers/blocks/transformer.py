@@ -7,10 +7,9 @@ import keras
 from keras_vit.layers.arguments import flag, number, rate
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.blocks.mlp import MlpBlock
-from keras_vit.layers.dense.quantization_and_lora import ComposedLayer
-from keras_vit.layers.dropout.dropout import DropPath
-from keras_vit.layers.dropout.seeds import ReplicaSeedGenerator, fold_in
-from keras_vit.layers.normalization.layer_normalization import LayerNormalization
+from keras_vit.layers.dense import ComposedLayer
+from keras_vit.layers.dropout import DropPath, ReplicaSeedGenerator, fold_in
+from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.registration import serializable
 
 

@@ -11,7 +11,7 @@ from keras import ops
 from keras_vit.layers.arguments import integer
 from keras_vit.layers.arguments import rate as checked_rate
 from keras_vit.layers.blocks.token_merging import rows, with_prefix
-from keras_vit.layers.dropout.seeds import ReplicaSeedGenerator
+from keras_vit.layers.dropout import ReplicaSeedGenerator
 from keras_vit.layers.registration import serializable
 
 

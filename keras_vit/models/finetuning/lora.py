@@ -10,8 +10,14 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit.layers.dense.dense import Dense, kernels_deleted_quickly
-from keras_vit.layers.dense.quantization_and_lora import freeze_quantized, inner_layers, set_trainable, train_lora_alone
+from keras_vit.layers.dense import (
+    Dense,
+    freeze_quantized,
+    inner_layers,
+    kernels_deleted_quickly,
+    set_trainable,
+    train_lora_alone,
+)
 from keras_vit.models import taps
 
 TARGETS = ("query", "value")  # as in the paper's experiments

@@ -12,8 +12,7 @@ from keras_vit import layers
 from keras_vit.layers.arguments import integer, number
 from keras_vit.layers.attention.self_attention import POSITIONS
 from keras_vit.layers.embedding.patches import grid_size, pair
-from keras_vit.layers.positions.embeddings import KINDS
-from keras_vit.layers.positions.resampled import ResampledPositions
+from keras_vit.layers.positions.embeddings import KINDS, ResampledPositions
 from keras_vit.layers.projection_head import ProjectionHead, Sharpening
 from keras_vit.layers.registration import serializable
 from keras_vit.models.classifier import Classifier

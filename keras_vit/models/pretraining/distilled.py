@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.dense.quantization_and_lora import set_trainable
+from keras_vit.layers.dense import set_trainable
 from keras_vit.layers.positions.interpolation import resized
 from keras_vit.layers.registration import serializable
 from keras_vit.training import state

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer
-from keras_vit.layers.dense.dense import Dense
+from keras_vit.layers.dense import Dense
 from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps

@@ -9,12 +9,11 @@ from absl import logging
 from keras_vit.evaluation.registry import Evaluator, Setting
 from keras_vit.io.json_files import read_json
 from keras_vit.io.progress import stage
-from keras_vit.optim.wrapper import averaging
+from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs.loop.callbacks import StepCounter
 from keras_vit.runs.picture_files import write_charts, write_pixels
 from keras_vit.runs.prepare import of_evaluator
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.training.averages import swap_averages
 
 
 class Periodic(StepCounter):

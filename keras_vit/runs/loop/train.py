@@ -8,7 +8,7 @@ import keras
 from absl import logging
 
 from keras_vit.io.progress import FirstStep
-from keras_vit.optim.wrapper import averaging
+from keras_vit.optim.wrappers import EvaluateAverage, averaging
 from keras_vit.runs.loop.callbacks import MetricsLog, StepLog, TensorBoard
 from keras_vit.runs.loop.faults import RESTART, CoordinatedStop, Preempted, Preemption
 from keras_vit.runs.loop.running_metrics import (
@@ -19,7 +19,6 @@ from keras_vit.runs.loop.running_metrics import (
 )
 from keras_vit.runs.saving.checkpointing import Checkpoints
 from keras_vit.runs.saving.rundir import RunDirectory
-from keras_vit.training.averages import EvaluateAverage
 
 _A_LINE_PER_EPOCH = 2  # Keras' `verbose`
 

@@ -4,11 +4,11 @@ nonsense.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
+from keras_vit.training.checks.inputs import in_order, output_names
 from keras_vit.training.losses import ONE_LOGIT, Accuracy, FromLogits, SoftmaxCrossEntropy
 
 _BINARY = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
@@ -84,25 +84,6 @@ def what_is(output: Any) -> str | None:
     if kind in _NEUTRAL or kind == "Activation" and activation is keras.activations.linear:
         return what_is(operation._inbound_nodes[-1].input_tensors[0])
     return None
-
-
-def output_names(model: keras.Model) -> tuple[str, ...]:
-    """What a dict of losses or labels calls each of model.outputs."""
-    if isinstance(model.output, dict):
-        return tuple(sorted(model.output))  # as model.outputs lists them
-    return tuple(model.output_names)
-
-
-def in_order(values: Any, names: Sequence[str]) -> list | None:
-    """The values of a structure, such as losses or labels, in the order of the outputs or inputs with these names.
-
-    A dict is read by the names, as Keras does: flattened, it would have the order of the alphabet. None for another
-    number of values.
-    """
-    if isinstance(values, dict):
-        return None if set(values) - set(names) else [values.get(name) for name in names]
-    flat = keras.tree.flatten(values)
-    return flat if len(flat) == len(names) else None
 
 
 def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:

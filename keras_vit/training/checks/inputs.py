@@ -9,25 +9,24 @@ import contextlib
 import dataclasses
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.layers import PaletteEncoder, PixelNormalization
-from keras_vit.training.checks.compiled import in_order, output_names
-from keras_vit.training.checks.labels import (
+from keras_vit.training.checks.numbers import Numbers
+from keras_vit.training.losses import (
     NO_SHARES,
     ONE_BASED,
+    FromLogits,
     are_no_shares,
     are_numbers,
     are_wrong,
     check_labels,
     message,
 )
-from keras_vit.training.checks.numbers import Numbers
-from keras_vit.training.losses import FromLogits
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
 PIXEL_STD = 10.0  # a smaller standard deviation is not one of pixels 0..255
@@ -47,6 +46,25 @@ class Normalisation:
 
 
 PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1, 1]
+
+
+def output_names(model: keras.Model) -> tuple[str, ...]:
+    """What a dict of losses or labels calls each of model.outputs."""
+    if isinstance(model.output, dict):
+        return tuple(sorted(model.output))  # as model.outputs lists them
+    return tuple(model.output_names)
+
+
+def in_order(values: Any, names: Sequence[str]) -> list | None:
+    """The values of a structure, such as losses or labels, in the order of the outputs or inputs with these names.
+
+    A dict is read by the names, as Keras does: flattened, it would have the order of the alphabet. None for another
+    number of values.
+    """
+    if isinstance(values, dict):
+        return None if set(values) - set(names) else [values.get(name) for name in names]
+    flat = keras.tree.flatten(values)
+    return flat if len(flat) == len(names) else None
 
 
 def _normalisation_of_input(model, tensor) -> Normalisation | None:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from keras_vit.distribution.reduction import all_reduce, replicas
-from keras_vit.optim.wrapper import batch_counter, innermost
+from keras_vit.layers.backend import replicas, sum_over_replicas
+from keras_vit.optim.wrappers import batch_counter, innermost
 from keras_vit.training.mixing import Pairs, check_pairs
-from keras_vit.training.steps.weights import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
+from keras_vit.training.steps.model_steps import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
 
 
 def _rows(x):
@@ -86,7 +86,7 @@ def _share(model, n, weights):
         return _share_by_weight(model, weights)
     if isinstance(n, int):  # static shapes: every replica has the same number
         return lambda rows, _: rows / n
-    total = all_reduce([tf.cast(n, "float32")])[0]
+    total = sum_over_replicas([tf.cast(n, "float32")])[0]
     return lambda rows, _: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
 
 
@@ -94,7 +94,7 @@ def _share_by_weight(model, weights):
     """_share for a loss that is divided by the sum of the weights."""
     if replicas() == 1 and model.micro_batches == 1:
         return lambda *_: 1.0
-    total = all_reduce([sum_of_weights(weights)])[0]
+    total = sum_over_replicas([sum_of_weights(weights)])[0]
     return lambda _, part: tf.math.divide_no_nan(sum_of_weights(part) * replicas(), total)
 
 
@@ -155,7 +155,7 @@ def _overflowing_alike(gradients):
     """
     present = [i for i, g in enumerate(gradients) if g is not None]
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradients[i])) for i in present])
-    [overflows] = all_reduce([tf.cast(~finite, "float32")])
+    [overflows] = sum_over_replicas([tf.cast(~finite, "float32")])
     for i in present[:1]:
         gradients[i] += tf.cast(tf.where(overflows > 0, float("nan"), 0.0), gradients[i].dtype)
     return gradients
@@ -170,7 +170,7 @@ def _apply(optimizer, gradients, variables):
         # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change;
         # the optimizer's own sum over the replicas adds the N parts up again.
         indices, scale = [i for i, g in enumerate(gradients) if g is not None], inner.loss_scale_factor or 1.0
-        clipped = inner._clip_gradients([g / scale for g in all_reduce([gradients[i] for i in indices])])
+        clipped = inner._clip_gradients([g / scale for g in sum_over_replicas([gradients[i] for i in indices])])
         for i, g in zip(indices, clipped):
             gradients[i] = g * scale / replicas()
     optimizer.apply(gradients, variables)

@@ -1,0 +1,338 @@
+"""Keras' Dense in the form that is fastest on the backend, quantised by Keras or with LoRA (arXiv 2106.09685), and
+layers with dense layers inside.
+
+The config of such a layer has two entries, each only where there is something to say:
+    "quantization": {path: "int8", "int4" or "float8", or the config of a keras.quantizers.QuantizationConfig}
+    "lora": {path: (rank, alpha)}
+A path is the names of the layers from the outermost to the dense layer, "attention/query".
+"""
+
+import contextlib
+import gc
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.backend import affine
+from keras_vit.layers.convolution.bottleneck import BottleneckUnit
+from keras_vit.layers.registration import serializable
+
+LORA_WEIGHTS = ("lora_kernel_a", "lora_kernel_b")
+
+
+@contextlib.contextmanager
+def kernels_deleted_quickly():
+    """A context for replacing many kernels. Keras collects garbage at each one, which takes longer than all the rest: a
+    tenth of a second and more where TensorFlow is loaded. What was there before is left out of these collections.
+    """
+    if gc.get_freeze_count():  # somebody's own choice, which could not be told apart afterwards
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@serializable
+class Dense(keras.layers.Dense):
+    """keras.layers.Dense on tokens: (b, n, c) -> (b, n, units).
+
+    Quantised, it computes as Keras' own does. With LoRA, its kernel and bias are frozen, however `trainable` is set,
+    and a file keeps the two matrices apart from the kernel: Keras would add them to it, and go on from two matrices of
+    zeros, which never learn.
+    """
+
+    def call(self, inputs, training=None):
+        bias = ops.convert_to_tensor(self.bias) if self.use_bias else None
+        if not self.lora_enabled:
+            return affine(inputs, ops.convert_to_tensor(self.kernel), bias, self.activation)
+        y = affine(inputs, ops.convert_to_tensor(self._kernel), bias)
+        x = ops.matmul(
+            ops.matmul(inputs, self.lora_kernel_a), self.lora_kernel_b
+        )  # (b, n, c) -> (b, n, rank) -> (b, n, d)
+        return self.activation(y + ops.cast(self.lora_alpha / self.lora_rank, x.dtype) * x)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras refuses subclasses, since it cannot know what they compute; this one computes the same.
+        super().quantize(mode, type_check=False, config=config)
+
+    @property
+    def trainable(self):
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value):
+        keras.layers.Dense.trainable.fset(self, value)
+        if getattr(self, "lora_enabled", False):
+            self._freeze_all_but_lora()
+
+    def _freeze_all_but_lora(self):
+        for weight in self.weights:
+            weight.trainable = self.trainable and weight.name in LORA_WEIGHTS
+
+    def enable_lora(self, rank, lora_alpha=None, a_initializer="he_uniform", b_initializer="zeros"):
+        super().enable_lora(rank, lora_alpha, a_initializer, b_initializer)
+        self._freeze_all_but_lora()
+
+    def merge_lora(self):
+        """Adds LoRA's product to the kernel and drops its two matrices. A quantised kernel is quantised again, with a
+        new scale.
+
+        Raises:
+            ValueError: if the layer has no LoRA.
+        """
+        if not self.lora_enabled:
+            raise ValueError(f'Dense "{self.path}" has no LoRA to merge.')
+        merged = {}
+        super().save_own_variables(merged)  # with the sum as kernel
+        if self.quantization_mode is None:  # Keras rounds the sum to the compute dtype
+            product = ops.matmul(ops.convert_to_tensor(self.lora_kernel_a), ops.convert_to_tensor(self.lora_kernel_b))
+            merged["0"] = ops.convert_to_tensor(self._kernel) + ops.cast(
+                product * (self.lora_alpha / self.lora_rank), self._kernel.dtype
+            )
+        del self.lora_kernel_a, self.lora_kernel_b
+        self.lora_enabled, self.lora_rank, self.lora_alpha = False, None, None
+        super().load_own_variables(merged)
+        keras.layers.Dense.trainable.fset(self, self.trainable)  # kernel and bias follow the layer again
+
+    @contextlib.contextmanager
+    def _as_without_lora(self):
+        enabled, self.lora_enabled = self.lora_enabled, False
+        try:
+            yield
+        finally:
+            self.lora_enabled = enabled
+
+    def save_own_variables(self, store):
+        with self._as_without_lora():
+            super().save_own_variables(store)
+        if self.lora_enabled:
+            for name in LORA_WEIGHTS:
+                store[name] = getattr(self, name)
+
+    def load_own_variables(self, store):
+        if not self.lora_enabled:
+            return super().load_own_variables(store)
+        if LORA_WEIGHTS[0] in store.keys():
+            with self._as_without_lora():
+                super().load_own_variables(store)
+            for name in LORA_WEIGHTS:
+                getattr(self, name).assign(store[name])
+            return None
+        start = ops.convert_to_numpy(self.lora_kernel_a)
+        super().load_own_variables(store)  # sets both matrices to zeros
+        self.lora_kernel_a.assign(start)
+        return None
+
+
+def inner_layers(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras.layers.Layer]:
+    """{path: layer} of all layers inside `layer`, at any depth."""
+    found = {}
+    for part in layer._flatten_layers(include_self=False, recursive=False):
+        path = prefix + part.name
+        found |= {path: part, **inner_layers(part, f"{path}/")}
+    return found
+
+
+def _options(config):
+    """The options of a keras.quantizers config as text, to be compared."""
+    return json.dumps({name: getattr(value, "__dict__", value) for name, value in vars(config).items()}, sort_keys=True)
+
+
+def _quantization(dense):
+    """How a layer is quantised: the mode alone where its other options are Keras' defaults."""
+    config = dense.quantization_config
+    if config is None or _options(config) == _options(type(config)()):
+        return dense.quantization_mode
+    return keras.saving.serialize_keras_object(config)
+
+
+def dense_config(layer: keras.layers.Layer) -> dict[str, Any]:
+    """The entries "quantization" and "lora" of a layer's config; {} where all of its dense layers are plain."""
+    inner = {path: part for path, part in inner_layers(layer).items() if isinstance(part, keras.layers.Dense)}
+    quantization = {path: _quantization(part) for path, part in inner.items() if part.quantization_mode is not None}
+    lora = {
+        path: (part.lora_rank, part.lora_alpha)
+        for path, part in inner.items()
+        if isinstance(part, Dense) and part.lora_enabled
+    }
+    return {name: value for name, value in (("quantization", quantization), ("lora", lora)) if value}
+
+
+def apply_dense_config(
+    layer: keras.layers.Layer, quantization: Mapping[str, Any] | None, lora: Mapping[str, Any] | None
+) -> None:
+    """Makes the dense layers inside a built layer what the two entries of its config say; LoRA then freezes the rest of
+    the layer.
+
+    Raises:
+        ValueError: for a path that leads to no dense layer.
+    """
+    if not quantization and not lora:
+        return
+    inner = inner_layers(layer)
+    wrong = [
+        path for path in {**(quantization or {}), **(lora or {})} if not isinstance(inner.get(path), keras.layers.Dense)
+    ]
+    if wrong:
+        raise ValueError(
+            f'"{layer.name}" has no dense layers {wrong[:5]} ({len(wrong)}), which its config says are quantised or'
+            " have LoRA."
+        )
+    with kernels_deleted_quickly():
+        for path, how in (quantization or {}).items():
+            if isinstance(how, str):
+                inner[path].quantize(how)
+            else:
+                inner[path].quantize(config=keras.saving.deserialize_keras_object(how))
+    for path, (rank, alpha) in (lora or {}).items():
+        inner[path].enable_lora(rank, alpha)
+
+
+def set_trainable(layer: keras.layers.Layer, value: bool) -> None:
+    """Sets `trainable` of a layer and of everything inside. Keras on TensorFlow does nothing where the layer itself has
+    this value already.
+    """
+    layer.trainable = not value
+    layer.trainable = value
+
+
+def train_lora_alone(layer: keras.layers.Layer) -> None:
+    """Freezes what a layer holds, except the LoRA of its dense layers."""
+    set_trainable(layer, any(isinstance(part, Dense) and part.lora_enabled for part in layer._flatten_layers()))
+    for weight in layer.weights:
+        weight.trainable = layer.trainable and weight.name in LORA_WEIGHTS
+
+
+def freeze_quantized(layer: keras.layers.Layer) -> None:
+    """Freezes the layers inside that are quantised, unless they have LoRA: integers do not learn, and biases alone
+    would learn something else.
+    """
+    for part in layer._flatten_layers():
+        if part.quantization_mode is not None and not getattr(part, "lora_enabled", False):
+            part.trainable = False
+
+
+class ComposedLayer(keras.layers.Layer):
+    """The base of layers with dense layers inside: they come back from their configs quantised and with LoRA, as they
+    were.
+
+    A subclass calls `restore_dense` at the end of `build`.
+    """
+
+    def __init__(self, quantization: Mapping[str, Any] | None = None, lora: Mapping[str, Any] | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self._quantization = quantization  # until it is built; then the dense layers themselves know
+        self._lora = lora
+
+    def restore_dense(self):
+        """Quantises the dense layers that the config names, and gives them LoRA."""
+        apply_dense_config(self, self._quantization, self._lora)
+        if self._lora:
+            train_lora_alone(self)
+        self._quantization = self._lora = None
+
+    def get_config(self):
+        given = (("quantization", self._quantization), ("lora", self._lora))
+        return {**super().get_config(), **{name: value for name, value in given if value}, **dense_config(self)}
+
+
+MODES = ("int8", "int4", "float8")
+Filters = str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None
+
+
+def quantized_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """The layers of a model, at any depth, that are quantised."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if layer.quantization_mode is not None and layer.weights and _is_leaf(layer)
+    ]
+
+
+def _is_leaf(layer):
+    return len(layer._flatten_layers()) == 1
+
+
+def _matches(layer, filters):
+    """As in Keras: patterns are searched in the layer's name."""
+    if filters is None:
+        return True
+    if callable(filters):
+        return filters(layer)
+    return any(re.search(pattern, layer.name) for pattern in ([filters] if isinstance(filters, str) else filters))
+
+
+def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Filters) -> list[keras.layers.Layer]:
+    """The layers that `model.quantize(mode, config, filters)` quantises: those that Keras can, and that are not
+    quantised yet.
+
+    Raises:
+        ValueError: for a mode that does not work for these models, or if there is no such layer.
+    """
+    mode = getattr(config, "mode", config) or mode
+    if mode not in MODES:
+        raise ValueError(
+            f"quantize: unknown mode {mode!r}. Valid: {', '.join(MODES)}; gptq and awq are for language models."
+        )
+    able = [
+        layer
+        for layer in model._flatten_layers()
+        if type(layer).quantize is not keras.layers.Layer.quantize and _is_leaf(layer)
+    ]
+    convolutional = any(isinstance(layer, BottleneckUnit) for layer in model._flatten_layers())
+    if convolutional and not any(isinstance(layer, Dense) for layer in able):
+        raise ValueError(f'quantize: "{model.name}" consists of convolutions, which Keras does not quantise.')
+    left = [layer for layer in able if layer.quantization_mode is None]
+    if not left:
+        state = "is quantised already" if able else "has no dense layers"
+        raise ValueError(f'quantize: "{model.name}" {state}.')
+    chosen = [layer for layer in left if _matches(layer, filters)]
+    if not chosen:
+        raise ValueError(
+            f"quantize: filters={filters!r} match none of {', '.join(sorted({layer.name for layer in left}))}."
+        )
+    if mode == "int8" and any(layer.compute_dtype == "float16" for layer in chosen):
+        raise ValueError(
+            "quantize: int8 needs a compute dtype of float32 or bfloat16, got float16. Load the model with"
+            ' dtype="mixed_bfloat16".'
+        )
+    if mode == "float8" and any(getattr(layer, "lora_enabled", False) for layer in chosen):
+        raise ValueError(
+            "quantize: float8 does not go with LoRA. Merge it first (keras_vit.models.merge_lora), or use int8 or int4."
+        )
+    return chosen
+
+
+def check_trainable(model: keras.Model, replicas: int) -> None:
+    """Refuses to train what a quantised layer has besides its kernel: integers do not learn, and biases alone would
+    learn something else.
+
+    Args:
+        model: about to be trained.
+        replicas: of its strategy.
+
+    Raises:
+        ValueError: naming the layers, and what can be done.
+    """
+    layers = quantized_layers(model)
+    integer = [layer for layer in layers if layer.quantization_mode != "float8"]
+    wrong = [layer.path for layer in integer if any(w.name not in LORA_WEIGHTS for w in layer.trainable_weights)]
+    if wrong:
+        raise ValueError(
+            f"Layers that are quantised to {integer[0].quantization_mode} do not learn: {', '.join(wrong[:3])}"
+            f" ({len(wrong)} in all). Train before you quantise; or train LoRA alone:"
+            " keras_vit.models.enable_lora(model, rank=8); or another head alone: vit.with_head(layer), then"
+            " keras_vit.models.freeze_all_but_head."
+        )
+    if len(integer) < len(layers) and (replicas > 1 or model.micro_batches > 1):
+        raise ValueError(
+            "A model in float8 trains on one device and without micro_batches: its scales are not gradients, and must"
+            " not be added up."
+        )

@@ -1,1 +1,0 @@
-"""Dense layers, quantised or with LoRA."""

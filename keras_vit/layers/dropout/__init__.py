@@ -1,1 +1,0 @@
-"""Dropout, its masks and its seeds."""

@@ -1,1 +1,0 @@
-"""Normalisation of pixels, tokens and batches."""

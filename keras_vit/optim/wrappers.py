@@ -1,0 +1,293 @@
+"""Optimizers that wrap another one, as Keras' LossScaleOptimizer does: Lookahead, and averages of the weights, with
+which a model is evaluated and saved.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.registration import serializable
+
+# Options that only the outermost optimizer may have, and what to do instead of setting them on an inner one.
+_NOT_INSIDE = {
+    "use_ema": "Average outside: Lookahead(inner, use_ema=True); StochasticWeightAveraging keeps averages of its own.",
+    "gradient_accumulation_steps": "Set model.micro_batches = k before fit instead.",
+    "loss_scale_factor": "Leave it out: under mixed_float16, compile wraps the whole in a LossScaleOptimizer.",
+}
+
+
+def innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer that takes the steps: this one, or the innermost that it wraps."""
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def averaging(optimizer: keras.optimizers.Optimizer | None) -> keras.optimizers.Optimizer | None:
+    """The optimizer that keeps averages of the weights: this one, one that it wraps, or None."""
+    while optimizer is not None and not optimizer.use_ema:
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return optimizer
+
+
+def batch_counter(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """The variable that counts the batches that an optimizer has taken.
+
+    It is not simply the first one: a LossScaleOptimizer has a counter of its own that never moves. Nor is it
+    `iterations`, which under gradient_accumulation_steps counts updates, and is no variable.
+    """
+    return innermost(optimizer)._iterations
+
+
+def batches_taken(optimizer: keras.optimizers.Optimizer, values):
+    """The value of `batch_counter` in an optimizer's state: `values` of its variables."""
+    counter = batch_counter(optimizer)
+    return next(value for variable, value in zip(optimizer.variables, values) if variable is counter)
+
+
+def _checked(inner, name):
+    """The inner optimizer, which may be given by the name of one of Keras' optimizers.
+
+    Raises:
+        ValueError: if it has an option that belongs outside.
+    """
+    inner = keras.optimizers.get(inner)
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            f"{name} belongs inside a LossScaleOptimizer, not around it: LossScaleOptimizer({name}(inner))."
+        )
+    for option, advice in _NOT_INSIDE.items():
+        if getattr(inner, option):
+            raise ValueError(f"{name} accepts no inner optimizer with {option}; got {getattr(inner, option)}. {advice}")
+    return inner
+
+
+class OptimizerWrapper(keras.optimizers.Optimizer):
+    """Takes the inner optimizer's step, then changes the weights, and finally averages them where use_ema is set.
+
+    A subclass changes the weights in `before_step` and `after_step`, and may define in `share` how it averages. Its
+    variables are ordinary optimizer variables: saved, restored, one copy per replica. The averages stay in the
+    optimizer: see training.EvaluateAverage.
+    """
+
+    def __init__(
+        self, inner_optimizer: keras.optimizers.Optimizer | str, use_ema: bool, ema_momentum: float, name: str
+    ):
+        inner = _checked(inner_optimizer, type(self).__name__)
+        super().__init__(lambda: inner.learning_rate, use_ema=use_ema, ema_momentum=ema_momentum, name=name)
+        self.inner_optimizer = inner
+
+    def build(self, variables):
+        if self.built:
+            return
+        self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    @property
+    def variables(self):
+        return self._variables + self.inner_optimizer.variables
+
+    @property
+    def learning_rate(self):
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        self.inner_optimizer.learning_rate = value
+
+    def before_step(self) -> None:
+        """Runs before the inner optimizer's step."""
+
+    def after_step(self, step: Any) -> None:
+        """Runs after the inner optimizer's step number `step`, which counts from 1."""
+
+    def share(self, step: Any) -> Any:
+        """The share of the weights in the averages after `step`; the old averages have the rest. By default Keras'
+        EMA.
+        """
+        return ops.where(ops.equal(step, 1), 1.0, 1.0 - self.ema_momentum)
+
+    def apply(self, grads, trainable_variables=None):
+        if trainable_variables is not None:
+            self.build(list(trainable_variables))
+        self.before_step()
+        self.inner_optimizer.apply(grads, trainable_variables)
+        step = self._iterations + 1
+        self.after_step(step)
+        if self.use_ema:
+            self._average(step)
+        self._iterations.assign_add(1)
+
+    def _average(self, step):
+        share = self.share(step)
+        for variable, average in zip(self._trainable_variables, self._model_variables_moving_average):
+            if average is not None:
+                part = ops.cast(share, variable.dtype)
+                self.assign(average, variable * part + average * (1.0 - part))
+
+    def finalize_variable_values(self, var_list):
+        """Leaves the model's weights to the inner optimizer; training.EvaluateAverage swaps the averages in when
+        evaluating.
+        """
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"inner_optimizer": keras.saving.serialize_keras_object(self.inner_optimizer), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        inner = keras.saving.deserialize_keras_object(config["inner_optimizer"], custom_objects=custom_objects)
+        return cls(**{**config, "inner_optimizer": inner})
+
+
+@serializable
+class Lookahead(OptimizerWrapper):
+    """Keeps slow weights that follow the inner optimizer's (Algorithm 1): every k steps, slow += alpha (w - slow), and
+    w = slow.
+
+    Between these steps the model's weights are the inner optimizer's, so evaluate and save at multiples of k. The inner
+    optimizer's own state is left unchanged (the paper's "maintain").
+
+    Args:
+        inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.
+        k: the number of steps between two synchronisations; 5 in most of the paper.
+        alpha: how far the slow weights move, above 0 and at most 1; 0.5 in the paper's ImageNet runs, 0.8 for CIFAR-10.
+        use_ema, ema_momentum: averages of the weights after each step, synchronisation included.
+
+    Raises:
+        ValueError: if k or alpha is out of range, or if the inner optimizer itself averages, accumulates or scales the
+            loss.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer | str,
+        k: int = 5,
+        alpha: float = 0.5,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        name: str = "lookahead",
+    ):
+        if k != int(k) or k < 1 or not 0 < alpha <= 1:
+            raise ValueError(
+                f"Lookahead expects a whole k of at least 1, and 0 < alpha <= 1. Got k={k}, alpha={alpha}."
+            )
+        super().__init__(inner_optimizer, use_ema, ema_momentum, name)
+        self.k, self.alpha = int(k), alpha
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._slow = self.add_optimizer_variables(variables, "slow")
+
+    def _pairs(self):
+        """(variable, its value, slow variable, its value) for all weights that are trained by their gradients."""
+        pairs = [(w, slow) for w, slow in zip(self._trainable_variables, self._slow) if slow is not None]
+        return [(w, ops.convert_to_tensor(w), slow, ops.convert_to_tensor(slow)) for w, slow in pairs]
+
+    def before_step(self) -> None:
+        first = ops.equal(self._iterations, 0)  # not in build: weights may still be loaded after it
+        for _, weight, slow, old in self._pairs():
+            self.assign(slow, ops.where(first, weight, old))
+
+    def after_step(self, step: Any) -> None:
+        synchronise = ops.equal(step % self.k, 0)
+        for variable, weight, slow, old in self._pairs():
+            new = ops.where(synchronise, old + (weight - old) * self.alpha, old)
+            self.assign(slow, new)
+            self.assign(variable, ops.where(synchronise, new, weight))
+
+    def get_config(self) -> dict[str, Any]:
+        averages = {"use_ema": self.use_ema, "ema_momentum": self.ema_momentum}
+        return {**super().get_config(), "k": self.k, "alpha": self.alpha, **averages}
+
+
+@serializable
+class StochasticWeightAveraging(OptimizerWrapper):
+    """Keeps the mean of the weights after steps start, start + every, start + 2 every... (Algorithm 1).
+
+    The inner optimizer trains as it would alone. The averages are stored where `use_ema` stores its own:
+    training.EvaluateAverage evaluates with them in fit, and training.swap_averages puts them into the model. Before
+    `start`, they equal the weights. How many weights have been averaged follows from the step count, so a resumed run
+    continues exactly. The paper averages under a high learning rate, constant or cyclical. Its extra pass over the data
+    for batch normalisation is left out: a model with `conv_stem`, which alone has any, keeps the running statistics of
+    the trained weights.
+
+    Args:
+        inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.
+        start: the step after which the first weights are taken, at least 1.
+        every: the number of steps between two samples; one epoch in the paper.
+
+    Raises:
+        ValueError: if start or every is not a whole number of at least 1, or if the inner optimizer itself averages,
+            accumulates or scales the loss.
+    """
+
+    def __init__(
+        self,
+        inner_optimizer: keras.optimizers.Optimizer | str,
+        start: int,
+        every: int = 1,
+        name: str = "stochastic_weight_averaging",
+    ):
+        if start != int(start) or every != int(every) or min(start, every) < 1:
+            raise ValueError(
+                f"StochasticWeightAveraging expects whole numbers of steps, at least 1. Got start={start},"
+                f" every={every}."
+            )
+        super().__init__(inner_optimizer, True, 0.0, name)
+        self.start, self.every = int(start), int(every)
+
+    def share(self, step: Any) -> Any:
+        since = ops.maximum(step - self.start, 0)
+        count = ops.cast(since // self.every + 1, "float32")
+        return ops.where(ops.equal(since % self.every, 0), 1.0 / count, 0.0)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "start": self.start, "every": self.every}
+
+
+def swap_averages(model: keras.Model) -> None:
+    """Exchanges the model's trainable weights with their averages in the optimizer, bit for bit; a second call undoes
+    it.
+
+    Raises:
+        ValueError: if the model's optimizer keeps no averages.
+    """
+    optimizer = averaging(model.optimizer)
+    if optimizer is None:
+        raise ValueError(
+            f"{model.name}'s optimizer keeps no averages: set use_ema=True, or wrap it in StochasticWeightAveraging."
+        )
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+    for variable, average in zip(optimizer._trainable_variables, optimizer._model_variables_moving_average):
+        if average is not None:
+            current = variable.numpy()
+            variable.assign(average)
+            average.assign(current)
+
+
+class EvaluateAverage(keras.callbacks.Callback):
+    """Within fit, evaluates with the averages of the weights and continues training with the weights themselves.
+
+    Needs an optimizer with use_ema=True, or a StochasticWeightAveraging. After an evaluation that was interrupted, call
+    `undo`.
+    """
+
+    _swapped = False
+
+    def on_test_begin(self, logs=None):
+        swap_averages(self.model)
+        self._swapped = True
+
+    def on_test_end(self, logs=None):
+        self.undo()
+
+    def undo(self) -> None:
+        """Puts the weights back if the averages are in their place."""
+        if self._swapped:
+            swap_averages(self.model)
+            self._swapped = False
