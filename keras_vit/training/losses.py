@@ -300,3 +300,38 @@ def activation_by(loss: Any) -> str | None:
     if isinstance(loss, _SIGMOID_LOSSES):
         return "sigmoid"
     return "softmax" if isinstance(loss, _SOFTMAX_LOSSES) else None
+
+
+def divides_by_weights(loss) -> bool:
+    """Whether a compiled loss, or each of a structure of them, is divided by the sum of the weights."""
+    losses = [one for one in keras.tree.flatten(loss) if one is not None]
+    return bool(losses) and all(getattr(one, "reduction", None) == "mean_with_sample_weight" for one in losses)
+
+
+def sums_over_batch(loss) -> bool:
+    """Whether a compiled loss, or each of a structure of them, is a sum over the batch rather than a mean.
+
+    Raises:
+        ValueError: for sums and means together: they would need different shares of a replica and of a micro-batch.
+    """
+    sums = {getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss) if one is not None}
+    if len(sums) > 1:
+        raise ValueError(
+            "Some losses have reduction='sum' and others are means over the batch: give them all the same reduction."
+        )
+    return sums == {True}
+
+
+def sum_of_weights(weights):
+    """The sum of the weights of some examples: what a loss with reduction="mean_with_sample_weight" divides by.
+
+    Raises:
+        ValueError: for weights of each output, which have no one sum.
+    """
+    each = keras.tree.flatten(weights)
+    if len(each) > 1:
+        raise ValueError(
+            'With reduction="mean_with_sample_weight" and weights for each output, the parts of a batch have no one'
+            " share: use the default reduction under several replicas or micro_batches."
+        )
+    return ops.sum(ops.cast(each[0], "float32"))

@@ -35,6 +35,19 @@ def check_pairs(rows: int, devices: int = 1) -> None:
         )
 
 
+def check_unweighted(weights) -> None:
+    """Refuses weights of examples that are mixed with each other.
+
+    Raises:
+        ValueError: unless the weights are None.
+    """
+    if weights is not None:
+        raise ValueError(
+            "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong"
+            " to. Leave one of the two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
+        )
+
+
 def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
     """Quantiles of Beta(alpha, alpha) at points + 1 evenly spaced probabilities from 0 to 1/2, to the power alpha:
     (points + 1,).

@@ -113,4 +113,4 @@ def test_without_weights_of_0_the_loss_is_plain_keras_own():
 
 def test_sums_and_means_together_are_refused():
     with pytest.raises(ValueError, match="same reduction"):
-        keras_vit.training.steps.model_steps.sums_over_batch({"a": "mse", "b": _loss(reduction="sum")})
+        keras_vit.training.losses.sums_over_batch({"a": "mse", "b": _loss(reduction="sum")})

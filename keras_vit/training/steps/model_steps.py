@@ -12,6 +12,8 @@ from keras import ops
 
 from keras_vit.layers.dense import check_trainable
 from keras_vit.optim.wrappers import batches_taken
+from keras_vit.training.losses import divides_by_weights, sums_over_batch
+from keras_vit.training.mixing import check_unweighted
 from keras_vit.training.model_metadata import DescribedModel
 from keras_vit.training.steps.inputs import topology_of
 
@@ -45,34 +47,6 @@ def per_value(weights, outputs):
             " None."
         )
     return keras.tree.pack_sequence_as(weights, [spread(weight, output) for weight, output in zip(each, flat)])
-
-
-def check_unweighted(weights) -> None:
-    """Refuses weights of examples that are mixed with each other.
-
-    Raises:
-        ValueError: unless the weights are None.
-    """
-    if weights is not None:
-        raise ValueError(
-            "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong"
-            " to. Leave one of the two out, or weight classes in the loss: SoftmaxCrossEntropy(class_weights=...)."
-        )
-
-
-def sum_of_weights(weights):
-    """The sum of the weights of some examples: what a loss with reduction="mean_with_sample_weight" divides by.
-
-    Raises:
-        ValueError: for weights of each output, which have no one sum.
-    """
-    each = keras.tree.flatten(weights)
-    if len(each) > 1:
-        raise ValueError(
-            'With reduction="mean_with_sample_weight" and weights for each output, the parts of a batch have no one'
-            " share: use the default reduction under several replicas or micro_batches."
-        )
-    return ops.sum(ops.cast(each[0], "float32"))
 
 
 def check_parts(model) -> None:
@@ -132,26 +106,6 @@ class RunningLoss(keras.metrics.Mean):
         if not self.is_mean:
             values = values * ops.divide_no_nan(ops.cast(ops.size(weights), self.dtype), counted)
         return super().update_state(values, sample_weight=counted)
-
-
-def divides_by_weights(loss) -> bool:
-    """Whether a compiled loss, or each of a structure of them, is divided by the sum of the weights."""
-    losses = [one for one in keras.tree.flatten(loss) if one is not None]
-    return bool(losses) and all(getattr(one, "reduction", None) == "mean_with_sample_weight" for one in losses)
-
-
-def sums_over_batch(loss) -> bool:
-    """Whether a compiled loss, or each of a structure of them, is a sum over the batch rather than a mean.
-
-    Raises:
-        ValueError: for sums and means together: they would need different shares of a replica and of a micro-batch.
-    """
-    sums = {getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss) if one is not None}
-    if len(sums) > 1:
-        raise ValueError(
-            "Some losses have reduction='sum' and others are means over the batch: give them all the same reduction."
-        )
-    return sums == {True}
 
 
 def _tensorflow():

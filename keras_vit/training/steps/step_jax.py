@@ -5,7 +5,7 @@ other correction.
 import jax
 import keras
 
-from keras_vit.training.steps.model_steps import divides_by_weights, sum_of_weights, sums_over_batch
+from keras_vit.training.losses import divides_by_weights, sum_of_weights, sums_over_batch
 
 
 def _parts(batch, parts):

@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from keras_vit.layers.backend import replicas, sum_over_replicas
 from keras_vit.optim.wrappers import batch_counter, innermost
-from keras_vit.training.mixing import Pairs, check_pairs
-from keras_vit.training.steps.model_steps import check_unweighted, divides_by_weights, sum_of_weights, sums_over_batch
+from keras_vit.training.losses import divides_by_weights, sum_of_weights, sums_over_batch
+from keras_vit.training.mixing import Pairs, check_pairs, check_unweighted
 
 
 def _rows(x):
