@@ -1,4 +1,12 @@
-"""Sharing a model: a folder with its files and a card, on the Hugging Face hub or Kaggle."""
+"""Sharing a model: a folder with its files and a card, on the Hugging Face hub or Kaggle.
+
+Importing it needs huggingface_hub, which writes the cards' metadata and uploads to the hub.
+"""
+
+import importlib.util
+
+if importlib.util.find_spec("huggingface_hub") is None:
+    raise ImportError("Sharing a model needs huggingface_hub: pip install huggingface_hub.")
 
 from keras_vit.sharing.folder import write_folder
 from keras_vit.sharing.share import share

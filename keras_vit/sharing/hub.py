@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from absl import logging
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, errors, get_token, utils
 
 from keras_vit.checkpoints.fetch.hub import split
 from keras_vit.sharing.folder import CARD, OURS
@@ -17,8 +18,6 @@ _TOKENS = "https://huggingface.co/settings/tokens"
 @contextlib.contextmanager
 def _explained(address):
     """A context in which errors of huggingface_hub become ours: what, and what to do."""
-    from huggingface_hub import errors
-
     # The bases of its error are the HTTP library's own, whose others mean that no answer came.
     failures = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
@@ -64,18 +63,7 @@ class HubRepository:
         self.address = address
         self._parent: str | None = None  # the commit that ours follows
         self._files: list[str] = []  # in it
-
-    def _api(self):
-        """huggingface_hub's API.
-
-        Raises:
-            ImportError: without it.
-        """
-        try:
-            import huggingface_hub
-        except ImportError:
-            raise ImportError(f'"{self.address}" needs huggingface_hub: pip install huggingface_hub.') from None
-        return huggingface_hub.HfApi(library_name="keras-vit", library_version=__version__)
+        self._api = HfApi(library_name="keras-vit", library_version=__version__)
 
     def check(self, private: bool) -> None:
         """Refuses what an upload would fail at, before anything is computed; says whether the repository is there.
@@ -84,14 +72,10 @@ class HubRepository:
             private: whether a new repository is to be private.
 
         Raises:
-            ImportError: without huggingface_hub.
             PermissionError: without a token that may write to USER's repositories.
             ConnectionError: if the hub cannot be reached.
             ValueError: if the name is not valid, or private is asked of a repository that is public.
         """
-        api = self._api()
-        from huggingface_hub import errors, get_token, utils
-
         try:
             utils.validate_repo_id(self.name)
         except errors.HFValidationError as error:
@@ -102,9 +86,9 @@ class HubRepository:
                 f' {_TOKENS}, then give it to "hf auth login", or set HF_TOKEN. --dry_run shows the card without one.'
             )
         with _explained(self.address):
-            self._check_owner(api.whoami())
+            self._check_owner(self._api.whoami())
             try:
-                found = api.model_info(self.name)
+                found = self._api.model_info(self.name)
             except errors.RepositoryNotFoundError:
                 logging.info("%s is new: a %s repository is made.", self.address, "private" if private else "public")
                 return
@@ -143,9 +127,8 @@ class HubRepository:
         """
         if CARD not in self._files:
             return None
-        api = self._api()
         with _explained(self.address):
-            path = api.hf_hub_download(self.name, CARD, revision=self._parent)
+            path = self._api.hf_hub_download(self.name, CARD, revision=self._parent)
             return pathlib.Path(path).read_text("utf-8", "replace")
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
@@ -157,9 +140,6 @@ class HubRepository:
         Raises:
             ConnectionError, PermissionError: if it fails; the repository is as it was, or empty if it is new.
         """
-        api = self._api()
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
         root = pathlib.Path(folder)
         paths = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}
         gone = [name for name in self._files if name.split("/")[0] in OURS and name not in paths]
@@ -167,7 +147,7 @@ class HubRepository:
         operations += [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in paths.items()]
         with _explained(self.address):
             if self._parent is None:
-                api.create_repo(self.name, private=private, exist_ok=True)
-            commit = api.create_commit(self.name, operations, commit_message=message, parent_commit=self._parent)
+                self._api.create_repo(self.name, private=private, exist_ok=True)
+            commit = self._api.create_commit(self.name, operations, commit_message=message, parent_commit=self._parent)
         logging.info("%s: commit %s.", self.address, commit.oid)
-        return f"{api.endpoint}/{self.name}"
+        return f"{self._api.endpoint}/{self.name}"

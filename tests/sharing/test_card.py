@@ -53,16 +53,6 @@ def test_the_front_matter_holds_the_measures_of_the_runs_files(folder, finished)
     assert {"type": "accuracy", "value": top1, "name": "knn: top-1 accuracy"} in knn["metrics"]
 
 
-def test_the_hubs_own_library_reads_the_front_matter(folder):
-    hub = pytest.importorskip("huggingface_hub")
-    data = hub.ModelCard.load(folder / "README.md").data
-    results = {result.metric_name: result for result in data.eval_results}
-    assert data.model_name == "digits" and data.license == "apache-2.0"
-    assert (
-        results["top-1 accuracy"].metric_type == "accuracy" and results["top-1 accuracy"].dataset_split == "test[:48]"
-    )
-
-
 def test_the_text_says_what_the_model_is_and_how_it_was_trained(folder, finished):
     model = keras_vit.load(finished)
     _, body = front_matter_of((folder / "README.md").read_text())

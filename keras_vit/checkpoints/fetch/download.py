@@ -7,7 +7,6 @@ of their version.
 """
 
 import contextlib
-import errno
 import hashlib
 import http.client
 import os
@@ -22,14 +21,9 @@ import urllib.request
 from pathlib import Path
 
 from absl import logging
+from filelock import FileLock
 
 from keras_vit.io.cache import cache_folder
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-    import msvcrt
 
 TIMEOUT = 60.0  # seconds without a byte until a connection counts as dropped
 TRIES = 5  # failures in a row, none of which brought a new byte, until the download fails
@@ -114,26 +108,18 @@ def _in_cache(path, sha256):
     return path.exists() and (sha256 is None or _digest(path).startswith(sha256))
 
 
-def _lock(file):
-    if fcntl is not None:
-        return fcntl.flock(file, fcntl.LOCK_EX)
-    while True:
-        try:
-            return msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        except OSError as error:
-            if error.errno != errno.EDEADLK:  # raised after ten seconds of waiting
-                raise
-
-
 @contextlib.contextmanager
 def _locked(path):
     """Holds the lock file `path`, so that other threads and processes wait."""
-    with open(path, "ab") as file:
-        try:
-            _lock(file)
-        except OSError as error:
-            logging.warning("Cannot lock %s (%s): do not download the same file twice at the same time.", path, error)
+    lock = FileLock(path)
+    try:
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:  # a file system without locks
+        logging.warning("Cannot lock %s (%s): do not download the same file twice at the same time.", path, error)
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _tag(part):
