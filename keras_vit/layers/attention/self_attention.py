@@ -3,7 +3,7 @@
 The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the
 fastest on CPUs (docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
 
-If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" while a model is traced, attention is
+If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" when a model is made, its attention is
 `keras.ops.dot_product_attention` unless it needs the weights: with JAX on a GPU that is cuDNN's kernel. The default is
 "off", until it has been measured on a GPU.
 """
@@ -96,6 +96,7 @@ class MultiHeadSelfAttention(ComposedLayer):
                 "Change heads, or set head_dim."
             )
         self.size = self.head_dim or width // self.heads
+        self.uses_dot_product = setting("KERAS_VIT_DOT_PRODUCT_ATTENTION", "off", "on") == "on"
         inner = self.heads * self.size
         policy = self.dtype_policy
         self.query = Dense(inner, use_bias=self.qkv_bias, dtype=policy, name="query")
@@ -242,7 +243,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         """The heads' outputs (b, n, k*c) by an operation that keeps no weights (b, k, n, n); None where there is none,
         or for more than it does.
         """
-        if setting("KERAS_VIT_DOT_PRODUCT_ATTENTION", "off", "on") == "on":
+        if self.uses_dot_product:
             allowed = attendable(x, self.heads, mask, attention_mask)
             if self.causal and allowed is not None:
                 allowed = ops.logical_and(allowed, causal(token_count(x)))
