@@ -12,7 +12,7 @@ layer.
 from absl import logging
 
 from . import flags
-from .sources import check_source
+from .config_files import check_source
 
 
 def main():

@@ -6,7 +6,7 @@ A run that is already in --workdir resumes where it stopped. Override the config
 """
 
 from . import flags
-from .sources import check_source
+from .config_files import check_source
 
 
 def main():

@@ -1,54 +1,34 @@
 """What pretrain and finetune do: a run, several seeds, a sweep, or with --dry_run only a plan."""
 
-import dataclasses
-
 from absl import logging
 
 from keras_vit.distribution import strategy as find_strategy
 from keras_vit.distribution.strategy import check_name
 from keras_vit.io.progress import shown, stage
-from keras_vit.runs import RunDirectory, run, run_seeds, run_sweep
+from keras_vit.runs import run, run_seeds, run_sweep
 from keras_vit.runs.config import check_keys
-from keras_vit.runs.loop.faults import RESTART, LostWorker, is_lost_worker
+from keras_vit.runs.loop.faults import Workers
 from keras_vit.tasks import find_task
 
 from . import config_files
 
 
 def train(values, strategy):
-    """One run, several seeds or a sweep, one after another in the same processes.
+    """One run, several seeds or a sweep, one after another in the same processes."""
+    score = find_task(values.config.task).score
+    with Workers(strategy, values.workdir) as workers:
 
-    Raises:
-        LostWorker: if another worker is lost, after a line that names the last checkpoint of the run in progress.
-    """
-    from keras_vit.planning.flops import run_costs
+        def run_one(config, workdir):
+            workers.workdir = workdir
+            model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
+            from keras_vit.planning.flops import run_costs
 
-    score, place = find_task(values.config.task).score, values.workdir
+            return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
 
-    def run_one(config, workdir):
-        nonlocal place
-        place = workdir
-        model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
-        return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
-
-    try:
         if values.sweep:
             run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
         else:
             run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
-    except Exception as error:
-        if strategy.hosts == 1 or not is_lost_worker(error):
-            raise
-        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
-        reader = dataclasses.replace(strategy, host=1)  # which writes nothing
-        logging.error(
-            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there."
-            " Exit code %d.",
-            reason,
-            RunDirectory(place, reader).last_checkpoint(),
-            RESTART,
-        )
-        raise LostWorker from None
 
 
 def plan(values):

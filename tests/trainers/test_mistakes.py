@@ -41,10 +41,8 @@ def test_a_recipe_for_data_of_ones_own_says_what_to_give(given, binary, source, 
 
 
 def test_a_plan_without_data_needs_none(given):
-    from trainers.sources import check_source
-
     given(config=config_files.load_config("folder_finetune"), dry_run=True, examples=100, classes=3)
-    check_source(flags.FLAGS)
+    config_files.check_source(flags.FLAGS)
 
 
 @pytest.mark.parametrize("binary", [evaluate, probe, export, prepare, deduplicate])

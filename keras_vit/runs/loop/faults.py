@@ -4,11 +4,15 @@ execution.
 After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in sysexits.h: "start me again".
 """
 
+import dataclasses
 import math
 import os
 import signal
 import threading
 
+from absl import logging
+
+from keras_vit.distribution import Strategy
 from keras_vit.runs.loop.callbacks import StepCounter
 from keras_vit.runs.saving.checkpointing import Checkpoints
 from keras_vit.runs.saving.rundir import RunDirectory
@@ -31,9 +35,35 @@ class LostWorker(SystemExit):
         super().__init__(RESTART)
 
 
-def is_lost_worker(error: BaseException) -> bool:
-    """Whether an error of TensorFlow says that a sum over workers could not be computed."""
-    return type(error).__module__.startswith("tensorflow") and "Collective ops is aborted" in str(error)
+class Workers:
+    """A context in which a lost worker raises LostWorker, after a line that names the last checkpoint of the run.
+
+    Attributes:
+        strategy: a keras_vit.strategy.
+        workdir: the directory of the run in progress.
+    """
+
+    def __init__(self, strategy: Strategy, workdir: str | os.PathLike):
+        self.strategy, self.workdir = strategy, workdir
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        # TensorFlow says so when a sum over workers cannot be computed.
+        lost = str(kind and kind.__module__).startswith("tensorflow") and "Collective ops is aborted" in str(error)
+        if self.strategy.hosts == 1 or not lost:
+            return
+        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
+        reader = dataclasses.replace(self.strategy, host=1)  # which writes nothing
+        logging.error(
+            "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there."
+            " Exit code %d.",
+            reason,
+            RunDirectory(self.workdir, reader).last_checkpoint(),
+            RESTART,
+        )
+        raise LostWorker from None
 
 
 class Preemption:
