@@ -18,6 +18,24 @@ from keras_vit.evaluation.registry import (
     register,
 )
 
+_NAMES = {  # those of each module
+    "calibration": "Calibration fit_temperature",
+    "classification": "Classification",
+    "features": "Embedder FeatureEvaluator FeatureSplits",
+    "imagenet.mapped": "Mapped",
+    "imagenet.real": "Real real_accuracy",
+    "knn": "NearestNeighbours knn_scores",
+    "labelling": "PseudoLabels confident pseudo_labels",
+    "linear": "Logistic Ridge logistic_head ridge ridge_head scores",
+    "loss_and_metrics": "LossAndMetrics",
+    "reconstructions": "Reconstructions",
+    "reliability": "Reliability",
+    "robustness.corruptions": "Corruptions",
+    "robustness.patches": "Occlusion Shifts ShuffledPatches",
+    "samples": "Samples",
+    "shots": "FewShot few_shot",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = [
     "EVALUATORS",
     "Chart",
@@ -28,28 +46,11 @@ __all__ = [
     "make_evaluator",
     "parse_evaluators",
     "register",
+    *_MODULES,
 ]
-
-_NAMES = {
-    "calibration": ("Calibration", "fit_temperature"),
-    "classification": ("Classification",),
-    "features": ("Embedder", "FeatureEvaluator", "FeatureSplits"),
-    "imagenet.mapped": ("Mapped",),
-    "imagenet.real": ("Real", "real_accuracy"),
-    "knn": ("NearestNeighbours", "knn_scores"),
-    "labelling": ("PseudoLabels", "confident", "pseudo_labels"),
-    "linear": ("Logistic", "Ridge", "logistic_head", "ridge", "ridge_head", "scores"),
-    "reconstructions": ("Reconstructions",),
-    "reliability": ("Reliability",),
-    "robustness.corruptions": ("Corruptions",),
-    "robustness.patches": ("Occlusion", "Shifts", "ShuffledPatches"),
-    "samples": ("Samples",),
-    "shots": ("FewShot", "few_shot"),
-}
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

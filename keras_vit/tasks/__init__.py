@@ -19,7 +19,7 @@ TASKS = {
     "masked_patches": "MaskedPatches",
 }
 
-__all__ = ["TASKS", "Score", "Task", "find_task"]
+__all__ = ["TASKS", "Score", "Task", "find_task", *TASKS.values()]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 from ml_collections import ConfigDict
 
+from keras_vit import evaluation
 from keras_vit.data import parse
-from keras_vit.evaluation.loss_and_metrics import LossAndMetrics
 from keras_vit.evaluation.registry import Evaluation, Evaluator
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
@@ -283,7 +283,7 @@ class Task:
         """The evaluator of a finished run, on its evaluation split. By default it uses the task's own loss and
         metrics.
         """
-        return LossAndMetrics(self.loss, self.metrics)
+        return evaluation.LossAndMetrics(self.loss, self.metrics)
 
     def summary(self, measures: dict[str, float]) -> str:
         """The measures in one line."""

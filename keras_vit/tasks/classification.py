@@ -2,13 +2,12 @@
 
 from absl import logging
 
+from keras_vit import evaluation as evaluators
 from keras_vit.checkpoints import load
 from keras_vit.checkpoints.resample import check_method
 from keras_vit.checkpoints.transfer import adapted_arguments
 from keras_vit.data import image_and_label
-from keras_vit.evaluation import Classification as ClassificationEvaluator
 from keras_vit.evaluation.classes import REORDERED, SAME, check_class_count, check_classes, compared
-from keras_vit.evaluation.classification import confused_pairs
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import build, freeze, freeze_all_but_head
@@ -189,7 +188,7 @@ class Classification(Task):
         return Mixup(mixup, classes, seed) if mixup else None
 
     def evaluator(self):
-        return ClassificationEvaluator()
+        return evaluators.Classification()
 
     def report(self, model, evaluation, samples, records):
         measures, details = evaluation.measures, evaluation.details
@@ -229,6 +228,8 @@ def _examples(model, details, samples, names):
     images, labels = samples
     if not len(images):
         return []
+    from keras_vit.evaluation.classification import confused_pairs
+
     logits = predict(model, images)
     sections = []
     pairs = details.get("most_confused") or confused_pairs(details.get("confusion", [[]]))
