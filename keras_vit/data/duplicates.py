@@ -32,10 +32,8 @@ _PART = (
     28  # side of the part of a thumbnail in the first comparison: its centre, and for the test image also its corners
 )
 _OFFSETS = ((2, 2), (0, 0), (0, 4), (4, 0), (4, 4))
-_SIMILAR, _VERY_SIMILAR = (
-    0.75,
-    0.88,
-)  # correlations of low frequencies above which pairs go on: the best of each image, or all
+# Correlations of low frequencies above which pairs go on: the best of each image, or all.
+_SIMILAR, _VERY_SIMILAR = 0.75, 0.88
 _BEST = 8  # of each image
 _WINDOW = 22  # side of the window of edges that is compared
 _SIZES = (26, 27, 29, 30, 32, 34, 36, 38, 40)  # to which the other image is resized

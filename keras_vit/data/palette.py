@@ -20,9 +20,8 @@ def nearest_colors(image: Any, palette: np.ndarray) -> tf.Tensor:
     """
     palette = tf.constant(palette, tf.float32)
     pixels = tf.reshape(tf.cast(image, tf.float32), (-1, palette.shape[1]))  # (h, w, c) -> (n, c)
-    far = tf.reduce_sum(palette**2, -1) - 2.0 * tf.matmul(
-        pixels, palette, transpose_b=True
-    )  # |x - p|^2 - |x|^2, (n, colors)
+    # |x - p|^2 - |x|^2, (n, colors)
+    far = tf.reduce_sum(palette**2, -1) - 2.0 * tf.matmul(pixels, palette, transpose_b=True)
     return tf.ensure_shape(tf.argmin(far, axis=-1, output_type=tf.int32), (np.prod(image.shape[:-1]),))
 
 

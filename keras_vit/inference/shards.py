@@ -15,18 +15,11 @@ from typing import Any
 from etils import epath
 
 from keras_vit.io.atomic import write_bytes
+from keras_vit.io.json_files import read_json
 from keras_vit.io.paths import paths_in
 
-_KEYS = (
-    "split",
-    "rows",
-    "rows_per_file",
-    "format",
-    "preprocess",
-    "columns",
-    "weights",
-    "names",
-)  # that every description has
+# The keys that every description has.
+_KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "weights", "names")
 _LATER = ("architecture", "model_class_names", "activation")  # that descriptions of earlier versions lack
 
 
@@ -82,16 +75,11 @@ def description_path(folder: str, split: str) -> str:
 
 def _read_description(path):
     """What a JSON file says of its job."""
-    mend = "Restore it, or write the rows again into another folder."
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f'"{path}" does not describe a job of keras-vit predict: it is no JSON, {error}. {mend}'
-        ) from None
-    if not isinstance(content, dict) or (missing := [key for key in _KEYS if key not in content]):
-        what = f"it has no {missing[0]}" if isinstance(content, dict) else f"it holds a {type(content).__name__}"
-        raise ValueError(f'"{path}" does not describe a job of keras-vit predict: {what}. {mend}')
+    fix = "Restore it, or write the rows again into another folder."
+    content = read_json(path, fix)
+    missing = [key for key in _KEYS if key not in content]
+    if missing:
+        raise ValueError(f'"{path}" does not describe a job of keras-vit predict: it has no {missing[0]}. {fix}')
     return content
 
 
@@ -104,11 +92,12 @@ def read_descriptions(folder: str) -> list[dict[str, Any]]:
     return [_read_description(path) for path in paths_in(folder, "_", ".json")]
 
 
+# {key: (what differs, the key that names it)}
 _CHECKSUMS = {
     "weights": ("other weights", "model"),
     "architecture": ("another architecture", "model"),
     "names": ("other images", "data"),
-}  # {key: (what differs, the key that names it)}
+}
 
 
 def _short(value):
@@ -143,9 +132,8 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     if path.exists():
         before = _read_description(path)
         unknown = [key for key in _LATER if key in given and key not in before]
-        in_one = {
-            key for key in _LATER if (key in given) != (key in before)
-        }  # or other answers are asked for: the columns differ
+        # If a key is in one alone, other answers are asked for, and the columns differ.
+        in_one = {key for key in _LATER if (key in given) != (key in before)}
         compared = sorted({*before, *given} - {*free, *in_one})
         differs = [key for key in compared if before.get(key) != given.get(key)]
         if differs:

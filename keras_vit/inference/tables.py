@@ -39,9 +39,8 @@ class Column:
 
 def _arrow_type(column):
     values = {"integer": pa.int64(), "text": pa.string(), "texts": pa.string(), "numbers": pa.float32()}[column.kind]
-    return (
-        values if column.length is None else pa.list_(values)
-    )  # of any length: pyarrow 25 cannot read fixed ones with nulls
+    # Of any length: pyarrow 25 cannot read fixed ones with nulls.
+    return values if column.length is None else pa.list_(values)
 
 
 def _arrow_array(column, values, present):
@@ -74,9 +73,8 @@ def _read_parquet(path, names):
         if isinstance(array.type, pa.ListType):
             rows = array.drop_null()
             length = len(rows[0]) if len(rows) else 0
-            read[name] = (
-                rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), length)
-            )  # (m * length,) -> (m, length)
+            # (m * length,) -> (m, length)
+            read[name] = rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), length)
         else:
             read[name] = array.drop_null().to_numpy(zero_copy_only=False)
     return read, present

@@ -16,15 +16,9 @@ from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
-_PARTS = {
-    "saved_model.pb",
-    "fingerprint.pb",
-    "keras_metadata.pb",
-    "variables",
-    "assets",
-    "assets.extra",
-}  # of a SavedModel
-_OURS = {"README.md", "metadata.json"}  # beside those
+# What is in a SavedModel, and what we put beside it.
+_PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}
+_OURS = {"README.md", "metadata.json"}
 
 
 def _is_export(path):

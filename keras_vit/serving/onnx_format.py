@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import tf2onnx
+from onnx import helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantType,
@@ -17,7 +18,6 @@ from onnxruntime.quantization import (
 )
 from tf2onnx.constants import ENV_TF2ONNX_CATCH_ERRORS as _CATCH
 
-from keras_vit.serving import onnx_weights
 from keras_vit.serving.onnx_fusions import fuse
 from keras_vit.serving.onnx_tokens import keep_tokens
 from keras_vit.serving.signatures import Signature
@@ -90,6 +90,36 @@ def _products(path):
     return [node.name for node in graph.node if node.op_type == "MatMul" and weights.intersection(node.input)]
 
 
+def _int8(kernel):
+    """(integers of a kernel (d, m), scales (m,)): symmetric, the largest of a column is 127."""
+    scales = np.maximum(np.abs(kernel).max(0), np.finfo("float32").tiny * 127) / 127
+    return np.round(kernel / scales).astype("int8"), scales.astype("float32")
+
+
+def _quantize_weights(source, path, names):
+    """Writes the file `source` to `path`, with the kernels of the matrix products `names` in int8, each column with a
+    scale of its own; they become floats again where they are used.
+    """
+    model = onnx.load(source)
+    kernels = {node.input[1] for node in model.graph.node if node.name in names}
+    kept, added, nodes = [], [], []
+    for tensor in model.graph.initializer:
+        if tensor.name not in kernels:
+            kept.append(tensor)
+            continue
+        integers, scales = _int8(numpy_helper.to_array(tensor))
+        parts = {f"{tensor.name}/int8": integers, f"{tensor.name}/scale": scales}
+        added += [numpy_helper.from_array(value, name) for name, value in parts.items()]
+        nodes.append(helper.make_node("DequantizeLinear", list(parts), [tensor.name], axis=1))
+    nodes += model.graph.node
+    nodes, tensors = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes], [*kept, *added]
+    del model.graph.node[:], model.graph.initializer[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(tensors)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+
+
 def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
     """Writes the float file `source`, quantised, to `path`; `pixels` (n, h, w, c) calibrate a static quantisation.
 
@@ -102,7 +132,7 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
             f'quantization="{quantization}" is of dense layers, and this model has none. Export it without.'
         )
     if quantization == "int8_weights":
-        onnx_weights.quantize_weights(source, path, products)
+        _quantize_weights(source, path, products)
         return
     # Kernels of 7 bits: processors without VNNI add products of bytes up in pairs, in 16 bits, which those of 8
     # overflow.

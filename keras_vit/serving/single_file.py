@@ -19,12 +19,13 @@ import numpy as np
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving import description
-from keras_vit.serving.quantization_images import calibration_pixels
 from keras_vit.serving.same_outputs import check_float32, compare
+from keras_vit.training.checks.inputs import InputChecks
 from keras_vit.training.prediction.classify import probabilities_of
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
+_FEWEST = 16  # images by which a static quantisation learns how large the values inside a model are
 
 
 class FileFormat(NamedTuple):
@@ -104,6 +105,44 @@ def check(model: keras.Model, path: str, format: str) -> None:
             f'A file of format="{format}" holds 2 GB at most, and "{model.name}" has {model.count_params():,}'
             " parameters."
         )
+
+
+def _of_dataset(dataset):
+    """The pixels of a tf.data dataset of images or batches, with labels or without."""
+    images = [np.asarray(keras.utils.unpack_x_y_sample_weight(element)[0]) for element in dataset]
+    if not images:
+        return np.zeros((0,), "float32")
+    return np.concatenate(images) if images[0].ndim == 4 else np.stack(images)
+
+
+def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
+    """The pixels (n, h, w, c) float32, 0..255, of images to calibrate with.
+
+    Args:
+        images: an array of pixels (n, h, w, c); a list of what `model.preprocess` takes: paths, bytes, PIL images...;
+            or a finite tf.data dataset of pixels, in batches or not.
+
+    Raises:
+        ValueError: for fewer than 16 images, another size, or pixels on another scale.
+    """
+    if hasattr(images, "element_spec"):
+        pixels = _of_dataset(images)
+    else:
+        pixels = np.asarray(model.preprocess(list(images)) if isinstance(images, (list, tuple)) else images)
+    expected = (*model.image_size, model.channels)
+    if pixels.ndim != 4 or pixels.shape[1:] != expected and len(pixels):
+        raise ValueError(
+            f"calibration: expected pixels of shape (n, {', '.join(map(str, expected))}), got {pixels.shape}."
+        )
+    if len(pixels) < _FEWEST:
+        raise ValueError(
+            f"calibration: expected at least {_FEWEST} images like those that the model will see, got {len(pixels)}."
+            " 100 or more are better."
+        )
+    if not np.isfinite(pixels).all():
+        raise ValueError("calibration: the pixels have values that are not finite.")
+    InputChecks.of(model).arrays(pixels)
+    return pixels.astype("float32")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import numpy as np
 from keras_vit.checkpoints.load import load
 from keras_vit.checkpoints.save import save_model
 from keras_vit.serving import single_file
-from keras_vit.serving.quantization_images import calibration_pixels
 
 _MODEL, _OPTIONS, _PIXELS, _ERROR = "model.keras", "options.json", "calibration.npy", "error.json"
 _KINDS = {kind.__name__: kind for kind in (ValueError, ImportError, OSError)}
@@ -95,7 +94,7 @@ def write(model: keras.Model, path: str, options: dict[str, Any]) -> None:
         options = dict(options)
         calibration = options.pop("calibration")
         if calibration is not None:
-            np.save(os.path.join(folder, _PIXELS), calibration_pixels(model, calibration))
+            np.save(os.path.join(folder, _PIXELS), single_file.calibration_pixels(model, calibration))
         with open(os.path.join(folder, _OPTIONS), "w", encoding="utf-8") as file:
             json.dump(options, file)
         command = [sys.executable, "-P", "-m", __name__, folder, os.path.abspath(path)]

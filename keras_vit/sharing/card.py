@@ -1,4 +1,4 @@
-"""The text of a model card, README.md, in Markdown."""
+"""The text of a model card, README.md: the YAML that the Hugging Face hub reads, by its own library, and Markdown."""
 
 import html
 import re
@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from huggingface_hub import EvalResult, ModelCardData
 
 from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
 from keras_vit.inspection.html_report import number
 from keras_vit.io.suggest import counted
+from keras_vit.sharing.data_names import on_the_hub
 from keras_vit.sharing.facts import Facts
-from keras_vit.sharing.front_matter import front_matter, metric
 from keras_vit.sharing.run import Measured
 from keras_vit.version import __version__
 
@@ -24,6 +25,62 @@ OWN_WORDS = (
 )
 OWN_WORDS_END = "<!-- The end of your own words. -->"
 _MOST_CLASSES = 1000  # that the card lists; the files hold all of them
+# A measure of ours -> (type, name) of the metric there.
+_METRICS = {
+    "top1": ("accuracy", "top-1 accuracy"),
+    "top5": ("accuracy", "top-5 accuracy"),
+    "mean_recall": ("recall", "mean recall of the classes"),
+    "ece": ("ece", "expected calibration error"),
+    "loss": ("loss", "loss"),
+    "nll": ("nll", "negative log likelihood"),
+    "psnr": ("psnr", "peak signal-to-noise ratio, dB"),
+}
+_READERS = {"huggingface": "transformers", "timm": "timm"}
+_COUNTS = ("examples", "images", "samples", "train_images", "k")  # numbers beside the measures
+
+
+def _metric(name: str) -> tuple[str, str]:
+    """(type, name) of a measure for the hub."""
+    return _METRICS.get(name, (name, name.replace("_", " ")))
+
+
+def _eval_results(facts):
+    """What was measured on data that is known: of the run's own evaluation all measures, of an evaluator those that the
+    hub has a type for.
+    """
+    for entry in facts.measured:
+        prefix = f"{entry.name.replace('_', ' ')}: " if entry.name else ""
+        for key, value in entry.measures.items() if entry.data else ():
+            if key in _METRICS or not (entry.name or key in _COUNTS):
+                kind, name = _metric(key)
+                yield EvalResult(
+                    task_type=facts.task or "other",
+                    dataset_type=entry.data.kind,
+                    dataset_name=entry.data.name,
+                    dataset_split=entry.data.split,
+                    metric_type=kind,
+                    metric_name=f"{prefix}{name}",
+                    metric_value=value,
+                )
+
+
+def _front_matter(facts):
+    """The YAML between its two lines of dashes."""
+    data, base = (facts.run.data, on_the_hub(facts.run.base)) if facts.run else (None, None)
+    results = list(_eval_results(facts))
+    tags = ["keras", "keras-vit", "bit" if facts.family == "BiT" else "vision-transformer"]
+    content = ModelCardData(
+        library_name="keras-vit",
+        license=facts.licence,
+        pipeline_tag=facts.task,
+        tags=tags + ([_READERS[facts.other_format]] if facts.other_format else []),
+        datasets=[data.on_the_hub] if data and data.on_the_hub else None,
+        base_model=base,
+        metrics=sorted({result.metric_type for result in results}) or None,
+        model_name=facts.name if results else None,
+        eval_results=results or None,
+    )
+    return f"---\n{content.to_yaml()}\n---\n"
 
 
 def _plain(text: object) -> str:
@@ -155,7 +212,7 @@ def _measured(measured: Measured) -> list[str]:
     on = "" if measured.data is None else f"On {_plain(measured.data)}"
     title = ", ".join([_code(measured.name), *([f"o{on[1:]}"] if on else [])]) if measured.name else on
     order = sorted(measured.measures, key=lambda name: _SHARES.index(name) if name in _SHARES else len(_SHARES))
-    rows = [(_plain(metric(name)[1]), _shown(name, measured.measures[name])) for name in order]
+    rows = [(_plain(_metric(name)[1]), _shown(name, measured.measures[name])) for name in order]
     return [*([f"{title}:", ""] if title else []), *_table(("measure", "value"), rows)]
 
 
@@ -242,4 +299,4 @@ def card(facts: Facts, words: str | None = None) -> str:
     lines += [*_images(facts), *_classes(facts), *_training(facts)]
     lines += [OWN_WORDS, "", *([words, ""] if words else []), OWN_WORDS_END, ""]
     lines += [f"Made by keras\\_vit {__version__}.", ""]
-    return "\n".join([front_matter(facts), *lines])
+    return "\n".join([_front_matter(facts), *lines])

@@ -115,10 +115,10 @@ def test_a_damaged_file_is_named(kind, model, photos, tmp_path):
         read_index(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "says"), [("{", "is no JSON"), ("[1]", "holds a list"), ("{}", "has no split")])
+@pytest.mark.parametrize(("text", "says"), [("{", "not valid JSON"), ("[1]", "holds a list"), ("{}", "has no split")])
 def test_a_file_that_describes_no_job_is_named(text, says, tmp_path):
     (tmp_path / "_train.json").write_text(text)
-    with pytest.raises(ValueError, match=f"_train.json. does not describe a job of keras-vit predict: it {says}"):
+    with pytest.raises(ValueError, match=f"_train.json.* {says}"):
         read_index(tmp_path)
 
 

@@ -234,7 +234,7 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch):
 def test_calibration_takes_pictures_and_datasets():
     import tensorflow as tf
 
-    from keras_vit.serving.quantization_images import calibration_pixels
+    from keras_vit.serving.single_file import calibration_pixels
 
     model = every_weight()
     model.preprocessing = "decode(3)|resize(16, 24)"

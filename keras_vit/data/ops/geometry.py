@@ -98,9 +98,8 @@ def central_crop(height, width=None):
     def apply(example):
         shape = tf.shape(example["image"])[:2]
         kept = tf.minimum(shape, size)
-        offset = tf.cast(
-            tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32
-        )  # tf.round takes halves to the even number
+        # tf.round takes halves to the even number.
+        offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)
 
         def cropped(pixels):
             window = tf.slice(pixels, [offset[0], offset[1], 0], [kept[0], kept[1], -1])

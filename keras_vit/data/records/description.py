@@ -13,12 +13,11 @@ lack it.
 import dataclasses
 import json
 import os
-import pathlib
 
 import tensorflow as tf
 
 from keras_vit.data.splits import canonical
-from keras_vit.io.atomic import replacing
+from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import read_text
 
 NAME = "dataset.json"
@@ -73,12 +72,5 @@ def read_description(folder: str) -> Description | None:
 
 def write_description(folder: str, description: Description) -> None:
     """Writes dataset.json, all or nothing."""
-    path = os.path.join(folder, NAME)
     text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
-    if "://" not in folder:
-        with replacing(path) as temporary:
-            pathlib.Path(temporary).write_text(text + "\n", encoding="utf-8")
-        return
-    with tf.io.gfile.GFile(path + ".partial", "w") as file:
-        file.write(text + "\n")
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    write_bytes(os.path.join(folder, NAME), f"{text}\n".encode())

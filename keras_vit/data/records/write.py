@@ -216,21 +216,14 @@ class Files:
 
 
 class ShardWriter:
-    """Writes examples to the files of a split in turn, as a context; they are in place at its end. The arguments are
-    those of Files.
+    """Writes examples to the files of a split in turn, as a context; they are in place at its end.
 
     Attributes:
         counts: the records in each file.
-
-    Raises:
-        ValueError: as Files does.
     """
 
-    def __init__(
-        self, folder: str, name: str, split: str, count: int, class_names: Sequence[str], overwrite: bool = False
-    ):
-        self._files = Files(folder, name, split, count, class_names, overwrite)
-        self.counts = [0] * count
+    def __init__(self, files: Files):
+        self._files, self.counts = files, [0] * len(files.names)
         self._stack = contextlib.ExitStack()
         self._writers = []
 
@@ -295,7 +288,7 @@ def write_records(
         raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
     warn_of_files(source)
     skipped, size, shrunk = {}, 0, 0
-    shard_writer = ShardWriter(folder, name, split, shards, source.class_names, overwrite)
+    shard_writer = ShardWriter(Files(folder, name, split, shards, source.class_names, overwrite))
     tf.io.gfile.makedirs(folder)
     progress = stage(f"Writing {folder}", source.size, "images")
     with owned(folder), shard_writer as writer, progress as work:

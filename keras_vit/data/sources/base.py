@@ -32,9 +32,8 @@ from keras_vit.data.sharding import ENDLESS, WHOLE, HostShard
 
 _FILES_AT_A_TIME = 16
 _READ = 64  # examples read into memory at a time
-_no_autograph = (
-    tf.autograph.experimental.do_not_convert
-)  # it warns of lambdas that share a line, and there is nothing to convert
+# It warns of lambdas that share a line, and there is nothing to convert.
+_no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def fold(seed: int, number) -> tf.Tensor:

@@ -32,9 +32,8 @@ from keras_vit.io.suggest import counted, did_you_mean
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_CLASSES = 1_000_000
-_INTEGER = re.compile(
-    r"[-+]?\d+(\.0*)?", re.ASCII
-)  # 1.0 is what a column of integers becomes when one of them is missing
+# 1.0 is what a column of integers becomes when one of them is missing.
+_INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("nan", "na", "n/a", "<na>", "null")  # how other software writes that there is no value
 

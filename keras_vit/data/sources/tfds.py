@@ -7,13 +7,8 @@ from keras_vit.data.sources.derived_labels import feature_at, parse_label, value
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
-_FURTHER = (
-    "labels",
-    "boxes",
-    "mask",
-    "text",
-    "id",
-)  # keys of an example that an option may fill, besides image and label
+# Keys of an example that an option may fill, besides image and label.
+_FURTHER = ("labels", "boxes", "mask", "text", "id")
 
 
 class NotPrepared(ValueError):

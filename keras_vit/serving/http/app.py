@@ -24,32 +24,23 @@ from keras_vit.version import __version__
 
 _VERBS = ("predict", "features", "attention", "heads")
 PAGE = pathlib.Path(__file__).with_name("page.html")
+_BINARY = {"type": "string", "format": "binary"}
+
+
+def _object(**properties):
+    """The schema of an object that may also name a signature."""
+    properties["signature_name"] = {"type": "string", "example": DEFAULT}
+    return {"schema": {"type": "object", "properties": properties}}
+
+
+_ENCODED = {"type": "object", "properties": {"b64": {"type": "string"}}}
 _IMAGES = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "instances": {
-                            "type": "array",
-                            "items": {"type": "object", "properties": {"b64": {"type": "string"}}},
-                        },
-                        "signature_name": {"type": "string", "example": DEFAULT},
-                    },
-                }
-            },
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "image": {"type": "string", "format": "binary"},
-                        "signature_name": {"type": "string", "example": DEFAULT},
-                    },
-                }
-            },
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": _object(instances={"type": "array", "items": _ENCODED}),
+            "multipart/form-data": _object(image=_BINARY),
+            "application/octet-stream": {"schema": _BINARY},
         },
     }
 }

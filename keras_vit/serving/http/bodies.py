@@ -255,9 +255,8 @@ async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -
     elif kind == "application/json" or (
         kind in ("", "application/x-www-form-urlencoded") and body.lstrip()[:1] == b"{"
     ):
-        found = await run_in_threadpool(
-            from_json, body, limits.images
-        )  # curl -d says application/x-www-form-urlencoded, whatever it sends
+        # curl -d says application/x-www-form-urlencoded, whatever it sends.
+        found = await run_in_threadpool(from_json, body, limits.images)
     elif kind.startswith("image/") or kind in ("", "application/octet-stream", "application/x-www-form-urlencoded"):
         found = Asked([body])
     else:

@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
+import prometheus_client as prometheus
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
@@ -17,15 +18,11 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.decoding import OK
 from keras_vit.serving.http.batching import Batcher, Overloaded
 from keras_vit.serving.http.bodies import Limits, Memory, Refused
-from keras_vit.serving.http.metrics import Metrics
 from keras_vit.serving.http.served import Served
 from keras_vit.serving.http.sizes import check_size
 
-LOADING, AVAILABLE, UNLOADING = (
-    "LOADING",
-    "AVAILABLE",
-    "UNLOADING",
-)  # states of a model, as TensorFlow Serving calls them
+# States of a model, as TensorFlow Serving calls them.
+LOADING, AVAILABLE, UNLOADING = "LOADING", "AVAILABLE", "UNLOADING"
 
 
 def _decoded(served, image, megapixels) -> np.ndarray | Refused:
@@ -41,6 +38,27 @@ def _png(pixels):
     import tensorflow as tf
 
     return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(pixels[..., :3]).numpy()).decode()
+
+
+class Metrics:
+    """What an application counts and times, for Prometheus, in a registry of its own."""
+
+    def __init__(self):
+        self.registry = prometheus.CollectorRegistry()
+        of = {"registry": self.registry, "namespace": "keras_vit"}
+        self.requests = prometheus.Counter("requests", "Requests answered.", ["model", "signature", "code"], **of)
+        self.seconds = prometheus.Histogram(
+            "request_seconds", "From the first byte of a request to its answer.", ["model"], **of
+        )
+        self.images = prometheus.Counter("images", "Images of requests.", ["model", "outcome"], **of)
+        self.batch = prometheus.Histogram(
+            "batch_rows", "Images computed together.", ["model"], buckets=(1, 2, 4, 8, 16, 32, 64, 128), **of
+        )
+        self.waiting = prometheus.Gauge("waiting_rows", "Images that wait to be computed.", ["model"], **of)
+        self.open = prometheus.Gauge("open_requests", "Requests that are being answered.", **of)
+
+    def text(self) -> bytes:
+        return prometheus.generate_latest(self.registry)
 
 
 class Service:
@@ -77,9 +95,8 @@ class Service:
         self.failure: Exception | None = None
         self.one_by_one = asyncio.Lock()  # for what is seldom asked, and dear
         self.cores = os.cpu_count() or 1
-        self.decoding = concurrent.futures.ThreadPoolExecutor(
-            self.cores, "decode"
-        )  # few: each may hold an image of the largest size
+        # Few: each may hold an image of the largest size.
+        self.decoding = concurrent.futures.ThreadPoolExecutor(self.cores, "decode")
         self.batchers = {
             (served.name, signature): Batcher(
                 function, max_rows, max_wait, max_queue, self.metrics.batch.labels(served.name).observe
