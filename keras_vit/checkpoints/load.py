@@ -15,6 +15,7 @@ from keras_vit.checkpoints.formats import bit, google, huggingface, mae, own_nam
 from keras_vit.checkpoints.formats.evaluation_steps import of_channels
 from keras_vit.checkpoints.formats.name_map import summary, unpack
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.recognise import recognise
 from keras_vit.checkpoints.masked import masked_autoencoder
 from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
@@ -27,8 +28,15 @@ from keras_vit.models.bit import BIT_FIELDS
 from keras_vit.models.spec import FIELDS
 from keras_vit.training.model_metadata import register_loader
 
-# Tried in this order: the first format that recognises the array names parses the file.
-FORMATS = (bit, google, vit_pytorch, mae, huggingface, own_names, timm)
+FORMATS = {  # by their names in `recognise`
+    "bit": bit,
+    "google": google,
+    "vit_pytorch": vit_pytorch,
+    "mae": mae,
+    "huggingface": huggingface,
+    "own_names": own_names,
+    "timm": timm,
+}
 # The fields of the spec that array names and shapes determine, in every format.
 _FROM_ARRAYS = (
     "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions"
@@ -149,8 +157,7 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
         ValueError: if no format recognises the names, or the one that does cannot parse the file.
     """
     names = set(contents.arrays)
-    recognised = next((form for form in FORMATS if form.matches(names, contents.config)), None)
-    form = recognised if options.get("names") is None else own_names
+    form = FORMATS.get(recognise(names) or "") if options.get("names") is None else own_names
     if form is None:
         raise ValueError(
             f'"{contents.path}" does not contain a supported Vision Transformer or BiT. Its arrays: {summary(names)}.'

@@ -1,3 +1,3 @@
-"""Checkpoint formats, one per file: how to recognise a format, what it can express, and its names in both
-directions.
+"""Checkpoint formats, one per file: what it can express, and its names in both directions; recognise.py tells them
+apart.
 """

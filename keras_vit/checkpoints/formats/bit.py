@@ -1,7 +1,6 @@
 """BiT's weights: Google's .npz files, and timm's names (resnetv2)."""
 
 import re
-from collections.abc import Iterable
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, conv, pointwise, same, torch_norm
@@ -50,12 +49,6 @@ CAPABILITIES = {
     "timm": Capabilities("timm", _FIELDS, rules=(_a_size_of_timm,)),
     "huggingface": Capabilities("huggingface", _FIELDS, rules=(_not_in_huggingface,)),
 }
-
-
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(name.startswith("resnet/root_block/") for name in names) or {"stem.conv.weight", "norm.weight"} <= set(
-        names
-    )
 
 
 def _units(names, style):

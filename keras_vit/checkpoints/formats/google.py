@@ -69,10 +69,6 @@ CAPABILITIES = Capabilities(
 )
 
 
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(name.endswith("embedding/kernel") for name in names)
-
-
 def _strip(arrays):
     """(the image model's arrays without their prefix, the names left out: optimizer state, a text tower)."""
     prefix = next((p for p in _PREFIXES if f"{p}embedding/kernel" in arrays), None)

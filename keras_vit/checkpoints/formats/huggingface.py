@@ -4,7 +4,7 @@ tower.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.huggingface_config import (
@@ -186,13 +186,6 @@ CAPABILITIES = Capabilities(
     },
     rules=(_siglip_fields, _dinov2_fields, _vit_pool, _square_patches, _square_images),
 )
-
-
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(
-        name.endswith(("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"))
-        for name in names
-    )
 
 
 def _type(arrays, config):

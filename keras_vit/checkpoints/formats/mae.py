@@ -6,7 +6,7 @@ alone, fine-tuned ones too, are files of those formats.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from keras_vit.checkpoints.formats import huggingface, timm
 from keras_vit.checkpoints.formats.capabilities import Capabilities
 from keras_vit.checkpoints.formats.name_map import NameMap, same, torch_dense, torch_norm
 from keras_vit.checkpoints.formats.parsed import Decoder, ParsedCheckpoint, check_agreement, depth, need, setting
+from keras_vit.checkpoints.formats.recognise import recognise
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.positions.embeddings import fixed_table
 
@@ -48,10 +49,6 @@ CAPABILITIES = Capabilities(
 )
 
 
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(name.endswith(_ROOT) for name in names)
-
-
 def _is_of_decoder(name):
     return name.startswith(("decoder_", "mask_token"))
 
@@ -76,7 +73,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     """
     decoder, encoder = _split(contents.arrays)
     inner = dataclasses.replace(contents, arrays=encoder)
-    form = huggingface if huggingface.matches(encoder, contents.config) else timm
+    form = huggingface if recognise(encoder) == "huggingface" else timm
     parsed = form.parse(inner, options)
     return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, form is huggingface))
 

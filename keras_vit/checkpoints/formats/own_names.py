@@ -16,12 +16,10 @@ import numpy as np
 from keras_vit.checkpoints.formats import timm
 from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
+from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
 # What nn.LayerNorm and nn.GELU compute by default.
 _EPSILON, _GELU = 1e-5, "erf"
-_LONGEST_NAME = 500  # characters: a file could make the patterns below search for hours
-# A block of nn.MultiheadAttention, as in nn.TransformerEncoder: no other format has these names.
-_TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
 _PARAMETER = re.compile(r"(.*)\.(weight|bias)$")
 _BLOCK = re.compile(
     r"(?:.*?\.)?(?:blocks|layers?|encoder|transformer|encoder_layers|transformer_encoder|transformer_blocks|resblocks)"
@@ -55,10 +53,6 @@ _VOCABULARY = re.compile(
     r"|(?:norm|fc_norm|pre_logits|head|head_dist)\.(?:weight|bias)"
 )
 _FUSED = re.compile(r"(blocks\.\d+\.attn)\.([qkv]{1,3})(_per_head)?\.(weight|bias)")
-
-
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(_TORCH_ATTENTION.search(name) for name in names if len(name) <= _LONGEST_NAME)
 
 
 def _is_rule(rule):
@@ -444,8 +438,8 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
         ValueError: if a rule matches nothing, names collide, are missing or left over, or something must be told.
     """
     longest = max(contents.arrays, key=len)
-    if len(longest) > _LONGEST_NAME:
-        raise ValueError(f'The name "{longest[:50]}..." has {len(longest):,} characters, more than {_LONGEST_NAME}.')
+    if len(longest) > LONGEST_NAME:
+        raise ValueError(f'The name "{longest[:50]}..." has {len(longest):,} characters, more than {LONGEST_NAME}.')
     _check_told(options, contents.config)
     translated, dropped = _translated(contents.arrays, options.get("names") or ())
     translated = _place_norm(translated, options)

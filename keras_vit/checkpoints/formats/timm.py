@@ -3,7 +3,7 @@ DINOv2).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.evaluation_steps import METHODS, UsualSteps
@@ -36,6 +36,7 @@ from keras_vit.checkpoints.formats.parsed import (
     setting,
     stated_pair,
 )
+from keras_vit.checkpoints.formats.recognise import TIMM_ROOTS
 from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
 from keras_vit.models.spec import token_stride
 
@@ -49,7 +50,6 @@ _ALIASES = [
     (r"^pre_logits\.fc\.", "pre_logits."),
 ]
 _DROPPED = re.compile(r"^mask_token$")
-_ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
 # Architectures that timm itself builds with the tanh form of GELU.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
 # {pooling in config.json: ours}; without one the arrays tell.
@@ -122,10 +122,6 @@ CAPABILITIES = Capabilities(
     rules=(_one_architecture, _patch_size_of_hybrids, _no_registers_with_distillation),
     conventions=CONVENTIONS,
 )
-
-
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(name.endswith(_ROOTS) for name in names)
 
 
 def _normalise(arrays):
@@ -369,7 +365,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     assumptions = list(look_alikes(contents.arrays, config))
     arrays, dropped = _normalise(dict(contents.arrays))
     fields = _fields(arrays, config, options)
-    root = need(arrays, next(name for name in _ROOTS[::-1] if name in arrays), 4)
+    root = need(arrays, next(name for name in TIMM_ROOTS[::-1] if name in arrays), 4)
     channels = root.shape[1]
     fields.update(_normalisation(config, channels, options, assumptions))
     stride = token_stride(fields["patch_size"], fields.get("stem"))

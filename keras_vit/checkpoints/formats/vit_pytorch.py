@@ -4,7 +4,7 @@ width. Read only.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from keras_vit.checkpoints.formats.name_map import (
     Entry,
@@ -46,10 +46,6 @@ _ASSUMED_POOL = (
     'Assuming that the class token is read (pool="cls"): with pool="mean" this release of vit-pytorch has the same'
     ' arrays, but averages the class token, too, which cannot be expressed. Pass pool="token" if you have looked.'
 )
-
-
-def matches(names: Iterable[str], config: dict) -> bool:
-    return any(name.endswith("transformer.layers.0.0.to_qkv.weight") or ".0.fn.to_qkv.weight" in name for name in names)
 
 
 def _normalise(arrays):
