@@ -9,7 +9,6 @@ is counted at its matrix products (2 operations a multiply-add; 35.1 GFLOP an im
 three times that.
 """
 
-import re
 import statistics
 import sys
 import time
@@ -94,13 +93,13 @@ def measure(spec, image_size, batch_size, dtype, repeats, micro_batches=1):
 
 
 def _model(values):
-    from keras_vit.models import make_bit_spec, make_spec
+    from keras_vit.models import families
 
-    bit = re.fullmatch(r"R\d+x\d+", values.variant)
-    spec = (make_bit_spec if bit else make_spec)(values.variant)
+    family = families.find(values.variant)
+    spec = family.make_spec(values.variant)
     gflop = forward_flops(spec, values.image_size) / 1e9
     print(
-        f"{'BiT' if bit else 'ViT'}-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f}"
+        f"{family.name}-{values.variant}, {values.image_size} px, batch {values.batch_size}: {gflop:.1f}"
         " GFLOP an image forward"
     )
     for dtype in values.dtypes.split(","):

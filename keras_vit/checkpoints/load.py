@@ -22,10 +22,8 @@ from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, describe, transfer
 from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.embedding.patches import pair
-from keras_vit.models import BiT, Classifier, ViT, make_bit_spec, make_spec
+from keras_vit.models import Classifier, families
 from keras_vit.models.arguments import Changes
-from keras_vit.models.bit import BIT_FIELDS
-from keras_vit.models.spec import FIELDS
 from keras_vit.training.model_metadata import register_loader
 
 FORMATS = {  # by their names in `recognise`
@@ -186,12 +184,12 @@ def _recorded_fields(recorded, parsed, path):
         ValueError: if the metadata describe a different model than the arrays: sizes are never taken from metadata
             alone.
     """
-    fields, is_bit = recorded["variant"], parsed.family == "bit"
-    if ("units" in fields) != is_bit:
-        differences = ["ViT instead of BiT" if is_bit else "BiT instead of ViT"]
+    fields, family = recorded["variant"], families.FAMILIES[parsed.family]
+    if (other := families.find(fields)) is not family:
+        differences = [f"{other.name} instead of {family.name}"]
     else:
         try:
-            spec = dataclasses.asdict((make_bit_spec if is_bit else make_spec)(parsed.fields))
+            spec = dataclasses.asdict(family.make_spec(parsed.fields))
         except ValueError as error:
             raise ValueError(f'The arrays of "{path}" describe a model that cannot be built: {error}') from None
         actual = {name: spec[name] for name in _FROM_ARRAYS if name in spec}
@@ -224,7 +222,7 @@ def _model_config(contents, parsed):
     recorded = contents.metadata or {}
     fields = _recorded_fields(recorded, parsed, contents.path) if recorded else parsed.fields
     try:
-        spec = (make_bit_spec if parsed.family == "bit" else make_spec)(fields)
+        spec = families.FAMILIES[parsed.family].make_spec(fields)
     except ValueError as error:
         raise ValueError(f'"{contents.path}" describes a model that cannot be built: {error}') from None
     return {
@@ -235,7 +233,7 @@ def _model_config(contents, parsed):
         "class_names": recorded.get("class_names", parsed.class_names),
         "preprocessing": recorded.get("preprocessing"),
         "remat": False,
-        "name": parsed.family,
+        "name": parsed.family.lower(),
         "dtype": None,
     }
 
@@ -249,7 +247,7 @@ def _build(config, parsed, path):
     values = sum(a.size for a in parsed.arrays.values())
     try:
         metadata.check_size(config["variant"], config, len(parsed.arrays), values, path)
-        return (BiT if parsed.family == "bit" else ViT)(**config)
+        return families.build(**config)
     except ValueError as error:
         raise ValueError(f'"{path}" describes a model that cannot be built: {error}') from None
 
@@ -342,7 +340,7 @@ def _check_arguments(changes):
         ValueError: with the nearest valid name, also for what other libraries call it.
     """
     of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
-    valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *FIELDS, *BIT_FIELDS]))
+    valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *families.fields()]))
     for name in changes:
         if name not in valid:
             meant = nearest(name, valid)

@@ -19,7 +19,7 @@ from keras_vit.checkpoints.reading import metadata
 from keras_vit.checkpoints.transfer import check_plain, model_weights
 from keras_vit.io.atomic import replacing, write_bytes
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import BiT, Classifier, MaskedAutoencoder
+from keras_vit.models import Classifier, MaskedAutoencoder, families
 from keras_vit.models.checks import check_model_and_path
 
 FORMATS = ("keras", "google", "timm", "huggingface")
@@ -89,15 +89,74 @@ def _fold_token_positions(weights, spec):
     return {**weights, "position_embedding/embedding": table}
 
 
+def _google_vit(model, weights):
+    """The arrays of the .npz."""
+    google.CAPABILITIES.check(model)
+    spec = dataclasses.asdict(model.spec)
+    return google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
+
+
+def _google_bit(model, weights):
+    bit.CAPABILITIES["google"].check(model)
+    return name_map.pack(bit.name_map(model.spec.units, model.classes, "google"), weights)
+
+
+def _timm_vit(model, weights):
+    """(arrays, config.json) of the folder."""
+    timm.CAPABILITIES.check(model)
+    spec, missing_rows = dataclasses.asdict(model.spec), 0
+    # Models with registers have positions for the patches only in timm; so have DeiT III and FlexiViT, whose rows
+    # are zeros here.
+    rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
+    if model.spec.registers or (rows.size and not rows.any()):
+        weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
+    arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
+    return arrays, config_json.timm_vit(model, bool(missing_rows))
+
+
+def _timm_bit(model, weights):
+    bit.CAPABILITIES["timm"].check(model)
+    arrays = name_map.pack(bit.name_map(model.spec.units, model.classes, "timm"), weights)
+    return arrays, config_json.timm_bit(model)
+
+
+def _huggingface_vit(model, weights):
+    """(arrays, config.json) of the folder."""
+    huggingface.CAPABILITIES.check(model)
+    kind = huggingface.model_type(model.spec)
+    arrays = name_map.pack(huggingface.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
+    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
+        arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
+    return arrays, config_json.huggingface(model)
+
+
+# {format: {family: what the format makes of a model and its weights}}.
+_WRITERS = {
+    "google": {"ViT": _google_vit, "BiT": _google_bit},
+    "timm": {"ViT": _timm_vit, "BiT": _timm_bit},
+    "huggingface": {"ViT": _huggingface_vit},
+}
+
+
+def _writer(format, model):
+    """The function of _WRITERS for a model.
+
+    Raises:
+        ValueError: if the format cannot hold models of its family.
+    """
+    name = families.find(model.spec).name
+    if name not in _WRITERS[format]:
+        others = " or ".join(f'format="{other}"' for other, writers in _WRITERS.items() if name in writers)
+        raise ValueError(
+            f'The format "{format}" cannot express this model: a {name}{f" (use {others})" if others else ""}.'
+            ' format="keras" saves every model.'
+        )
+    return _WRITERS[format][name]
+
+
 def _google(model, path):
     """Writes the .npz at `path`."""
-    weights, spec = model_weights(model), dataclasses.asdict(model.spec)
-    if isinstance(model, BiT):
-        bit.CAPABILITIES["google"].check(model)
-        arrays = name_map.pack(bit.name_map(model.spec.units, model.classes, "google"), weights)
-    else:
-        google.CAPABILITIES.check(model)
-        arrays = google.published_names(name_map.pack(google.name_map(spec, model.classes), weights), spec)
+    arrays = _writer("google", model)(model, model_weights(model))
     comment, without_names = (
         metadata.write(model.arguments(), arrays, model.activation, labels).encode() for labels in (True, False)
     )
@@ -112,23 +171,7 @@ def _timm(model, path):
     """Writes the folder at `path`, with model.safetensors and config.json, for
     `timm.create_model("local-dir:PATH")`.
     """
-    weights, spec = model_weights(model), dataclasses.asdict(model.spec)
-    if isinstance(model, BiT):
-        bit.CAPABILITIES["timm"].check(model)
-        arrays, config = (
-            name_map.pack(bit.name_map(model.spec.units, model.classes, "timm"), weights),
-            config_json.timm_bit(model),
-        )
-    else:
-        timm.CAPABILITIES.check(model)
-        missing_rows = 0
-        # Models with registers have positions for the patches only in timm; so have DeiT III and FlexiViT, whose rows
-        # are zeros here.
-        rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
-        if model.spec.registers or (rows.size and not rows.any()):
-            weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
-        arrays = name_map.pack(timm.name_map(spec, model.classes, missing_rows), weights)
-        config = config_json.timm_vit(model, bool(missing_rows))
+    arrays, config = _writer("timm", model)(model, model_weights(model))
     _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), {"config.json": config})
 
 
@@ -136,16 +179,8 @@ def _huggingface(model, path):
     """Writes the folder at `path`, with weights, config.json and preprocessor_config.json, for
     `from_pretrained(PATH)`.
     """
-    (bit.CAPABILITIES["huggingface"] if isinstance(model, BiT) else huggingface.CAPABILITIES).check(model)
-    weights, spec = model_weights(model), dataclasses.asdict(model.spec)
-    kind = huggingface.model_type(model.spec)
-    arrays = name_map.pack(huggingface.name_map(spec, model.classes, kind), weights)
-    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
-        arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
-    configs = {
-        "config.json": config_json.huggingface(model),
-        "preprocessor_config.json": config_json.preprocessor(model),
-    }
+    arrays, config = _writer("huggingface", model)(model, model_weights(model))
+    configs = {"config.json": config, "preprocessor_config.json": config_json.preprocessor(model)}
     _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), configs)
 
 
@@ -257,8 +292,8 @@ def save(model: keras.Model, path: str | os.PathLike, format: str | None = None,
         return _masked_autoencoder(model, path)
     if format != "keras" and not isinstance(model, Classifier):
         raise ValueError(
-            f'The format "{format}" holds a ViT or BiT, got a {type(model).__name__} built on one. Use "keras", or save'
-            " the ViT or BiT."
+            f'The format "{format}" holds a {families.any_name()}, got a {type(model).__name__} built on one. Use'
+            f' "keras", or save the {families.any_name()}.'
         )
     if format != "keras":
         check_plain(model, f'The format "{format}"')

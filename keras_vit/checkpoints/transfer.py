@@ -1,6 +1,5 @@
 """Adapting a trained model to another task: another resolution, another head, other channels."""
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,27 +21,14 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.dense import dense_config
 from keras_vit.layers.embedding.patches import grid_size, pair
 from keras_vit.layers.positions.embeddings import FIXED, fixed_table
-from keras_vit.models import BiT, BiTSpec, Classifier, ViT, make_bit_spec, make_spec, taps
+from keras_vit.models import Classifier, families, taps
 from keras_vit.models.arguments import Changes
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.training.model_metadata import DescribedModel, describe_input
 
 HEADS = ("keep", "reset", "drop")
-# The fields of the spec that the weights determine. A patch kernel is resampled for another patch_size; a pooling other
-# than "map", and the value of layer_scale, need no other weights.
-_FIXED_BIT = ("units", "width_factor")
-_FIXED = tuple(
-    "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at pool"
-    " pre_logits qkv_bias qk_norm patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form"
-    " causal palette".split()
-)
-# What can change, for the message.
-_CHANGEABLE_BIT = tuple("image_size head classes class_names channels remat dtype name preprocessing mean std".split())
-_CHANGEABLE = (
-    *_CHANGEABLE_BIT,
-    *("patch_size", "pool", "dropout", "attention_dropout", "drop_path", "gelu", "epsilon"),
-    *("token_merging", "patch_dropout", "patch_dropout_block"),
-)
+# Arguments that can change.
+_CHANGEABLE = ("image_size", "head", "classes", "class_names", "channels", "remat", "dtype", "name", "preprocessing")
 _PATCHES = "patch_encoder/kernel"
 _STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # which see the image before the patches do
 
@@ -93,10 +79,9 @@ def classifier_in(model: keras.Model) -> Classifier:
     if isinstance(holder, Classifier):
         return holder
     if model.spec is None or model.image_size is None:
-        raise ValueError(f'"{model.name}" is not built on one ViT or BiT that takes its images.')
-    check_plain(holder, "Taking a ViT or BiT out of a model")
-    family = BiT if isinstance(model.spec, BiTSpec) else ViT
-    bare = family(
+        raise ValueError(f'"{model.name}" is not built on one {families.any_name()} that takes its images.')
+    check_plain(holder, f"Taking a {families.any_name()} out of a model")
+    bare = families.build(
         model.spec, model.image_size, None, model.channels, preprocessing=model.preprocessing, dtype=model.dtype_policy
     )
     for layer in bare.layers:
@@ -139,10 +124,11 @@ def without_own_head(model: keras.Model, head: str) -> Classifier:
     if isinstance(model, Classifier):
         return model
     if head == "keep" or not isinstance(model, DescribedModel):
+        inner = families.any_name()
         raise ValueError(
-            f'"{model.name}" is a {type(model).__name__} built on a ViT or BiT, whose own head stays only if nothing is'
-            ' to change. head="drop" takes the ViT or BiT inside it, head="reset" with classes=... gives that a new'
-            " head; or build the model again on a ViT or BiT that was loaded with these changes."
+            f'"{model.name}" is a {type(model).__name__} built on a {inner}, whose own head stays only if nothing is to'
+            f' change. head="drop" takes the {inner} inside it, head="reset" with classes=... gives that a new head; or'
+            f" build the model again on a {inner} that was loaded with these changes."
         )
     return classifier_in(model)
 
@@ -188,28 +174,17 @@ def _check_fixed(spec, changes):
     Raises:
         ValueError: naming each, and what can change.
     """
-    is_bit = isinstance(spec, BiTSpec)
-    given = {name: changes[name] for name in (_FIXED_BIT if is_bit else _FIXED) if name in changes}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    wanted = [(name, value) for name, value in given.items() if _differs(name, value, getattr(spec, name))]
-    actual = [(name, getattr(spec, name)) for name, _ in wanted]
+    family = families.find(spec)
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
+    wanted = {name: value for name, value in given.items() if name in family.fields and spec.fixes(name, value)}
     if wanted:
-        asked, own = (", ".join(f"{name}={value!r}" for name, value in values) for values in (wanted, actual))
+        own = ", ".join(f"{name}={getattr(spec, name)!r}" for name in wanted)
+        changeable = [*_CHANGEABLE, *(name for name in family.fields if name not in spec.fixed)]
         raise ValueError(
-            f"{asked}: the weights fix {own}, which loading cannot change. What can change: "
-            f"{', '.join(_CHANGEABLE_BIT if is_bit else _CHANGEABLE)}. For another architecture make a new model, "
-            f"keras_vit.{'BiT' if is_bit else 'ViT'}(...)."
+            f"{', '.join(f'{name}={value!r}' for name, value in wanted.items())}: the weights fix {own}, which loading"
+            f" cannot change. What can change: {', '.join(changeable)}. For another architecture make a new model,"
+            f" keras_vit.{family.name}(...)."
         )
-
-
-def _differs(name, wanted, actual):
-    if name == "pool":  # the others average or take tokens that are there
-        return "map" in (wanted, actual) and wanted != actual
-    if name == "positions" and wanted == "learned" and actual in FIXED:  # which begin with the fixed table
-        return False
-    if name == "layer_scale":  # a number is only where its training began
-        return (wanted is None) != (actual is None)
-    return wanted != actual and not (name == "class_token" and wanted is None)
 
 
 def adapted_arguments(
@@ -224,7 +199,7 @@ def adapted_arguments(
     there.
 
     Args:
-        config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
+        config: the arguments of the model, with its spec under "variant".
 
     Raises:
         ValueError: as `transfer`.
@@ -234,17 +209,9 @@ def adapted_arguments(
     class_names = _class_names(class_names)
     new = {**config, "image_size": config["image_size"] if image_size is None else pair(image_size, "image_size")}
     if head == "reset":
-        # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place.
-        new_head = {"head_bias": 0.0} if isinstance(spec, BiTSpec) else {"pre_logits": None, "head_bias": 0.0}
-        if changes.get("fc_norm") and not isinstance(
-            spec, BiTSpec
-        ):  # a new normalisation after pooling replaces the last one before it
-            new_head["fc_norm"] = True
-        _check_fixed(dataclasses.replace(spec, **new_head), changes)
-        changes = {**new_head, **changes}
+        spec = spec.with_new_head(changes)
         new.update(classes=classes, class_names=class_names, preprocessing=None)
-    else:
-        _check_fixed(spec, changes)
+    _check_fixed(spec, changes)
     if head == "drop":
         new.update(classes=None, class_names=None)
     elif head == "keep" and class_names is not None:
@@ -263,10 +230,9 @@ def adapted_arguments(
             )
         for name in ("mean", "std"):
             changes.setdefault(name, adapt_constants(getattr(spec, name), new["channels"]))
-    if "pool" in changes:
+    if "pool" in changes and spec.has_tokens:
         changes["class_token"] = spec.class_token  # another pooling leaves the tokens as they are
-    make = make_bit_spec if isinstance(spec, BiTSpec) else make_spec
-    return {**new, "variant": make(spec, **changes)}
+    return {**new, "variant": families.find(spec).make_spec(spec, **changes)}
 
 
 def _resized(weights, spec, new_spec, config, target, method):
@@ -291,7 +257,7 @@ def _resized(weights, spec, new_spec, config, target, method):
             )
             weights[first], weights[bias] = folded
         weights[first] = adapt_kernel(weights[first], channels)
-    if isinstance(spec, BiTSpec):
+    if not spec.has_tokens:
         return weights
     old_grid, new_grid = (grid_size(c["image_size"], s.stride) for c, s in ((config, spec), (target, new_spec)))
     return weights if old_grid == new_grid else _on_grid(weights, spec, old_grid, new_grid, method)
@@ -358,7 +324,7 @@ def adapt(
     `transfer`.
 
     Args:
-        config: the arguments of ViT or BiT, with a ViTSpec or BiTSpec under "variant".
+        config: the arguments of the model, with its spec under "variant".
         weights: {path: array}.
         model: a model of `config`, which is used if nothing is to change.
         activation: from the logits of its head to probabilities, see training.Model; it goes where the head goes.
@@ -366,7 +332,7 @@ def adapt(
     spec = config["variant"]
     target = adapted_arguments(config, image_size, classes, class_names, head, **changes)
     if model is None or {**target, "preprocessing": None} != {**config, "preprocessing": None}:
-        model = (BiT if isinstance(spec, BiTSpec) else ViT)(**target)
+        model = families.build(**target)
     describe(model, preprocessing=target["preprocessing"])
     model.activation = activation if head == "keep" else None
     weights = _resized(weights, spec, target["variant"], config, target, resample)
@@ -409,7 +375,8 @@ def transfer(
     """
     if not isinstance(model, keras.Model):
         raise ValueError(
-            f"transfer takes a ViT or BiT, got a {type(model).__name__}. keras_vit.load loads and transfers a file."
+            f"transfer takes a {families.any_name()}, got a {type(model).__name__}. keras_vit.load loads and"
+            " transfers a file."
         )
     model = without_own_head(model, head)
     given = {

@@ -38,7 +38,8 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
     layers = [layer for layer in taps.blocks(encoder) if hasattr(layer, "attention_weights")]
     if not layers:
         raise ValueError(
-            f'"{model.name}" has no attention: it is a BiT. Its layers: {[x.name for x in encoder.layers]}.'
+            f'"{model.name}" has no attention: it is a {taps.family_in(encoder).name}. Its layers:'
+            f" {[x.name for x in encoder.layers]}."
         )
     return encoder, layers
 

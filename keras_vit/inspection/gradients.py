@@ -1,5 +1,5 @@
-"""Which parts of an image speak for a class: Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on the tokens of a ViT
-or the feature map of a BiT.
+"""Which parts of an image speak for a class: Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on the tokens
+or the feature map.
 """
 
 from typing import Any
@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers import TransformerBlock
 from keras_vit.models import taps
 
 
@@ -50,7 +49,7 @@ def _tap(block):
             raise ValueError(f"block={block}: the model has blocks 0 to {len(units) - 1}.")
         if block is not None:
             return units[block].output
-        return units[-1].input if isinstance(units[-1], TransformerBlock) else encoder.get_layer("relu").output
+        return units[-1].input if taps.family_in(encoder).spec.has_tokens else taps.encoded(encoder)
 
     return tap
 
@@ -86,13 +85,13 @@ def class_maps(
     """Where images show a class, as the model sees it: Grad-CAM.
 
     Args:
-        model: a ViT or BiT with a head, or a model built on one, with one input and outputs (b, classes). The logit is
+        model: of any family with a head, or a model built on one, with one input and outputs (b, classes). The logit is
             followed back; of a model that ends in probabilities, the logarithm of the probability.
         images: (b, height, width, c), pixels 0..255.
         classes: the class's number, or one for each image (b,).
         block: whose output is weighed; negative numbers count from the end. None for the tokens that enter a ViT's last
-            block, since after it a class token has taken in all that the head will read, and for a BiT's last feature
-            map, after normalisation and ReLU.
+            block, since after it a class token has taken in all that the head will read, and for the last feature map
+            of a model without tokens, after its normalisation.
         batch_size: images at once.
 
     Returns:

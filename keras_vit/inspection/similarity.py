@@ -95,11 +95,11 @@ def _even_batches(count, bytes_each):
 
 
 def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], None] | None = None) -> np.ndarray:
-    """Linear CKA between the outputs of all blocks of a ViT, or residual units of a BiT: all tokens or positions of an
+    """Linear CKA between the outputs of all blocks: all tokens or positions of an
     image are one vector.
 
     Args:
-        model: a ViT or BiT, or a functional model that contains one, with one input.
+        model: of any family, or a functional model that contains one, with one input.
         images: (b, height, width, c), pixels 0..255, 4 or more; tens give a steady picture.
         advance: called with the number of images that are done, to show progress.
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.inspection.components import principal_components
-from keras_vit.layers import AddPositionEmbs, PaletteEncoder, StdConv2D, TransformerBlock
+from keras_vit.layers import AddPositionEmbs, PaletteEncoder, StdConv2D
 from keras_vit.models import taps
 
 # The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem,
@@ -31,10 +31,10 @@ class FirstFilters(NamedTuple):
 
 
 def first_filters(model: keras.Model) -> FirstFilters:
-    """The filters of the first layer of a ViT or BiT, or of the one in a model.
+    """The filters of the first layer of a model, or of the encoder in it.
 
     Raises:
-        ValueError: if the model does not contain one ViT or BiT, or has a palette.
+        ValueError: if the model does not contain one encoder, or has a palette.
     """
     encoder, _ = taps.encoder_in(model)
     names = {layer.name for layer in encoder.layers}
@@ -85,15 +85,15 @@ def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
         block: whose table it is, where each block has its own; otherwise it has no effect.
 
     Raises:
-        ValueError: if the model adds none: it is a BiT, contains no ViT, or its positions are in the attention, or
+        ValueError: if the model adds none: it contains no ViT, or its positions are in the attention, or
             "none"; or for a block that it does not have.
     """
     encoder, _ = taps.encoder_in(model)
     tables = [layer for layer in encoder.layers if isinstance(layer, AddPositionEmbs)]
     if not tables:
-        first = taps.blocks(encoder)[0]
-        if not isinstance(first, TransformerBlock):
-            raise ValueError(f'"{model.name}" has no position embeddings: it is a BiT.')
+        first, family = taps.blocks(encoder)[0], taps.family_in(encoder)
+        if not family.spec.has_attention:
+            raise ValueError(f'"{model.name}" has no position embeddings: it is a {family.name}.')
         where = f'its attention has positions="{first.positions}"' if first.positions else 'it has positions="none"'
         raise ValueError(f'"{model.name}" adds no position embeddings to its tokens: {where}.')
     if len(tables) > 1 and block not in range(-len(tables), len(tables)):

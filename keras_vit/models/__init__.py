@@ -1,9 +1,9 @@
 """Functional models made of keras_vit.layers."""
 
-from keras_vit.models.bit import BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
-from keras_vit.models.build import build
+from keras_vit.models.bit import BIT, BIT_VARIANTS, BiT, BiTSpec, make_bit_spec
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode
+from keras_vit.models.families import build, register
 from keras_vit.models.finetuning.freezing import freeze, freeze_all_but_head
 from keras_vit.models.finetuning.lora import enable_lora, merge_lora
 from keras_vit.models.finetuning.whitening import whiten
@@ -13,9 +13,14 @@ from keras_vit.models.pretraining.image_gpt import ImageGPT
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.pretraining.masked_model import MaskedModel, Reconstruction, hidden_count
 from keras_vit.models.pretraining.masked_patches import MaskedPatchPredictor
-from keras_vit.models.spec import ROWS, STEMS, ViTSpec, make_spec
+from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.taps import feature_map, features, tokens
-from keras_vit.models.vit import ViT
+from keras_vit.models.variants import ROWS, STEMS
+from keras_vit.models.vit import VIT, ViT
+
+for family in (VIT, BIT):
+    register(family)
+del family
 
 __all__ = [
     "BIT_VARIANTS",

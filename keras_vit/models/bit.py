@@ -14,26 +14,27 @@ import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.io.suggest import did_you_mean
 from keras_vit.layers.arguments import is_integer, number, per_channel
 from keras_vit.layers.convolution.bottleneck import GROUPS, group_norm
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import BiTOverrides
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.costs import LayerCount, as_rematerialised, dense, resnet, small
+from keras_vit.models.families import FAMILIES, Family, Spec, variant_hint
 from keras_vit.models.heads.classify import linear
-from keras_vit.models.spec import check_overrides
-from keras_vit.models.variants import variant_hint
 
 # Residual units per stage, by the number of layers.
 DEPTHS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_NAMES = re.compile(r"R(\d+)x(\d+)")
+_NEAR = re.compile(r"(?:^|[^a-z])(?:r|resnet|resnetv2_)(\d+)x(\d+)", re.IGNORECASE)  # other libraries' names
 # The published models: table 2 of the ViT paper, and the BiT paper.
 BIT_VARIANTS = ("R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4")
 
 
 @serializable
 @dataclasses.dataclass(frozen=True)
-class BiTSpec:
+class BiTSpec(Spec):
     """The complete architecture of a BiT.
 
     Attributes:
@@ -48,6 +49,8 @@ class BiTSpec:
     head_bias: float = 0.0
     mean: float | tuple = 127.5
     std: float | tuple = 127.5
+
+    fixed = ("units", "width_factor")
 
     def __post_init__(self):
         units = self.units if isinstance(self.units, (list, tuple, np.ndarray)) else ()
@@ -72,15 +75,17 @@ class BiTSpec:
         """Channels of the root."""
         return int(64 * self.width_factor)
 
-    def to_dict(self) -> dict:
-        return dataclasses.asdict(self)
+    @property
+    def strides(self) -> tuple[tuple[int, int], ...]:
+        return tuple((4 * 2**stage,) * 2 for stage, units in enumerate(self.units) for _ in range(units))
 
-    def get_config(self) -> dict:
-        return self.to_dict()
+    @property
+    def repeated(self) -> int:
+        return sum(self.units)
 
-    @classmethod
-    def from_config(cls, config: dict) -> "BiTSpec":
-        return make_bit_spec(config)
+    @property
+    def in_words(self) -> str:
+        return f"{'-'.join(map(str, self.units))} bottleneck units, {self.width_factor} times as wide as a ResNet"
 
 
 BIT_FIELDS = tuple(field.name for field in dataclasses.fields(BiTSpec))
@@ -96,27 +101,25 @@ def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpac
     Raises:
         ValueError: for an unknown variant or field.
     """
-    check_overrides(overrides, BIT_FIELDS, "BiT")
-    if isinstance(variant, BiTSpec):
-        fields = variant.to_dict()
-    elif dataclasses.is_dataclass(variant):
-        raise ValueError(f"Expected the variant of a BiT, or a BiTSpec, got a {type(variant).__name__}.")
-    elif isinstance(variant, dict):
-        fields = variant
-    else:
-        match = re.fullmatch(r"R(\d+)x(\d+)", str(variant))
-        if not match or int(match.group(1)) not in DEPTHS:
-            depths = ", ".join(f"R{depth}" for depth in DEPTHS)
-            raise ValueError(
-                f'Unknown BiT "{variant}".{variant_hint(str(variant), "BiT")} A BiT is a depth ({depths}) and a width'
-                " factor: "
-                f"{', '.join(BIT_VARIANTS)}."
-            )
-        fields = {"units": DEPTHS[int(match.group(1))], "width_factor": int(match.group(2))}
-    for name in fields:
-        if name not in BIT_FIELDS:
-            raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, BIT_FIELDS)}')
-    return BiTSpec(**{**fields, **overrides})
+    return FAMILIES["BiT"].make_spec(variant, **overrides)
+
+
+def _parse(variant):
+    """The fields of a name such as "R50x1"."""
+    match = _NAMES.fullmatch(variant)
+    if not match or int(match[1]) not in DEPTHS:
+        depths = ", ".join(f"R{depth}" for depth in DEPTHS)
+        raise ValueError(
+            f'Unknown BiT "{variant}".{variant_hint(variant, "BiT")} A BiT is a depth ({depths}) and a width factor: '
+            f"{', '.join(BIT_VARIANTS)}."
+        )
+    return {"units": DEPTHS[int(match[1])], "width_factor": int(match[2])}
+
+
+def _nearest(text):
+    """The variant that another library's name, such as "resnetv2_50x1_bit", probably means."""
+    match = _NEAR.search(text)
+    return match and f"R{match[1]}x{match[2]}"
 
 
 @serializable
@@ -190,3 +193,29 @@ class BiT(Classifier):
         features = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=policy, name="pool")(x)
         outputs = features if classes is None else linear(features, classes, spec.head_bias, policy)
         super().__init__(image, features, outputs, spec, classes, class_names, preprocessing, remat, name, policy)
+
+
+def _layer_counts(spec, size, classes, channels, remat) -> list[LayerCount]:
+    """The rows of a BiT's layers."""
+    rematerialised = {f"block_{i:02d}" for i in blocks_to_remat(remat, sum(spec.units))}
+    rows = [small("normalization", (*size, channels)), *resnet(spec.units, spec.width, size, channels, True)]
+    rows = [as_rematerialised(row) if row.name in rematerialised else row for row in rows]
+    *size, width = rows[-1].output
+    rows += [small("norm", (*size, width), 2 * width, 0), small("relu", (*size, width)), small("pool", (width,))]
+    return [*rows, *([] if classes is None else [dense("head", (classes,), width)])]
+
+
+BIT = Family(
+    name="BiT",
+    title="BiT (a ResNet with group normalisation)",
+    tag="bit",
+    spec=BiTSpec,
+    model=BiT,
+    block=layers.BottleneckUnit,
+    encoded="relu",
+    names=_NAMES,
+    parse=_parse,
+    nearest=_nearest,
+    variants=BIT_VARIANTS,
+    layer_counts=_layer_counts,
+)

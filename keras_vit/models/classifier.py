@@ -1,4 +1,4 @@
-"""What ViT and BiT share: pixels in, features, a head; and a config that describes the model completely."""
+"""What the families share: pixels in, features, a head; and a config that describes the model completely."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from keras_vit.training.prediction.classify import Prediction
 
 
 class Classifier(ModelOfArguments):
-    """A functional model from images to features and, with classes, logits: the base of ViT and BiT.
+    """A functional model from images to features and, with classes, logits: the base of every family's model.
 
     Attributes:
         spec: the architecture, a frozen dataclass.
         image_size: pixels (height, width).
-        classes, channels, class_names, preprocessing, remat: as in the constructors of ViT and BiT.
+        classes, channels, class_names, preprocessing, remat: as in the constructors.
         features: the symbolic features before the head, (b, d): `keras_vit.Model(model.input, model.features)` extracts
             them.
     """
@@ -134,7 +134,7 @@ class Classifier(ModelOfArguments):
                 " functions into a layer class of your own."
             )
         taken = {other.name for other in self.layers if other not in self.heads()}
-        if taps.is_reserved(layer.name) or layer.name in taken:
+        if taps.is_reserved(layer.name, self.spec) or layer.name in taken:
             raise ValueError(
                 f'with_head: a head cannot have the name "{layer.name}", which is one of the model\'s layers.'
                 " Rename it."

@@ -1,50 +1,26 @@
-"""The architecture of a Vision Transformer: ViTSpec, and one row per size.
-
-Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv
-2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
-"""
+"""The architecture of a Vision Transformer: ViTSpec."""
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
 
-from keras_vit.io.suggest import argument_hint, did_you_mean
+from keras_vit.io.suggest import counted
 from keras_vit.layers.arguments import choice, flag, integer, is_integer, number, per_channel, rate
 from keras_vit.layers.attention import self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS, pair
-from keras_vit.layers.positions.embeddings import KINDS, LEARNED
+from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
-from keras_vit.models.variants import variant_hint
+from keras_vit.models.families import FAMILIES, Spec
 
-ROWS = {
-    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
-    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
-    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
-    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
-    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "heads": 16},
-    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
-    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
-    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
-}
-# A hybrid's stem by its name and patch size: ResNet units per stage, and the patch size on the stem's output.
-STEMS = {
-    ("R", 16): {"stem": (), "patch_size": 8},  # "16" is the published name; a token covers 32 pixels
-    ("R26", 32): {"stem": (2, 2, 2, 2), "patch_size": 1},
-    ("R50", 16): {"stem": (3, 4, 9), "patch_size": 1},
-    ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
-}
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap")
 POSITIONS = (*KINDS, *self_attention.POSITIONS, "none")
 PLACES = ("stem", "every", "shared")
-# The arguments of ViT and BiT besides the fields of their specs.
-ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 # The fields by the kind of their values; those of _OPTIONAL may be None.
 _SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width", "palette")
 _FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
@@ -65,7 +41,7 @@ def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()
 
 @serializable
 @dataclasses.dataclass(frozen=True)
-class ViTSpec:
+class ViTSpec(Spec):
     """The complete architecture of a Vision Transformer: equal specs make equal models.
 
     Attributes:
@@ -153,6 +129,14 @@ class ViTSpec:
     patch_dropout_block: int | None = None
     causal: bool = False
     palette: int | None = None
+
+    has_attention = has_tokens = True
+    # A patch kernel is resampled for another patch_size.
+    fixed = tuple(
+        "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at"
+        " pre_logits qkv_bias qk_norm patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form"
+        " causal palette".split()
+    )
 
     def __post_init__(self):
         self._replace("patch_size", pair(self.patch_size, "patch_size"))
@@ -326,58 +310,51 @@ class ViTSpec:
         """Pixels (height, width) from one patch token to the next."""
         return token_stride(self.patch_size, self.stem, self.conv_strides)
 
-    def to_dict(self) -> dict:
-        return dataclasses.asdict(self)
+    @property
+    def strides(self) -> tuple[tuple[int, int], ...]:
+        return (self.stride,) * self.depth
 
-    def get_config(self) -> dict:
-        return self.to_dict()
+    @property
+    def repeated(self) -> int:
+        return self.depth + sum(self.stem or ()) + len(self.conv_stem)
+
+    @property
+    def in_words(self) -> str:
+        patches = " x ".join(map(str, self.patch_size))
+        sizes = f"{counted(self.depth, 'block')} of width {self.width} with {counted(self.heads, 'head')}"
+        parts = [sizes, f"patches of {patches} pixels"]
+        parts += ["a ResNet in front"] if self.stem is not None else []
+        parts += [f"{len(self.conv_stem)} convolutions in front"] if self.conv_stem else []
+        parts += [f"{self.registers} registers"] if self.registers else []
+        return ", ".join(parts)
 
     @classmethod
-    def from_config(cls, config: dict) -> "ViTSpec":
-        return make_spec(config)
+    def completed(cls, fields, overrides):
+        if "pool" in overrides and "class_token" not in overrides:
+            fields = {name: value for name, value in fields.items() if name != "class_token"}
+        spec = super().completed(fields, overrides)
+        _check_effect(overrides, spec)
+        return spec
+
+    def fixes(self, name, value):
+        own = getattr(self, name)
+        if name == "pool":  # the others average or take tokens that are there
+            return "map" in (value, own) and value != own
+        if name == "positions" and value == "learned" and own in FIXED:  # which begin with the fixed table
+            return False
+        if name == "layer_scale":  # a number is only where its training began
+            return (value is None) != (own is None)
+        return super().fixes(name, value) and not (name == "class_token" and value is None)
+
+    def with_new_head(self, changes):
+        # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place;
+        # a new normalisation after pooling replaces the last one before it.
+        fc_norm = bool(changes.get("fc_norm")) or self.fc_norm
+        return dataclasses.replace(self, head_bias=0.0, pre_logits=None, fc_norm=fc_norm)
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(ViTSpec))
 _DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
-
-
-def _parse(variant):
-    """The fields of a name such as "B/16" or "R50+B/16"."""
-    match = re.fullmatch(r"(?:(R\d*)\+)?(\w+)/([1-9]\d*)", str(variant))
-    stem, row, patch = match.groups() if match else (None, None, 0)
-    if row not in ROWS:
-        raise ValueError(
-            f'Unknown variant "{variant}".{variant_hint(str(variant), "ViT")} A variant is a size and a patch size in'
-            ' pixels, such as "B/16"; '
-            f"sizes: {', '.join(ROWS)}."
-        )
-    if stem is None:
-        return {"patch_size": int(patch), **ROWS[row]}
-    if (stem, int(patch)) not in STEMS:
-        valid = ", ".join(f"{name}+{row}/{size}" for name, size in STEMS)
-        raise ValueError(f'Unknown hybrid "{variant}". Valid: {valid}.')
-    return {**STEMS[stem, int(patch)], **ROWS[row]}
-
-
-def check_overrides(overrides, fields, family: str) -> None:
-    """Refuses arguments of a ViT or BiT that are not fields of its spec.
-
-    Args:
-        overrides: names of arguments.
-        fields: the names of the spec's fields.
-        family: "ViT" or "BiT", for the message.
-
-    Raises:
-        ValueError: with the nearest valid name, or what to write instead of another library's word.
-    """
-    for name in overrides:
-        if name in ARGUMENTS:
-            raise ValueError(f'"{name}" is an argument of keras_vit.{family}, not a field of its spec.')
-        if name not in fields:
-            hint = argument_hint(name, (*fields, *ARGUMENTS))
-            raise ValueError(
-                f'Unknown argument "{name}" of a {family}.{hint} Valid: {", ".join((*ARGUMENTS, *fields))}.'
-            )
 
 
 def _check_effect(overrides, spec):
@@ -414,20 +391,4 @@ def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[Vi
     Raises:
         ValueError: for an unknown variant or field, with the nearest valid name, or an override without effect.
     """
-    check_overrides(overrides, FIELDS, "ViT")
-    if isinstance(variant, ViTSpec):
-        fields = variant.to_dict()
-    elif dataclasses.is_dataclass(variant):
-        raise ValueError(f"Expected the variant of a ViT, or a ViTSpec, got a {type(variant).__name__}.")
-    elif isinstance(variant, dict):
-        fields = dict(variant)
-        for name in fields:
-            if name not in FIELDS:
-                raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, FIELDS)}')
-    else:
-        fields = _parse(variant)
-    if "pool" in overrides and "class_token" not in overrides:
-        fields.pop("class_token", None)
-    spec = ViTSpec(**{**fields, **overrides})
-    _check_effect(overrides, spec)
-    return spec
+    return FAMILIES["ViT"].make_spec(variant, **overrides)

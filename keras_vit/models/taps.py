@@ -1,7 +1,7 @@
 """Symbolic tensors inside a model: features, tokens and feature maps, found by the names of the layers.
 
-They work for a ViT or BiT, for a model built on one's tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input,
-...)`), and for a model that calls one as a layer (nested).
+They work for a model of any family, for one built on its tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input,
+...)`), and for one that calls it as a layer (nested).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import layers
+from keras_vit.models import families
 from keras_vit.training.checks.compiled import what_is
 
 # The layer whose output is the features, whichever of them the model has: the last in the graph comes first.
@@ -19,14 +20,18 @@ _BLOCK = "block_"
 
 
 def blocks(model: keras.Model) -> list:
-    """The blocks (ViT) or residual units (BiT) in the model's own graph, in order; [] for none."""
-    kinds = (layers.TransformerBlock, layers.BottleneckUnit)
-    return [layer for layer in model.layers if isinstance(layer, kinds) and layer.name.startswith(_BLOCK)]
+    """The blocks in the model's own graph, in order; [] for none."""
+    return [layer for layer in model.layers if layer.name.startswith(_BLOCK) and families.of_block(layer)]
 
 
-def is_reserved(name: str) -> bool:
-    """Whether layers are found by this name, so that a head's layer must not have it."""
-    return name in (*_FEATURES, "encoder_norm") or name.startswith((_BLOCK, "position_embedding"))
+def family_in(model: keras.Model) -> families.Family:
+    """The family of the blocks in the model's own graph."""
+    return families.of_block(blocks(model)[-1])
+
+
+def is_reserved(name: str, spec: families.Spec) -> bool:
+    """Whether layers of models with this spec are found by the name, so that a head's layer must not have it."""
+    return name in (*_FEATURES, families.find(spec).encoded) or name.startswith((_BLOCK, "position_embedding"))
 
 
 def encoder_in(model: keras.Model) -> tuple:
@@ -53,8 +58,8 @@ def _node_of_encoder(model):
     calls = [node for node in nodes if _is_call_of_encoder(node)]
     if len(calls) != 1:
         raise ValueError(
-            f'"{model.name}" should contain one ViT or BiT, with blocks named block_00..., and call it once; it'
-            f" contains {len(calls)} such calls. Its layers: {[layer.name for layer in model.layers]}."
+            f'"{model.name}" should contain one {families.any_name()}, with blocks named block_00..., and call it once;'
+            f" it contains {len(calls)} such calls. Its layers: {[layer.name for layer in model.layers]}."
         )
     return calls[0]
 
@@ -81,13 +86,13 @@ def trunk(model: keras.Model) -> list:
     nested model.
 
     Raises:
-        ValueError: if the model does not contain one ViT or BiT.
+        ValueError: if the model does not contain one encoder.
     """
     if not blocks(model):
         nested, image = _call_of_encoder(model)
         return [*_layers_up_to(model, image), *trunk(nested)]
     pooled = any(layer.name in _FEATURES for layer in model.layers)
-    return _layers_up_to(model, _features(model) if pooled else _encoded(model))
+    return _layers_up_to(model, _features(model) if pooled else encoded(model))
 
 
 def _layers_up_to(model, tensor):
@@ -144,16 +149,18 @@ def tokens(model: keras.Model) -> keras.KerasTensor:
 
 
 def _tokens(model):
-    last = blocks(model)[-1]
-    if not isinstance(last, layers.TransformerBlock):
-        raise ValueError(f'"{model.name}" is a BiT, which has no tokens. Use feature_map.')
-    names = {layer.name for layer in model.layers}
-    return model.get_layer("encoder_norm").output if "encoder_norm" in names else _output(last)
+    family = family_in(model)
+    if not family.spec.has_tokens:
+        raise ValueError(f'"{model.name}" is a {family.name}, which has no tokens. Use feature_map.')
+    return encoded(model)
 
 
-def _encoded(model):
-    """The encoder's output after its last normalisation: a ViT's tokens, a BiT's feature map."""
-    return _tokens(model) if isinstance(blocks(model)[-1], layers.TransformerBlock) else model.get_layer("relu").output
+def encoded(model: keras.Model) -> keras.KerasTensor:
+    """The encoder's output, tokens or a feature map, in whose own graph the blocks are: after its last normalisation,
+    if it has one.
+    """
+    last, name = blocks(model)[-1], family_in(model).encoded
+    return next((layer.output for layer in model.layers if layer.name == name), _output(last))
 
 
 def _output(block):
@@ -162,7 +169,7 @@ def _output(block):
 
 
 def patch_grid(model: keras.Model) -> tuple[int, int]:
-    """The patch grid (h, w) of the ViT in whose graph the blocks are, from the first of its layers that has one.
+    """The patch grid (h, w) of the model in whose graph the blocks are, from the first of its layers that has one.
 
     Raises:
         ValueError: if none has.
@@ -189,22 +196,20 @@ def check_whole_grid(model: keras.Model) -> None:
 
 
 def block_outputs(model: keras.Model) -> list:
-    """The outputs of all blocks, symbolic: tokens (b, n, d) of a ViT, prefix tokens included, or feature maps (b, h, w,
-    d) of a BiT.
-    """
+    """The outputs of all blocks, symbolic: tokens (b, n, d), prefix tokens included, or feature maps (b, h, w, d)."""
     return _outside(model, lambda encoder: [_output(block) for block in blocks(encoder)])
 
 
 def split(model: keras.Model, tap: Callable[[keras.Model], keras.KerasTensor]) -> tuple[keras.Model, keras.Model]:
-    """A model in two, cut at a tensor inside its ViT or BiT: (from the images to the tensor, from the tensor to the
+    """A model in two, cut at a tensor inside its encoder: (from the images to the tensor, from the tensor to the
     outputs).
 
     Args:
-        model: a ViT or BiT, or a model built on one, with one input.
+        model: of any family, or built on one, with one input.
         tap: a function from the model that holds the blocks to the tensor in its graph.
 
     Raises:
-        ValueError: if the model does not contain one ViT or BiT, or its outputs do not depend on the tensor alone.
+        ValueError: if the model does not contain one encoder, or its outputs do not depend on the tensor alone.
     """
     if blocks(model):
         tensor = tap(model)
@@ -223,8 +228,8 @@ def _after(model, tensor):
         return keras.Model(tensor, model.output)
     except ValueError:
         raise ValueError(
-            f'The output of "{model.name}" depends on more than what was taken from its ViT or BiT: it cannot be cut'
-            " there."
+            f'The output of "{model.name}" depends on more than what was taken from its {families.any_name()}: it'
+            " cannot be cut there."
         ) from None
 
 
@@ -236,16 +241,16 @@ def ends_in_probabilities(model: keras.Model) -> bool:
 
 
 def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) -> Any:
-    """The model's patch grid (ViT) or feature maps (BiT) after given blocks, for dense heads and inspection.
+    """The model's feature maps, or tokens on the patch grid, after given blocks: for dense heads and inspection.
 
     Args:
-        model: a ViT or BiT, or a model built on one.
+        model: of any family, or built on one.
         numbers: a block's number, or a list of numbers, negative ones counting from the end; None for the encoder's
             output after its last normalisation.
 
     Returns:
         A symbolic tensor (b, h, w, d), or for a list of numbers a list of them. Class token and registers are left out.
-        A BiT's maps have sizes and widths of their own, and after the last normalisation a ReLU.
+        A map after block i has the stride `spec.strides[i]`; a BiT's last normalisation is followed by a ReLU.
 
     Raises:
         ValueError: for a number that no block has, or a model without blocks.
@@ -259,16 +264,15 @@ def _is_integer(value):
 
 def _feature_map(model, numbers):
     units = blocks(model)
-    is_vit = isinstance(units[-1], layers.TransformerBlock)
     if numbers is None:
-        tensors = [_encoded(model)]
+        tensors = [encoded(model)]
     else:
         chosen = numbers if isinstance(numbers, (list, tuple)) else [numbers]
         wrong = [i for i in chosen if not _is_integer(i) or not -len(units) <= i < len(units)]
         if wrong or not chosen:
             raise ValueError(f"Unknown blocks {wrong or chosen}: the model has blocks 0 to {len(units) - 1}.")
         tensors = [_output(units[i]) for i in chosen]
-    if is_vit:
+    if family_in(model).spec.has_tokens:
         check_whole_grid(model)
         h, w = patch_grid(model)
         tensors = [

@@ -1,15 +1,41 @@
-"""Variants as other libraries write them, "vit_b16" or "vit_base_patch16_224": the nearest of ours, for error
-messages.
+"""The names of ViTs: "B/16" and "R50+B/16" to sizes, and other libraries', such as "vit_base_patch16_224", to ours.
+
+Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv
+2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
 """
 
 import re
 
+from keras_vit.models.families import variant_hint
+
+ROWS = {
+    "Ti": {"depth": 12, "width": 192, "mlp_dim": 768, "heads": 3},
+    "S": {"depth": 12, "width": 384, "mlp_dim": 1536, "heads": 6},
+    "B": {"depth": 12, "width": 768, "mlp_dim": 3072, "heads": 12},
+    "L": {"depth": 24, "width": 1024, "mlp_dim": 4096, "heads": 16},
+    "So400m": {"depth": 27, "width": 1152, "mlp_dim": 4304, "heads": 16},
+    "H": {"depth": 32, "width": 1280, "mlp_dim": 5120, "heads": 16},
+    "g": {"depth": 40, "width": 1408, "mlp_dim": 6144, "heads": 16},
+    "G": {"depth": 48, "width": 1664, "mlp_dim": 8192, "heads": 16},
+}
+# A hybrid's stem by its name and patch size: ResNet units per stage, and the patch size on the stem's output.
+STEMS = {
+    ("R", 16): {"stem": (), "patch_size": 8},  # "16" is the published name; a token covers 32 pixels
+    ("R26", 32): {"stem": (2, 2, 2, 2), "patch_size": 1},
+    ("R50", 16): {"stem": (3, 4, 9), "patch_size": 1},
+    ("R50", 32): {"stem": (3, 4, 6, 3), "patch_size": 1},
+}
+# The sizes and hybrids of the papers.
+VARIANTS = (
+    *("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "So400m/14", "H/14", "g/14", "G/14"),
+    *("R+Ti/16", "R26+S/32", "R50+B/16", "R50+L/32"),
+)
+NAMES = re.compile(r"(?:(R\d*)\+)?(\w+)/([1-9]\d*)")
 # Other spellings of the sizes, in small letters. A single letter g or G keeps its case: they are two sizes.
 SIZES = {
     **{"ti": "Ti", "tiny": "Ti", "s": "S", "small": "S", "b": "B", "base": "B", "l": "L", "large": "L"},
     **{"so400m": "So400m", "h": "H", "huge": "H", "giant": "g", "gigantic": "G"},
 }
-_BIT = re.compile(r"(?:^|[^a-z])(?:r|resnet|resnetv2_)(\d+)x(\d+)", re.IGNORECASE)
 _HYBRID = re.compile(r"(?:^|[^a-z])r(\d*)[^a-z]")
 _STRIDE = re.compile(r"r\d+_s(\d+)")  # timm's vit_base_r50_s16_224
 _SIZE = re.compile(
@@ -19,10 +45,7 @@ _SIZE = re.compile(
 
 
 def nearest_variant(text: str) -> str | None:
-    """The variant, such as "B/16", "R50+B/16" or "R50x1", that `text` probably means; None if it is like none."""
-    bit = _BIT.search(text)
-    if bit:
-        return f"R{bit[1]}x{bit[2]}"
+    """The variant, such as "B/16" or "R50+B/16", that `text` probably means; None if it is like none."""
     found = _SIZE.search(text)
     if not found:
         return None
@@ -32,17 +55,23 @@ def nearest_variant(text: str) -> str | None:
     return f"R{stem[1]}+{size}/{patch}" if stem else f"{size}/{patch}"
 
 
-def variant_hint(text: str, family: str) -> str:
-    """' Did you mean "B/16"?', or that it is a model of the other class; "" if `text` is like no variant.
+def parse(variant: str) -> dict:
+    """The fields of a name such as "B/16" or "R50+B/16".
 
-    Args:
-        text: what was given.
-        family: the class that was asked, "ViT" or "BiT".
+    Raises:
+        ValueError: for an unknown name, with the nearest valid one.
     """
-    near = nearest_variant(text)
-    if near is None:
-        return ""
-    owner = "BiT" if _BIT.search(near) else "ViT"
-    if owner != family:
-        return f' It is a {owner}: write keras_vit.{owner}("{near}").'
-    return f' Did you mean "{near}"?' if near != text else ""
+    match = NAMES.fullmatch(variant)
+    stem, row, patch = match.groups() if match else (None, None, 0)
+    if row not in ROWS:
+        raise ValueError(
+            f'Unknown variant "{variant}".{variant_hint(variant, "ViT")} A variant is a size and a patch size in'
+            ' pixels, such as "B/16"; '
+            f"sizes: {', '.join(ROWS)}."
+        )
+    if stem is None:
+        return {"patch_size": int(patch), **ROWS[row]}
+    if (stem, int(patch)) not in STEMS:
+        valid = ", ".join(f"{name}+{row}/{size}" for name, size in STEMS)
+        raise ValueError(f'Unknown hybrid "{variant}". Valid: {valid}.')
+    return {**STEMS[stem, int(patch)], **ROWS[row]}

@@ -5,6 +5,7 @@ from typing import Any, Unpack
 
 import keras
 
+from keras_vit import layers
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
@@ -12,8 +13,11 @@ from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.checks import class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.encoder import embed, encode_with_sizes
+from keras_vit.models.families import Family
 from keras_vit.models.heads.classify import classify
 from keras_vit.models.spec import ViTSpec, make_spec
+from keras_vit.models.variants import NAMES, VARIANTS, nearest_variant, parse
+from keras_vit.models.vit_costs import vit_layer_counts
 
 
 @serializable
@@ -77,3 +81,19 @@ class ViT(Classifier):
     def tokens(self) -> keras.KerasTensor:
         """The encoder's output, symbolic (b, n, d): the last block's, normalised unless the spec has fc_norm."""
         return taps.tokens(self)
+
+
+VIT = Family(
+    name="ViT",
+    title="Vision Transformer",
+    tag="vision-transformer",
+    spec=ViTSpec,
+    model=ViT,
+    block=layers.TransformerBlock,
+    encoded="encoder_norm",
+    names=NAMES,
+    parse=parse,
+    nearest=nearest_variant,
+    variants=VARIANTS,
+    layer_counts=vit_layer_counts,
+)

@@ -2,19 +2,18 @@
 
 import keras
 
-from keras_vit.models.bit import BiTSpec
-from keras_vit.models.spec import ViTSpec
+from keras_vit.models.families import Spec
 from keras_vit.planning import counting
 from keras_vit.planning.model_counts import count, counted_layers
 
 
 def forward_flops(
-    spec: ViTSpec | BiTSpec, image_size: int | tuple[int, int] = 224, channels: int = 3, classes: int | None = 1000
+    spec: Spec, image_size: int | tuple[int, int] = 224, channels: int = 3, classes: int | None = 1000
 ) -> int:
     """Operations of one image's forward pass, head included.
 
     Args:
-        spec: a ViTSpec or BiTSpec.
+        spec: of any family.
         image_size: in pixels, a number or (height, width).
         channels: of the image.
         classes: of the head; None for a model without one.

@@ -11,15 +11,15 @@ from keras_vit import layers
 from keras_vit.layers.blocks.mlp import MLPS
 from keras_vit.layers.embedding.hidden_patches import ReplacedPatches, RestoredPatches
 from keras_vit.models import taps
-from keras_vit.models.reduction import Reduction
-from keras_vit.planning.counting import (
+from keras_vit.models.costs import (
     LayerCount,
     as_rematerialised,
     attention_pooling,
     bottleneck_unit,
-    layer_counts,
     transformer_block,
 )
+from keras_vit.models.reduction import Reduction
+from keras_vit.planning.counting import layer_counts
 
 
 def _shape(tensors):
@@ -70,7 +70,7 @@ def _from_shapes(name, layer, inputs, output):
 
 
 def _described(model):
-    """{name: row} of the layers of the ViT or BiT in the model's own graph; {} if there is none, or it has no spec."""
+    """{name: row} of the layers of the encoder in the model's own graph; {} if there is none, or it has no spec."""
     if not taps.blocks(model) or getattr(model, "spec", None) is None:
         return {}
     first = "normalization" if model.spec is None or getattr(model.spec, "palette", None) is None else "patch_encoder"
@@ -127,7 +127,7 @@ def count(model: keras.Model) -> list[LayerCount]:
     your own are None.
 
     Args:
-        model: a ViT or BiT, or any functional or sequential model, such as one built on them.
+        model: of any family, or any functional or sequential model, such as one built on them.
 
     Raises:
         ValueError: for a layer whose output has no fixed shape, or a model that is not built.

@@ -2,20 +2,17 @@
 
 import dataclasses
 import fnmatch
-import re
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE, Published, find
-from keras_vit.models.bit import BIT_VARIANTS, BiTSpec, make_bit_spec
-from keras_vit.models.spec import ViTSpec, make_spec
+from keras_vit.models.families import FAMILIES, Spec
+from keras_vit.models.families import find as family_of
 from keras_vit.planning import counting
 from keras_vit.planning.text import short
 
-# Sizes and hybrids of the papers, at 224 pixels with 1000 classes.
-VARIANTS = (
-    *("Ti/16", "S/32", "S/16", "B/32", "B/16", "L/32", "L/16", "So400m/14", "H/14", "g/14", "G/14"),
-    *("R+Ti/16", "R26+S/32", "R50+B/16", "R50+L/32"),
-    *BIT_VARIANTS,
-)
+
+def variants() -> list[str]:
+    """The variants of all families, counted at 224 pixels with 1000 classes."""
+    return [name for family in FAMILIES.values() for name in family.variants]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +37,13 @@ class ModelCount:
     files: tuple[str, ...] = ()
 
 
-def spec_of(variant: str, **fields) -> ViTSpec | BiTSpec:
-    """The spec of a variant of either family.
+def spec_of(variant: str, **fields) -> Spec:
+    """The spec of a variant of any family.
 
     Raises:
         ValueError: for an unknown variant or field.
     """
-    return (make_bit_spec if re.fullmatch(r"R\d+x\d+", variant) else make_spec)(variant, **fields)
+    return family_of(variant).make_spec(variant, **fields)
 
 
 def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
@@ -65,7 +62,7 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
         return counting.layer_counts(spec_of(name), image_size or 224)
     published = CATALOGUE[name]
     spec = spec_of(published.variant, **published.fields)
-    if image_size is None and isinstance(spec, ViTSpec):  # patches of 14 pixels see 378 of 384
+    if image_size is None and spec.has_tokens:  # patches of 14 pixels see 378 of 384
         image_size = tuple(published.image_size // stride * stride for stride in spec.stride)
     return counting.layer_counts(spec, image_size or published.image_size, published.classes)
 
@@ -85,7 +82,7 @@ def count_models(pattern: str = "*", image_size: int | tuple[int, int] | None = 
     Raises:
         ValueError: if no name matches, or an image is not a whole number of patches of each of them.
     """
-    names = [name for name in (*VARIANTS, *sorted(CATALOGUE)) if fnmatch.fnmatchcase(name, pattern)]
+    names = [name for name in (*variants(), *sorted(CATALOGUE)) if fnmatch.fnmatchcase(name, pattern)]
     if not names:
         raise ValueError(
             f'No variant or published model matches "{pattern}". Patterns are as of files: "deit/*", "*L_16*".'

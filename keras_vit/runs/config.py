@@ -14,7 +14,7 @@ from absl import logging
 from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.models import families
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
 from keras_vit.runs.optimizer import check_options, unread
 from keras_vit.training.mixing import check_pairs
@@ -51,7 +51,7 @@ def _check_model_keys(config):
     """Refuses keys of config.model that belong to another section. Other unknown ones are refused when the model is
     built.
     """
-    known = {*_MODEL_ARGUMENTS, *ViTSpec.__dataclass_fields__, *BiTSpec.__dataclass_fields__}
+    known = {*_MODEL_ARGUMENTS, *families.fields()}
     for name in config.model:
         elsewhere = [
             key for key in flat(config.to_dict()) if key.split(".")[-1] == name and not key.startswith("model.")

@@ -11,7 +11,7 @@ import itertools
 import re
 
 from keras_vit.io.suggest import did_you_mean_key
-from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.models import families
 from keras_vit.runs.config_keys import OPEN, check_not_off, is_evaluator, is_packaged_task, literal, remove_key, set_key
 from keras_vit.runs.prepare import check
 
@@ -64,10 +64,6 @@ def _split(text, separator):
     return [part.strip() for part in parts if part.strip()]
 
 
-# The fields of a model's spec: keys of config.model, whether the config sets them or not.
-_SPEC_TYPES = {field.name: field.type for spec in (BiTSpec, ViTSpec) for field in dataclasses.fields(spec)}
-
-
 def _place(config, key):
     """(the ConfigDict that has the last part of `key`, that part, the type of its values); None if the ConfigDict is to
     be created.
@@ -79,12 +75,13 @@ def _place(config, key):
     # The fields of a spec are known here; evaluators, options of tasks and models of a user's own check their keys when
     # they are made.
     section = key.partition(".")[0]
+    of_specs = families.fields()  # keys of config.model, whether the config sets them or not
     parts, any_key = [], section in OPEN and (section != "model" or not is_packaged_task(config.task))
     for part in (*folders, last):
         parts.append(part)
         valid = list(config.keys()) if hasattr(config, "keys") else []
         if parts[:-1] == ["model"]:
-            valid = [*valid, *(name for name in _SPEC_TYPES if name not in valid)]
+            valid = [*valid, *(name for name in of_specs if name not in valid)]
         if part not in valid and any_key and len(parts) > 1:
             return None, last, object
         if part not in valid:
@@ -92,11 +89,9 @@ def _place(config, key):
             raise ValueError(f'The sweep\'s {key}: the config has no "{part}" there.{hint} Valid: {", ".join(valid)}.')
         if parts != [*folders, last]:
             config = config[part]
-    value_type = (
-        config.get_type(last)
-        if last in config and config.get_type(last) is not object
-        else _SPEC_TYPES.get(last, object)
-    )
+    value_type = config.get_type(last) if last in config else object
+    if value_type is object and last in of_specs:
+        value_type = of_specs[last].type
     return config, last, value_type
 
 

@@ -68,7 +68,7 @@ def _front_matter(facts):
     """The YAML between its two lines of dashes."""
     data, base = (facts.run.data, on_the_hub(facts.run.base)) if facts.run else (None, None)
     results = list(_eval_results(facts))
-    tags = ["keras", "keras-vit", "bit" if facts.family == "BiT" else "vision-transformer"]
+    tags = ["keras", "keras-vit", *([facts.family.tag] if facts.family else [])]
     content = ModelCardData(
         library_name="keras-vit",
         license=facts.licence,
@@ -101,7 +101,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 def _summary(facts):
     """The first paragraph."""
     height, width = facts.model["image_size"]
-    names = {"ViT": "Vision Transformer", "BiT": "BiT (a ResNet with group normalisation)"}
+    what = facts.family.title if facts.is_plain else facts.kind
     count = facts.model["classes"]
     classes = (
         ""
@@ -113,7 +113,7 @@ def _summary(facts):
     encoder = " It is there to train its encoder." if facts.pretrains else ""
     trained = f" Trained on {_plain(facts.run.data)}." if facts.run and facts.run.data else ""
     return [
-        f"{names.get(facts.family, facts.family)} for images of {height} x {width} pixels.{classes}{encoder}{trained}",
+        f"{what} for images of {height} x {width} pixels.{classes}{encoder}{trained}",
         "",
     ]
 
@@ -147,7 +147,7 @@ def _use(facts):
         code += ["encoder = model.get_encoder()  # from pixels 0..255, (b, h, w, c), to features"]
     else:
         code += ['keras_vit.export(model, "exported")  # a SavedModel that takes encoded images']
-    if facts.pretrains or facts.family in ("ViT", "BiT"):
+    if facts.pretrains or facts.is_plain:
         code += [
             f'model = keras_vit.load("{facts.address}", image_size={size}, classes=5, head="reset")  # to fine-tune'
         ]

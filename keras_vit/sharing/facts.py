@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.io.suggest import counted
+from keras_vit.models import families
+from keras_vit.models.families import Family
 from keras_vit.planning.flops import run_costs
 from keras_vit.serving.description import describe
 from keras_vit.sharing.run import Measured, Run
@@ -21,7 +22,8 @@ class Facts:
         licence: its identifier on the Hugging Face hub.
         model: what every export says of its model, see serving.description.describe.
         architecture: in words.
-        family: "ViT", "BiT" or the model's class.
+        kind: the name of the model's class.
+        family: of the model that it is, or is built on; None if it is built on several, or none.
         pretrains: whether it is there to train its encoder, to which all sizes but the number of parameters refer.
         headless: whether it gives features.
         flops: operations of one image's forward pass, 2 per multiply-add; None if they cannot be counted.
@@ -36,7 +38,8 @@ class Facts:
     licence: str
     model: dict[str, Any]
     architecture: str
-    family: str
+    kind: str
+    family: Family | None
     pretrains: bool
     headless: bool
     flops: int | None
@@ -44,6 +47,11 @@ class Facts:
     other_format: str | None
     other_class: str | None
     pictures: dict[str, str]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a family's own model, and not one that is built on it."""
+        return self.family is not None and self.kind == self.family.name
 
     @property
     def measured(self) -> list[Measured]:
@@ -57,27 +65,11 @@ class Facts:
         """The Hugging Face hub's name of what the model does; None for a head of one's own, which it has no name
         for.
         """
-        if self.family == "ImageGPT":
+        if self.kind == "ImageGPT":
             return "unconditional-image-generation"
         if self.headless:
             return "image-feature-extraction"
         return None if self.model["classes"] is None else "image-classification"
-
-
-def _architecture(model):
-    """The sizes of a model, in words; "" for one without a spec."""
-    spec = model.spec
-    if spec is None:
-        return ""
-    if hasattr(spec, "units"):
-        return f"{'-'.join(map(str, spec.units))} bottleneck units, {spec.width_factor} times as wide as a ResNet"
-    patches = " x ".join(map(str, spec.patch_size))
-    blocks, heads = (counted(n, noun) for n, noun in ((spec.depth, "block"), (spec.heads, "head")))
-    parts = [f"{blocks} of width {spec.width} with {heads}", f"patches of {patches} pixels"]
-    parts += ["a ResNet in front"] if spec.stem is not None else []
-    parts += [f"{len(spec.conv_stem)} convolutions in front"] if spec.conv_stem else []
-    parts += [f"{spec.registers} registers"] if spec.registers else []
-    return ", ".join(parts)
 
 
 def gather(
@@ -107,8 +99,9 @@ def gather(
         address=address,
         licence=licence,
         model=description,
-        architecture=_architecture(encoder),
-        family=type(model).__name__,
+        architecture="" if encoder.spec is None else encoder.spec.in_words,
+        kind=type(model).__name__,
+        family=None if encoder.spec is None else families.find(encoder.spec),
         pretrains=encoder is not model,
         headless=headless,
         flops=run_costs(encoder, 0).get("forward_flops"),

@@ -19,7 +19,7 @@ HEADS = ("reset", "keep")  # config.head: of a model that was trained before
 
 
 def spec_overrides(config):
-    """The fields of ViTSpec or BiTSpec that the config sets."""
+    """The fields of the spec that the config sets."""
     arguments = ("variant", "image_size", "channels", "remat")
     return {name: value for name, value in config.model.items() if name not in arguments and value is not None}
 
@@ -239,6 +239,6 @@ def _examples(model, details, samples, names):
         )
     shown = html_report.examples_to_show(logits, labels)
     sections.append(html_report.predictions(images[shown], labels[shown], logits[shown], names))
-    if hasattr(model.spec, "heads"):  # a BiT has no attention
+    if model.spec.has_attention:
         sections.append(html_report.attention(model, images[shown[:: max(len(shown) // 8, 1)][:8]]))
     return sections

@@ -13,7 +13,8 @@ import keras_vit
 from keras_vit import layers
 from keras_vit.io.suggest import argument_hint
 from keras_vit.models import ROWS, BiTSpec, ViTSpec, embed, encode, make_bit_spec, make_spec
-from keras_vit.models.variants import SIZES, nearest_variant
+from keras_vit.models.families import nearest
+from keras_vit.models.variants import SIZES
 
 SMALL = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32}
 NUMPY = {name: np.int64(value) for name, value in SMALL.items()}
@@ -296,7 +297,8 @@ def test_words_suggest_only_what_is_valid():
     ],
 )
 def test_other_spellings_of_variants(text, near):
-    assert nearest_variant(text) == near
+    found = nearest(text)
+    assert (found and found[1]) == near
 
 
 def test_spellings_lead_to_every_size():

@@ -253,7 +253,7 @@ def test_mistakes_are_refused(tiny):
         other = tiny(depth=1)
         other.quantize("float8")
         other.enable_lora(2)
-    with pytest.raises(ValueError, match="a BiT consists of convolutions"):
+    with pytest.raises(ValueError, match="has no dense layers before its head"):
         keras_vit.BiT("R26x1", image_size=32, classes=2, units=(1,)).enable_lora(2)
 
 

@@ -5,10 +5,11 @@ import pytest
 
 import keras_vit
 from keras_vit.models import make_spec
+from keras_vit.models.costs import transformer_block
 from keras_vit.planning import counting
 from keras_vit.planning.flops import forward_flops
 from keras_vit.planning.model_counts import count
-from keras_vit.planning.models import CATALOGUE, VARIANTS, count_models, layers_table, models_table, rows_of, spec_of
+from keras_vit.planning.models import CATALOGUE, count_models, layers_table, models_table, rows_of, spec_of, variants
 
 # GFLOP of a forward pass at 224 pixels. The first column is table 6 of arXiv 2010.11929; the second was counted by
 # torch 2.13.0's FlopCounterMode on timm 1.0.31's models, with attention as plain products: vit_base_patch16_224, ...,
@@ -141,7 +142,7 @@ def test_formulas_agree_with_the_layers_of_a_built_model(
         assert {name: row.flops for name, row in counted.items()} == {name: row.flops for name, row in rows.items()}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", variants())
 def test_every_variant_has_the_parameters_of_its_model(variant, without_values):
     with without_values():
         model = (keras_vit.BiT if "x" in variant else keras_vit.ViT)(variant)
@@ -153,7 +154,7 @@ def test_a_block_keeps_what_the_formula_for_large_models_says():
     masks of 1.
     """
     n, d, heads = 197, 768, 12
-    row = counting.transformer_block("block_00", n, d, heads, d, 4 * d)
+    row = transformer_block("block_00", n, d, heads, d, 4 * d)
     assert row.kept == 16 * n * d + heads * n * n
 
 
@@ -204,7 +205,7 @@ def test_a_model_without_a_fixed_size_is_refused():
 
 def test_every_published_model_is_counted():
     models = {model.name: model for model in count_models()}
-    assert models.keys() == {*VARIANTS, *CATALOGUE}
+    assert models.keys() == {*variants(), *CATALOGUE}
     assert models["siglip/So400m_14-384"].image_size == (378, 378)  # 27 patches of 14 pixels
     assert models["deit/tiny"].files == ("safetensors", ".pth")
     assert models["augreg/B_16-i21k"].parameters == 86_567_656 + 769 * 20_843

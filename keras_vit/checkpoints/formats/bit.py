@@ -39,15 +39,10 @@ def _a_size_of_timm(model):
         )
 
 
-def _not_in_huggingface(model):
-    return 'a BiT (use format="google" or format="timm")'
-
-
 _FIELDS = {"units": ANY, "width_factor": ANY, "mean": ANY, "std": ANY}
 CAPABILITIES = {
     "google": Capabilities("google", _FIELDS, conventions={"mean": 127.5, "std": 127.5}),
     "timm": Capabilities("timm", _FIELDS, rules=(_a_size_of_timm,)),
-    "huggingface": Capabilities("huggingface", _FIELDS, rules=(_not_in_huggingface,)),
 }
 
 
@@ -138,7 +133,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         {name: _plain(values) for name, values in normalisation(stated, (), channels, options, "", []).items()}
     )
     return ParsedCheckpoint(
-        "bit",
+        "BiT",
         fields,
         size,
         name_map(units, classes, style),

@@ -204,7 +204,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     channels = need(arrays, "conv_root/kernel", 4).shape[2] if "stem" in fields else kernel.shape[2]
     classes = need(arrays, "head/kernel", 2).shape[1] if "head/kernel" in arrays else None
     return ParsedCheckpoint(
-        "vit",
+        "ViT",
         fields,
         pixels(shape, stride),
         name_map({"positions": "learned", "pre_logits": None, "stem": None, **fields}, classes, missing_rows),

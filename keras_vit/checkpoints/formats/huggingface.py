@@ -291,7 +291,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fits = stated is not None and tuple(s // p for s, p in zip(stated, fields["patch_size"])) == shape
     check_config(outer, config, kind, fields, stated if fits else size, classes, channels)
     return ParsedCheckpoint(
-        "vit",
+        "ViT",
         fields,
         size,
         name_map(fields, classes, kind),

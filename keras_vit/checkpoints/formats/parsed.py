@@ -46,8 +46,8 @@ class ParsedCheckpoint:
     """What the `parse` of a format returns.
 
     Attributes:
-        family: "vit" or "bit".
-        fields: {field of ViTSpec or BiTSpec: value}; those that are missing have their defaults.
+        family: the name of the family, "ViT" or "BiT".
+        fields: {field of the spec: value}; those that are missing have their defaults.
         image_size: pixels (height, width) that the weights are for.
         name_map: {name in the file: Entry}, see name_map.py.
         arrays: {name in the file: array}, under the names of name_map.

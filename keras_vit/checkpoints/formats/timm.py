@@ -377,7 +377,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fits = stated is not None and tuple(s // t for s, t in zip(stated, stride)) == shape
     _check_config(config, fields, arrays, stated if fits else pixels(shape, stride), classes, channels)
     return ParsedCheckpoint(
-        "vit",
+        "ViT",
         fields,
         pixels(shape, stride),
         name_map({"stem": None, **fields}, classes, missing_rows),

@@ -137,7 +137,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     dropped = [name for name in arrays if name == "cls_token" and not token]
     arrays = {name: a for name, a in arrays.items() if name not in dropped}
     return ParsedCheckpoint(
-        "vit",
+        "ViT",
         fields,
         pixels(shape, (side, side)),
         name_map(fields, classes, index, arrays),

@@ -1,8 +1,8 @@
 """This package's .keras files, read without trusting them: a file's config can name classes, but cannot bring code.
 
-A ViT or BiT is built by our own constructors from checked values. A keras_vit.Model built on one is a graph of layers,
-which Keras builds after every class in the config is seen to be one of Keras' own layers (no Lambda, and none that
-loads other files), or registered in this process.
+A family's model is built by its own constructor from checked values. A keras_vit.Model built on one is a graph of
+layers, which Keras builds after every class in the config is seen to be one of Keras' own layers (no Lambda, and none
+that loads other files), or registered in this process.
 """
 
 import contextlib
@@ -20,17 +20,18 @@ import numpy as np
 from keras_vit.checkpoints.reading import dense_config, metadata
 from keras_vit.checkpoints.reading.files import BROKEN, check_archive, check_unpacked, parse_json
 from keras_vit.layers.dense import ComposedLayer
-from keras_vit.models import BiT, BiTSpec, ViT, ViTSpec, make_bit_spec, make_spec
+from keras_vit.models import families
 from keras_vit.training import Model, state
 
 
-def _from_config(cls):
-    """The constructor of a config's arguments, which also say what is quantised or has LoRA."""
-    return lambda **config: cls.from_config(config)
+def _family(name, kind):
+    """The family whose class of this kind, "model" or "spec", is registered under the name in a config; None for no
+    such class.
+    """
+    rows = {keras.saving.get_registered_name(getattr(row, kind)): row for row in families.FAMILIES.values()}
+    return rows.get(name) if isinstance(name, str) else None
 
 
-_CLASSES = {"keras_vit>ViT": (_from_config(ViT), make_spec), "keras_vit>BiT": (_from_config(BiT), make_bit_spec)}
-_SPECS = {"keras_vit>ViTSpec": ViTSpec, "keras_vit>BiTSpec": BiTSpec}
 # What a config may hold besides objects of classes: Keras' notation for tensors of the graph and for plain values.
 _VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
 # Public modules of Keras whose classes a graph is made of. Arithmetic on tensors comes from keras.src.ops.
@@ -111,7 +112,7 @@ def _unpack(path):
 
 
 def load(path):
-    """The model of a .keras file: a ViT, a BiT, or a keras_vit.Model built on one. It is not compiled.
+    """The model of a .keras file: of a family, or a keras_vit.Model built on one. It is not compiled.
 
     Raises:
         ValueError: if the file is damaged, was altered, holds another model, or names a class that is not allowed.
@@ -121,10 +122,10 @@ def load(path):
     config = parse_json(data, where)
     name = config.get("registered_name")
     values = sum(map(math.prod, shapes))
-    if isinstance(name, str) and name in _CLASSES:
+    if (family := _family(name, "model")) is not None:
         arguments = _arguments(config, shapes, path)
         try:
-            model = _CLASSES[name][0](**arguments)
+            model = family.model.from_config(arguments)
             state.restore(model, config["config"].get(state.KEY))
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{where} describes a model that cannot be built: {error}") from None
@@ -132,8 +133,8 @@ def load(path):
         model = _composed(config, shapes, path)
     else:
         raise ValueError(
-            f'"{path}" holds a {config.get("class_name") or name}, not a keras_vit.ViT, BiT, or keras_vit.Model built'
-            " on one."
+            f'"{path}" holds a {config.get("class_name") or name}, not a {families.any_name()} of keras_vit, or'
+            " keras_vit.Model built on one."
         )
     _fill(model, path, values)
     return model
@@ -148,7 +149,7 @@ def _is_composed(config):
 
 
 def _arguments(config, shapes, path):
-    """The constructor's arguments of the ViT or BiT that an object's config describes, checked against the file's size.
+    """The constructor's arguments of the model that an object's config describes, checked against the file's size.
 
     Raises:
         ValueError: for values that such a model cannot have, or a model larger than its file.
@@ -157,7 +158,7 @@ def _arguments(config, shapes, path):
     recorded = config.get("config")
     recorded = {k: v for k, v in recorded.items() if k != state.KEY} if isinstance(recorded, dict) else recorded
     arguments = metadata.arguments(recorded, where)
-    make = _CLASSES[config["registered_name"]][1]
+    make = _family(config["registered_name"], "model").make_spec
     values = sum(map(math.prod, shapes))
     _check_dense_config(arguments, values, where)
     values = 2 * values if dense_config.is_packed(arguments) else values
@@ -216,7 +217,7 @@ def _is_allowed(node):
     cls = _class_of(node)
     if not isinstance(cls, type) or issubclass(cls, _UNSAFE):
         return False
-    return issubclass(cls, _KINDS) or node.get("registered_name") in _SPECS
+    return issubclass(cls, _KINDS) or _family(node.get("registered_name"), "spec") is not None
 
 
 def _check_dense_config(config, values, where):
@@ -247,7 +248,7 @@ def _composed(config, shapes, path):
                 " files, and classes registered in this process: import the module that registers it"
                 " (keras.saving.register_keras_serializable) before loading."
             )
-        if node.get("registered_name") in _CLASSES:
+        if _family(node.get("registered_name"), "model"):
             _arguments(node, shapes, path)
         if _is_composed(node) and isinstance(node.get("config"), dict) and "spec" in node["config"]:
             metadata.check_description(node["config"], (), where)
@@ -258,8 +259,8 @@ def _composed(config, shapes, path):
         ):
             dense_config.check(node["config"], sum(map(math.prod, shapes)), where)
         dense_config.check_object(node, where)
-        if node.get("registered_name") in _SPECS:
-            metadata.check_fields(node["config"], _SPECS[node["registered_name"]], where)
+        if (family := _family(node.get("registered_name"), "spec")) is not None:
+            metadata.check_fields(node["config"], family.spec, where)
     try:
         return keras.saving.deserialize_keras_object(config, safe_mode=True)
     except Exception as error:  # Keras and the layers have a dozen kinds

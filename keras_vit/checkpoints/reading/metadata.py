@@ -19,8 +19,7 @@ import numpy as np
 from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers.embedding.patches import grid_size
-from keras_vit.models import BiTSpec, ViTSpec
+from keras_vit.models import families
 from keras_vit.training.losses import ACTIVATIONS
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
@@ -32,6 +31,8 @@ _LARGEST_SIDE = 2**16  # pixels
 _LARGEST_RESIZE = 2**12  # pixels
 _LONGEST_PREPROCESSING = 2000  # characters
 _LARGEST_TABLE = 2**27  # values of computed positions, which the file does not store and so does not bound
+_LARGEST_SHARE = 2  # weights for each value in the file: some files leave out rows of positions that are zeros
+
 _MAY_BE_ZERO = {"registers", "patch_dropout_block"}
 _DTYPE = re.compile(r"(mixed_)?(float16|bfloat16|float32|float64)")
 
@@ -49,7 +50,7 @@ def write(
     """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
     Args:
-        arguments: of a ViT or BiT, `model.arguments()`.
+        arguments: of a model, `model.arguments()`.
         arrays: {name: array} of the file, for the checksum.
         activation: from its logits to probabilities, `model.activation`.
         labels: whether to include the class names.
@@ -75,7 +76,7 @@ def _is_positive(value):
 
 
 def check_fields(fields: Mapping[str, typing.Any], form: type, where: str) -> None:
-    """Compares the fields of a spec with their types in `form`, ViTSpec or BiTSpec; JSON has lists for tuples.
+    """Compares the fields of a spec with their types in `form`, its class; JSON has lists for tuples.
 
     Raises:
         ValueError: for a field that is missing, unknown or of another type, or a number that no model has.
@@ -176,7 +177,7 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
         raise ValueError(f'{where} has the unknown argument "{name}".{did_you_mean(name, ARGUMENTS)}')
     for name in sorted({"image_size", "classes", "channels"} - config.keys()):
         raise ValueError(f"{where} does not contain {name}.")
-    check_fields(config["variant"], BiTSpec if "units" in config["variant"] else ViTSpec, where)
+    check_fields(config["variant"], families.find(config["variant"]).spec, where)
     size, channels = config.get("image_size"), config.get("channels")
     sides = size if isinstance(size, (list, tuple)) else ()
     valid = len(sides) == 2 and all(_is_positive(side) and side <= _LARGEST_SIDE for side in sides)
@@ -234,32 +235,8 @@ def read(
     return {**recorded, "activation": activation}
 
 
-def _least_values(spec, tokens, classes, channels):
-    """A lower bound of the number of weights: the large matrices, and everything that a single number in a config can
-    inflate.
-    """
-    head = classes or 0
-    if isinstance(spec, BiTSpec):
-        units = sum(n * (spec.width * 2**stage) ** 2 for stage, n in enumerate(spec.units))
-        return units + spec.width * (49 * channels + head)
-    inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
-    blocks = spec.depth * spec.width * (4 * inner + 2 * spec.mlp_dim)
-    widths = [channels, *spec.conv_stem]
-    pixels = math.prod(spec.patch_size) * (widths[-1] if spec.stem is None else spec.stem_width)
-    rest = spec.registers + (spec.pre_logits or 0) + pixels + (tokens if spec.positions == "learned" else 0)
-    if spec.positions in ("relative", "relative2d"):  # more than a row for each patch
-        blocks += spec.depth * tokens * (inner if spec.positions == "relative" else spec.heads)
-    stem = sum(9 * a * b for a, b in zip(widths, widths[1:]))
-    if spec.stem is not None:
-        stem = (
-            sum(n * (spec.stem_width * 2**stage) ** 2 for stage, n in enumerate(spec.stem))
-            + 49 * channels * spec.stem_width
-        )
-    return blocks + spec.width * rest + stem + head * (spec.pre_logits or spec.width)
-
-
 def check_size(
-    spec: ViTSpec | BiTSpec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any
+    spec: families.Spec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any
 ) -> None:
     """Refuses to build a model that is larger than its file.
 
@@ -276,15 +253,15 @@ def check_size(
         raise ValueError(
             f'"{where}" describes a model for images of {config["image_size"]} pixels, which is too large.'
         )
-    bit = isinstance(spec, BiTSpec)
-    blocks = sum(spec.units) if bit else spec.depth + sum(spec.stem or ()) + len(spec.conv_stem)
-    if blocks > arrays:
-        raise ValueError(f'"{where}" describes a model of {blocks:,} blocks, but contains {arrays:,} arrays.')
-    tokens = 0 if bit else math.prod(grid_size(config["image_size"], spec.stride))
-    least = _least_values(spec, tokens, config["classes"], config["channels"])
+    if spec.repeated > arrays:  # so that counting takes no longer than reading the file
+        raise ValueError(f'"{where}" describes a model of {spec.repeated:,} blocks, but contains {arrays:,} arrays.')
+    size, classes, channels = (config[name] for name in ("image_size", "classes", "channels"))
+    rows = families.find(spec).layer_counts(spec, size, classes, channels, False)
+    least = sum(row.parameters for row in rows) // _LARGEST_SHARE
     if least > values:
         raise ValueError(f'"{where}" describes a model of more than {least:,} weights, but contains {values:,}.')
-    if not bit and tokens * spec.width > _LARGEST_TABLE:
+    largest = max((row.output for row in rows if len(row.output) == 2), key=math.prod, default=(0, 0))
+    if math.prod(largest) > _LARGEST_TABLE:
         raise ValueError(
-            f'"{where}" describes a model of {tokens:,} tokens, each {spec.width} wide, which is too large.'
+            f'"{where}" describes a model of {largest[0]:,} tokens, each {largest[1]} wide, which is too large.'
         )

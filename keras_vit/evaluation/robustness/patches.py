@@ -115,7 +115,7 @@ class Occlusion(Changed):
         setting, source, preprocess = source_of(self, setting)
         check_classes(setting.model, source)
         check_preprocessing(preprocess, source, setting.model)
-        if not hasattr(getattr(setting.model, "spec", None), "heads"):
+        if not getattr(getattr(setting.model, "spec", None), "has_attention", False):
             raise ValueError(
                 f'occlusion: order="{self.order}" needs a ViT, whose attention says where it looks. Take'
                 ' order="random".'

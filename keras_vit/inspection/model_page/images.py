@@ -63,7 +63,7 @@ def _rollout(subject):
 def _class_map(subject, classes):
     """The column of class maps, of the classes (m,)."""
     images = subject.shown_pixels
-    place = "the tokens that enter the last block" if subject.is_vit else "the last feature map"
+    place = "the tokens that enter the last block" if subject.family.spec.has_tokens else "the last feature map"
     text = (
         f"where the image speaks for the class that is named below it (Grad-CAM, arXiv 1610.02391, on {place}). What is"
         " dark does not matter or speaks for other classes. A map that lies beside the object shows what else the"
@@ -77,7 +77,7 @@ def _colours(subject):
     """The columns of the tokens' colours: of all tokens, and of the foreground."""
     model, size = keras.Model(subject.model.input, taps.feature_map(subject.model)), subject.pixels.shape[1:3]
     features = computed(model, subject.shown_pixels)  # (m, h, w, d)
-    what = "tokens" if subject.is_vit else "feature map's positions"
+    what = "tokens" if subject.family.spec.has_tokens else "feature map's positions"
 
     def pictures(colours):
         return [tiles.resized(np.round(255 * x).astype("uint8"), size, smooth=False) for x in colours]
@@ -157,10 +157,10 @@ def _contact_sheet(subject, columns):
 def _columns(subject, predicted):
     """(the columns, sentences on what there is none of, whether one shows a class)."""
     columns, missing, why = [], [], subject.why_no_classes()
-    if subject.is_vit:
+    if subject.family.spec.has_attention:
         columns.append(_rollout(subject))
     else:
-        missing.append("A BiT has no attention, and so no rollout and no maps of heads.")
+        missing.append(f"A {subject.family.name} has no attention, and so no rollout and no maps of heads.")
     if not why:
         try:
             columns.append(_class_map(subject, predicted[0] if subject.chosen is None else subject.chosen))
@@ -172,11 +172,12 @@ def _columns(subject, predicted):
 
 def images(subject: Subject) -> Section:
     """The images that are shown, each with its pictures."""
+    with_heads = subject.family.spec.has_attention
     with stage("Drawing the images"):
         predicted = subject.predictions()
         columns, missing, with_map = _columns(subject, predicted)
-        blocks = _head_pictures(subject) if subject.is_vit else [{}] * len(subject.shown)
-    texts = {column.title: column.text for column in columns} | ({"heads": _HEADS} if subject.is_vit else {})
+        blocks = _head_pictures(subject) if with_heads else [{}] * len(subject.shown)
+    texts = {column.title: column.text for column in columns} | ({"heads": _HEADS} if with_heads else {})
     items = "".join(f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>" for title, text in texts.items())
     names, verdicts = [subject.names[i] for i in subject.shown], _verdicts(subject, predicted, with_map)
     cards = (

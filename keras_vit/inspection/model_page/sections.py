@@ -77,7 +77,7 @@ def filters(subject: Subject) -> Section:
         texts = [
             f"{some} filters of {p}x{q} pixels, as they are; each is stretched for itself, and grey is 0.",
             "How to read it: in a trained model there are edges in several directions, stripes and spots of colour."
-            + (embedding if subject.is_vit else ""),
+            + (embedding if subject.family.spec.has_tokens else ""),
         ]
     data = _sheet(tiles.signed(shown), columns)
     return Section(title, _paragraphs(*texts) + embedded(data, title), {"filters.png": data}, numbers)
@@ -86,8 +86,11 @@ def filters(subject: Subject) -> Section:
 def positions(subject: Subject) -> Section:
     """How similar the position embeddings are."""
     title = "Position embeddings"
-    if not subject.is_vit:
-        return Section(title, _paragraphs("A BiT has none: convolutions know where they are by what is around them."))
+    if not subject.family.spec.has_attention:
+        return Section(
+            title,
+            _paragraphs(f"A {subject.family.name} has none."),
+        )
     try:
         table, grid, kind = weights.patch_positions(subject.model)
     except ValueError:  # positions in the attention, or none
@@ -122,8 +125,8 @@ def positions(subject: Subject) -> Section:
 def heads(subject: Subject) -> Section:
     """How far and how widely the heads look."""
     title = "How far and how widely heads look"
-    if not subject.is_vit:
-        return Section(title, _paragraphs("A BiT has no attention."))
+    if not subject.family.spec.has_attention:
+        return Section(title, _paragraphs(f"A {subject.family.name} has no attention."))
     with stage("Measuring the heads", len(subject.pixels), "images") as work:
         found = head_statistics(subject.model, subject.pixels, advance=work.advance)
     count = len(subject.pixels)
@@ -163,11 +166,10 @@ def layers(subject: Subject) -> Section:
     with stage("Comparing the layers", count, "images") as work:
         values = layer_similarity(subject.model, subject.pixels, work.advance)
     picture, data = figures.matrix(values, "linear CKA", "cka")
-    unit = "block" if subject.is_vit else "residual unit"
     few = " So few images make a noisy picture." if count < 32 else ""
     texts = [
         (
-            f"Linear CKA between the outputs of each two {unit}s over {count:,} images, estimated without bias from"
+            f"Linear CKA between the outputs of each two blocks over {count:,} images, estimated without bias from"
             f" small batches (Kornblith et al. 2019, arXiv 1905.00414; Nguyen et al. 2021, arXiv 2010.15327).{few}"
         ),
         (

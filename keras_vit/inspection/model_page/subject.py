@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.layers import TransformerBlock
 from keras_vit.models import Classifier, taps
+from keras_vit.models.families import Family
 from keras_vit.training.prediction.classify import probabilities_of
 
 
@@ -43,9 +43,9 @@ class Subject:
         return taps.encoder_in(self.model)[0]
 
     @property
-    def is_vit(self) -> bool:
-        """Whether the blocks are Transformer blocks, and not a BiT's residual units."""
-        return isinstance(taps.blocks(self.encoder)[-1], TransformerBlock)
+    def family(self) -> Family:
+        """The family of the encoder, which says what it offers."""
+        return taps.family_in(self.encoder)
 
     @property
     def shown_pixels(self) -> np.ndarray:

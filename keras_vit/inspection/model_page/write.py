@@ -30,8 +30,8 @@ def inspect_model(
     """What a model does with images, as sections of a page.
 
     Args:
-        model: a ViT or BiT, or a keras_vit.Model built on one, with one input of images; of a model of pre-training its
-            encoder.
+        model: of any family, or a keras_vit.Model built on one, with one input of images; of a model of pre-training
+            its encoder.
         pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are
             measured on all of them.
         names: of the images, in any script.
@@ -40,7 +40,7 @@ def inspect_model(
 
     Raises:
         ImportError: without matplotlib (extra [viz]).
-        ValueError: without images, for a class that the model does not have, or a model that contains no ViT or BiT.
+        ValueError: without images, for a class that the model does not have, or a model that contains no encoder.
     """
     if not len(pixels) or len(names) != len(pixels):
         raise ValueError(
@@ -62,22 +62,19 @@ def _about(subject):
         ("model", f"{model.name}, {model.count_params():,} parameters"),
         ("image", f"{height}x{width} pixels, height and width"),
     ]
-    if subject.is_vit:
+    offered, spec = subject.family.spec, model.spec
+    if offered.has_tokens:
         h, w = taps.patch_grid(encoder)
-        spec = model.spec
         rows.append(("patches", f"{h} rows of {w}, one for each {height // h}x{width // w} pixels"))
-        if spec is not None and spec.prefix:
-            kinds = {
-                "class token": spec.class_token,
-                "distillation token": spec.distillation_token,
-                "registers": spec.registers,
-            }
-            rows.append(
-                (
-                    "other tokens",
-                    ", ".join(f"{int(n)} {kind}" if n > 1 else kind.rstrip("s") for kind, n in kinds.items() if n),
-                )
-            )
+    if getattr(spec, "prefix", 0):
+        kinds = {
+            "class token": spec.class_token,
+            "distillation token": spec.distillation_token,
+            "registers": spec.registers,
+        }
+        tokens = [f"{int(n)} {kind}" if n > 1 else kind.rstrip("s") for kind, n in kinds.items() if n]
+        rows.append(("other tokens", ", ".join(tokens)))
+    if offered.has_attention:
         _, blocks = attention_blocks(model)
         rows.append(("blocks", f"{len(blocks)} of {blocks[0].heads} heads, width {blocks[0].output.shape[-1]}"))
     rows.append(("classes", "none" if model.classes is None else model.classes))

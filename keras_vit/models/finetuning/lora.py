@@ -114,7 +114,7 @@ def enable_lora(
     dense = _dense_layers(encoder)
     if not dense:
         raise ValueError(
-            f'enable_lora: "{model.name}" has no dense layers before its head: a BiT consists of convolutions.'
+            f'enable_lora: "{model.name}" has no dense layers before its head that LoRA could adapt, as a BiT has none.'
         )
     if any(part.lora_enabled for part in dense.values()):
         raise ValueError(

@@ -8,8 +8,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.layers import PatchEncoder
 from keras_vit.models import taps
-from keras_vit.models.spec import ViTSpec
+from keras_vit.models.families import Spec
 
 SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
 
@@ -42,27 +43,22 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
     return filters.reshape(p, q, c, len(order)).astype("float32")
 
 
-def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, ViTSpec]:
-    """The convolution or the patch embedding that sees the pixels, and the ViT's spec.
+def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Spec]:
+    """The convolution or the patch embedding that sees the pixels, and the spec of its model.
 
     Raises:
         ValueError: for a model whose first layer normalises its own kernel or its pixels, or that has none.
     """
     encoder = taps.own_encoder(model)  # of a distillation the student, not its teacher
     spec: Any = getattr(encoder, "spec", None)
-    if (
-        encoder is None
-        or not isinstance(spec, ViTSpec)
-        or spec.stem is not None
-        or spec.patch_norm
-        or spec.palette is not None
-    ):
-        raise ValueError(
-            f'"{model.name}" has no first layer to whiten: a ViT is needed, plain or with conv_stem, without patch_norm'
-            " and palette, and not in a DINO. Leave whitening out."
-        )
-    name = "stem_conv1" if spec.conv_stem else "patch_encoder"
-    return next(layer for layer in encoder._flatten_layers() if layer.name == name), spec
+    inside = {layer.name: layer for layer in encoder._flatten_layers()} if spec is not None else {}
+    first = next((inside[name] for name in ("stem_conv", "stem_conv1", "patch_encoder") if name in inside), None)
+    if isinstance(first, keras.layers.Conv2D) or (isinstance(first, PatchEncoder) and not first.norm):
+        return first, spec
+    raise ValueError(
+        f'"{model.name}" has no first layer to whiten: a ViT is needed, plain or with conv_stem, without patch_norm'
+        " and palette, and not in a DINO. Leave whitening out."
+    )
 
 
 def whiten(model: keras.Model, images: np.ndarray) -> None:
@@ -79,7 +75,7 @@ def whiten(model: keras.Model, images: np.ndarray) -> None:
         ValueError: for a model without such a layer.
     """
     layer, spec = first_layer(model)
-    rectified = bool(spec.conv_stem)
+    rectified = isinstance(layer, keras.layers.Conv2D)
     kernel = keras.ops.convert_to_numpy(layer.kernel).copy()  # (p, q, c, d)
     *size, channels, width = kernel.shape
     pixels = (np.asarray(images, "float32") - np.asarray(spec.mean, "float32")) / np.asarray(spec.std, "float32")

@@ -16,6 +16,7 @@ from keras_vit.layers.positions.embeddings import KINDS, ResampledPositions
 from keras_vit.layers.projection_head import ProjectionHead, Sharpening
 from keras_vit.layers.registration import serializable
 from keras_vit.models.classifier import Classifier
+from keras_vit.models.families import any_name
 from keras_vit.models.pretraining.distilled import FrozenTeacher
 from keras_vit.training import state
 from keras_vit.training.model import Model
@@ -46,7 +47,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         )
     if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", None):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
-    grid = grid_size(size, spec.stride) if hasattr(spec, "stride") else None
+    grid = grid_size(size, spec.stride) if spec.has_tokens else None
 
     def at_grid(operation):
         if not isinstance(operation, layers.AddPositionEmbs):
@@ -90,7 +91,7 @@ def _check(encoder, **rates):
     """Refuses anything but a ViT or BiT without classes, and rates out of [0, 1]."""
     if not isinstance(encoder, Classifier) or encoder.classes is not None:
         raise ValueError(
-            'DINO expects a ViT or BiT without classes: ViT(..., classes=None) or load(path, head="drop"); got'
+            f'DINO expects a {any_name()} without classes: ViT(..., classes=None) or load(path, head="drop"); got'
             f" {encoder!r}."
         )
     for key, value in rates.items():

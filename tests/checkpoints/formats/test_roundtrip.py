@@ -20,7 +20,8 @@ from keras_vit.checkpoints.load import parse
 from keras_vit.checkpoints.reading.files import read
 from keras_vit.checkpoints.transfer import model_weights
 from keras_vit.io import atomic
-from keras_vit.models import make_bit_spec, make_spec
+from keras_vit.models import make_spec
+from keras_vit.models.families import FAMILIES
 
 SIZE = {"depth": 2, "width": 16, "heads": 2, "mlp_dim": 32}
 ROOT = {"variant": "R+Ti/16", "image_size": 32, "stem_width": 32}
@@ -165,7 +166,7 @@ def read_without_metadata(path, folder, model):
         contents, {"image_size": model.image_size, **({} if isinstance(model, keras_vit.BiT) else {"heads": 2})}
     )
     assert (parsed.image_size, parsed.classes, parsed.channels) == (model.image_size, model.classes, model.channels)
-    spec = (make_bit_spec if parsed.family == "bit" else make_spec)(parsed.fields)
+    spec = FAMILIES[parsed.family].make_spec(parsed.fields)
     shapes = {name: a.shape for name, a in model_weights(model).items()}
     return spec, unpack(parsed.name_map, parsed.arrays, shapes, path)
 

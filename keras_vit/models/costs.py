@@ -1,0 +1,190 @@
+"""What a layer costs: parameters, operations and activations, by formulas from its shapes.
+
+All sizes are per image. Operations are those of matrix products and convolutions, 2 per multiply-add, as tables of
+FLOPs have it (half of them are "GMACs"). Activations are numbers, to be multiplied by 4 bytes in float32 and 2 in
+bfloat16:
+
+- alive: what a forward pass holds at once at the layer's widest point, the residual stream included;
+- kept: what the layer makes that a training step keeps for the gradient: the inputs of products, normalisations,
+  softmax and GELU (table 2 of arXiv 2205.05198 for a block). The masks of dropout are left out.
+"""
+
+import dataclasses
+import math
+
+from keras_vit.models.reduction import Reduction
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerCount:
+    """One layer's row.
+
+    Attributes:
+        name: of the layer in the model.
+        output: its output's shape, without the batch.
+        parameters: how many numbers its weights hold.
+        flops: operations of a forward pass; None for a layer whose products are not known.
+        alive, kept: activations, see above.
+        recomputed: what a rematerialised layer keeps only while its own gradient is computed.
+    """
+
+    name: str
+    output: tuple[int, ...]
+    parameters: int = 0
+    flops: int | None = 0
+    alive: int = 0
+    kept: int = 0
+    recomputed: int = 0
+
+
+def dense(name: str, shape: tuple[int, ...], inputs: int, kept: int = 0) -> LayerCount:
+    """A dense layer with a bias, from `inputs` to an output of `shape`."""
+    numbers, rows = math.prod(shape), math.prod(shape[:-1])
+    return LayerCount(
+        name, shape, (inputs + 1) * shape[-1], 2 * inputs * numbers, rows * inputs + numbers, kept or numbers
+    )
+
+
+def small(name: str, shape: tuple[int, ...], parameters: int = 0, kept: int | None = None) -> LayerCount:
+    """A layer without products, whose output has the size of its input."""
+    numbers = math.prod(shape)
+    return LayerCount(name, shape, parameters, 0, 2 * numbers, numbers if kept is None else kept)
+
+
+def as_rematerialised(row: LayerCount) -> LayerCount:
+    """The row of a layer that keeps its output alone, and makes the rest again for its gradient."""
+    return dataclasses.replace(row, kept=math.prod(row.output), recomputed=row.kept - math.prod(row.output))
+
+
+def transformer_block(
+    name: str,
+    n: int,
+    d: int,
+    heads: int,
+    inner: int,
+    mlp_dim: int,
+    values: int = 1,
+    bias: bool = True,
+    qk_norm: bool = False,
+    scaled: bool = False,
+    prefix: int = 0,
+    reduction: Reduction | None = None,
+    positions: str | None = None,
+    grid: tuple[int, int] | None = None,
+) -> LayerCount:
+    """A TransformerBlock on n tokens of width d, or a ReducingBlock.
+
+    Args:
+        inner: the width of all heads together.
+        values: of the MLP's first layer for each hidden unit, as in layers.blocks.mlp.MlpForm.
+        scaled: whether it has LayerScale.
+        prefix: number of tokens before the patches.
+        reduction: what happens to the patches between attention and MLP.
+        positions, grid: as in MultiHeadSelfAttention.
+    """
+    kept, merged = reduction or (None, 0)
+    left = n if kept is None else prefix + kept
+    m = left - merged
+    attention = 3 * (d + bias) * inner + (inner + 1) * d + (4 * (inner // heads) if qk_norm else 0)
+    hidden = values * mlp_dim
+    parameters = attention + (d + 1) * hidden + (mlp_dim + 1) * d + 4 * d + (2 * d if scaled else 0)
+    products = 4 * n * d * inner + 2 * n * n * inner + m * d * (hidden + mlp_dim)
+    places, offsets = 0, 0
+    if positions in ("relative", "relative2d"):
+        places, offsets = _relative(positions, n - prefix, prefix, heads, inner, grid)
+    if merged:  # comparing one half of the patches with the other, and adding those that are merged
+        patches = left - prefix
+        products += (patches // 2) * (patches - patches // 2) * (inner // heads) + m * merged * (d + 1)
+    # Normalised tokens, queries, keys, values, weights, their sum; then the residual stream, normalised, hidden,
+    # activated, the output.
+    saved = n * d + 4 * n * inner + heads * n * n + 3 * m * d + 2 * m * hidden
+    saved += (2 * n * inner if qk_norm else 0) + ((n + m) * d if scaled else 0)
+    steps = (
+        n * d + 3 * n * inner,  # normalised to queries, keys, values
+        3 * n * inner + heads * n * n,  # queries and keys to scores
+        n * inner + 2 * heads * n * n,  # scores to weights, while the values wait
+        m * (hidden + mlp_dim),  # hidden to activated
+    )
+    return LayerCount(name, (m, d), parameters + places, 2 * (products + offsets), n * d + max(steps), saved)
+
+
+def _relative(positions, patches, prefix, heads, inner, grid):
+    """(parameters, multiply-adds) of relative positions: each offset has an embedding, or a number per head; three more
+    for other tokens.
+    """
+    others = 3 if prefix else 0
+    if positions == "relative2d":
+        return ((2 * grid[0] - 1) * (2 * grid[1] - 1) + others) * heads, 0
+    rows = 2 * patches - 1
+    return (rows + others) * inner, patches * rows * inner + ((patches + 2 * prefix) * inner if prefix else 0)
+
+
+def attention_pooling(name: str, n: int, d: int, heads: int, mlp_dim: int) -> LayerCount:
+    """MAP: one query on n tokens of width d, then an MLP on its result."""
+    parameters = d + 4 * (d + 1) * d + 2 * d + (d + 1) * mlp_dim + (mlp_dim + 1) * d
+    products = 2 * n * d * d + 2 * n * d + 2 * d * d + 2 * d * mlp_dim
+    return LayerCount(name, (d,), parameters, 2 * products, 3 * n * d, 2 * n * d + heads * n + 5 * d + 2 * mlp_dim)
+
+
+def halved(size: tuple[int, int], stride: int = 2) -> tuple[int, int]:
+    """A size after a layer with a stride, rounded up."""
+    return tuple(-(-s // stride) for s in size)
+
+
+def conv(name: str, size: tuple[int, int], inputs: int, filters: int, kernel: int, stride: int = 1) -> LayerCount:
+    """A convolution without bias: from (*size, inputs) to `filters` channels."""
+    out = halved(size, stride)
+    numbers, parameters = math.prod(out) * filters, kernel**2 * inputs * filters
+    return LayerCount(
+        name, (*out, filters), parameters, 2 * math.prod(out) * parameters, math.prod(size) * inputs + numbers, numbers
+    )
+
+
+def bottleneck_unit(
+    name: str, size: tuple[int, int], inputs: int, filters: int, stride: int, preactivation: bool
+) -> LayerCount:
+    """A BottleneckUnit: 1x1, 3x3 and 1x1 convolutions, and one for the shortcut where its shape changes."""
+    out, outer = halved(size, stride), 4 * filters
+    before, after = math.prod(size), math.prod(out)
+    projects = inputs != outer or stride != 1
+    widths = (inputs, filters, filters) if preactivation else (filters, filters, outer)
+    norms = 2 * (sum(widths) + (outer if projects and not preactivation else 0))
+    shortcut = inputs * outer if projects else 0
+    parameters = inputs * filters + 9 * filters**2 + filters * outer + shortcut + norms
+    products = before * inputs * filters + after * (9 * filters**2 + filters * outer + shortcut)
+    kept = (
+        2 * before * filters + 2 * after * filters + after * outer
+    )  # both sides of two normalisations, and the output
+    if preactivation:
+        kept += before * inputs  # the first normalisation's output
+    else:
+        kept += after * outer * (2 if projects else 1)  # what the last normalisations take
+    steps = (
+        2 * before * inputs if preactivation else 0,
+        before * (inputs + filters),
+        2 * before * filters,
+        2 * after * outer,
+    )
+    return LayerCount(name, (*out, outer), parameters, 2 * products, after * outer + max(steps), kept)
+
+
+def resnet(
+    stages: tuple[int, ...], width: int, size: tuple[int, int], channels: int, preactivation: bool
+) -> list[LayerCount]:
+    """The rows of a hybrid's stem or of a BiT's trunk, root included."""
+    names = (f"stem_block{i + 1}_unit{j + 1}" for i, units in enumerate(stages) for j in range(units))
+    if preactivation:
+        names = (f"block_{block:02d}" for block in range(sum(stages)))
+    rows = [conv("stem_conv", size, channels, width, 7, 2)]
+    if not preactivation:
+        rows += [small("stem_norm", rows[-1].output, 2 * width, 0), small("stem_relu", rows[-1].output)]
+    *size, _ = rows[-1].output
+    pooled = (*halved(size), width)
+    alive = math.prod(size) * width + math.prod(pooled)
+    rows.append(LayerCount("stem_pool", pooled, alive=alive, kept=math.prod(pooled)))
+    for i, units in enumerate(stages):
+        for j in range(units):
+            *size, inputs = rows[-1].output
+            stride = 2 if i and not j else 1
+            rows.append(bottleneck_unit(next(names), size, inputs, width * 2**i, stride, preactivation))
+    return rows

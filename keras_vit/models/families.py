@@ -1,0 +1,215 @@
+"""Model families: a row for each, and the family of a variant's name, a spec, a config's fields or a block.
+
+A family is one file with its spec, its model and its row; vit.py and bit.py are two. The rest of the package asks the
+row or the spec what a model offers, and never which class it has.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+
+import keras
+
+from keras_vit.io.suggest import argument_hint, did_you_mean
+from keras_vit.models.arguments import Arguments
+
+if TYPE_CHECKING:
+    from keras_vit.models.classifier import Classifier
+
+# The arguments of every family's models besides the fields of their specs.
+ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
+
+
+class Spec:
+    """The base of the families' specs, which are frozen dataclasses: the architecture of a model, and what it offers.
+
+    Attributes:
+        has_attention: whether every block attends over all tokens and returns the weights, `attention_weights`.
+        has_tokens: whether the blocks keep one token per patch, (b, n, d), each covering `stride` pixels (height,
+            width), so that image and grid must match; otherwise their outputs are feature maps (b, h, w, d).
+        fixed: the fields that the weights determine.
+    """
+
+    has_attention: ClassVar[bool] = False
+    has_tokens: ClassVar[bool] = False
+    fixed: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def strides(self) -> tuple[tuple[int, int], ...]:
+        """Pixels (height, width) from one place to the next in the feature map after each block."""
+        raise NotImplementedError
+
+    @property
+    def repeated(self) -> int:
+        """The number of blocks and of a stem's layers, each of which has weights of its own."""
+        raise NotImplementedError
+
+    @property
+    def in_words(self) -> str:
+        """The sizes, for a model card."""
+        raise NotImplementedError
+
+    @classmethod
+    def completed(cls, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> Self:
+        """The spec of a variant's `fields` with `overrides` applied."""
+        return cls(**{**fields, **overrides})
+
+    def fixes(self, name: str, value: Any) -> bool:
+        """Whether weights of this spec do not fit a model with another `value` of the field `name`."""
+        return name in self.fixed and value != getattr(self, name)
+
+    def with_new_head(self, changes: Mapping[str, Any]) -> Self:
+        """The spec of the same model with one new linear head, where `changes` are the fields that are to change."""
+        return dataclasses.replace(self, head_bias=0.0)
+
+    def to_dict(self) -> dict:
+        return dataclasses.asdict(self)
+
+    def get_config(self) -> dict:
+        return self.to_dict()
+
+    @classmethod
+    def from_config(cls, config: dict) -> Self:
+        return find(cls).make_spec(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A row of the table.
+
+    Attributes:
+        name: of the class, in messages; in lower case the usual name of a model.
+        title, tag: on a model card, and among the tags of the Hugging Face hub.
+        spec: the class of its specs.
+        model: the class of its models, a Classifier with the arguments of ARGUMENTS.
+        block: the class of the layers named `block_00`...
+        encoded: the name of the layer whose output is the encoder's; without such a layer it is the last block's.
+        names: the pattern of its variants' names.
+        parse: a variant's name to fields of the spec.
+        nearest: text like another library's name of a model to the variant that it probably means, or None.
+        variants: names of variants, for tables.
+        layer_counts: (spec, (height, width), classes, channels, remat) to the costs of each layer, see models.costs.
+    """
+
+    name: str
+    title: str
+    tag: str
+    spec: type[Spec]
+    model: "type[Classifier]"
+    block: type[keras.layers.Layer]
+    encoded: str
+    names: re.Pattern
+    parse: Callable[[str], dict]
+    nearest: Callable[[str], str | None]
+    variants: tuple[str, ...]
+    layer_counts: Callable[..., list]
+
+    @property
+    def fields(self) -> dict[str, dataclasses.Field]:
+        """{name: field} of its specs."""
+        return {field.name: field for field in dataclasses.fields(self.spec)}
+
+    def make_spec(self, variant: Any, **overrides: Any) -> Any:
+        """The spec of `variant`, a name, a spec or its to_dict(), with `overrides` applied.
+
+        Raises:
+            ValueError: for an unknown variant or field, with the nearest valid name, or an override without effect.
+        """
+        self._check_names(overrides)
+        if isinstance(variant, self.spec):
+            fields = variant.to_dict()
+        elif dataclasses.is_dataclass(variant):
+            raise ValueError(
+                f"Expected the variant of a {self.name}, or a {self.spec.__name__}, got a {type(variant).__name__}."
+            )
+        elif isinstance(variant, Mapping):
+            fields = dict(variant)
+            for name in fields:
+                if name not in self.fields:
+                    raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, tuple(self.fields))}')
+        else:
+            fields = self.parse(str(variant))
+        return self.spec.completed(fields, overrides)
+
+    def _check_names(self, overrides):
+        """Refuses arguments that are not fields of the spec.
+
+        Raises:
+            ValueError: with the nearest valid name, or what to write instead of another library's word.
+        """
+        for name in overrides:
+            if name in ARGUMENTS:
+                raise ValueError(f'"{name}" is an argument of keras_vit.{self.name}, not a field of its spec.')
+            if name not in self.fields:
+                hint = argument_hint(name, (*self.fields, *ARGUMENTS))
+                raise ValueError(
+                    f'Unknown argument "{name}" of a {self.name}.{hint} Valid: {", ".join((*ARGUMENTS, *self.fields))}.'
+                )
+
+
+# {name: row}. The first is the plain family; those after it know their own names better and are asked before it.
+FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> Family:
+    """Adds a row to the table."""
+    FAMILIES[family.name] = family
+    return family
+
+
+def find(variant: Any) -> Family:
+    """The family of a variant: of its name, its spec, the spec's class, or the spec's fields as a config has them.
+
+    The plain family where none fits: its error message lists names or fields.
+    """
+    rows = list(FAMILIES.values())
+    if isinstance(variant, Mapping):
+        known = {row.name: len(variant.keys() & row.fields.keys()) for row in rows}
+        return max(rows, key=lambda row: (known[row.name], known[row.name] and -len(row.fields)))
+    form = variant if isinstance(variant, type) else type(variant)
+    fits = (row for row in reversed(rows) if issubclass(form, row.spec) or row.names.fullmatch(str(variant)))
+    return next(fits, rows[0])
+
+
+def of_block(layer: keras.layers.Layer) -> Family | None:
+    """The family whose blocks are of the layer's class; None if the layer is not a block."""
+    return next((row for row in FAMILIES.values() if isinstance(layer, row.block)), None)
+
+
+def fields() -> dict[str, dataclasses.Field]:
+    """{name: field} of the specs of all families."""
+    return {name: field for row in reversed(FAMILIES.values()) for name, field in row.fields.items()}
+
+
+def any_name() -> str:
+    """The families' names for a message: "ViT or BiT"."""
+    *names, last = FAMILIES
+    return f"{', '.join(names)} or {last}" if names else last
+
+
+def nearest(text: str) -> tuple[str, str] | None:
+    """(family, variant) that `text` probably means, such as ("BiT", "R50x1"); None if it is like none."""
+    found = ((row.name, row.nearest(text)) for row in reversed(FAMILIES.values()))
+    return next(((name, near) for name, near in found if near), None)
+
+
+def variant_hint(text: str, family: str) -> str:
+    """' Did you mean "B/16"?', or that it is a variant of another family than that named; "" if `text` is like none."""
+    owner, near = nearest(text) or (family, text)
+    if owner != family:
+        return f' It is a {owner}: write keras_vit.{owner}("{near}").'
+    return f' Did you mean "{near}"?' if near != text else ""
+
+
+def build(variant: Any, **arguments: Unpack[Arguments]) -> "Classifier":
+    """A model of any family.
+
+    Args:
+        variant: a variant's name, such as "B/16", "R50+B/16" or "R50x1", a spec, or its to_dict().
+        **arguments: the other arguments of the constructor.
+
+    Raises:
+        ValueError: for an unknown variant or argument.
+    """
+    return find(variant).model(variant, **arguments)
