@@ -5,7 +5,6 @@ The cases are in malformed.py (bytes), malformed_models.py (arrays and metadata)
 folders, .keras).
 """
 
-import importlib
 import io
 import pickle
 import re
@@ -23,7 +22,7 @@ from malformed import CASES, FORMS, damaged, good, put
 from malformed_models import written
 
 import keras_vit
-from keras_vit.checkpoints.reading import keras_file
+from keras_vit.models import families
 
 # Python's own messages, which show that a value was used unchecked.
 INTERNALS = re.compile(
@@ -63,19 +62,17 @@ def built_once(models, monkeypatch):
     """`load` builds each model once; a refused file never returns it."""
 
     def once(constructor):
-        def build(**arguments):
-            key = (constructor, repr(sorted(arguments.items())))
+        def build(*config, **arguments):
+            key = (constructor, repr([sorted(given.items()) for given in (*config, arguments)]))
             if key not in models:
-                models[key] = constructor(**arguments)
+                models[key] = constructor(*config, **arguments)
             return models[key]
 
         return build
 
-    load = importlib.import_module("keras_vit.checkpoints.load")
-    for name in ("ViT", "BiT"):
-        monkeypatch.setattr(load, name, once(getattr(load, name)))
-    for name, (constructor, make) in keras_file._CLASSES.items():
-        monkeypatch.setitem(keras_file._CLASSES, name, (once(constructor), make))
+    monkeypatch.setattr(families, "build", once(families.build))
+    for family in families.FAMILIES.values():
+        monkeypatch.setattr(family.model, "from_config", once(family.model.from_config))
 
 
 def tree(folder):
