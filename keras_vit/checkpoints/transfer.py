@@ -82,7 +82,12 @@ def classifier_in(model: keras.Model) -> Classifier:
         raise ValueError(f'"{model.name}" is not built on one {families.any_name()} that takes its images.')
     check_plain(holder, f"Taking a {families.any_name()} out of a model")
     bare = families.build(
-        model.spec, model.image_size, None, model.channels, preprocessing=model.preprocessing, dtype=model.dtype_policy
+        model.spec,
+        image_size=model.image_size,
+        classes=None,
+        channels=model.channels,
+        preprocessing=model.preprocessing,
+        dtype=model.dtype_policy,
     )
     for layer in bare.layers:
         if layer.weights:
@@ -175,8 +180,9 @@ def _check_fixed(spec, changes):
         ValueError: naming each, and what can change.
     """
     family = families.find(spec)
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()}
-    wanted = {name: value for name, value in given.items() if name in family.fields and spec.fixes(name, value)}
+    given = {name: changes[name] for name in family.fields if name in changes}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    wanted = {name: value for name, value in given.items() if spec.fixes(name, value)}
     if wanted:
         own = ", ".join(f"{name}={getattr(spec, name)!r}" for name in wanted)
         changeable = [*_CHANGEABLE, *(name for name in family.fields if name not in spec.fixed)]
