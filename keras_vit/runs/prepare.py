@@ -28,9 +28,8 @@ from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Evaluator, make_evaluator
 from keras_vit.io.json_files import read_json
 from keras_vit.io.logs import quiet
-from keras_vit.models.bit import make_bit_spec
+from keras_vit.models import families
 from keras_vit.models.finetuning.whitening import first_layer
-from keras_vit.models.spec import make_spec
 from keras_vit.runs.config import check_config, resolve
 from keras_vit.runs.config_keys import is_packaged_task
 from keras_vit.runs.optimizer import make_optimizer
@@ -226,7 +225,7 @@ def without_values() -> Iterator[None]:
 
 
 def _described(init):
-    """The arguments of the ViT or BiT that a run directory has trained, from its config.json; None if `init` is
+    """The arguments of the model that a run directory has trained, from its config.json; None if `init` is
     anything else.
     """
     path = os.path.join(os.path.expanduser(init), "config.json")
@@ -238,8 +237,8 @@ def _described(init):
     # is not adapted.
     if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
         return None
-    make = make_bit_spec if "units" in spec else make_spec
-    return {"classes": None, "class_names": None, **described, "variant": make(spec)}
+    variant = families.find(spec).make_spec(spec)
+    return {"classes": None, "class_names": None, **described, "variant": variant}
 
 
 @dataclasses.dataclass(frozen=True)
