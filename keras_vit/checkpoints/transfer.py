@@ -265,7 +265,7 @@ def _resized(weights, spec, new_spec, config, target, method):
         weights[first] = adapt_kernel(weights[first], channels)
     if not spec.has_tokens:
         return weights
-    old_grid, new_grid = (grid_size(c["image_size"], s.stride) for c, s in ((config, spec), (target, new_spec)))
+    old_grid, new_grid = (grid_size(c["image_size"], s.strides[0]) for c, s in ((config, spec), (target, new_spec)))
     return weights if old_grid == new_grid else _on_grid(weights, spec, old_grid, new_grid, method)
 
 

@@ -128,7 +128,7 @@ def attention_pooling(name: str, n: int, d: int, heads: int, mlp_dim: int) -> La
 
 def halved(size: tuple[int, int], stride: int = 2) -> tuple[int, int]:
     """A size after a layer with a stride, rounded up."""
-    return tuple(-(-s // stride) for s in size)
+    return -(-size[0] // stride), -(-size[1] // stride)
 
 
 def conv(name: str, size: tuple[int, int], inputs: int, filters: int, kernel: int, stride: int = 1) -> LayerCount:

@@ -7,27 +7,26 @@ row or the spec what a model offers, and never which class it has.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import keras
 
 from keras_vit.io.suggest import argument_hint, did_you_mean
 from keras_vit.models.arguments import Arguments
-
-if TYPE_CHECKING:
-    from keras_vit.models.classifier import Classifier
+from keras_vit.training.model import Model
 
 # The arguments of every family's models besides the fields of their specs.
 ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 
 
+@dataclasses.dataclass(frozen=True)
 class Spec:
     """The base of the families' specs, which are frozen dataclasses: the architecture of a model, and what it offers.
 
     Attributes:
         has_attention: whether every block attends over all tokens and returns the weights, `attention_weights`.
-        has_tokens: whether the blocks keep one token per patch, (b, n, d), each covering `stride` pixels (height,
-            width), so that image and grid must match; otherwise their outputs are feature maps (b, h, w, d).
+        has_tokens: whether the blocks' outputs are tokens (b, n, d), the last of them one per patch, so that images
+            must be whole numbers of patches; otherwise they are feature maps (b, h, w, d).
         fixed: the fields that the weights determine.
     """
 
@@ -61,7 +60,7 @@ class Spec:
 
     def with_new_head(self, changes: Mapping[str, Any]) -> Self:
         """The spec of the same model with one new linear head, where `changes` are the fields that are to change."""
-        return dataclasses.replace(self, head_bias=0.0)
+        return dataclasses.replace(self, **{"head_bias": 0.0})
 
     def to_dict(self) -> dict:
         return dataclasses.asdict(self)
@@ -76,7 +75,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A row of the table.
+    """A row of the table: what a family is.
 
     Attributes:
         name: of the class, in messages; in lower case the usual name of a model.
@@ -96,7 +95,7 @@ class Family:
     title: str
     tag: str
     spec: type[Spec]
-    model: "type[Classifier]"
+    model: type[Model]
     block: type[keras.layers.Layer]
     encoded: str
     names: re.Pattern
@@ -202,7 +201,7 @@ def variant_hint(text: str, family: str) -> str:
     return f' Did you mean "{near}"?' if near != text else ""
 
 
-def build(variant: Any, **arguments: Unpack[Arguments]) -> "Classifier":
+def build(variant: Any, **arguments: Unpack[Arguments]) -> Model:
     """A model of any family.
 
     Args:
@@ -212,4 +211,5 @@ def build(variant: Any, **arguments: Unpack[Arguments]) -> "Classifier":
     Raises:
         ValueError: for an unknown variant or argument.
     """
-    return find(variant).model(variant, **arguments)
+    model: Any = find(variant).model
+    return model(variant, **arguments)

@@ -63,7 +63,7 @@ def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[
     published = CATALOGUE[name]
     spec = spec_of(published.variant, **published.fields)
     if image_size is None and spec.has_tokens:  # patches of 14 pixels see 378 of 384
-        image_size = tuple(published.image_size // stride * stride for stride in spec.stride)
+        image_size = tuple(published.image_size // stride * stride for stride in spec.strides[0])
     return counting.layer_counts(spec, image_size or published.image_size, published.classes)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_vit.layers import PatchEncoder
 from keras_vit.models import taps
-from keras_vit.models.families import Spec
 
 SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
 
@@ -43,7 +42,7 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
     return filters.reshape(p, q, c, len(order)).astype("float32")
 
 
-def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Spec]:
+def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Any]:
     """The convolution or the patch embedding that sees the pixels, and the spec of its model.
 
     Raises:

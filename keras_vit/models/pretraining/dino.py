@@ -47,7 +47,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         )
     if getattr(spec, "token_merging", None) is not None or getattr(spec, "patch_dropout", None):
         raise ValueError("Crops of several sizes need all patches: leave token_merging and patch_dropout out.")
-    grid = grid_size(size, spec.stride) if spec.has_tokens else None
+    grid = grid_size(size, spec.strides[0]) if spec.has_tokens else None
 
     def at_grid(operation):
         if not isinstance(operation, layers.AddPositionEmbs):
