@@ -7,7 +7,7 @@ row or the spec what a model offers, and never which class it has.
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, Self, Unpack
 
 import keras
 
@@ -30,9 +30,9 @@ class Spec:
         fixed: the fields that the weights determine.
     """
 
-    has_attention: ClassVar[bool] = False
-    has_tokens: ClassVar[bool] = False
-    fixed: ClassVar[tuple[str, ...]] = ()
+    has_attention = False  # without types, so that they are not fields
+    has_tokens = False
+    fixed = ()
 
     @property
     def strides(self) -> tuple[tuple[int, int], ...]:
