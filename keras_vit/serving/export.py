@@ -119,10 +119,11 @@ def export(
     Signatures:
         serving_default: encoded images (b,) strings -> {"probabilities", "classes", "status"}, the top k with names.
         pixels, pixels_uint8: images (b, h, w, c), 0..255 -> {"logits", "probabilities"}.
-        features: images (b, h, w, c) float32 -> {"features"}; encoded_features: encoded images -> the same and
-        "status". attention: images (b, h, w, c) float32 -> {"attention" (b, h, w)}, on the patch grid;
-        encoded_attention: as above. pixels_training, features_training: with dropout, for keras.layers.TFSMLayer's
-        call_training_endpoint.
+        features: images (b, h, w, c) float32 -> {"features"}.
+        encoded_features: encoded images -> {"features", "status"}.
+        attention: images (b, h, w, c) float32 -> {"attention" (b, h, w)}, on the patch grid.
+        encoded_attention: encoded images -> {"attention", "status"}.
+        pixels_training, features_training: with dropout, for the call_training_endpoint of keras.layers.TFSMLayer.
 
     An encoded image that cannot be decoded fails alone: its "status" says why. Batches are dynamic, outputs float32,
     variables trainable. A ViT or BiT without a head has no pixels signatures, and its serving_default takes pixels and

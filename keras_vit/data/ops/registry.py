@@ -126,7 +126,7 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = ()) -> Calla
     return register
 
 
-_FUSED: dict[tuple[str, str], Callable] = {}
+_FUSED: dict[tuple[str, ...], Callable] = {}
 
 
 def fused(first: str, second: str) -> Callable:

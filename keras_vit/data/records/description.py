@@ -1,7 +1,7 @@
 """dataset.json, which is next to TFRecord files and says what a run must know before it reads them.
 
-    {"name": "photos", "class_names": ["cat", "dog"], "features": {"image": "image/encoded", "label":
-    "image/class/label"},
+    {"name": "photos", "class_names": ["cat", "dog"],
+     "features": {"image": "image/encoded", "label": "image/class/label"},
      "first_label": 0, "splits": {"train": {"photos-train-00000-of-00002.tfrecord": 500, ...}, ...},
      "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 

@@ -1,15 +1,16 @@
 """Class labels derived from other features of a tensorflow-datasets example, by a word in the source's text:
 "clevr?label=count(objects, 3, 10)".
 
-    label=FEATURE                             a class label of another name: label=label_azimuth
-    label=group(FEATURE, n)                   the k classes of a label in n groups of neighbours: class c is in group
-    floor(c * n / k) label=count(FEATURE, low, high)           the number of objects; low is class 0, and a number
-    outside low..high is an error label=least(FEATURE[COLUMN], edge, ...)   the smallest value over the objects: class i
-    is above i of the ascending edges, so a value
-                                              equal to an edge is in the class below it
-      ..., where=FEATURE, among=("Car", ...)  only over the objects whose class label FEATURE is one of these; without
-      any such object the
-                                              value is infinite: the last class
+    label=FEATURE                  a class label of another name: label=label_azimuth
+    label=group(FEATURE, n)        the k classes of a label in n groups of neighbours: class c is in floor(c * n / k)
+    label=count(FEATURE, low, high)
+                                   the number of objects; low is class 0, and a number outside low..high is an error
+    label=least(FEATURE[COLUMN], edge, ...)
+                                   the smallest value over the objects: class i is above i of the ascending edges, so a
+                                   value equal to an edge is in the class below it
+    ..., where=FEATURE, among=("Car", ...))
+                                   only over the objects whose class label FEATURE is one of these; without any such
+                                   object the value is infinite: the last class
 
 FEATURE is a name, or a path into nested features: objects.location. Arguments are literals; nothing is evaluated. These
 are the words that VTAB's tasks on CLEVR, dSprites, KITTI and SmallNORB need (arXiv 1910.04867, as in the authors'
