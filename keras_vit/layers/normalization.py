@@ -58,9 +58,6 @@ class PixelNormalization(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def get_config(self):
-        return {**super().get_config(), "mean": self.mean, "std": self.std}
-
 
 def _exact(x):
     return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))

@@ -42,9 +42,6 @@ class TokenPooling(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self):
-        return {**super().get_config(), "index": self.index}
-
 
 @serializable
 class MeanPooling(keras.layers.Layer):
@@ -78,9 +75,6 @@ class MeanPooling(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self):
-        return {**super().get_config(), "prefix": self.prefix}
 
 
 @serializable
@@ -152,12 +146,3 @@ class AttentionPooling(ComposedLayer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "mlp_dim": self.mlp_dim,
-            "gelu": self.gelu,
-            "epsilon": self.epsilon,
-        }

@@ -267,19 +267,3 @@ class MultiHeadSelfAttention(ComposedLayer):
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "head_dim": self.head_dim,
-            "qkv_bias": self.qkv_bias,
-            "qk_norm": self.qk_norm,
-            "epsilon": self.epsilon,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "positions": self.positions,
-            "grid": self.grid,
-            "prefix": self.prefix,
-            "causal": self.causal,
-        }

@@ -95,12 +95,3 @@ class MlpBlock(ComposedLayer):
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "gelu": self.gelu,
-            "dropout": self.dropout,
-            "form": self.form,
-        }

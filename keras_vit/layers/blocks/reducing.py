@@ -111,11 +111,3 @@ class ReducingBlock(TransformerBlock):
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
         """The block's attention weights for its input x, its masks and its sizes: (b, n, d), (b, n) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask, sizes)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "kept": self.kept,
-            "merged": self.merged,
-            "class_token": self.class_token,
-        }

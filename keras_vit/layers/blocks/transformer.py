@@ -34,9 +34,6 @@ class LayerScale(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def get_config(self):
-        return {**super().get_config(), "initial": self.initial}
-
 
 def _unscaled(x):
     """In the place of a LayerScale in blocks without one."""
@@ -183,25 +180,3 @@ class TransformerBlock(ComposedLayer):
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "heads": self.heads,
-            "mlp_dim": self.mlp_dim,
-            "head_dim": self.head_dim,
-            "qkv_bias": self.qkv_bias,
-            "qk_norm": self.qk_norm,
-            "gelu": self.gelu,
-            "epsilon": self.epsilon,
-            "dropout": self.dropout,
-            "attention_dropout": self.attention_dropout,
-            "drop_path": self.drop_path,
-            "layer_scale": self.layer_scale,
-            "remat": self.remat,
-            "mlp_form": self.mlp_form,
-            "positions": self.positions,
-            "grid": self.grid,
-            "prefix": self.prefix,
-            "causal": self.causal,
-        }

@@ -93,12 +93,3 @@ class BottleneckUnit(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         size = tuple(None if s is None else -(-s // self.strides) for s in input_shape[1:3])
         return (input_shape[0], *size, 4 * self.filters)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "preactivation": self.preactivation,
-            "remat": self.remat,
-        }

@@ -71,13 +71,3 @@ class StdConv2D(keras.layers.Layer):
         # Odd kernels with fixed padding, and all kernels with "same", have ceil(size / stride) positions.
         size = tuple(None if s is None else -(-s // self.strides) for s in input_shape[1:3])
         return (input_shape[0], *size, self.filters)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "form": self.form,
-        }

@@ -35,9 +35,6 @@ class KeptPatches(keras.layers.Layer):
         m = kept_shape[1]
         return (x_shape[0], None if m is None else self.prefix + m, x_shape[-1])
 
-    def get_config(self):
-        return {**super().get_config(), "prefix": self.prefix}
-
 
 @serializable
 class RestoredPatches(keras.layers.Layer):
@@ -71,9 +68,6 @@ class RestoredPatches(keras.layers.Layer):
 
     def compute_output_shape(self, x_shape, kept_shape):
         return (x_shape[0], self.prefix + self.patches, x_shape[-1])
-
-    def get_config(self):
-        return {**super().get_config(), "patches": self.patches, "prefix": self.prefix}
 
 
 @serializable
@@ -122,9 +116,6 @@ class PatchPixels(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         h, w = grid_size(input_shape[1:3], self.patch_size)
         return (input_shape[0], h * w, self.patch_size[0] * self.patch_size[1] * input_shape[-1])
-
-    def get_config(self):
-        return {**super().get_config(), "patch_size": self.patch_size, "normalise": self.normalise}
 
 
 def patch_statistics(patches: Any) -> tuple[Any, Any]:

@@ -81,6 +81,3 @@ class PaletteEncoder(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[1] * input_shape[2], self.width)
-
-    def get_config(self):
-        return {**super().get_config(), "colors": self.colors, "width": self.width}

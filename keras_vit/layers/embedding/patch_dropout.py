@@ -65,6 +65,3 @@ class PatchDropout(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         b, n, d = input_shape
         return (b, self.prefix + kept_patches(n - self.prefix, self.rate), d)
-
-    def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "prefix": self.prefix, "seed": self.seed}

@@ -141,16 +141,6 @@ class PatchEncoder(keras.layers.Layer):
         h, w = grid_size(input_shape[1:3], self.patch_size)
         return (input_shape[0], h * w, self.width)
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "patch_size": self.patch_size,
-            "width": self.width,
-            "form": self.form,
-            "norm": self.norm,
-            "epsilon": self.epsilon,
-        }
-
 
 @serializable
 class PatchGrid(keras.layers.Layer):
@@ -181,9 +171,6 @@ class PatchGrid(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.grid, input_shape[-1])
-
-    def get_config(self):
-        return {**super().get_config(), "grid": self.grid, "prefix": self.prefix}
 
 
 @serializable

@@ -176,16 +176,6 @@ class AddPositionEmbs(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "prefix": self.prefix,
-            "kind": self.kind,
-            "stddev": self.stddev,
-            "registers": self.registers,
-        }
-
 
 @serializable
 class ResampledPositions(keras.layers.Layer):

@@ -69,6 +69,3 @@ class RotaryPositions(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "grid": self.grid, "prefix": self.prefix}

@@ -141,6 +141,3 @@ class Preprocessing(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         batch = () if len(input_shape) in (0, 3) else input_shape[:1]
         return (*batch, *self._shape(input_shape))
-
-    def get_config(self):
-        return {**super().get_config(), "text": self.text, "check_pixels": self.check_pixels}
