@@ -7,11 +7,12 @@ import keras
 
 
 def serializable(cls: Any) -> Any:
-    """Registers a class. A layer without a `get_config` gets one: the arguments of its constructor, each of which is an
-    attribute of the same name, added to the config of its base class.
+    """Registers a class. A layer or optimizer without a `get_config` gets one: the arguments of its constructor, which
+    are attributes of the same names, added to the config of its base class.
     """
-    own, is_layer = vars(cls), issubclass(cls, keras.layers.Layer) and not issubclass(cls, keras.Model)
-    if is_layer and "__init__" in own and "get_config" not in own:
+    kinds = (keras.layers.Layer, keras.optimizers.Optimizer)
+    derives = issubclass(cls, kinds) and not issubclass(cls, keras.Model)
+    if derives and "__init__" in vars(cls) and "get_config" not in vars(cls):
         parameters = inspect.signature(cls.__init__).parameters.values()
         names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
 

@@ -97,6 +97,3 @@ class Muon(AdamW):
         if self._decays[i]:
             step = step + self.decay_now(variable.dtype) * variable
         self.assign_sub(variable, ops.cast(learning_rate * self._multipliers[i], variable.dtype) * step)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "momentum": self.momentum}

@@ -132,12 +132,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
                 " which is for kernels only."
             )
         decay = keras.saving.deserialize_keras_object(decay) if isinstance(decay, dict) else decay
-        if (
-            not isinstance(decay, LearningRateSchedule)
-            and decay < 0
-            or layer_decay is not None
-            and not 0 < layer_decay <= 1
-        ):
+        negative = not isinstance(decay, LearningRateSchedule) and decay < 0
+        if negative or (layer_decay is not None and not 0 < layer_decay <= 1):
             raise ValueError(
                 f"{type(self).__name__} expects decay >= 0 or a schedule, and layer_decay None or above 0 and at most"
                 f" 1. Got decay={decay}, layer_decay={layer_decay}."
@@ -198,11 +194,8 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
 
     def get_config(self) -> dict[str, Any]:
-        decay = (
-            keras.saving.serialize_keras_object(self.decay)
-            if isinstance(self.decay, LearningRateSchedule)
-            else self.decay
-        )
+        schedule = isinstance(self.decay, LearningRateSchedule)
+        decay = keras.saving.serialize_keras_object(self.decay) if schedule else self.decay
         return {**super().get_config(), "decay": decay, "layer_decay": self.layer_decay}
 
 
@@ -237,9 +230,6 @@ class Momentum(DecoupledWeightDecay):
         new = self.momentum * velocity + gradient
         self.assign(velocity, new)
         return new
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "momentum": self.momentum}
 
 
 @serializable
@@ -294,11 +284,3 @@ class AdamW(DecoupledWeightDecay):
         self.assign_add(v, (ops.square(gradient) - v) * (1.0 - self.beta_2))
         # (m / correct_1) / (sqrt(v) / root_2 + epsilon), with the corrections on scalars: fewer passes over memory.
         return m / (ops.sqrt(v) + self.epsilon * root_2) * (root_2 / correct_1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-        }

@@ -75,6 +75,3 @@ class RectifiedAdam(AdamW):
         # As in AdamW, the corrections are applied to scalars.
         scale = ops.where(rectified, r * root_2 / (ops.sqrt(v) + self.epsilon * root_2), 1.0)
         return m * scale / correct_1
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "threshold": self.threshold}

@@ -199,10 +199,6 @@ class Lookahead(OptimizerWrapper):
             self.assign(slow, new)
             self.assign(variable, ops.where(synchronise, new, weight))
 
-    def get_config(self) -> dict[str, Any]:
-        averages = {"use_ema": self.use_ema, "ema_momentum": self.ema_momentum}
-        return {**super().get_config(), "k": self.k, "alpha": self.alpha, **averages}
-
 
 @serializable
 class StochasticWeightAveraging(OptimizerWrapper):
@@ -244,9 +240,6 @@ class StochasticWeightAveraging(OptimizerWrapper):
         since = ops.maximum(step - self.start, 0)
         count = ops.cast(since // self.every + 1, "float32")
         return ops.where(ops.equal(since % self.every, 0), 1.0 / count, 0.0)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "start": self.start, "every": self.every}
 
 
 def swap_averages(model: keras.Model) -> None:

@@ -190,11 +190,7 @@ class FromLogits(keras.losses.Loss):
         return ops.where(labels > 0, summed / ops.where(labels > 0, labels, 1.0), 1.0)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "label_smoothing": self.label_smoothing,
-            "class_weights": self.class_weights,
-        }
+        return {**super().get_config(), "label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
 
 
 @serializable

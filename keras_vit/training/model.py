@@ -12,8 +12,8 @@ import warnings
 from typing import Any
 
 import keras
-import numpy as np
 
+from keras_vit.layers.arguments import is_integer
 from keras_vit.layers.dense import Dense, Filters, freeze_quantized, kernels_deleted_quickly, layers_to_quantize
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.wrappers import innermost
@@ -258,20 +258,10 @@ class Model(SteppingModel):
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         x = self._checked(x, y, weights)
         ready = feed(self, x, y, weights, options.get("validation_batch_size") or batch_size)
-        data = (
-            ready.x
-            if ready.y is None
-            else (ready.x, ready.y)
-            if ready.weights is None
-            else (ready.x, ready.y, ready.weights)
-        )
+        data = keras.utils.pack_x_y_sample_weight(ready.x, ready.y, ready.weights)
         steps = options.get("validation_steps") or ready.steps
-        return {
-            **options,
-            "validation_data": data,
-            "validation_steps": steps,
-            "validation_batch_size": ready.batch_size,
-        }
+        prepared = {"validation_data": data, "validation_steps": steps, "validation_batch_size": ready.batch_size}
+        return {**options, **prepared}
 
     def _check_compiled(self):
         """Refuses a model of a file whose `compile` failed: Keras takes any for compiled."""
@@ -280,11 +270,7 @@ class Model(SteppingModel):
 
     def _check_trainable(self):
         """Refuses to train what would not train, or not as it is set up."""
-        if (
-            isinstance(self.micro_batches, bool)
-            or not isinstance(self.micro_batches, (int, np.integer))
-            or self.micro_batches < 1
-        ):
+        if not is_integer(self.micro_batches) or self.micro_batches < 1:
             raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {self.micro_batches!r}.")
         if self.mixing is not None and not callable(self.mixing):
             raise ValueError(
@@ -313,7 +299,7 @@ class Model(SteppingModel):
         """Refuses weights of classes where y has none: Keras would take it for one-hot rows."""
         if weights is not None and not self.labels_are_classes:
             raise ValueError(
-                f"class_weight means nothing to a {type(self).__name__}, whose y are no classes of images: use"
+                f"class_weight means nothing to a {type(self).__name__}, whose targets are not image classes: use"
                 " sample_weight."
             )
 
@@ -352,30 +338,21 @@ class Model(SteppingModel):
                 f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put"
                 " images into one array: np.stack(x)."
             )
-        if (
-            isinstance(x, collections.abc.Iterator)
-            and not isinstance(x, types.GeneratorType)
-            and not hasattr(x, "element_spec")
-        ):
+        read_by_keras = isinstance(x, types.GeneratorType) or hasattr(x, "element_spec")
+        if isinstance(x, collections.abc.Iterator) and not read_by_keras:
             raise ValueError(
-                f"Of iterators Keras reads generators alone, got a {type(x).__name__}. Make it one: (batch for batch in"
-                " data)."
+                f"Keras accepts generators but no other iterators, got a {type(x).__name__}. Make it one: (batch for"
+                " batch in data)."
             )
         is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
         arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one for each input
-        if (
-            int(x.cardinality()) == 0
-            if is_dataset
-            else any(getattr(array, "shape", ())[:1] == (0,) for array in arrays)
-        ):
+        empty = not is_dataset and any(getattr(array, "shape", ())[:1] == (0,) for array in arrays)
+        if empty or (is_dataset and int(x.cardinality()) == 0):
             raise ValueError("The data is empty: it has no examples.")
         images = keras.utils.unpack_x_y_sample_weight(x.element_spec)[0] if is_dataset else x
         shape, expected = tuple(getattr(images, "shape", None) or ()), (*(self.image_size or ()), self.channels)
-        if (
-            len(shape) == 4
-            and len(expected) == 3
-            and any(None not in pair and pair[0] != pair[1] for pair in zip(shape[1:], expected))
-        ):
+        differ = any(None not in pair and pair[0] != pair[1] for pair in zip(shape[1:], expected))
+        if len(shape) == 4 and len(expected) == 3 and differ:
             raise ValueError(
                 f"The images have the shape {shape[1:]}, and the model takes {expected}: resize them, or make or load"
                 " the model for them."
