@@ -18,17 +18,26 @@ def unread(name, lookahead):
     """The keys of a config's optimizer section that the optimizer `name` does not read; `lookahead` is that of the
     section.
     """
-    _, keys = OPTIMIZERS.get(name, (None, tuple(_OPTIONS)))  # of a name that nobody knows nothing can be said
+    _, keys = OPTIMIZERS.get(name, (None, tuple(_OPTIONS)))  # unknown in another version's config.json
     read = {*keys, "lookahead_rate"} if lookahead else {*keys}
     return set(_OPTIONS) - read
 
 
 def check_options(options):
-    """Refuses options of config.optimizer that have a value and no effect, and averages of nothing that was trained.
+    """Refuses an unknown optimizer, two kinds of averages, averages of nothing that was trained, and options without
+    effect.
 
     Raises:
-        ValueError: naming them and their defaults.
+        ValueError: naming them, and the valid names or the defaults.
     """
+    if options.name not in OPTIMIZERS:
+        hint = did_you_mean(options.name, OPTIMIZERS)
+        raise ValueError(f'Unknown optimizer "{options.name}".{hint} Valid: {", ".join(OPTIMIZERS)}.')
+    if options.ema and options.swa is not None:
+        raise ValueError(
+            f"optimizer.ema={options.ema} and optimizer.swa={options.swa}: a run has only one kind of averaged weights."
+            " Set one of them to None."
+        )
     if options.ema is not None and not 0 <= options.ema < 1:
         raise ValueError(
             f"--config.optimizer.ema={options.ema}: expected a number from 0 to below 1, such as 0.9999, the share that"
@@ -60,21 +69,12 @@ def make_decay(resolved):
 
 
 def make_optimizer(resolved):
-    """The optimizer with its wrappers.
+    """The optimizer with its wrappers, of a config whose options are checked.
 
     Raises:
-        ValueError: for an unknown name, for two kinds of averages, or for an average that begins after the end of the
-            run.
+        ValueError: for an average that begins after the end of the run.
     """
     o, total = resolved["optimizer"], resolved["total"]
-    if o["name"] not in OPTIMIZERS:
-        hint = did_you_mean(o["name"], OPTIMIZERS)
-        raise ValueError(f'Unknown optimizer "{o["name"]}".{hint} Valid: {", ".join(OPTIMIZERS)}.')
-    if o["ema"] and o["swa"] is not None:
-        raise ValueError(
-            f"optimizer.ema={o['ema']} and optimizer.swa={o['swa']}: a run has only one kind of averaged weights. Set"
-            " one of them to None."
-        )
     if o["swa"] is not None and o["swa"] >= total:
         raise ValueError(f"optimizer.swa begins at step {o['swa']} of {total}: choose an earlier one, such as 75%.")
     averages = {"use_ema": bool(o["ema"]), "ema_momentum": o["ema"] or 0.99}

@@ -1,0 +1,261 @@
+"""What a config means: what is refused without data, with data, and of a model; what a plan knows of its data and its
+model.
+"""
+
+import json
+import re
+import types
+
+import pytest
+
+import keras_vit
+from keras_vit.planning import dry_run
+from keras_vit.runs import prepare, run, training_run
+from keras_vit.runs.grid import parse_grid
+from keras_vit.runs.prepare import check, planned_data, split_size
+from trainers import config_files
+
+DATASETS = config_files.packaged("lib.datasets").DATASETS
+SMALL = {"depth": 2, "width": 32, "heads": 2, "mlp_dim": 64}
+
+
+@pytest.fixture
+def config():
+    return config_files.load_config("digits_pretrain")
+
+
+def planned(config):
+    """The Prepared of a plan."""
+    return check(config).on(*planned_data(config.data, DATASETS)).without_checkpoint()[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("total", 0, 'The run has no steps: --config.total="0"'),
+        ("total", "0 epochs", 'The run has no steps: --config.total="0 epochs"'),
+        ("total", -5, '--config.total: "-5" is not a duration'),
+        ("total", "-3 epochs", '--config.total: "-3 epochs" is not a duration'),
+        ("total", "1.2.3 steps", "is not a duration"),
+        ("total", float("nan"), "is not a duration"),
+        ("evaluate", "0 steps", '--config.evaluate="0 steps". Give at least one step'),
+        ("evaluate", "ten", '--config.evaluate: "ten" is not a duration'),
+        ("checkpoint", 0, '--config.checkpoint="0". Give at least one step'),
+        (
+            "evaluate",
+            0.1,
+            '--config.evaluate: "0.1" is not a whole number of steps. For that share of the whole run write "10%"',
+        ),
+        ("schedule.warmup", 0.05, '--config.schedule.warmup: "0.05" is not a whole number of steps.*write "5%"'),
+        ("optimizer.swa", 0.75, '--config.optimizer.swa: "0.75" is not a whole number of steps.*write "75%"'),
+        ("evals.knn", {"every": 0}, '--config.evals.knn.every="0". Give at least one step'),
+        ("batch_size", 0, "--config.batch_size=0: expected a whole number of 1 or more"),
+        ("batch_size", -8, "--config.batch_size=-8: expected a whole number of 1 or more"),
+        ("keep", 0, "--config.keep=0: expected a whole number of 1 or more"),
+        ("micro_batches", 0, "--config.micro_batches=0: expected a whole number of 1 or more"),
+        ("micro_batches", 5, "--config.micro_batches=5: a device's 64 images per batch cannot be split"),
+        ("steps_per_execution", 0, "--config.steps_per_execution=0: expected a whole number of 1 or more"),
+        ("model.batch_size", 8, 'model.batch_size: a model has no "batch_size". Write --config.batch_size'),
+        (
+            "model.learning_rate",
+            8,
+            'model.learning_rate: a model has no "learning_rate". Write --config.optimizer.learning_rate',
+        ),
+        ("optimizer.learning_rate", 0.0, "--config.optimizer.learning_rate=0.0: expected a number above 0"),
+        ("optimizer.learning_rate", -0.1, "--config.optimizer.learning_rate=-0.1: expected a number above 0"),
+        ("optimizer.clip_norm", -1.0, "--config.optimizer.clip_norm=-1.0: expected a number above 0, or None"),
+        ("optimizer.name", "adam", 'Did you mean "adamw"'),
+        ("head", "rest", 'Unknown config.head="rest". Did you mean "reset"'),
+        ("resample", "bicubik", 'Did you mean "bicubic"'),
+        ("evals.few_shot", {"shots": (1,)}, "config.evals.few_shot: .* needs data to fit on: give its source"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_without_data(config, key, value, message):
+    config_files.keys.set_key(config, key.split("."), value)
+    with pytest.raises(ValueError, match=message):
+        check(config)
+
+
+def test_runs_plans_and_sweeps_ask_the_same_before_any_data_is_opened(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_run, "open_data", None)
+    with pytest.raises(ValueError, match="The sweep's point keep=0: --config.keep=0: expected"):
+        parse_grid("keep=1,0", config)
+    config.keep = 0
+    with pytest.raises(ValueError, match="^--config.keep=0: expected"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="^--config.keep=0: expected"):
+        dry_run.plan(config, DATASETS)
+
+
+def test_mixing_needs_pairs_on_every_device(config):
+    config.update(batch_size=6, mixup=0.2)
+    check(config)
+    with pytest.raises(
+        ValueError, match="--config.mixup: Mixup and CutMix mix pairs of images, and each of 2 devices has 3"
+    ):
+        check(config, replicas=2)
+    config.update(mixup=None)
+    check(config, replicas=2)
+
+
+def test_an_empty_evaluation_split_is_refused(config, monkeypatch):
+    sources = {"train": types.SimpleNamespace(size=8), "test": types.SimpleNamespace(size=0)}
+    monkeypatch.setattr(prepare, "open_source", lambda name, split, *_: sources[split])
+    with pytest.raises(ValueError, match="digits, test, has no examples"):
+        prepare.open_data(config.data, None)
+
+
+@pytest.mark.parametrize(
+    ("split", "examples"),
+    [
+        ("train", 1_020),
+        ("train+validation", 2_040),
+        ("train[:90%]+validation[:90%]", 1_836),
+        ("test[100:300]", 200),
+        ("test[-49:]", 49),
+    ],
+)
+def test_sizes_of_splits(split, examples):
+    """Against the counts of Oxford Flowers that its catalogue tells."""
+    assert split_size("flowers", split, {"train": 1_020, "validation": 1_020, "test": 6_149}) == examples
+
+
+def test_sizes_are_those_of_prepared_data(shared_data):
+    import tensorflow_datasets as tfds
+
+    splits = tfds.builder("cifar10", data_dir=shared_data / "tensorflow_datasets").info.splits
+    known = DATASETS["cifar10"][1]
+    for split in ("train", "test", "train[:98%]", "train[33%:]", "train[:1234]", "train[:98%]+test[5%:]"):
+        assert split_size("cifar10", split, known) == splits[split].num_examples
+
+
+def test_versions_of_a_dataset_are_known_by_its_name():
+    config = config_files.load_config("cifar10_scratch")
+    config.data.source = "cifar10:3.0.2"
+    assert planned_data(config.data, DATASETS)[0].size == 50_000
+
+
+def test_local_data_are_counted_and_none_is_invented(photos, tmp_path):
+    data = config_files.load_config("folder_finetune").data
+    data.source = "folder:photos"
+    train, held_out = planned_data(data, DATASETS, data_dir=photos.parent)
+    assert (train.size, held_out.size, train.class_names) == (16, 4, ("dark", "light"))
+    assert train.class_counts().sum() == 16
+    rows = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in sorted(photos.rglob("*.jpg"))]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,label", *rows]))
+    data.source = f"csv:{tmp_path}/labels.csv"
+    assert [split.size for split in planned_data(data, DATASETS)] == [16, 4]
+    assert planned_data(data, DATASETS, examples=7, classes=3)[0].size == 7
+    data.source = "folder:none"
+    with pytest.raises(OSError, match="There is no folder"):
+        planned_data(data, DATASETS)
+
+
+def test_a_plan_refuses_data_that_the_task_cannot_learn_from(config):
+    with pytest.raises(ValueError, match='has one class, "0"'):
+        check(config).on(*planned_data(config.data, {"digits": (1, {"train": 10, "test": 5})}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("loss.name", "hinge", 'Unknown loss "hinge". Valid: softmax, sigmoid'),
+        ("loss.name", "sofmax", 'Did you mean "softmax"'),
+        ("loss.class_weights", "1,2", 'class_weights="1,2": expected "balanced" or 10 numbers'),
+        ("mixup", -1.0, "alpha must be positive"),
+        ("model.pool", "tokn", 'Did you mean "token"'),
+        ("model.qk_norm", "yes", "qk_norm must be True or False, got 'yes'"),
+    ],
+)
+def test_what_a_model_cannot_be_or_learn_is_refused_by_a_plan(config, key, value, message):
+    config_files.keys.set_key(config, key.split("."), value)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        planned(config).model_without_values()
+
+
+def test_a_model_without_a_first_layer_is_not_whitened(config):
+    config.update(whiten=100)
+    config_files.keys.set_key(config, ("model", "patch_norm"), True)
+    with pytest.raises(ValueError, match="has no first layer to whiten"):
+        planned(config).model_without_values()
+
+
+def test_preprocessing_that_does_not_fit_the_model_is_an_error():
+    config = config_files.load_config("cifar10_scratch")
+    config.data.eval_preprocess = "decode|resize(40, 40)"
+    with pytest.raises(ValueError, match=r"gives images of \(40, 40, 3\), the model takes \(32, 32, 3\)"):
+        dry_run.plan(config, DATASETS)
+
+
+def test_weights_get_no_values(config):
+    model = planned(config).model_without_values()
+    assert all(weight._value is None for weight in model.weights)
+
+
+def run_directory(path, model, delivered=None):
+    """What a run of the model leaves: its description, and what it delivers."""
+    (path / "config.json").write_text(json.dumps({"model_spec": model.get_config()}))
+    (delivered or model).save(path / "model.keras")
+    return str(path)
+
+
+def smaller(kind):
+    """(a model of the kind on images of 16x16, what its run delivers)."""
+    if kind == "mae":
+        return keras_vit.MaskedAutoencoder(
+            "Ti/4", 16, decoder_depth=1, decoder_width=16, decoder_heads=2, pool="gap", **SMALL
+        ), None
+    if kind == "bit":
+        return keras_vit.BiT("R50x1", 32, classes=None, units=(1, 1, 1, 1)), None
+    model = keras_vit.ViT("Ti/8", 16, classes=None, pool="gap", **SMALL)
+    if kind == "dino":
+        trained = keras_vit.DINO(model, outputs=8, hidden=8, bottleneck=4, local_size=8, local_crops=1)
+        return trained, trained.teacher
+    return model, None
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [("mae", "classification"), ("dino", "classification"), ("bit", "classification"), ("vit", "dino")],
+)
+def test_a_plan_is_of_the_model_that_the_run_would_load(kind, task, tmp_path):
+    config = config_files.load_config("cifar10_finetune" if task == "classification" else "dino:cifar10")
+    config.init = run_directory(tmp_path, *smaller(kind))
+    config.model = type(config)({"variant": "S/16", "image_size": 32, "channels": 3, "remat": False})
+    found = planned(config).model_without_values()
+    loaded = check(config).task.model(planned_data(config.data, DATASETS)[0])
+    assert [tuple(v.shape) for v in found.weights] == [tuple(v.shape) for v in loaded.weights]
+    assert found.get_encoder().spec == loaded.get_encoder().spec
+
+
+def test_a_plan_refuses_the_init_that_the_run_would_refuse(tmp_path):
+    config = config_files.load_config("mae_finetune")
+    config.init = run_directory(tmp_path, *smaller("mae"))
+    with pytest.raises(ValueError, match="depth=6, width=128.*the weights fix depth=2, width=32"):
+        dry_run.plan(config, DATASETS)
+    config = config_files.load_config("mae:cifar10")
+    config.init = str(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"is another than config.model and config.objective say; it has depth 2, not 6"
+    ):
+        dry_run.plan(config, DATASETS)
+    config = config_files.load_config("masked_patches:cifar10")
+    config.init = str(tmp_path)
+    with pytest.raises(ValueError, match="holds another model, and MaskedPatches goes on with a MaskedPatchPredictor"):
+        dry_run.plan(config, DATASETS)
+    config = config_files.load_config("igpt")
+    config.init = str(tmp_path)
+    with pytest.raises(ValueError, match="Autoregressive starts from random weights"):
+        dry_run.plan(config, DATASETS)
+
+
+def test_a_folder_of_another_library_may_hold_a_different_model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    config = config_files.load_config("digits_finetune")
+    config.init = str(tmp_path)
+    data = planned_data(config.data, DATASETS)
+    assert "may hold a different model" in check(config).on(*data).without_checkpoint()[1]
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=f"{tmp_path}/config.json is not valid JSON"):
+        planned(config)
