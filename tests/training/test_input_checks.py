@@ -234,7 +234,7 @@ def test_data_without_labels_is_refused(call, form):
 def test_an_iterator_that_is_no_generator_is_named(tiny, pixels):
     model = tiny()
     model.compile("sgd", keras_vit.training.SoftmaxCrossEntropy())
-    with pytest.raises(ValueError, match=r"generators alone, got a repeat. Make it one: \(batch for batch in data\)"):
+    with pytest.raises(ValueError, match=r"no other iterators, got a repeat. Make it one: \(batch for batch in data\)"):
         model.fit(itertools.repeat((pixels, np.zeros(4, "int32"))), steps_per_epoch=1)
 
 
