@@ -256,7 +256,7 @@ def _resized(weights, spec, new_spec, config, target, method):
     if _PATCHES in weights and new_spec.patch_size != spec.patch_size:
         weights[_PATCHES] = resample_patches(weights[_PATCHES], new_spec.patch_size)
     if channels != config["channels"] and first in weights:
-        if channels == 1 and first == _PATCHES and not spec.patch_norm:
+        if channels == 1 and first == _PATCHES and "patch_encoder/pixel_norm/gamma" not in weights:
             bias = _PATCHES.replace("kernel", "bias")
             folded = fold_normalisation(
                 weights[first], weights[bias], (spec.mean, spec.std), (new_spec.mean, new_spec.std)
@@ -275,10 +275,11 @@ def _on_grid(weights, spec, old_grid, new_grid, method):
     Raises:
         ValueError: for positions that mean something else on another grid.
     """
-    along_rows = spec.positions == "relative" or (spec.positions == "sincos1d" and old_grid[1] != new_grid[1])
+    kind = getattr(spec, "positions", None)
+    along_rows = kind == "relative" or (kind == "sincos1d" and old_grid[1] != new_grid[1])
     if along_rows:
         raise ValueError(
-            f'positions="{spec.positions}" count patches along the rows of a grid of {old_grid[0]}x{old_grid[1]}, and'
+            f'positions="{kind}" count patches along the rows of a grid of {old_grid[0]}x{old_grid[1]}, and'
             f" mean other places on one of {new_grid[0]}x{new_grid[1]}: they cannot be resampled. Keep the number of"
             " patches, or train with other positions."
         )
