@@ -9,7 +9,7 @@ PARALLEL ?= -n 3 --dist loadfile
 LOWEST_KERAS := $(shell sed -n 's/^ *keras>=\([0-9.]*\),.*/\1/p' setup.cfg)
 LOWEST := "keras==$(LOWEST_KERAS)" "tensorflow-cpu==2.20.*"
 
-.PHONY: install demo test test-all test-processes test-lowest test-tpu-program benchmark clean
+.PHONY: install demo test test-all test-processes test-lowest test-tpu-program benchmark generate clean
 
 install: .venv/installed
 
@@ -62,6 +62,10 @@ test-tpu-program: .venv-tpu/installed
 
 benchmark: install
 	$(BIN)/python -m benchmarks.model
+
+# What the fields of the specs generate: types of keyword arguments and tables in the docs.
+generate: install
+	PYTHONPATH=. $(BIN)/python tests/models/generated.py
 
 clean:
 	rm -rf .venv .venv-lowest .venv-tpu .mypy_cache build dist *.egg-info runs

@@ -11,10 +11,8 @@ import typing
 import pytest
 
 import keras_vit
-from keras_vit.models import BiT, ViT
+from keras_vit.models import BiT, ViT, families
 from keras_vit.models.arguments import Arguments, BiTOverrides, Changes, ViTOverrides
-from keras_vit.models.bit import BIT_FIELDS
-from keras_vit.models.spec import FIELDS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = "checkpoints data distribution evaluation inspection layers models optim runs serving tasks training".split()
@@ -46,12 +44,10 @@ def test_every_public_function_is_annotated(room):
         assert name.endswith("__init__") or "return" in function.__annotations__, name
 
 
-def test_the_typed_arguments_are_the_fields_of_the_specs():
-    assert set(ViTOverrides.__annotations__) == set(FIELDS)
-    assert set(BiTOverrides.__annotations__) == set(BIT_FIELDS)
+def test_the_typed_arguments_are_those_of_the_models():
     constructors = set(inspect.signature(ViT).parameters) - {"variant", "overrides"}
     assert constructors == set(inspect.signature(BiT).parameters) - {"variant", "overrides"}
-    assert set(Arguments.__annotations__) == {*FIELDS, *BIT_FIELDS, *constructors}
+    assert set(Arguments.__annotations__) == {*families.fields(), *constructors}
     assert set(Changes.__annotations__) == set(Arguments.__annotations__) - {"image_size", "classes", "class_names"}
 
 

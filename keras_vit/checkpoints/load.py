@@ -24,6 +24,7 @@ from keras_vit.io.suggest import did_you_mean, nearest
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import Classifier, families
 from keras_vit.models.arguments import Changes
+from keras_vit.models.fields import WEIGHTS, named
 from keras_vit.training.model_metadata import register_loader
 
 FORMATS = {  # by their names in `recognise`
@@ -35,11 +36,6 @@ FORMATS = {  # by their names in `recognise`
     "own_names": own_names,
     "timm": timm,
 }
-# The fields of the spec that array names and shapes determine, in every format.
-_FROM_ARRAYS = (
-    "patch_size depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions"
-    " positions_at pre_logits qkv_bias qk_norm patch_norm fc_norm stem units width_factor"
-).split()
 # Arguments that also supply what a file does not state.
 _TOLD = ("heads", "channels", "mean", "std", "epsilon", "gelu", "pool", "norm_first")
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "norm_first")
@@ -192,7 +188,9 @@ def _recorded_fields(recorded, parsed, path):
             spec = dataclasses.asdict(family.make_spec(parsed.fields))
         except ValueError as error:
             raise ValueError(f'The arrays of "{path}" describe a model that cannot be built: {error}') from None
-        actual = {name: spec[name] for name in _FROM_ARRAYS if name in spec}
+        # A number of layer_scale is only where its training began.
+        of_arrays = {"patch_size", *named(family.spec, WEIGHTS)} - {"layer_scale"}
+        actual = {name: value for name, value in spec.items() if name in of_arrays}
         described = {
             name: tuple(fields[name]) if isinstance(fields[name], list) else fields[name]
             for name in actual

@@ -24,6 +24,7 @@ from keras_vit.layers.positions.embeddings import FIXED, fixed_table
 from keras_vit.models import Classifier, families, taps
 from keras_vit.models.arguments import Changes
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
+from keras_vit.models.fields import WEIGHTS, named
 from keras_vit.training.model_metadata import DescribedModel, describe_input
 
 HEADS = ("keep", "reset", "drop")
@@ -185,7 +186,7 @@ def _check_fixed(spec, changes):
     wanted = {name: value for name, value in given.items() if spec.fixes(name, value)}
     if wanted:
         own = ", ".join(f"{name}={getattr(spec, name)!r}" for name in wanted)
-        changeable = [*_CHANGEABLE, *(name for name in family.fields if name not in spec.fixed)]
+        changeable = [*_CHANGEABLE, *(name for name in family.fields if name not in named(type(spec), WEIGHTS))]
         raise ValueError(
             f"{', '.join(f'{name}={value!r}' for name, value in wanted.items())}: the weights fix {own}, which loading"
             f" cannot change. What can change: {', '.join(changeable)}. For another architecture make a new model,"

@@ -91,6 +91,17 @@ def choice(value, what: str, valid: Iterable[str]) -> str:
     return str(value)
 
 
+def integers(value, what: str, example: tuple) -> tuple[int, ...]:
+    """`value`, positive integers in a tuple, a list or an array (n,), as a tuple of ints.
+
+    Raises:
+        ValueError: for anything else, showing the example; `what` names the argument.
+    """
+    if not isinstance(value, (list, tuple, np.ndarray)) or not all(is_integer(n) and n > 0 for n in value):
+        raise ValueError(f"{what} must be positive integers, such as {example}, got {value!r}.")
+    return tuple(int(n) for n in value)
+
+
 def per_channel(value, what: str) -> int | float | tuple:
     """`value` as a number, or as a tuple of one number per channel: of a list, a tuple or an array (c,).
 

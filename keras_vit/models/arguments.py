@@ -1,13 +1,11 @@
-"""The keyword arguments that ViT, BiT, `load` and `transfer` hand on, for type checkers: the fields of the specs, each
-of them optional.
-
-What each means is in ViTSpec and BiTSpec.
-"""
+"""The keyword arguments that models, `load` and `transfer` hand on, for type checkers, each of them optional."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
 import keras
+
+# Generated from the fields of the specs by `make generate`.
 
 
 class ViTOverrides(TypedDict, total=False):
@@ -64,13 +62,19 @@ class BiTOverrides(TypedDict, total=False):
     std: float | Sequence[float]
 
 
-class Changes(ViTOverrides, total=False):
-    """What `load` and `transfer` may change: any field of ViTSpec or BiTSpec, and the other arguments of ViT and
-    BiT.
-    """
+class AnyOverrides(ViTOverrides, total=False):
+    """Any field of a spec."""
 
     units: Sequence[int]
     width_factor: float
+
+
+# End of what is generated.
+
+
+class Changes(AnyOverrides, total=False):
+    """What `load` and `transfer` may change: any field of a spec, and the other arguments of models."""
+
     channels: int
     preprocessing: str | None
     remat: bool | Sequence[int]
@@ -79,7 +83,7 @@ class Changes(ViTOverrides, total=False):
 
 
 class Arguments(Changes, total=False):
-    """All arguments of ViT and BiT but the variant."""
+    """All arguments of models but the variant."""
 
     image_size: int | tuple[int, int]
     classes: int | None

@@ -5,16 +5,16 @@ standardisation.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.layers.arguments import is_integer, number, per_channel
+from keras_vit.layers.arguments import integers
 from keras_vit.layers.convolution.bottleneck import GROUPS, group_norm
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import BiTOverrides
@@ -22,6 +22,7 @@ from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, 
 from keras_vit.models.classifier import Classifier
 from keras_vit.models.costs import LayerCount, as_rematerialised, dense, resnet, small
 from keras_vit.models.families import FAMILIES, Family, Spec, variant_hint
+from keras_vit.models.fields import NOTHING, NUMBER, PER_CHANNEL, WEIGHTS, Kind, documented, field, row
 from keras_vit.models.heads.classify import linear
 
 # Residual units per stage, by the number of layers.
@@ -33,38 +34,31 @@ BIT_VARIANTS = ("R50x1", "R50x2", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2
 
 
 @serializable
+@documented
 @dataclasses.dataclass(frozen=True)
 class BiTSpec(Spec):
-    """The complete architecture of a BiT.
+    """The complete architecture of a BiT."""
 
-    Attributes:
-        units: residual units per stage.
-        width_factor: multiplies every width; the root has 64 channels times this factor.
-        head_bias: initial value of the head's bias.
-        mean, std: the normalisation, on the 0..255 scale: a number, or one per channel.
-    """
-
-    units: tuple
-    width_factor: float = 1
-    head_bias: float = 0.0
-    mean: float | tuple = 127.5
-    std: float | tuple = 127.5
-
-    fixed = ("units", "width_factor")
+    units: tuple[int, ...] = dataclasses.field(
+        metadata=row(
+            Kind(functools.partial(integers, example=(3, 4, 6, 3)), "positive integers"),
+            "Residual units per stage.",
+            WEIGHTS,
+        )
+    )
+    width_factor: float = field(
+        1, NUMBER, "Multiplies every width; the root has 64 channels times this factor.", WEIGHTS
+    )
+    head_bias: float = field(0.0, NUMBER, "Initial value of the head's bias.", NOTHING)
+    mean: float | tuple[float, ...] = field(127.5, PER_CHANNEL, "Mean of the normalisation, on the 0..255 scale.")
+    std: float | tuple[float, ...] = field(
+        127.5, PER_CHANNEL, "Standard deviation of the normalisation, on the 0..255 scale."
+    )
 
     def __post_init__(self):
-        units = self.units if isinstance(self.units, (list, tuple, np.ndarray)) else ()
-        if not len(units) or not all(is_integer(n) and n > 0 for n in units):
-            raise ValueError(f"units must be the residual units per stage, such as (3, 4, 6, 3), got {self.units!r}.")
-        plain = {
-            "units": tuple(int(n) for n in units),
-            "width_factor": number(self.width_factor, "width_factor"),
-            "head_bias": number(self.head_bias, "head_bias"),
-            "mean": per_channel(self.mean, "mean"),
-            "std": per_channel(self.std, "std"),
-        }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        super().__post_init__()
+        if not self.units:
+            raise ValueError("units must be the residual units per stage, such as (3, 4, 6, 3), got ().")
         if self.width_factor <= 0 or self.width % GROUPS:
             raise ValueError(
                 f"width_factor {self.width_factor} gives {64 * self.width_factor:g} channels, not a multiple of 32."
@@ -86,9 +80,6 @@ class BiTSpec(Spec):
     @property
     def in_words(self) -> str:
         return f"{'-'.join(map(str, self.units))} bottleneck units, {self.width_factor} times as wide as a ResNet"
-
-
-BIT_FIELDS = tuple(field.name for field in dataclasses.fields(BiTSpec))
 
 
 def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpack[BiTOverrides]) -> BiTSpec:

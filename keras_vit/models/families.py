@@ -13,6 +13,7 @@ import keras
 
 from keras_vit.io.suggest import argument_hint, did_you_mean
 from keras_vit.models.arguments import Arguments
+from keras_vit.models.fields import WEIGHTS, make_plain, named
 from keras_vit.training.model import Model
 
 # The arguments of every family's models besides the fields of their specs.
@@ -27,12 +28,13 @@ class Spec:
         has_attention: whether every block attends over all tokens and returns the weights, `attention_weights`.
         has_tokens: whether the blocks' outputs are tokens (b, n, d), the last of them one per patch, so that images
             must be whole numbers of patches; otherwise they are feature maps (b, h, w, d).
-        fixed: the fields that the weights determine.
     """
 
     has_attention = False  # without types, so that they are not fields
     has_tokens = False
-    fixed = ()
+
+    def __post_init__(self):
+        make_plain(self)
 
     @property
     def strides(self) -> tuple[tuple[int, int], ...]:
@@ -56,7 +58,7 @@ class Spec:
 
     def fixes(self, name: str, value: Any) -> bool:
         """Whether weights of this spec do not fit a model with another `value` of the field `name`."""
-        return name in self.fixed and value != getattr(self, name)
+        return name in named(type(self), WEIGHTS) and value != getattr(self, name)
 
     def with_new_head(self, changes: Mapping[str, Any]) -> Self:
         """The spec of the same model with one new linear head, where `changes` are the fields that are to change."""

@@ -1,6 +1,7 @@
 """The architecture of a Vision Transformer: ViTSpec."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -8,25 +9,37 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_vit.io.suggest import counted
-from keras_vit.layers.arguments import choice, flag, integer, is_integer, number, per_channel, rate
+from keras_vit.layers.arguments import integer, integers, number
 from keras_vit.layers.attention import self_attention
 from keras_vit.layers.blocks.mlp import ACTIVATIONS, MLPS
-from keras_vit.layers.embedding.patches import FORMS, pair
+from keras_vit.layers.embedding.patches import FORMS
 from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
 from keras_vit.layers.registration import serializable
 from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.families import FAMILIES, Spec
+from keras_vit.models.fields import (
+    COUNT,
+    FLAG,
+    NOT_NEGATIVE,
+    NOTHING,
+    NUMBER,
+    PAIR,
+    PER_CHANNEL,
+    POSITIVE,
+    RATE,
+    WEIGHTS,
+    Kind,
+    at_least,
+    documented,
+    field,
+    one_of,
+    row,
+)
 
 CONV_FORMS = ("plain", "residual")
 POOLS = ("token", "gap", "map", "token_gap")
 POSITIONS = (*KINDS, *self_attention.POSITIONS, "none")
 PLACES = ("stem", "every", "shared")
-# The fields by the kind of their values; those of _OPTIONAL may be None.
-_SIZES = ("depth", "width", "mlp_dim", "heads", "head_dim", "pre_logits", "stem_width", "palette")
-_FLAGS = ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm", "causal")
-_NUMBERS = ("layer_scale", "head_bias")
-_RATES = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
-_OPTIONAL = ("head_dim", "pre_logits", "class_token", "layer_scale", "palette")
 
 
 def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()) -> tuple[int, int]:
@@ -39,163 +52,205 @@ def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()
     return tuple(p * reduction for p in patch_size)
 
 
+def _epsilon(value, name):
+    if not 0 < number(value, name) < 1:
+        raise ValueError(f"{name} must be above 0 and below 1, got {value!r}.")
+    return number(value, name)
+
+
+def _per_block(value, name):
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return tuple(integer(n, name, least=0) for n in value)
+    return integer(value, name, least=0)
+
+
+_EPSILON = Kind(_epsilon, "a number above 0 and below 1")
+_PER_BLOCK = Kind(_per_block, "an integer of 0 or more, or one per block")
+_UNITS = Kind(functools.partial(integers, example=(3, 4, 9)), "positive integers")
+_CONVOLUTIONS = Kind(functools.partial(integers, example=(32, 64)), "positive integers")
+
+
 @serializable
+@documented
 @dataclasses.dataclass(frozen=True)
 class ViTSpec(Spec):
-    """The complete architecture of a Vision Transformer: equal specs make equal models.
+    """The complete architecture of a Vision Transformer: equal specs make equal models."""
 
-    Attributes:
-        patch_size: (height, width) in pixels; after a stem, in positions of the stem's output.
-        depth, width, mlp_dim, heads: number of blocks, size d of a token, hidden width of the MLP, attention heads.
-        head_dim: width of an attention head; None for width / heads.
-        class_token: whether there is one; None means yes exactly for the pools "token" and "token_gap".
-        registers: number of register tokens, after the class token.
-        distillation_token: DeiT's second token with a head of its own; the output is the mean of both heads.
-        positions: added to the tokens: "learned" (1-D), "learned2d", "sincos1d", "sincos2d" as in big_vision,
-            "sincos2d_mae" (layers.AddPositionEmbs); in the attention: "relative", "relative2d", "rope2d"
-            (layers.MultiHeadSelfAttention); or "none".
-        positions_at: where they are added: at the "stem", once; at "every" block's input, each with a table of its own;
-            or "shared", one table at every block's input.
-        position_std: standard deviation of the initial learned tables, 0.02 in the paper's code. Small data sets learn
-            better with more (docs/recipes.md).
-        pool: "token", "gap" (mean of the patch tokens), "map", or "token_gap" (both, concatenated: DINOv2's
-            classifiers).
-        fc_norm: normalise after the pooling instead of before it (timm's average-pooled models).
-        pre_logits: width of a tanh layer before the head; None for no such layer.
-        qkv_bias, qk_norm, gelu, mlp_form, epsilon, layer_scale: see layers.TransformerBlock.
-        dropout: rate after every dense layer except query, key and value, and after the position embedding.
-        attention_dropout: rate on the attention weights.
-        drop_path: the last block's rate; rates grow linearly from 0 at the first block.
-        head_bias: initial value of the head's bias (AugReg: -6.9 for ImageNet with the sigmoid loss).
-        mean, std: the normalisation, on the 0..255 scale: a number, or one per channel.
-        patch_form, patch_norm: "conv" or "dense", and normalisations around the embedding; see layers.PatchEncoder.
-        stem: a hybrid's ResNet units per stage, such as (3, 4, 9); () for its root alone; None for a ViT without a
-            ResNet.
-        stem_width: channels of that ResNet's root, 64 in the paper.
-        conv_stem: channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv
-            2106.14881); () for none. Small data sets learn faster with such a stem.
-        conv_strides: strides of these convolutions; () for 2 each.
-        conv_form: "plain"; or "residual": after the first convolution, max-pooling takes the place of strides, and a
-            convolution that keeps the shape is added to its input. It takes more time a step, and learns more in the
-            same time.
-        token_merging: how many patches each block merges into similar ones (ToMe, arXiv 2210.09461), a number or one
-            per block; None for none. A number is at most half of the patches that a block has left.
-        patch_dropout: share of the patches that are left out, in prediction too; 0 to see them all.
-        patch_dropout_block: the block after whose attention the patches that it heeds least are left out; None to leave
-            out random ones before the first block, in prediction the same for every image (PatchDropout, arXiv
-            2208.07220).
-        causal: whether each token attends only to itself and those before it: the prefix, then the patches row by row
-            (iGPT).
-        palette: number of colours of a palette; the nearest one of each pixel has an embedding, in place of linear
-            patches (layers.PaletteEncoder). None for no palette.
-    """
-
-    patch_size: tuple
-    depth: int
-    width: int
-    mlp_dim: int
-    heads: int
-    head_dim: int | None = None
-    class_token: bool | None = None
-    registers: int = 0
-    positions: str = "learned"
-    positions_at: str = "stem"
-    position_std: float = 0.02
-    pool: str = "token"
-    pre_logits: int | None = None
-    qkv_bias: bool = True
-    qk_norm: bool = False
-    gelu: str = "erf"
-    epsilon: float = 1e-6
-    layer_scale: float | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
-    head_bias: float = 0.0
-    mean: float | tuple = 127.5
-    std: float | tuple = 127.5
-    patch_form: str = "conv"
-    patch_norm: bool = False
-    distillation_token: bool = False
-    fc_norm: bool = False
-    mlp_form: str = "gelu"
-    stem: tuple | None = None
-    stem_width: int = 64
-    conv_stem: tuple = ()
-    conv_strides: tuple = ()
-    conv_form: str = "plain"
-    token_merging: int | tuple | None = None
-    patch_dropout: float = 0.0
-    patch_dropout_block: int | None = None
-    causal: bool = False
-    palette: int | None = None
-
-    has_attention = has_tokens = True
-    # A patch kernel is resampled for another patch_size.
-    fixed = tuple(
-        "depth width mlp_dim mlp_form heads head_dim class_token distillation_token registers positions positions_at"
-        " pre_logits qkv_bias qk_norm patch_norm fc_norm layer_scale stem stem_width conv_stem conv_strides conv_form"
-        " causal palette".split()
+    patch_size: tuple[int, int] = dataclasses.field(
+        metadata=row(PAIR, "Pixels of a patch; after a stem, positions of the stem's output.")
+    )
+    depth: int = dataclasses.field(metadata=row(POSITIVE, "Number of blocks.", WEIGHTS))
+    width: int = dataclasses.field(metadata=row(POSITIVE, "Size d of a token.", WEIGHTS))
+    mlp_dim: int = dataclasses.field(metadata=row(POSITIVE, "Hidden width of the MLP.", WEIGHTS))
+    heads: int = dataclasses.field(metadata=row(POSITIVE, "Number of attention heads.", WEIGHTS))
+    head_dim: int | None = field(None, POSITIVE, "Width of an attention head; None for width / heads.", WEIGHTS)
+    class_token: bool | None = field(
+        None, FLAG, "Whether there is a class token; None for one exactly where the pool reads it.", WEIGHTS
+    )
+    registers: int = field(0, COUNT, "Number of learned tokens after the class token (arXiv 2309.16588).", WEIGHTS)
+    positions: str = field(
+        "learned",
+        one_of(POSITIONS),
+        "How the model knows where a patch is: a table that is added to the tokens, or terms in the attention.",
+        WEIGHTS,
+    )
+    positions_at: str = field(
+        "stem",
+        one_of(PLACES),
+        "Where the table is added: to the first block's input, or to every block's, each with a table of its own or"
+        " all with one.",
+        WEIGHTS,
+    )
+    position_std: float = field(
+        0.02,
+        NOT_NEGATIVE,
+        "Standard deviation of learned tables at the start, 0.02 in the paper's code; small data sets learn better"
+        " with more.",
+        NOTHING,
+    )
+    pool: str = field(
+        "token",
+        one_of(POOLS),
+        "What the head reads: the class token, the mean of the patch tokens, what a learned query attends to (MAP),"
+        " or class token and mean, concatenated.",
+    )
+    pre_logits: int | None = field(
+        None, POSITIVE, "Width of a tanh layer before the head; None for no such layer.", WEIGHTS
+    )
+    qkv_bias: bool = field(True, FLAG, "Whether query, key and value have biases.", WEIGHTS)
+    qk_norm: bool = field(False, FLAG, "Layer-normalise queries and keys per head (arXiv 2302.05442).", WEIGHTS)
+    gelu: str = field(
+        "erf",
+        one_of(ACTIVATIONS),
+        'The MLP\'s activation: "erf" is GELU, "tanh" its approximation in the original JAX code.',
+    )
+    epsilon: float = field(1e-6, _EPSILON, "Epsilon of the layer normalisations.")
+    layer_scale: float | None = field(
+        None, NUMBER, "Initial value of LayerScale (arXiv 2103.17239); None for no such layers.", WEIGHTS
+    )
+    dropout: float = field(
+        0.0,
+        RATE,
+        "Rate after every dense layer except query, key and value, and after the position embedding.",
+        NOTHING,
+    )
+    attention_dropout: float = field(0.0, RATE, "Rate on the attention weights.", NOTHING)
+    drop_path: float = field(
+        0.0, RATE, "Stochastic depth: the last block's rate; rates grow linearly from 0 at the first block.", NOTHING
+    )
+    head_bias: float = field(
+        0.0, NUMBER, "Initial value of the head's bias (AugReg: -6.9 for ImageNet with the sigmoid loss).", NOTHING
+    )
+    mean: float | tuple[float, ...] = field(127.5, PER_CHANNEL, "Mean of the normalisation, on the 0..255 scale.")
+    std: float | tuple[float, ...] = field(
+        127.5, PER_CHANNEL, "Standard deviation of the normalisation, on the 0..255 scale."
+    )
+    patch_form: str = field(
+        "conv",
+        one_of(FORMS),
+        "How patches are embedded: same weights, same results; the speed depends on the machine.",
+        NOTHING,
+    )
+    patch_norm: bool = field(
+        False, FLAG, "Normalise a patch's pixels before the embedding, and its token after it.", WEIGHTS
+    )
+    distillation_token: bool = field(
+        False, FLAG, "DeiT's second token, with a head of its own; the output is the mean of both heads.", WEIGHTS
+    )
+    fc_norm: bool = field(False, FLAG, "Normalise after the pooling instead of before it.", WEIGHTS)
+    mlp_form: str = field(
+        "gelu", one_of(MLPS), 'The MLP: "gelu" is the paper\'s, "swiglu" that of DINOv2-g (arXiv 2002.05202).', WEIGHTS
+    )
+    stem: tuple[int, ...] | None = field(
+        None,
+        _UNITS,
+        "A hybrid's ResNet units per stage, such as (3, 4, 9); () for its root alone; None for no ResNet.",
+        WEIGHTS,
+    )
+    stem_width: int = field(64, POSITIVE, "Channels of that ResNet's root.", WEIGHTS)
+    conv_stem: tuple[int, ...] = field(
+        (),
+        _CONVOLUTIONS,
+        "Channels of each 3x3 convolution before the patches, with batch normalisation and ReLU (arXiv 2106.14881);"
+        " () for none. Small data sets learn faster with such a stem.",
+        WEIGHTS,
+    )
+    conv_strides: tuple[int, ...] = field((), _CONVOLUTIONS, "Strides of these convolutions; () for 2 each.", WEIGHTS)
+    conv_form: str = field(
+        "plain",
+        one_of(CONV_FORMS),
+        'Form of these convolutions: "residual" ones replace strides by max-pooling after the first, and add their'
+        " input where the shape stays. They take more time a step, and learn more in the same time.",
+        WEIGHTS,
+    )
+    token_merging: int | tuple[int, ...] | None = field(
+        None,
+        _PER_BLOCK,
+        "How many patches each block merges into similar ones (ToMe, arXiv 2210.09461), at most half of those it"
+        " has left.",
+    )
+    patch_dropout: float = field(0.0, RATE, "Share of the patches that are left out, in prediction too.")
+    patch_dropout_block: int | None = field(
+        None,
+        COUNT,
+        "The block after whose attention the patches it attends to least are left out; None to leave out random"
+        " ones before the first block, the same of every image in prediction (PatchDropout, arXiv 2208.07220).",
+    )
+    causal: bool = field(
+        False,
+        FLAG,
+        "Each token attends only to itself and those before it: class token and registers, then the patches row by"
+        " row (iGPT).",
+        WEIGHTS,
+    )
+    palette: int | None = field(
+        None,
+        at_least(2),
+        "Number of colours of a palette: each pixel is a token, the embedding of its nearest colour"
+        " (layers.PaletteEncoder).",
+        WEIGHTS,
     )
 
+    has_attention = has_tokens = True
+
     def __post_init__(self):
-        self._replace("patch_size", pair(self.patch_size, "patch_size"))
-        self._make_plain()
+        super().__post_init__()
         if self.class_token is None:
             self._replace("class_token", self.pool in ("token", "token_gap"))
-        self._complete_conv_stem()
-        self._complete_stem()
-        self._complete_reduction()
-        self._check()
+        if self.head_dim is not None and self.head_dim * self.heads == self.width:
+            self._replace("head_dim", None)  # equal models, equal specs
+        self._check_stems()
+        self._check_reduction()
+        self._check_head()
+        self._check_causal()
+        self._check_palette()
         self._check_positions()
 
     def _replace(self, name, value):
         """Sets a field of the frozen dataclass, while it is made."""
         object.__setattr__(self, name, value)
 
-    def _make_plain(self):
-        """Numbers as Python's own: numpy's would not go into JSON."""
-        for names, kind in ((_SIZES, integer), (_FLAGS, flag), (_NUMBERS, number), (_RATES, rate)):
-            for name in names:
-                value = getattr(self, name)
-                if value is not None or name not in _OPTIONAL:
-                    self._replace(name, kind(value, name))
-        self._replace("position_std", number(self.position_std, "position_std", least=0))
-        self._replace("epsilon", number(self.epsilon, "epsilon"))
-        if not 0 < self.epsilon < 1:
-            raise ValueError(f"epsilon must be above 0 and below 1, got {self.epsilon!r}.")
-        self._replace("registers", integer(self.registers, "registers", least=0))
-        self._replace("mean", per_channel(self.mean, "mean"))
-        self._replace("std", per_channel(self.std, "std"))
-
-    def _complete_stem(self):
-        if self.stem is None:
-            return
-        if not isinstance(self.stem, (list, tuple, np.ndarray)):
-            raise ValueError(f"stem must be the ResNet units per stage, such as (3, 4, 9), got {self.stem!r}.")
-        if self.conv_stem:
+    def _check_stems(self):
+        if self.stem is not None and self.conv_stem:
             raise ValueError("stem and conv_stem exclude each other: a hybrid already has a stem.")
-        if not all(is_integer(units) and units > 0 for units in self.stem):
-            raise ValueError(f"stem must be the ResNet units per stage, such as (3, 4, 9), got {self.stem}.")
-        self._replace("stem", tuple(int(units) for units in self.stem))
+        self._replace("conv_strides", self.conv_strides or (2,) * len(self.conv_stem))
+        if len(self.conv_stem) != len(self.conv_strides):
+            raise ValueError(
+                f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides."
+            )
 
-    def _check(self):
-        if self.head_dim is not None and self.head_dim * self.heads == self.width:
-            self._replace("head_dim", None)  # equal models, equal specs
-        choices = (
-            ("gelu", ACTIVATIONS),
-            ("mlp_form", MLPS),
-            ("pool", POOLS),
-            ("positions", POSITIONS),
-            ("positions_at", PLACES),
-            ("patch_form", FORMS),
-            ("conv_form", CONV_FORMS),
-        )
-        for name, valid in choices:
-            self._replace(name, choice(getattr(self, name), name, valid))
-        for name in ("class_token", "qkv_bias", "qk_norm", "patch_norm", "distillation_token", "fc_norm"):
-            if getattr(self, name) not in (True, False):  # text would count as True
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+    def _check_reduction(self):
+        merging, block = self.token_merging, self.patch_dropout_block
+        if isinstance(merging, tuple) and len(merging) != self.depth:
+            raise ValueError(
+                f"token_merging has {len(merging)} numbers, the model {self.depth} blocks: give one per block."
+            )
+        if merging is not None and not (any(merging) if isinstance(merging, tuple) else merging):
+            self._replace("token_merging", None)
+        if block is not None and block >= self.depth:
+            raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {self.depth - 1}.")
+
+    def _check_head(self):
         if self.pool in ("token", "token_gap") and not self.class_token:
             raise ValueError(
                 f'pool="{self.pool}" reads the class token, but class_token is False. Use pool="gap" or "map".'
@@ -207,8 +262,6 @@ class ViTSpec(Spec):
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
-        self._check_causal()
-        self._check_palette()
 
     def _check_causal(self):
         if self.causal and (self.pool in ("token", "token_gap") or self.distillation_token):
@@ -226,8 +279,6 @@ class ViTSpec(Spec):
     def _check_palette(self):
         if self.palette is None:
             return
-        if self.palette < 2:
-            raise ValueError(f"palette must be the number of colours, 2 or more, got {self.palette}.")
         wrong = {
             "patch_size": self.patch_size != (1, 1),
             "stem": self.stem is not None,
@@ -255,40 +306,6 @@ class ViTSpec(Spec):
             " blocks no longer "
             f"know where a patch was. They go with positions that are added at the stem ({', '.join(KINDS)}), or none."
         )
-
-    def _complete_reduction(self):
-        merging = self.token_merging
-        if isinstance(merging, (list, tuple, np.ndarray)):
-            if len(merging) != self.depth:
-                raise ValueError(
-                    f"token_merging has {len(merging)} numbers, the model {self.depth} blocks: give one per block."
-                )
-            merging = tuple(integer(r, "token_merging", least=0) for r in merging)
-            self._replace("token_merging", merging if any(merging) else None)
-        elif merging is not None:
-            self._replace("token_merging", integer(merging, "token_merging", least=0) or None)
-        if self.patch_dropout_block is not None:
-            block = integer(self.patch_dropout_block, "patch_dropout_block", least=0)
-            if block >= self.depth:
-                raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {self.depth - 1}.")
-            self._replace("patch_dropout_block", block)
-
-    def _complete_conv_stem(self):
-        if not all(isinstance(value, (list, tuple, np.ndarray)) for value in (self.conv_stem, self.conv_strides)):
-            raise ValueError(
-                "conv_stem and conv_strides must be tuples with one number per convolution, such as (32, 64), got "
-                f"{self.conv_stem!r} and {self.conv_strides!r}."
-            )
-        if not all(is_integer(n) and n > 0 for n in (*self.conv_stem, *self.conv_strides)):
-            raise ValueError(
-                f"conv_stem and conv_strides must be positive integers, got {self.conv_stem}, {self.conv_strides}."
-            )
-        self._replace("conv_stem", tuple(int(n) for n in self.conv_stem))
-        self._replace("conv_strides", tuple(int(n) for n in self.conv_strides) or (2,) * len(self.conv_stem))
-        if len(self.conv_stem) != len(self.conv_strides):
-            raise ValueError(
-                f"conv_stem has {len(self.conv_stem)} convolutions, conv_strides {len(self.conv_strides)} strides."
-            )
 
     @property
     def reads_grid(self) -> bool:
@@ -353,7 +370,6 @@ class ViTSpec(Spec):
         return dataclasses.replace(self, head_bias=0.0, pre_logits=None, fc_norm=fc_norm)
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(ViTSpec))
 _DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
 
 

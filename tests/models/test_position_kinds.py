@@ -160,8 +160,6 @@ def test_inspection_sees_the_attention_that_the_model_has(positions, at, tiny, p
             {"positions": "relative", "positions_at": "shared"},
             "needs a table that can be added at each block, learned, learned2d",
         ),
-        ({"positions": "rope"}, "Unknown positions 'rope'"),
-        ({"positions_at": "each"}, "Unknown positions_at 'each'.*Valid: stem, every, shared"),
         ({"positions": "rope2d", "token_merging": 1}, "token_merging does not go with"),
         ({"positions_at": "every", "patch_dropout": 0.5}, "patch_dropout does not go with"),
         ({"positions": "rope2d", "position_std": 1.0}, "position_std=1.0 has no effect"),

@@ -387,7 +387,7 @@ def test_a_file_cannot_name_code(dense_file, tmp_path, change):
 def test_altered_sizes_are_refused(dense_file, vit, tmp_path):
     path = tmp_path / "m.keras"
     path.write_bytes(altered(dense_file, lambda config: config["config"]["spec"]["config"].update(depth=-1)))
-    with pytest.raises(ValueError, match="depth should be positive"):
+    with pytest.raises(ValueError, match="depth must be a positive integer"):
         keras_vit.load(path)
     path.write_bytes(altered(dense_file, lambda config: layer_of(config, "mine")["config"].update(units=4)))
     with pytest.raises(ValueError, match="are not those of the model in its config"):

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import from_arrays
-from keras_vit.models.bit import BIT_FIELDS
-from keras_vit.models.spec import FIELDS
+from keras_vit.models import families
 from keras_vit.tasks import find_task
 from trainers import config_files, flags
 
@@ -170,7 +169,7 @@ def test_mistakes_in_a_config_of_ones_own_name_the_file(line, reason, tmp_path):
 
 def test_the_models_fields_are_the_specs_own():
     """Any field is taken, whether the config sets it or not, and any other is refused when the model is built."""
-    config, fields = config_files.load_config("folder_finetune"), {*FIELDS, *BIT_FIELDS}
+    config, fields = config_files.load_config("folder_finetune"), families.fields()
     assert config_files.apply_overrides([f"--config.model.{field}=(1, 2)" for field in fields], config) == []
     assert all(config.model[field] == (1, 2) for field in fields)
     config = config_files.load_config("digits_pretrain")

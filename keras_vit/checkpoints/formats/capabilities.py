@@ -11,19 +11,9 @@ from typing import Any
 from absl import logging
 
 from keras_vit.models import Classifier
+from keras_vit.models.fields import NOTHING
 
 ANY = "any value"
-
-# Fields that do not change the function that a trained model computes. Every format accepts any value of them; the
-# metadata that this package writes into the file restores them.
-DOES_NOT_CHANGE_THE_FUNCTION = {
-    "dropout": "acts in training only",
-    "attention_dropout": "acts in training only",
-    "drop_path": "acts in training only",
-    "position_std": "an initialiser: the positions themselves are saved",
-    "head_bias": "an initialiser: the bias itself is saved",
-    "patch_form": "two ways to compute the same sum with the same weights",
-}
 
 Rule = Callable[[Classifier], str | None]
 
@@ -75,7 +65,9 @@ class Capabilities:
 
     def _problem(self, field: dataclasses.Field, value: Any) -> str | None:
         """What is wrong with a field's value, or None."""
-        if field.name in DOES_NOT_CHANGE_THE_FUNCTION:
+        # Every format takes any value of a field that does not change what a trained model computes; the metadata that
+        # this package writes into the file restore it.
+        if field.metadata.get("change") == NOTHING:
             return None
         valid = self.fields.get(field.name, _default(field))
         if valid == ANY or value in valid:

@@ -16,10 +16,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
-from keras_vit.models import families
+from keras_vit.models import families, fields
 from keras_vit.training.losses import ACTIVATIONS
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
@@ -33,7 +32,7 @@ _LONGEST_PREPROCESSING = 2000  # characters
 _LARGEST_TABLE = 2**27  # values of computed positions, which the file does not store and so does not bound
 _LARGEST_SHARE = 2  # weights for each value in the file: some files leave out rows of positions that are zeros
 
-_MAY_BE_ZERO = {"registers", "patch_dropout_block"}
+_LONGEST_LIST = 2**16
 _DTYPE = re.compile(r"(mixed_)?(float16|bfloat16|float32|float64)")
 
 
@@ -75,30 +74,35 @@ def _is_positive(value):
     return _is_number(value, int) and value > 0
 
 
-def check_fields(fields: Mapping[str, typing.Any], form: type, where: str) -> None:
-    """Compares the fields of a spec with their types in `form`, its class; JSON has lists for tuples.
+def _is_bounded(value, depth=1):
+    """Whether a value of JSON is one that a field could have: plain, or a list of plain ones, and no larger than in any
+    model.
+    """
+    if isinstance(value, (list, tuple)):
+        return bool(depth) and len(value) <= _LONGEST_LIST and all(_is_bounded(part, 0) for part in value)
+    return (
+        value is None or isinstance(value, bool) or _is_number(value) or (isinstance(value, str) and len(value) < 100)
+    )
+
+
+def check_fields(given: Mapping[str, typing.Any], form: type, where: str) -> None:
+    """Checks the fields of a spec one by one, by the rows of its class `form`; JSON has lists for tuples.
 
     Raises:
-        ValueError: for a field that is missing, unknown or of another type, or a number that no model has.
+        ValueError: for a field that is missing or unknown, or a value of another kind or that no model has.
     """
-    types = {field.name: typing.get_args(field.type) or (field.type,) for field in dataclasses.fields(form)}
-    missing = [f.name for f in dataclasses.fields(form) if f.default is dataclasses.MISSING and f.name not in fields]
+    rows = fields.rows(form)
+    missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in given]
     if missing:
         raise ValueError(f"{where} does not contain {', '.join(missing)}.")
-    for name, value in fields.items():
-        if name not in types:
-            raise ValueError(f'{where} has the unknown field "{name}".{did_you_mean(name, list(types))}')
-        kinds = types[name]
-        words = " or ".join(WORDS[kind] for kind in kinds)
-        if value is None or isinstance(value, (bool, str)):
-            _check(type(value) in kinds, name, words, value, where)
-        elif isinstance(value, (list, tuple)):
-            _check(tuple in kinds and all(map(_is_number, value)), name, words, value, where)
-        else:
-            numbers = (int, float) if float in kinds else (int,) if int in kinds else ()
-            _check(_is_number(value, numbers), name, words, value, where)
-            if int in kinds:
-                _check(value > 0 or (value == 0 and name in _MAY_BE_ZERO), name, "positive", value, where)
+    for name, value in given.items():
+        if name not in rows:
+            raise ValueError(f'{where} has the unknown field "{name}".{did_you_mean(name, list(rows))}')
+        _check(_is_bounded(value), name, fields.takes(rows[name]), value, where)
+        try:
+            fields.plain(rows[name], value)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
 
 def _numbers(node):

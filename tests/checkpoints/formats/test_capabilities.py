@@ -10,8 +10,9 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints.formats import bit, google, huggingface, timm
-from keras_vit.checkpoints.formats.capabilities import ANY, DOES_NOT_CHANGE_THE_FUNCTION, Capabilities
+from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.models import BiTSpec, ViTSpec, make_spec
+from keras_vit.models.fields import NOTHING, named
 
 VIT = {"google": google.CAPABILITIES, "timm": timm.CAPABILITIES, "huggingface": huggingface.CAPABILITIES}
 SIZE = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 32}
@@ -54,12 +55,9 @@ def vit(form=ViTSpec, **fields):
 @pytest.mark.parametrize("format", VIT)
 def test_every_field_is_classified(format):
     fields = {field.name for field in dataclasses.fields(ViTSpec)}
-    expressed = VIT[format].fields.keys()
-    assert not expressed & DOES_NOT_CHANGE_THE_FUNCTION.keys()
-    assert expressed | DOES_NOT_CHANGE_THE_FUNCTION.keys() <= fields
-    assert fields - expressed - DOES_NOT_CHANGE_THE_FUNCTION.keys() == set(
-        (NOT_EXPRESSED[format] + FEWER_TOKENS + OWN).split()
-    )
+    expressed, free = VIT[format].fields.keys(), {*named(ViTSpec, NOTHING)}
+    assert not expressed & free and expressed <= fields
+    assert fields - expressed - free == set((NOT_EXPRESSED[format] + FEWER_TOKENS + OWN).split())
 
 
 def test_every_field_of_bit_is_expressed():
@@ -105,7 +103,7 @@ def test_a_field_without_a_default_has_no_place_unless_listed():
 @pytest.mark.parametrize("format", VIT)
 def test_fields_that_do_not_change_the_function_take_any_value(format):
     options = {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1, "position_std": 1.0, "head_bias": -6.9}
-    assert options.keys() | {"patch_form"} == DOES_NOT_CHANGE_THE_FUNCTION.keys()
+    assert options.keys() | {"patch_form"} == {*named(ViTSpec, NOTHING)}
     VIT[format].check(vit(**options, patch_form="dense"))
 
 

@@ -1,0 +1,46 @@
+"""What the fields of the specs generate in the sources: the keyword arguments in keras_vit/models/arguments.py and the
+tables in docs/models.md. `make generate` writes it, and test_fields.py compares.
+"""
+
+import pathlib
+
+from keras_vit.models import fields
+from keras_vit.models.families import FAMILIES
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ARGUMENTS, PAGE = ROOT / "keras_vit" / "models" / "arguments.py", ROOT / "docs" / "models.md"
+
+
+def arguments() -> str:
+    """A TypedDict of each family's fields, and one of all together."""
+    first, *others = FAMILIES.values()
+    dicts = [
+        fields.typed_dict(f"{row.name}Overrides", fields.rows(row.spec), doc=f"Any field of {row.spec.__name__}.")
+        for row in (first, *others)
+    ]
+    rest = {name: field for row in others for name, field in fields.rows(row.spec).items() if name not in first.fields}
+    dicts.append(fields.typed_dict("AnyOverrides", rest, f"{first.name}Overrides", "Any field of a spec."))
+    return "\n\n\n".join(dicts)
+
+
+def between(text: str, start: str, end: str, new: str) -> str:
+    """`text` with `new` between the lines `start` and `end`."""
+    before, _, rest = text.partition(f"{start}\n")
+    assert end in rest, start
+    return f"{before}{start}\n{new}\n{end}{rest.partition(end)[2]}"
+
+
+def files() -> dict[pathlib.Path, str]:
+    """{path: the text that the file should have}."""
+    start, end = "# Generated from the fields of the specs by `make generate`.", "# End of what is generated."
+    source = between(ARGUMENTS.read_text(), start, end, f"\n\n{arguments()}\n\n")
+    page = PAGE.read_text()
+    for row in FAMILIES.values():
+        start = f"<!-- the fields of {row.spec.__name__}, by `make generate` -->"
+        page = between(page, start, "<!-- end -->", fields.markdown(row.spec))
+    return {ARGUMENTS: source, PAGE: page}
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text)
