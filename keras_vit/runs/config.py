@@ -15,6 +15,7 @@ from keras_vit.io.durations import in_examples, is_nothing, resolve_steps
 from keras_vit.io.json_files import read_json
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import families
+from keras_vit.models.fields import plain
 from keras_vit.runs.config_keys import OPEN, is_packaged_task
 from keras_vit.runs.optimizer import check_options, unread
 from keras_vit.training.mixing import check_pairs
@@ -48,11 +49,14 @@ def flat(tree, path=""):
 
 
 def _check_model_keys(config):
-    """Refuses keys of config.model that belong to another section. Other unknown ones are refused when the model is
-    built.
+    """Refuses keys of config.model that belong to another section, and values that a field of a spec does not take.
+    Other unknown keys are refused when the model is built.
     """
-    known = {*_MODEL_ARGUMENTS, *families.fields()}
-    for name in config.model:
+    of_specs = families.fields()
+    known = {*_MODEL_ARGUMENTS, *of_specs}
+    for name, value in config.model.items():
+        if name in of_specs and value is not None:
+            _named(f"model.{name}", plain, of_specs[name], value)
         elsewhere = [
             key for key in flat(config.to_dict()) if key.split(".")[-1] == name and not key.startswith("model.")
         ]
