@@ -7,7 +7,6 @@ from keras_vit.distribution.strategy import check_name
 from keras_vit.io.progress import shown, stage
 from keras_vit.runs import run, run_seeds, run_sweep
 from keras_vit.runs.config import check_keys
-from keras_vit.runs.loop.faults import Workers
 from keras_vit.tasks import find_task
 
 from . import config_files
@@ -16,19 +15,17 @@ from . import config_files
 def train(values, strategy):
     """One run, several seeds or a sweep, one after another in the same processes."""
     score = find_task(values.config.task).score
-    with Workers(strategy, values.workdir) as workers:
 
-        def run_one(config, workdir):
-            workers.workdir = workdir
-            model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
-            from keras_vit.planning.flops import run_costs
+    def run_one(config, workdir):
+        model, measures = run(config, workdir, values.data_dir, strategy, values.data_service)
+        from keras_vit.planning.flops import run_costs
 
-            return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
+        return {**measures, **run_costs(model, measures["steps"] * config.batch_size)}
 
-        if values.sweep:
-            run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
-        else:
-            run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
+    if values.sweep:
+        run_sweep(values.config, values.sweep, values.workdir, run_one, strategy, score, values.runs)
+    else:
+        run_seeds(values.config, values.workdir, run_one, strategy, score, values.runs)
 
 
 def plan(values):

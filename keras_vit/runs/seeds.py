@@ -22,6 +22,7 @@ from keras_vit.inspection import figures
 from keras_vit.io.atomic import check_folder, write_bytes
 from keras_vit.io.json_files import json_text, read_json
 from keras_vit.io.paths import locate
+from keras_vit.runs.loop.faults import lost_worker_named
 from keras_vit.runs.picture_files import write_picture
 from keras_vit.runs.saving.rundir import FINISHED, RunDirectory
 from keras_vit.tasks import Score
@@ -53,16 +54,21 @@ def _finished(path):
 
 
 def run_once(config, workdir, run, strategy):
-    """The measures of `run`; if the same config has already finished in `workdir`, those that it left there."""
+    """The measures of `run`; if the same config has already finished in `workdir`, those that it left there.
+
+    Raises:
+        LostWorker: if another worker is lost.
+    """
     path = epath.Path(workdir) / FINISHED
     now = json.loads(config.to_json_best_effort())
     before = _finished(path)
-    # All processes take the same branch, even if they see different files.
-    if not strategy.any(before.get("config") != now):
-        logging.info("%s has already finished.", workdir)
-        return before["measures"]
-    keras.backend.clear_session()
-    measures = numbers(run(config, workdir))
+    with lost_worker_named(workdir, strategy):
+        # All processes take the same branch, even if they see different files.
+        if not strategy.any(before.get("config") != now):
+            logging.info("%s has already finished.", workdir)
+            return before["measures"]
+        keras.backend.clear_session()
+        measures = numbers(run(config, workdir))
     write_json(path, {"measures": measures, "config": now}, strategy)
     return measures
 

@@ -18,6 +18,7 @@ from keras_vit.data import evaluation_batches, training_batches
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation.registry import Setting
 from keras_vit.io.progress import stage
+from keras_vit.io.suggest import counted
 from keras_vit.models import whiten
 from keras_vit.optim.wrappers import averaging, swap_averages
 from keras_vit.runs import broken_examples
@@ -84,24 +85,6 @@ def check_length(rundir, start, total):
         )
 
 
-def _count(number, noun):
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _announce(prepared, model, start):
-    logging.info(
-        "%s: %s parameters, %s trained. %s and %s. %s with batches of %d, starting at step %d.",
-        model.name,
-        f"{model.count_params():,}",
-        f"{sum(math.prod(v.shape) for v in model.trainable_variables):,}",
-        _count(prepared.train.size, "training example"),
-        _count(prepared.held_out.size, "evaluation example"),
-        _count(prepared.resolved["total"], "step"),
-        prepared.config.batch_size,
-        start,
-    )
-
-
 def _has_batch_statistics(model):
     """Whether a layer that trains normalises by the batch: then the parts of a batch are not the whole."""
     return any(
@@ -130,8 +113,8 @@ def _describe(prepared, model, strategy):
 
 
 def _begin(prepared, model, rundir):
-    """Brings the model to the step that the run goes on from, checks that all fits together, and writes config.json;
-    returns the step.
+    """Brings the model to the step that the run goes on from and checks that all fits together; writes config.json and
+    a line of log; returns the step.
     """
     config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
     content = _describe(prepared, model, strategy)
@@ -148,6 +131,17 @@ def _begin(prepared, model, rundir):
             logging.warning("%s", sentence)
     rundir.check_space(model, config.keep)
     rundir.begin(content)
+    logging.info(
+        "%s: %s parameters, %s trained. %s and %s. %s with batches of %d, starting at step %d.",
+        model.name,
+        f"{model.count_params():,}",
+        f"{sum(math.prod(v.shape) for v in model.trainable_variables):,}",
+        counted(prepared.train.size, "training example"),
+        counted(prepared.held_out.size, "evaluation example"),
+        counted(resolved["total"], "step"),
+        config.batch_size,
+        start,
+    )
     return start
 
 
@@ -243,7 +237,6 @@ def run(
         with stage(f"Loading {config.init}" if config.init else "Building the model"):
             model = prepared.model(strategy)
         start = _begin(prepared, model, rundir)
-        _announce(prepared, model, start)
         with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
             with strategy.scope():
                 measured = task.deliver(model)  # which has the weights of `model`

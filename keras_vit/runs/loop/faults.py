@@ -4,11 +4,13 @@ execution.
 After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in sysexits.h: "start me again".
 """
 
+import contextlib
 import dataclasses
 import math
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 from absl import logging
 
@@ -35,32 +37,21 @@ class LostWorker(SystemExit):
         super().__init__(RESTART)
 
 
-class Workers:
-    """A context in which a lost worker raises LostWorker, after a line that names the last checkpoint of the run.
-
-    Attributes:
-        strategy: a keras_vit.strategy.
-        workdir: the directory of the run in progress.
-    """
-
-    def __init__(self, strategy: Strategy, workdir: str | os.PathLike):
-        self.strategy, self.workdir = strategy, workdir
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        # TensorFlow says so when a sum over workers cannot be computed.
-        lost = str(kind and kind.__module__).startswith("tensorflow") and "Collective ops is aborted" in str(error)
-        if self.strategy.hosts == 1 or not lost:
-            return
-        reason = str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0]
-        reader = dataclasses.replace(self.strategy, host=1)  # which writes nothing
+@contextlib.contextmanager
+def lost_worker_named(workdir: str | os.PathLike, strategy: Strategy) -> Iterator[None]:
+    """A context in which a lost worker raises LostWorker, after a line that names the last checkpoint in `workdir`."""
+    try:
+        yield
+    except Exception as error:
+        # So says TensorFlow when a sum over workers cannot be computed.
+        lost = type(error).__module__.startswith("tensorflow") and "Collective ops is aborted" in str(error)
+        if strategy.hosts == 1 or not lost:
+            raise
         logging.error(
             "Another worker is lost (%s). %s Start all workers again with the same command: they continue from there."
             " Exit code %d.",
-            reason,
-            RunDirectory(self.workdir, reader).last_checkpoint(),
+            str(error).partition("Collective ops is aborted by: ")[2].partition("\n")[0],
+            RunDirectory(workdir, dataclasses.replace(strategy, host=1)).last_checkpoint(),  # host 1 writes nothing
             RESTART,
         )
         raise LostWorker from None

@@ -61,16 +61,6 @@ def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
     return calls
 
 
-def _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start):
-    """All callbacks but EvaluateAverage and those that only speak, in the order in which they must run.
-
-    The running metrics are restored before a checkpoint may ask for them. Checkpoints comes before CoordinatedStop: it
-    must know the step at which the latter ends the run. The caller's callbacks come before the logs, which include what
-    they add.
-    """
-    return [running, checkpoints, stop, *callbacks, MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
-
-
 def _fit(model, batches, evaluation, callbacks, start, total, every, verbose):
     for first, last, steps in fit_calls(start, total, every):
         model.fit(
@@ -126,8 +116,11 @@ def train(
     saving = Checkpoints(rundir, checkpoint_every, keep, start, running=running.current)
     with Preemption() as preemption, saving as checkpoints:
         stop, averages, first = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage(), FirstStep()
-        all_callbacks = _in_order(running, checkpoints, stop, callbacks, rundir, batch_size, start)
-        all_callbacks += [first, *([StepLog(total, start)] if verbose == _A_LINE_PER_EPOCH else [])]
+        # The running metrics are restored before a checkpoint may ask for them. Checkpoints knows the step at which the
+        # stop ends the run. The caller's callbacks add to what the logs include.
+        logs = [MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
+        all_callbacks = [running, checkpoints, stop, *callbacks, *logs, first]
+        all_callbacks += [StepLog(total, start)] if verbose == _A_LINE_PER_EPOCH else []
         all_callbacks += [averages] if averaging(model.optimizer) else []
         try:
             if rundir.running is not None:
