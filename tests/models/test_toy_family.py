@@ -15,7 +15,7 @@ from keras import ops
 import keras_vit
 from keras_vit.inspection.model_page import inspect_model
 from keras_vit.layers import PatchEncoder, PixelNormalization
-from keras_vit.models import Classifier, build, families
+from keras_vit.models import Classifier, build, families, fields
 from keras_vit.models.checks import blocks_to_remat, class_count, float_policy, image_input, model_name, plain_remat
 from keras_vit.models.costs import LayerCount, dense, small
 from keras_vit.models.heads.classify import linear
@@ -37,15 +37,14 @@ NAMES = re.compile(r"Mixer-(\d+)/(\d+)")
 class MixerSpec(families.Spec):
     """Mixer-2/4: two blocks on patches of 4x4 pixels."""
 
-    depth: int
-    patch_size: int
-    width: int = 16
-    head_bias: float = 0.0
-    mean: float | tuple = 127.5
-    std: float | tuple = 127.5
+    depth: int = dataclasses.field(metadata=fields.row(fields.POSITIVE, "Number of blocks.", fields.WEIGHTS))
+    patch_size: int = dataclasses.field(metadata=fields.row(fields.POSITIVE, "Pixels of a patch."))
+    width: int = fields.field(16, fields.POSITIVE, "Size d of a token.", fields.WEIGHTS)
+    head_bias: float = fields.field(0.0, fields.NUMBER, "Initial value of the head's bias.", fields.NOTHING)
+    mean: float | tuple[float, ...] = fields.field(127.5, fields.PER_CHANNEL, "Mean of the pixels.")
+    std: float | tuple[float, ...] = fields.field(127.5, fields.PER_CHANNEL, "Their standard deviation.")
 
     has_tokens = True
-    fixed = ("depth", "width")
 
     @property
     def strides(self):

@@ -61,10 +61,10 @@ class MlpBlock(ComposedLayer):
 
     Args:
         mlp_dim: the hidden width.
-        gelu: "erf" (exact: timm, Hugging Face) or "tanh" (the approximation of the original JAX code). Use the form
-            that the weights were trained with.
+        gelu: a name in ACTIVATIONS: "erf" (exact: timm, Hugging Face) or "tanh" (the approximation of the original JAX
+            code). Use the one that the weights were trained with.
         dropout: rate after both dense layers.
-        form: "gelu" or "swiglu" (DINOv2-g).
+        form: a name in MLPS: "gelu" or "swiglu" (DINOv2-g).
 
     Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
     """
