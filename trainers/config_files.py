@@ -131,31 +131,19 @@ def _check_key(key, config):
         raise ValueError(f"--config.{key} is a section. Set its keys: {inside}.{off}")
 
 
-def _type(config, parts):
-    """The type of the values of a key; object for any."""
-    *folders, last = parts
-    for part in folders:
+def _section(config, parts):
+    """The section that a key is in; an empty one if there is none."""
+    for part in parts[:-1]:
         config = config.get(part) if isinstance(config, ConfigDict) else None
-    return config.get_type(last) if isinstance(config, ConfigDict) and last in config else object
+    return config if isinstance(config, ConfigDict) else ConfigDict()
 
 
-def _may_be_none(config, parts):
-    """Whether a key of the config is made to be off, as a placeholder or another reference is, or is in an open
+def _may_be_none(section, parts):
+    """Whether a key of a section is made to be off, as a placeholder or another reference is, or is in an open
     section.
     """
-    *folders, last = parts
-    for part in folders:
-        config = config.get(part) if isinstance(config, ConfigDict) else None
-    stored = dict(config.items(preserve_field_references=True)).get(last) if isinstance(config, ConfigDict) else None
+    stored = dict(section.items(preserve_field_references=True)).get(parts[-1])
     return parts[0] in keys.OPEN or stored is None or isinstance(stored, FieldReference)
-
-
-def _has(config, parts):
-    for part in parts:
-        if not hasattr(config, "keys") or part not in config:
-            return False
-        config = config[part]
-    return True
 
 
 def _check_new_key(parts, config):
@@ -218,9 +206,10 @@ def apply_overrides(argv, config):
             keys.remove_key(config, parts)
             rest = [given for given in rest if not _sets(given, key)]
             continue
-        new = parts[0] in keys.OPEN and len(parts) > 1 and not _has(config, parts)
+        section = _section(config, parts)
+        new = parts[0] in keys.OPEN and len(parts) > 1 and parts[-1] not in section
         _check_new_key(parts, config) if new else _check_key(key, config)
-        value_type = _type(config, parts)
+        value_type = section.get_type(parts[-1]) if parts[-1] in section else object
         if text is None and value_type is bool:
             rest.append(arg)
             continue
@@ -229,7 +218,7 @@ def apply_overrides(argv, config):
                 raise ValueError(f"--config.{key} has no value. Write --config.{key}=VALUE.")
             text = arguments.popleft()
         keys.check_not_off(f"--config.{key}", text, value_type)
-        if text == "None" and not new and not _may_be_none(config, parts):
+        if text == "None" and not new and not _may_be_none(section, parts):
             raise ValueError(f"--config.{key}=None: this cannot be off. It is {values_of(config)[key]!r}.")
         if new or text == "None":
             keys.set_key(config, parts, keys.literal(text))

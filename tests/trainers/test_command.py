@@ -314,7 +314,7 @@ def test_the_rooms_that_the_command_line_loads_by_path_import_no_other():
     places = {
         place
         for path in (ROOT / "trainers").glob("*.py")
-        for place in re.findall(r'light\("([\w.]+)"\)', path.read_text())
+        for place in re.findall(r'package_module\("([\w.]+)"\)', path.read_text())
     }
     assert places
     for place in places:
