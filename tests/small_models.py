@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.training import SoftmaxCrossEntropy
+from keras_vit.training.prediction.classify import probabilities_of
 
 
 def data(n=48):
@@ -119,6 +120,14 @@ def squared_distance(a, b):
 def distance(a, b):
     """||b - a|| over ||a's movement||, for two results of `trained`."""
     return float((squared_distance(a[1], b[1]) / squared_distance(a[0], a[1])) ** 0.5)
+
+
+def signatures_of(model, activation=None):
+    """{name: function} of the signatures that an export of the model has; without the work of writing one."""
+    from keras_vit.serving.signatures import signatures  # needs TensorFlow
+
+    probabilities = None if model.classes is None else probabilities_of(model, activation)
+    return {name: signature.function for name, signature in signatures(model, 5, probabilities).items()}
 
 
 def assert_floats(model, run):

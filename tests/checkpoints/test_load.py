@@ -32,6 +32,7 @@ def test_deit_gives_the_reference_logits(deit, shared_data):
     assert sorted(np.argsort(-logits[0])[:5]) == [281, 282, 285, 797, 811]
 
 
+@pytest.mark.extended
 def test_deit_classifies_jpegs_through_our_preprocessing(deit, shared_data):
     from keras_vit.data import parse
     from keras_vit.training.prediction.preprocessing import preprocessing_text

@@ -39,6 +39,7 @@ def test_files_of_released_versions_load(path):
         np.testing.assert_allclose(keras.saving.load_model(path)(pixels(*model.image_size)), expected, atol=tolerance)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: f"{path.parent.parent.name}-{path.name}")
 def test_runs_of_released_versions_resume_to_the_same_end(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)

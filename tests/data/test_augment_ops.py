@@ -28,23 +28,20 @@ def draws(text, n, image=PHOTO):
 
 
 @pytest.mark.parametrize("text", NEW)
-def test_a_result_is_a_function_of_the_seed_in_tf_data_and_outside(text):
-    ops, inside = parse(text), draws(text, 6)
-    for i in range(6):
+def test_a_result_is_a_function_of_the_seed_in_tf_data_and_outside_and_gray_stays_gray(text):
+    ops, inside = parse(text), draws(text, 4)
+    for i in range(4):
         np.testing.assert_array_equal(ops.image(tf.constant(PHOTO), tf.constant([i, 7], tf.int64)), inside[i])
     assert len({pixels.tobytes() for pixels in inside}) > 1
-
-
-@pytest.mark.parametrize("text", NEW)
-def test_gray_images_stay_gray_images(text):
-    gray, ops = tf.constant(PHOTO[..., :1]), parse(text)
-    assert all(ops.image(gray, tf.constant([i, 7], tf.int64)).shape == (24, 32, 1) for i in range(8))
+    gray = tf.constant(PHOTO[..., :1])  # stays gray
+    assert all(ops.image(gray, tf.constant([i, 7], tf.int64)).shape == (24, 32, 1) for i in range(6))
 
 
 def both_ways(function, amount):
     return [function(PHOTO, amount, 128), function(PHOTO, -amount, 128)]
 
 
+@pytest.mark.extended
 def test_rand_augment_draws_each_of_its_ops_as_often_with_the_papers_strengths():
     image = tf.constant(PHOTO)
     expected = {  # at magnitude 15
@@ -82,6 +79,7 @@ def test_rand_augment_draws_each_of_its_ops_as_often_with_the_papers_strengths()
     assert max(np.count_nonzero((x == 128).all(-1)) for x in squares) >= 144
 
 
+@pytest.mark.extended
 def test_auto_augment_applies_one_of_the_25_pairs_with_their_probabilities():
     pairs = policies.POLICIES["v0"]
     assert len(pairs) == 25 and pairs[0] == (("equalize", 0.8, 1), ("shear_y", 0.8, 4))
@@ -241,6 +239,7 @@ def test_one_hot_makes_rows_of_labels_in_training():
         parse("one_hot(2)")({"image": tf.constant(PHOTO), "label": tf.constant(2)})
 
 
+@pytest.mark.extended
 def test_augmented_batches_are_a_function_of_the_step():
     """Through the whole pipeline: the rows of step 2 are the same, whether or not steps 0 and 1 were made."""
     source = from_arrays(np.stack([PHOTO] * 6), np.arange(6))

@@ -57,7 +57,10 @@ def test_the_goldens_are_of_every_corruption_but_frost():
     assert len(STANDARD) == 15 and len(CORRUPTIONS) == 19
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("fog", "glass_blur") else pytest.param(name, marks=pytest.mark.extended) for name in CORRUPTIONS],
+)
 def test_inside_tf_data_the_pixels_are_the_same_and_grey_images_are_taken(name):
     ops = parse(f"corrupt('{name}', 5)")
     eager = np.asarray(ops.image(IMAGE, SEED))

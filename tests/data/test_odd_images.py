@@ -259,6 +259,7 @@ def evaluated(zoo):
     return errors, images, weights
 
 
+@pytest.mark.extended
 def test_training_takes_the_zoo_and_says_what_it_skips(zoo, skipped):
     source, errors = open_source(f"folder:{zoo[0]}", "train"), ExampleErrors()
     assert source.size == len(zoo[1])
@@ -276,6 +277,7 @@ def test_evaluation_counts_every_image_that_decodes(zoo, skipped, evaluated):
     assert set(errors.names) == skipped and weights.sum() == len(zoo[1]) - len(skipped)
 
 
+@pytest.mark.extended
 def test_a_saved_model_does_the_same(zoo, skipped, evaluated, tmp_path):
     """As serving/export.py saves the preprocessing; tests/serving exports whole models."""
     errors, images, weights = evaluated

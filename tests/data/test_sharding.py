@@ -255,6 +255,7 @@ def test_the_service_gives_each_element_once_to_the_end(service):
     assert sorted([next(hosts[0]), *hosts[1], *hosts[0]]) == list(range(100))
 
 
+@pytest.mark.extended
 def test_a_service_that_does_not_answer_is_a_clear_error():
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]

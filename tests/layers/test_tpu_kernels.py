@@ -46,7 +46,14 @@ def assert_as_near(found, rounded, exact):
 
 
 @pytest.mark.parametrize(
-    "n, heads, c", [(17, 3, 64), (17, 2, 80), (9, 2, 72), (17, 1, 128), (5, 1, 256), (17, 3, 8), (1, 2, 64)]
+    "n, heads, c",
+    [
+        (9, 2, 72),
+        *(
+            pytest.param(*shape, marks=pytest.mark.extended)
+            for shape in ((17, 3, 64), (17, 2, 80), (17, 1, 128), (5, 1, 256), (17, 3, 8), (1, 2, 64))
+        ),
+    ],
 )
 def test_attention_and_its_gradients(n, heads, c):
     given, [g] = arrays(3, 2, n, heads * c), arrays(1, 2, n, heads * c, seed=1)
@@ -63,6 +70,7 @@ def test_large_scores_do_not_overflow_and_tokens_are_told_apart():
     np.testing.assert_allclose(np.asarray(y[0], "float32"), np.asarray(x[0], "float32"), atol=1e-3)
 
 
+@pytest.mark.extended
 def test_heads_in_several_programs_are_those_in_one(monkeypatch):
     given, [g] = arrays(3, 2, 9, 512), arrays(1, 2, 9, 512, seed=1)
     attend = lambda *x: short_rows.attend(*x, 8, True)  # noqa: E731
@@ -74,23 +82,17 @@ def test_heads_in_several_programs_are_those_in_one(monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
+def test_rows_that_are_short_enough():
+    """B/16, L/16, H/14 and B/16 at 384 pixels; not So400m at 378, nor B/16 at 1024."""
+    for shape in ((197, 768, 12), (197, 1024, 16), (257, 1280, 16), (577, 768, 12)):
+        assert short_rows.fits(*shape), shape
+    for shape in ((729, 1152, 16), (4097, 768, 12)):
+        assert not short_rows.fits(*shape), shape
+
+
 @pytest.mark.parametrize(
-    "n, d, heads, fits",
-    [
-        (197, 768, 12, True),
-        (197, 1024, 16, True),
-        (257, 1280, 16, True),
-        (577, 768, 12, True),
-        (729, 1152, 16, False),
-        (4097, 768, 12, False),
-    ],
-    ids=["B/16", "L/16", "H/14", "B/16 at 384", "So400m at 378", "B/16 at 1024"],
+    "n, d", [(17, 64), *(pytest.param(*shape, marks=pytest.mark.extended) for shape in ((5, 768), (1, 40)))]
 )
-def test_rows_that_are_short_enough(n, d, heads, fits):
-    assert short_rows.fits(n, d, heads) == fits
-
-
-@pytest.mark.parametrize("n, d", [(17, 64), (5, 768), (1, 40)])
 def test_normalisation_and_its_gradients(n, d):
     [x, g, also] = arrays(3, 3, n, d)
     gamma, beta = (jnp.asarray(np.random.default_rng(2).normal(size=(1, d)), "float32") for _ in range(2))

@@ -105,7 +105,16 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize(("made", "mode"), [("vit", None), ("with_head", "int8"), ("nested", None), ("nested", "int8")])
+@pytest.mark.parametrize(
+    ("made", "mode"),
+    [
+        ("with_head", "int8"),
+        *(
+            pytest.param(*case, marks=pytest.mark.extended)
+            for case in (("vit", None), ("nested", None), ("nested", "int8"))
+        ),
+    ],
+)
 def test_files_and_clones_go_on_as_they_were(tiny, pixels, tmp_path, made, mode):
     model = MAKERS[made](tiny())
     if mode:

@@ -57,7 +57,9 @@ def paths(weights):
     return {w.path for w in weights}
 
 
-@pytest.mark.parametrize("kind", ["mae", "masked", "igpt", "distilled"])
+@pytest.mark.parametrize(
+    "kind", ["mae", "distilled", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("masked", "igpt"))]
+)
 def test_the_encoder_gets_it_and_what_stands_above_trains(kind, tmp_path):
     model, x, y, loss, above = made(kind)
     before = model.predict(x, verbose=0)

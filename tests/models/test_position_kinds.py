@@ -28,7 +28,16 @@ def made(tiny, positions, positions_at, **options):
     return model
 
 
-@pytest.mark.parametrize(("positions", "at"), KINDS, ids=IDS)
+QUICK = ("learned-every", "sincos2d-shared", "relative-stem", "rope2d-stem")
+
+
+@pytest.mark.parametrize(
+    ("positions", "at"),
+    [
+        pytest.param(*kind, id=name, marks=[] if name in QUICK else pytest.mark.extended)
+        for kind, name in zip(KINDS, IDS)
+    ],
+)
 def test_every_kind_trains_and_comes_back(positions, at, tiny, pixels, tmp_path):
     options = {"registers": 1, "distillation_token": True} if at != "stem" else {"remat": True, "dropout": 0.1}
     model = made(tiny, positions, at, **options)

@@ -13,7 +13,6 @@ from keras_vit.layers.dense import dense_config
 from keras_vit.models import freeze_all_but_head
 
 BLOCK = {"attention/key", "attention/out", "attention/query", "attention/value", "mlp/hidden", "mlp/out"}
-MODES = ("int8", "int4", "float8")
 
 
 def quantized(model, mode="int8", **options):
@@ -52,7 +51,10 @@ def test_every_dense_kernel_is_int8_at_once_after_loading(tiny, tmp_path, option
     assert model.get_layer("patch_encoder").kernel.dtype == "float32"
 
 
-@pytest.mark.parametrize(("mode", "near"), [("int8", 0.02), ("int4", 0.2), ("float8", 0.2)])
+@pytest.mark.parametrize(
+    ("mode", "near"),
+    [("int8", 0.02), *(pytest.param(mode, 0.2, marks=pytest.mark.extended) for mode in ("int4", "float8"))],
+)
 def test_outputs_stay_near_and_survive_files_and_clones(tiny, pixels, tmp_path, mode, near):
     model = tiny(pool="map", pre_logits=8)
     before = outputs(model, pixels)
@@ -86,18 +88,33 @@ def nested(vit):
     return keras_vit.Model(image, keras.layers.Dense(2, name="mine")(vit(image)))
 
 
-@pytest.mark.parametrize("mode", MODES)
+def with_head(vit):
+    return vit.with_head(keras.layers.Dense(3, name="mine"))
+
+
+def of_keras(vit):
+    return keras.Model(vit.input, keras.layers.Dense(3, name="mine")(vit.features))
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "mode"),
     [
-        lambda vit: vit.with_head(keras.layers.Dense(3, name="mine")),
-        nested,
-        lambda vit: keras.Model(vit.input, keras.layers.Dense(3, name="mine")(vit.features)),
+        (with_head, "int8"),
+        (nested, "int4"),
+        (of_keras, "float8"),
+        *(
+            pytest.param(make, mode, marks=pytest.mark.extended)
+            for make, modes in (
+                (with_head, ("int4", "float8")),
+                (nested, ("int8", "float8")),
+                (of_keras, ("int8", "int4")),
+            )
+            for mode in modes
+        ),
     ],
-    ids=["with_head", "nested", "keras.Model"],
 )
 def test_models_built_on_a_vit(tiny, pixels, tmp_path, make, mode):
-    model = make(tiny(pool="map", depth=1))
+    model = make(tiny(depth=1))
     if isinstance(model, keras_vit.Model):
         quantized(model, mode)
     else:
@@ -202,6 +219,7 @@ def test_a_quantised_model_does_not_train_but_another_head_does(tiny, pixels):
     assert fitted(other, pixels) == {"mine/kernel", "mine/bias"}
 
 
+@pytest.mark.extended
 def test_float8_trains_on_one_device(tiny, pixels):
     model = quantized(tiny(depth=1), "float8")
     changed = fitted(model, pixels, run_eagerly=False)  # Keras' own gradient of float8 fails eagerly
@@ -212,6 +230,7 @@ def test_float8_trains_on_one_device(tiny, pixels):
         model.fit(pixels, np.ones((4, 5)), verbose=0)
 
 
+@pytest.mark.extended
 def test_the_deit_keeps_its_answers(shared_data):
     """One photograph; benchmarks/quantization.py counts the hundred."""
     model = quantized(keras_vit.load(shared_data / "deit_tiny" / "model.safetensors"))

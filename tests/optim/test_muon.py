@@ -62,14 +62,14 @@ def test_first_and_last_layer_are_adamws_and_hidden_kernels_have_no_second_momen
     assert len(velocities) == len(model.trainable_variables) - len(hidden)
 
 
-def test_it_trains_and_continues_bit_for_bit_from_its_state(tiny):
+def test_it_trains_and_continues_bit_for_bit_from_its_state(tiny, eagerly):
     x, y = data(8)
     model, resumed = tiny(depth=1), tiny(depth=1)
     for one in (model, resumed):
         one.compile(Muon(0.01, decay=0.1, global_clipnorm=1.0), SoftmaxCrossEntropy(), jit_compile=False)
         one.optimizer.build(one.trainable_variables)
-    losses = model.fit(x, y, batch_size=8, epochs=8, verbose=0).history["loss"]
-    assert losses[-1] < 0.7 * losses[0]
+    losses = model.fit(x, y, batch_size=8, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < 0.85 * losses[0]
     state.restore(resumed, state.collect(model))
     for one in (model, resumed):
         one.fit(x, y, batch_size=8, verbose=0)

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import signatures_of
 
 import keras_vit
 from keras_vit.data import open_source
-from keras_vit.serving.export import _check_place
+from keras_vit.serving.export import _check, _check_place
 
 NAMES = tuple("zero one two three four five six seven eight nine".split())
 
@@ -135,37 +136,29 @@ def test_tfsm_layer_fine_tunes_it_to_another_task(served):
     assert float(tuned["accuracy"]) > 0.93
 
 
-def test_a_headless_model_serves_features(tmp_path):
+def test_a_headless_model_serves_features(eagerly):
     model = keras_vit.checkpoints.transfer(digits_model(), head="drop")
-    keras_vit.export(model, tmp_path / "f")
-    signatures = tf.saved_model.load(tmp_path / "f").signatures
+    signatures = signatures_of(model)
     kinds = ["attention", "encoded_attention", "encoded_features", "features", "features_training", "serving_default"]
     assert sorted(signatures) == kinds
     x = tf.ones((2, 8, 8, 1))
     np.testing.assert_allclose(signatures["serving_default"](x)["features"], model(x), atol=1e-5)
 
 
-def test_outputs_are_float32_under_mixed_precision(tmp_path):
-    keras_vit.export(digits_model(dtype="mixed_bfloat16"), tmp_path / "m")
-    loaded = tf.saved_model.load(tmp_path / "m")
-    x = tf.zeros((2, 8, 8, 1))
+def test_outputs_are_float32_under_mixed_precision(eagerly):
+    signatures = signatures_of(digits_model(dtype="mixed_bfloat16"))
     for name in ("pixels", "features", "pixels_training"):
-        assert all(v.dtype == tf.float32 for v in loaded.signatures[name](x).values())
+        assert all(v.dtype == tf.float32 for v in signatures[name](tf.zeros((2, 8, 8, 1))).values())
 
 
-@pytest.mark.parametrize(
-    ("classes", "loss", "activation"),
-    [(10, "SigmoidCrossEntropy", None), (10, None, "sigmoid")],
-    ids=["by its loss", "told"],
-)
-def test_probabilities_of_a_sigmoid_model(tmp_path, classes, loss, activation):
-    model = digits_model(classes=classes)
-    model.get_layer("head").bias.assign(np.linspace(-1, 2, classes))
-    if loss:
-        model.compile("sgd", getattr(keras_vit.training, loss)())
-    keras_vit.export(model, tmp_path / "m", activation=activation)
-    out = tf.saved_model.load(tmp_path / "m").signatures["pixels"](tf.ones((1, 8, 8, 1)))
-    np.testing.assert_allclose(out["probabilities"], tf.sigmoid(out["logits"]), atol=1e-6)
+def test_probabilities_of_a_sigmoid_model(eagerly):
+    for loss, activation in (("SigmoidCrossEntropy", None), (None, "sigmoid")):
+        model = digits_model()
+        model.get_layer("head").bias.assign(np.linspace(-1, 2, 10))
+        if loss:
+            model.compile("sgd", getattr(keras_vit.training, loss)())
+        out = signatures_of(model, activation)["pixels"](tf.ones((1, 8, 8, 1)))
+        np.testing.assert_allclose(out["probabilities"], tf.sigmoid(out["logits"]), atol=1e-6)
 
 
 def test_an_unknown_activation_is_refused(tmp_path):
@@ -250,8 +243,7 @@ def test_a_model_of_pre_training_is_refused_and_its_encoder_is_not(tmp_path):
         ValueError, match=r"a MaskedAutoencoder, is there to train another model. Export that, .*get_encoder"
     ):
         keras_vit.export(mae, tmp_path / "mae")
-    keras_vit.export(mae.get_encoder(), tmp_path / "features")
-    assert (tmp_path / "features" / "saved_model.pb").is_file()
+    _check(mae.get_encoder(), tmp_path / "features", "tf_saved_model")
 
 
 def test_only_an_export_of_this_package_is_replaced(tmp_path):
@@ -303,7 +295,7 @@ def test_a_full_disk_is_an_error_that_names_the_export(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8", "lora"])
-def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(tmp_path, mode):
+def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(mode, eagerly):
     model = digits_model()
     rng = np.random.default_rng(0)
     model.get_layer("head").kernel.assign(rng.normal(size=(32, 10)))
@@ -313,8 +305,7 @@ def test_a_quantised_model_and_one_with_lora_serve_what_they_compute(tmp_path, m
             weight.assign(rng.normal(size=weight.shape))
     else:
         model.quantize(mode)
-    keras_vit.export(model, tmp_path / "m")
-    signatures = tf.saved_model.load(tmp_path / "m").signatures
+    signatures = signatures_of(model)
     x = tf.constant(rng.integers(0, 256, (3, 8, 8, 1)), tf.float32)
     np.testing.assert_allclose(signatures["pixels"](x)["logits"], model(x), atol=1e-4)
     np.testing.assert_allclose(

@@ -18,7 +18,11 @@ def run(path, images):
 
 
 @pytest.mark.parametrize(
-    "kind", [{"distillation_token": True, "registers": 2}, {"pool": "map", "positions": "rope2d", "qk_norm": True}]
+    "kind",
+    [
+        {"distillation_token": True, "registers": 2},
+        pytest.param({"pool": "map", "positions": "rope2d", "qk_norm": True}, marks=pytest.mark.extended),
+    ],
 )
 def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):
     model = every_weight(**kind)
@@ -29,6 +33,7 @@ def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):
 
 
 @pytest.mark.parametrize("quantization", ["int8_weights", "int8_dynamic", "int8_static"])
+@pytest.mark.extended
 def test_int8_is_smaller_and_nearly_the_same(tmp_path, quantization):
     model = every_weight(pool="gap", width=64, mlp_dim=256)
     calibration = pixels(16) if quantization == "int8_static" else None
@@ -38,6 +43,7 @@ def test_int8_is_smaller_and_nearly_the_same(tmp_path, quantization):
     assert (tmp_path / "m.tflite").stat().st_size < 2.5 * model.count_params()
 
 
+@pytest.mark.extended
 def test_static_int8_has_scales_in_the_file_and_returns_floats_whatever_the_head(tmp_path):
     inner = every_weight(classes=None)
     model = inner.with_head(keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(2)]))
@@ -53,6 +59,7 @@ def test_static_int8_has_scales_in_the_file_and_returns_floats_whatever_the_head
     assert found.dtype == np.float32 and np.linalg.norm(found - model(pixels(5))) < 0.1 * np.linalg.norm(found)
 
 
+@pytest.mark.extended
 def test_what_litert_cannot_do_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Token merging"):
         keras_vit.export(every_weight(token_merging=1), tmp_path / "m.tflite", format="litert")

@@ -20,7 +20,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(kind))
+@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS[1:])])
 def test_outputs_are_those_of_keras_in_batches_of_any_size(kind):
     model = every_weight(**kind)
     run = runner(model, "openvino")
@@ -30,6 +30,7 @@ def test_outputs_are_those_of_keras_in_batches_of_any_size(kind):
     np.testing.assert_array_equal(run(pixels(3).astype("uint8")), run(np.floor(pixels(3))))
 
 
+@pytest.mark.extended
 def test_outputs_have_the_models_structure_and_the_weights_of_their_time():
     vit = every_weight(classes=None)
     model = keras.Model(vit.input, {"b": vit.output, "a": [keras.ops.mean(vit.output), vit.output * 2]})
@@ -40,6 +41,7 @@ def test_outputs_have_the_models_structure_and_the_weights_of_their_time():
     np.testing.assert_array_equal(run(pixels(2))["b"], found["b"])
 
 
+@pytest.mark.extended
 def test_several_threads_have_their_own_answers():
     run, images = runner(every_weight(), "openvino"), pixels(8)
     alone = [run(images[i : i + 1]) for i in range(8)]
@@ -48,6 +50,7 @@ def test_several_threads_have_their_own_answers():
             np.testing.assert_array_equal(found, alone[i % 8])
 
 
+@pytest.mark.extended
 def test_a_resnet_too():
     model = keras_vit.BiT("R26x1", image_size=32, classes=None)
     images = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
@@ -64,8 +67,6 @@ def test_what_cannot_be_computed_is_refused(monkeypatch):
         runner(every_weight(dtype="mixed_bfloat16"), "openvino")
     with pytest.raises(ValueError, match="one input of images of fixed size"):
         runner(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), "openvino")
-    with pytest.raises(ValueError, match="OpenVINO cannot compute.*operations: Bitcast. Leave the engine out"):
-        runner(every_weight(token_merging=1), "openvino")
     quantised = every_weight()
     quantised.quantize("int8")
     with pytest.raises(ValueError, match="quantised by Keras"):
@@ -75,6 +76,13 @@ def test_what_cannot_be_computed_is_refused(monkeypatch):
         runner(model, "openvino")
 
 
+@pytest.mark.extended
+def test_operations_that_openvino_does_not_have_are_named():
+    with pytest.raises(ValueError, match="OpenVINO cannot compute.*operations: Bitcast. Leave the engine out"):
+        runner(every_weight(token_merging=1), "openvino")
+
+
+@pytest.mark.extended
 def test_bfloat16_is_bfloat16_or_refused():
     """A processor without such instructions would silently compute in float32."""
     model = every_weight()
@@ -86,6 +94,7 @@ def test_bfloat16_is_bfloat16_or_refused():
     assert 1e-6 < np.linalg.norm(found - logits) / np.linalg.norm(logits) < 0.05
 
 
+@pytest.mark.extended
 def test_another_function_is_not_taken_for_the_model(monkeypatch):
     core = openvino.Core
 
@@ -105,6 +114,7 @@ def test_another_function_is_not_taken_for_the_model(monkeypatch):
         runner(every_weight(), "openvino")
 
 
+@pytest.mark.extended
 def test_the_service_answers_the_same_by_either_engine():
     model, images = every_weight(), np.floor(pixels(3)).astype("uint8")
     plain, fast = Served("m", model), Served("m", model, engine="openvino")

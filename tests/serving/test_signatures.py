@@ -6,10 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import signatures_of
 
 import keras_vit
 from keras_vit.inspection import attention_maps
 from keras_vit.serving import warmup
+from keras_vit.serving.export import _check_place
 
 NAMES = ("red deer", "Rotmilan", "ロバ")
 
@@ -86,19 +88,14 @@ def test_features_and_attention_are_those_of_the_package(exported):
     assert expected["attention"].shape == (4, 2, 3)
 
 
-@pytest.mark.parametrize("pool", ["gap", "map", "token_gap"])
-def test_attention_of_other_poolings(tmp_path, pool):
-    model = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3, pool=pool)
-    keras_vit.export(model, tmp_path / "m")
+def test_attention_of_other_poolings_and_none_of_a_bit(eagerly):
     x = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3)).astype("float32")
-    found = tf.saved_model.load(tmp_path / "m").signatures["attention"](tf.constant(x))["attention"]
-    np.testing.assert_allclose(found, attention_maps(model, x), atol=1e-5)
-
-
-def test_a_model_without_attention_has_no_such_signature(tmp_path):
-    model = keras_vit.BiT("R26x1", image_size=32, units=(1,), width_factor=0.5, classes=2)
-    keras_vit.export(model, tmp_path / "m")
-    assert not [name for name in tf.saved_model.load(tmp_path / "m").signatures if "attention" in name]
+    for pool in ("gap", "map", "token_gap"):
+        model = keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=3, pool=pool)
+        found = signatures_of(model)["attention"](tf.constant(x))["attention"]
+        np.testing.assert_allclose(found, attention_maps(model, x), atol=1e-5)
+    bit = keras_vit.BiT("R26x1", image_size=32, units=(1,), width_factor=0.5, classes=2)
+    assert not [name for name in signatures_of(bit) if "attention" in name]
 
 
 def test_the_export_says_what_it_is(exported):
@@ -118,7 +115,7 @@ def test_the_export_says_what_it_is(exported):
 
 def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exported, tmp_path):
     model, folder, _, _ = exported
-    keras_vit.export(model, folder, top_k=2)
+    _check_place(folder)
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(
         ValueError, match="holds other files than an export of keras_vit, which would be lost: README.md"

@@ -105,6 +105,7 @@ def test_a_saved_model_brings_its_optimizer_back(tmp_path):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_a_configs_run_ends_with_the_averages(tmp_path, monkeypatch):
     """model.keras contains the averages of the last checkpoint: here the mean of the weights after steps 3 to 6."""
     monkeypatch.setattr(training_run, "write_report", lambda *_: None)  # its figures take longer than the run

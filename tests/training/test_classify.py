@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import signatures_of
 
 import keras_vit
 from keras_vit.data import parse
@@ -126,10 +127,8 @@ def test_lists_may_be_mixed_and_their_results_are_lists(model, files):
     assert model.classify([]) == [] and len(model.classify([path])) == 1
 
 
-def test_it_equals_what_the_exported_model_says(model, files, tmp_path):
-    keras_vit.export(model, tmp_path / "saved", top_k=5)
-    serve = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"]
-    out = serve(tf.constant([path.read_bytes() for path in files.values()]))
+def test_it_equals_what_the_exported_model_says(model, files, eagerly):
+    out = signatures_of(model)["serving_default"](tf.constant([path.read_bytes() for path in files.values()]))
     for predictions, names, probabilities in zip(
         model.classify(files.values()), out["classes"], out["probabilities"], strict=True
     ):

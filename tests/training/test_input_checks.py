@@ -12,10 +12,15 @@ from small_models import data, dense_on_images
 
 import keras_vit
 from keras_vit.training import Mixup, SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.training.checks.inputs import InputChecks, plain_errors
 
 X, Y = data(8)
 ONE_BASED = Y % 5 + 1
-CALLS = ("fit", "evaluate")
+
+
+@pytest.fixture(autouse=True)
+def quick(eagerly):
+    """Here nothing depends on tracing."""
 
 
 class Sequence(keras.utils.PyDataset):
@@ -41,9 +46,12 @@ def dataset(x, y):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
 
 
-def classifier(loss=None, run_eagerly=False):
+FORMS = (None, dataset, generator, Sequence)
+
+
+def classifier():
     model = dense_on_images()
-    model.compile("sgd", loss or SoftmaxCrossEntropy(), run_eagerly=run_eagerly, jit_compile=False)
+    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
     return model
 
 
@@ -52,70 +60,65 @@ def given(form, x, y):
     return (x, y) if form is None else (form(x, y),)
 
 
-@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
-@pytest.mark.parametrize(
-    "labels, message",
-    [
-        (
-            ONE_BASED,
-            r"whole numbers from 0 to 4, for 5 classes, and are from 1 to 5\. They seem to count from 1: subtract 1",
-        ),
-        (np.where(np.arange(8) == 6, -1, Y), r"are from -1 to"),
-        (np.where(np.arange(8) == 6, 255, Y)[:, None], "to 255"),
-        (Y + 0.5, "whole numbers from 0 to 4"),
-        (np.where(np.arange(8) == 6, np.nan, Y), "whole numbers"),
-        (2 * np.eye(5)[Y], "numbers from 0 to 1, and are from 0 to 2"),
-    ],
-    ids=["from 1", "-1", "255", "fractions", "nan", "rows"],
-)
-def test_labels_outside_the_classes_are_refused(form, labels, message):
-    with pytest.raises(ValueError, match=message):
-        classifier().fit(*given(form, X, labels), verbose=0)
+def check(model, form, x, y):
+    """Reads data in some form to its end, as fit does."""
+    with plain_errors():
+        checked = InputChecks.of(model).any(*given(form, x, y))
+        if form is not None:
+            list(checked[i] for i in range(checked.num_batches)) if form is Sequence else list(checked)
 
 
-@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
-def test_evaluate_refuses_them_too(form):
-    with pytest.raises(ValueError, match="subtract 1"):
-        classifier().evaluate(*given(form, X, ONE_BASED), verbose=0)
+REFUSED = [
+    (
+        ONE_BASED,
+        r"whole numbers from 0 to 4, for 5 classes, and are from 1 to 5\. They seem to count from 1: subtract 1",
+    ),
+    (np.where(np.arange(8) == 6, -1, Y), r"are from -1 to"),
+    (np.where(np.arange(8) == 6, 255, Y)[:, None], "to 255"),
+    (Y + 0.5, "whole numbers from 0 to 4"),
+    (np.where(np.arange(8) == 6, np.nan, Y), "whole numbers"),
+    (2 * np.eye(5)[Y], "numbers from 0 to 1, and are from 0 to 2"),
+    (np.zeros((8, 5), "float32"), "should sum to 1.*SigmoidCrossEntropy"),
+    (np.ones((8, 5), "float32"), "should sum to 1.*SigmoidCrossEntropy"),
+    (np.eye(5)[Y % 5] + 0.5 * np.eye(5)[(Y + 1) % 5], "should sum to 1.*SigmoidCrossEntropy"),
+]
 
 
-@pytest.mark.parametrize("call", ["train_on_batch", "test_on_batch"])
-def test_a_single_batch_is_checked(call):
-    with pytest.raises(ValueError, match="subtract 1"):
-        getattr(classifier(), call)(X, ONE_BASED)
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_outside_the_classes_are_refused_and_others_pass(form):
+    model = classifier()
+    for labels, message in REFUSED:
+        with pytest.raises(ValueError, match=message):
+            check(model, form, X, labels)
+    for labels in (Y, Y[:, None], Y.astype("uint8"), Y.astype("float32"), np.eye(5)[Y]):
+        check(model, form, X, labels)
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="subtract 1"):
+            call(*given(form, X, ONE_BASED), verbose=0)
 
 
-def test_validation_data_is_checked():
-    with pytest.raises(ValueError, match="subtract 1"):
-        classifier().fit(X, Y, validation_data=(X, ONE_BASED), verbose=0)
-    with pytest.raises(ValueError, match="subtract 1"):
-        classifier().fit(X, Y, validation_data=dataset(X, ONE_BASED), verbose=0)
+def test_single_batches_and_validation_data_are_checked():
+    model = classifier()
+    for call in (model.train_on_batch, model.test_on_batch):
+        with pytest.raises(ValueError, match="subtract 1"):
+            call(X, ONE_BASED)
+    for form in (None, dataset):
+        held_out = given(form, X, ONE_BASED)
+        with pytest.raises(ValueError, match="subtract 1"):
+            model.fit(X, Y, validation_data=held_out[0] if form else held_out, verbose=0)
 
 
-@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
-@pytest.mark.parametrize("labels", [Y, Y[:, None], Y.astype("uint8"), Y.astype("float32"), np.eye(5)[Y]])
-def test_right_labels_pass(form, labels):
-    history = classifier(run_eagerly=True).fit(*given(form, X, labels), verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-
-
-def test_text_as_labels_is_refused():
+def test_labels_that_are_no_numbers_are_refused():
+    model = classifier()
     with pytest.raises(ValueError, match="should be numbers, got <U3 such as .*cat.*Number the classes from 0"):
-        classifier().fit(X, np.array(["cat"] * 8), verbose=0)
-
-
-@pytest.mark.parametrize("dtype", ["string", "complex64"])
-def test_labels_of_a_dataset_that_are_no_numbers_are_refused(dtype):
-    labels = np.array(["a", "b"] * 4) if dtype == "string" else Y.astype(dtype)
-    with pytest.raises(ValueError, match=f"should be numbers, got {dtype}"):
-        classifier().fit(dataset(X, labels), verbose=0)
-
-
-@pytest.mark.parametrize("form", [None, dataset, generator])
-@pytest.mark.parametrize("rows", [np.zeros((8, 5)), np.ones((8, 5)), np.eye(5)[Y % 5] + 0.5 * np.eye(5)[(Y + 1) % 5]])
-def test_rows_that_share_out_no_label_are_refused_under_a_softmax(form, rows):
-    with pytest.raises(ValueError, match="should sum to 1.*SigmoidCrossEntropy"):
-        classifier().fit(*given(form, X, np.minimum(rows, 1.0).astype("float32")), verbose=0)
+        model.fit(X, np.array(["cat"] * 8), verbose=0)
+    for labels, name in ((np.array(["a", "b"] * 4), "string"), (Y.astype("complex64"), "complex64")):
+        with pytest.raises(ValueError, match=f"should be numbers, got {name}"):
+            model.fit(dataset(X, labels), verbose=0)
+    numbers = np.asarray(list(map(int, Y % 5)), object)  # as a column of a table
+    with pytest.raises(ValueError, match="should be numbers, got object such as"):
+        model.fit(X, np.array([*numbers[1:], "cat"], object), verbose=0)
+    keras_vit.training.losses.check_labels(numbers, 5)
 
 
 def test_rows_of_weight_0_and_shares_of_16_bits_pass():
@@ -125,13 +128,6 @@ def test_rows_of_weight_0_and_shares_of_16_bits_pass():
     model = classifier()
     model.fit(X, rows * weights[:, None], sample_weight=weights, verbose=0)
     assert np.isfinite(model.evaluate(X, rows * weights[:, None], sample_weight=weights, verbose=0))
-
-
-def test_numbers_in_an_array_of_objects_are_numbers():
-    labels = np.asarray(list(map(int, Y % 5)), object)
-    with pytest.raises(ValueError, match="should be numbers, got object such as"):
-        classifier().fit(X, np.array([*labels[1:], "cat"], object), verbose=0)
-    keras_vit.training.losses.check_labels(labels, 5)
 
 
 def test_examples_of_weight_0_may_have_any_label():
@@ -189,46 +185,40 @@ def test_images_of_zeros_and_ones_are_refused(vit):
             vit.predict(x, verbose=0)
 
 
-@pytest.mark.parametrize("form", [None, dataset])
-def test_no_examples_and_images_of_another_shape_are_refused(vit, form):
-    for x, message in (
-        (X[:0], "is empty"),
-        (X[..., :1], r"have the shape \(8, 12, 1\), and the model takes \(8, 12, 3\)"),
-    ):
-        for call in (vit.evaluate, vit.predict):
-            with pytest.raises(ValueError, match=message):
-                call(*given(form, x, Y[: len(x)])[: 1 if call == vit.predict else None], verbose=0)
+def test_no_examples_and_images_of_another_shape_are_refused(vit):
+    shape = r"have the shape \(8, 12, 1\), and the model takes \(8, 12, 3\)"
+    for x, message in ((X[:0], "is empty"), (X[..., :1], shape)):
+        for form in (None, dataset):
+            labelled = given(form, x, Y[: len(x)])
+            for call, arguments in ((vit.fit, labelled), (vit.evaluate, labelled), (vit.predict, labelled[:1])):
+                with pytest.raises(ValueError, match=message):
+                    call(*arguments, verbose=0)
 
 
-def test_predict_takes_no_list_of_images(vit):
-    with pytest.raises(ValueError, match="np.stack"):
-        vit.predict(list(X), verbose=0)
-
-
-@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), SigmoidCrossEntropy()])
-def test_a_loss_called_by_itself_refuses_them_too(loss):
+def test_a_loss_called_by_itself_refuses_them_too():
     logits = np.zeros((2, 3), "float32")
-    for labels in ([0, 3], [-1, 0], [0.5, 1]):
-        with pytest.raises(ValueError, match="whole numbers from 0 to 2"):
-            loss(np.array(labels), logits)
-    with pytest.raises(ValueError, match=r"rows \(b, 3\) for 3 classes; got the shape \(2, 4\)"):
-        loss(np.zeros((2, 4)), logits)
+    for loss in (SoftmaxCrossEntropy(), SigmoidCrossEntropy()):
+        for labels in ([0, 3], [-1, 0], [0.5, 1]):
+            with pytest.raises(ValueError, match="whole numbers from 0 to 2"):
+                loss(np.array(labels), logits)
+        with pytest.raises(ValueError, match=r"rows \(b, 3\) for 3 classes; got the shape \(2, 4\)"):
+            loss(np.zeros((2, 4)), logits)
 
 
-def test_in_a_compiled_function_the_loss_is_not_a_number():
+def test_in_a_compiled_function_the_loss_is_not_a_number(eagerly):
     """Where nothing on the host sees the labels, such as the batches of a distributed dataset."""
+    eagerly(False)
     loss = tf.function(lambda labels: SoftmaxCrossEntropy()(labels, tf.zeros((2, 3))))
     assert np.isnan(loss(tf.constant([0, 3]))) and np.isfinite(loss(tf.constant([0, 2])))
     assert np.isnan(Mixup(1.0, 3)(tf.zeros((2, 4, 4, 3)), tf.constant([0, 3]), 0)[1]).any()
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("form", ["arrays", "dataset of images", "dataset of (images,)"])
-def test_data_without_labels_is_refused(call, form):
-    x = {"arrays": X, "dataset of images": tf.data.Dataset.from_tensor_slices(X).batch(3)}.get(form)
-    x = tf.data.Dataset.from_tensor_slices((X,)).batch(3) if x is None else x
-    with pytest.raises(ValueError, match="no labels, which the loss needs.*use predict"):
-        getattr(classifier(), call)(x, verbose=0)
+def test_data_without_labels_is_refused():
+    model = classifier()
+    for call in (model.fit, model.evaluate):
+        for x in (X, tf.data.Dataset.from_tensor_slices(X).batch(3), tf.data.Dataset.from_tensor_slices((X,)).batch(3)):
+            with pytest.raises(ValueError, match="no labels, which the loss needs.*use predict"):
+                call(x, verbose=0)
 
 
 def test_an_iterator_that_is_no_generator_is_named(tiny, pixels):
@@ -256,44 +246,44 @@ def vit():
     return model
 
 
-@pytest.mark.parametrize("form", [None, dataset, generator, Sequence])
-def test_normalised_pixels_are_refused(vit, form):
-    for low, high in ((0, 1), (-1, 1)):
-        x = (X / 255 * (high - low) + low).astype("float32")
-        with pytest.raises(
-            ValueError, match=r"look normalised.*are in \[.*expects pixels 0..255.*model.check_pixels = False"
-        ):
-            vit.fit(*given(form, x, Y), verbose=0)
+@pytest.mark.parametrize("form", FORMS)
+def test_pixels_on_other_scales_are_refused_and_others_pass(vit, form):
+    x = X.astype("float32")
+    for images, message in (
+        (x / 255, r"look normalised.*are in \[.*expects pixels 0..255.*model.check_pixels = False"),
+        (x / 127.5 - 1, "look normalised"),
+        (X.astype("uint16") * 256, "look like 16-bit images.*by 257"),
+        (x - 128, "negative pixels"),
+        (x * np.float32(np.nan), "not finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(vit, form, images, Y)
+    for images in (X, X // 100, x, np.zeros((8, 8, 12, 3), "float32")):
+        check(vit, form, images, Y)
+    for call in (vit.fit, vit.evaluate):
+        with pytest.raises(ValueError, match="look normalised"):
+            call(*given(form, X / 255.0, Y), verbose=0)
 
 
-def test_predict_checks_pixels_too(vit):
-    with pytest.raises(ValueError, match="look normalised"):
-        vit.predict(X / 255.0, verbose=0)
-    with pytest.raises(ValueError, match="look normalised"):
-        vit.predict(tf.data.Dataset.from_tensor_slices(X / 255.0).batch(4), verbose=0)
+def test_predict_checks_pixels_too_unless_the_check_is_switched_off(vit):
+    for images in (X / 255.0, tf.data.Dataset.from_tensor_slices(X / 255.0).batch(4)):
+        with pytest.raises(ValueError, match="look normalised"):
+            vit.predict(images, verbose=0)
+    vit.check_pixels = False
+    try:
+        vit.evaluate(X / 255.0, Y, verbose=0)
+    finally:
+        vit.check_pixels = True
 
 
-@pytest.mark.parametrize("x", [X, X // 100, X.astype("float32"), np.zeros((8, 8, 12, 3), "float32")])
-def test_pixels_integers_and_constants_pass(vit, x):
-    for form in (None, dataset):
-        vit.evaluate(*given(form, x, Y), verbose=0)
-
-
-def test_the_check_can_be_switched_off(vit):
-    model = vit.clone()
-    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
-    model.check_pixels = False
-    model.evaluate(X / 255.0, Y, verbose=0)
-
-
-@pytest.mark.parametrize("mean, std", [(0.5, 0.5), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
-def test_the_scale_is_that_of_the_models_own_mean_and_std(tiny, mean, std):
-    model = tiny(depth=1, mean=mean, std=std)
-    model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
-    model.evaluate(X / 255.0, Y, verbose=0)
-    for form in (None, dataset):
-        with pytest.raises(ValueError, match="look like pixels 0..255.*divide the images by 255"):
-            model.evaluate(*given(form, X.astype("float32"), Y), verbose=0)
+def test_the_scale_is_that_of_the_models_own_mean_and_std(tiny):
+    for mean, std in ((0.5, 0.5), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))):
+        model = tiny(depth=1, mean=mean, std=std)
+        model.compile("sgd", SoftmaxCrossEntropy(), jit_compile=False)
+        check(model, None, X / 255.0, Y)
+        for form in (None, dataset):
+            with pytest.raises(ValueError, match="look like pixels 0..255.*divide the images by 255"):
+                check(model, form, X.astype("float32"), Y)
 
 
 def test_a_model_that_scales_its_input_itself_is_left_alone(vit):
@@ -329,26 +319,11 @@ def test_the_number_of_batches_stays_known():
     )
 
 
-@pytest.mark.parametrize("form", [None, dataset])
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda x: x.astype("uint16") * 256, "look like 16-bit images.*by 257"),
-        (lambda x: x.astype("float32") - 128, "negative pixels"),
-        (lambda x: x * np.float32(np.nan), "not finite"),
-    ],
-    ids=["16 bits", "centred", "nan"],
-)
-def test_pixels_on_other_scales_are_refused(vit, form, change, message):
-    with pytest.raises(ValueError, match=message):
-        vit.fit(*given(form, change(X), Y), verbose=0)
-
-
-def test_a_list_of_images_and_empty_data_are_refused():
+def test_a_list_of_images_is_refused(vit):
     with pytest.raises(ValueError, match=r"a list of 8, and the model has 1 input.*np.stack"):
         classifier().fit(list(X), list(Y), verbose=0)
-    with pytest.raises(ValueError, match="is empty"):
-        classifier().fit(X[:0], Y[:0], verbose=0)
+    with pytest.raises(ValueError, match="np.stack"):
+        vit.predict(list(X), verbose=0)
 
 
 def test_weights_by_the_name_of_the_only_output_count():
@@ -401,15 +376,16 @@ def test_one_callback_needs_no_list():
     model.fit(X, Y % 5, batch_size=4, callbacks=keras.callbacks.EarlyStopping("loss"), verbose=0)
 
 
-@pytest.mark.parametrize("micro_batches", [0, -1, 2.0, "2", True])
-def test_micro_batches_that_are_not_a_number_of_parts_are_refused(micro_batches):
+def test_micro_batches_that_are_not_a_number_of_parts_are_refused():
     model = classifier()
-    model.micro_batches = micro_batches
-    with pytest.raises(ValueError, match="micro_batches should be a whole number of at least 1"):
-        model.fit(X, Y, verbose=0)
+    for micro_batches in (0, -1, 2.0, "2", True):
+        model.micro_batches = micro_batches
+        with pytest.raises(ValueError, match="micro_batches should be a whole number of at least 1"):
+            model.fit(X, Y, verbose=0)
 
 
-def test_mixing_that_cannot_be_is_refused():
+def test_mixing_that_cannot_be_is_refused(eagerly):
+    eagerly(False)
     model = classifier()
     model.mixing = "mixup"
     with pytest.raises(ValueError, match="model.mixing should be"):

@@ -16,7 +16,9 @@ def adamw():
     return AdamW(1e-3, epsilon=1e-4, global_clipnorm=0.1, decay=0.1)
 
 
-@pytest.mark.parametrize(("make", "examples", "parts"), [(small, data, 2), (dense, rows, 4)])
+@pytest.mark.parametrize(
+    ("make", "examples", "parts"), [(dense, rows, 4), pytest.param(small, data, 2, marks=pytest.mark.extended)]
+)
 def test_micro_batches_are_one_large_batch(make, examples, parts):
     x, y = examples(48)
     whole = trained(ONE, adamw, x, y, make=make)

@@ -42,9 +42,23 @@ def made(cls, **compiled):
 
 
 @pytest.mark.parametrize(
-    "compiled", [{}, {"jit_compile": True}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str
+    ("compiled", "micro_batches"),
+    [
+        ({}, 2),
+        ({"steps_per_execution": 2}, 1),
+        ({"run_eagerly": True}, 1),
+        *(
+            pytest.param(compiled, parts, marks=pytest.mark.extended)
+            for compiled, parts in (
+                ({}, 1),
+                ({"steps_per_execution": 2}, 2),
+                ({"run_eagerly": True}, 2),
+                ({"jit_compile": True}, 1),
+                ({"jit_compile": True}, 2),
+            )
+        ),
+    ],
 )
-@pytest.mark.parametrize("micro_batches", [1, 2])
 def test_own_metrics_reach_the_history(compiled, micro_batches):
     model, plain = made(OwnMetrics, **compiled), made(keras_vit.Model, **compiled)
     plain.micro_batches = model.micro_batches = micro_batches

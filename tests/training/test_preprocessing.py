@@ -58,7 +58,7 @@ def test_in_a_dataset(encoded):
     np.testing.assert_array_equal(batch, expected(encoded))
 
 
-def test_in_front_of_a_model_saved_trained_and_loaded(tiny, encoded, tmp_path):
+def test_in_front_of_a_model_saved_trained_and_loaded(tiny, encoded, tmp_path, eagerly):
     vit = tiny()
     images = keras.Input((), dtype="string")
     model = keras_vit.Model(images, vit(Preprocessing(TEXT)(images)))
