@@ -28,16 +28,14 @@ def made(tiny, positions, positions_at, **options):
     return model
 
 
-QUICK = ("learned-every", "sincos2d-shared", "relative-stem", "rope2d-stem")
+def each_kind(quick):
+    """A test for each kind; those not in `quick` are extended."""
+    marks = {name: () if name in quick.split() else pytest.mark.extended for name in IDS}
+    cases = [pytest.param(*kind, id=name, marks=marks[name]) for kind, name in zip(KINDS, IDS)]
+    return pytest.mark.parametrize(("positions", "at"), cases)
 
 
-@pytest.mark.parametrize(
-    ("positions", "at"),
-    [
-        pytest.param(*kind, id=name, marks=[] if name in QUICK else pytest.mark.extended)
-        for kind, name in zip(KINDS, IDS)
-    ],
-)
+@each_kind(quick="learned-every sincos2d-shared relative-stem rope2d-stem")
 def test_every_kind_trains_and_comes_back(positions, at, tiny, pixels, tmp_path):
     options = {"registers": 1, "distillation_token": True} if at != "stem" else {"remat": True, "dropout": 0.1}
     model = made(tiny, positions, at, **options)
@@ -62,14 +60,21 @@ def swapped(images):
     return images
 
 
-@pytest.mark.parametrize(("positions", "at"), KINDS, ids=IDS)
+@each_kind(quick="none-stem sincos1d-every learned2d-shared relative2d-stem")
 def test_only_a_model_without_positions_sees_a_set_of_patches(positions, at, tiny, pixels):
     model = made(tiny, positions, at)
     difference = np.abs(np.asarray(model(pixels) - model(swapped(pixels)))).max()
     assert difference < 1e-4 if positions == "none" else difference > 1e-3
 
 
-@pytest.mark.parametrize("positions", ["learned", "learned2d", "sincos2d"])
+@pytest.mark.parametrize(
+    "positions",
+    [
+        "learned2d",
+        pytest.param("learned", marks=pytest.mark.extended),
+        pytest.param("sincos2d", marks=pytest.mark.extended),
+    ],
+)
 def test_a_shared_table_is_added_at_each_block(positions, tiny, pixels):
     """The same model with tables of its own at every block, all of them equal."""
     shared, every = made(tiny, positions, "shared"), made(tiny, positions, "every")
@@ -105,7 +110,7 @@ def test_paths_of_the_weights_can_be_read_and_are_of_their_block(tiny):
         assert layer_multipliers([*found, "vit/head/kernel"], 0.5) == [0.5] * len(found) + [1.0]
 
 
-@pytest.mark.parametrize(("positions", "at"), KINDS, ids=IDS)
+@each_kind(quick="learned-every learned2d-stem sincos1d-stem rope2d-stem")
 def test_another_size_resamples_or_says_why_not(positions, at, tiny, pixels):
     model = made(tiny, positions, at)
     if positions in ("relative", "sincos1d"):

@@ -59,7 +59,6 @@ CASES = {
 }
 FORMATS = ("keras", "google", "timm", "huggingface")
 PAIRS = [(name, form) for name, (_, forms) in CASES.items() for form in ["keras", *forms.split()]]
-REFUSED = [(name, form) for name, (_, forms) in CASES.items() for form in FORMATS[1:] if form not in forms.split()]
 # One of each kind of output; in the other cases equal configs and weights imply equal outputs.
 OUTPUTS = ("token", "map", "distilled", "hybrid", "features", "bit")
 ENDINGS = {"keras": "m.keras", "google": "m.npz", "timm": "m", "huggingface": "m"}
@@ -235,11 +234,13 @@ def test_timms_published_bits_are_expressed(without_values):
         }
 
 
-@pytest.mark.parametrize(("name", "form"), REFUSED, ids=lambda value: value.replace(" ", "_"))
-def test_what_a_format_cannot_express_is_refused(name, form, tmp_path):
-    with pytest.raises(ValueError, match=f'format "{form}" cannot express'):
-        keras_vit.save(make(name), tmp_path / ENDINGS[form], format=form)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("form", FORMATS[1:])
+def test_what_a_format_cannot_express_is_refused(form, tmp_path):
+    for name, (_, forms) in CASES.items():
+        if form not in forms.split():
+            with pytest.raises(ValueError, match=f'format "{form}" cannot express'):
+                keras_vit.save(make(name), tmp_path / ENDINGS[form], format=form)
+            assert not list(tmp_path.iterdir()), name
 
 
 def test_published_names_and_shapes(tmp_path):
