@@ -3,7 +3,6 @@
 import base64
 import concurrent.futures
 import contextlib
-import functools
 import io
 import json
 import os
@@ -33,6 +32,7 @@ from keras_vit.serving.http.sizes import check_size
 
 NAMES = ("red deer", "Rotmilan", "ロバ")
 RNG = np.random.default_rng(0)
+PREDICT = "/v1/models/forest:predict"
 IMAGES = RNG.integers(0, 256, (3, 8, 12, 3), dtype="uint8")
 
 
@@ -88,11 +88,11 @@ def predictions(answer):
 
 def test_json_a_form_and_raw_bytes_are_answered_as_classify_does(client, vit):
     expected = vit.classify([png(image) for image in IMAGES], top_k=2)
-    found = predictions(client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES))))
+    found = predictions(client.post(PREDICT, json=instances(*map(png, IMAGES))))
     form = [("image", (f"{i}.png", png(image), "image/png")) for i, image in enumerate(IMAGES)]
-    assert predictions(client.post("/v1/models/forest:predict", files=form)) == found
+    assert predictions(client.post(PREDICT, files=form)) == found
     for kind in ("image/png", "application/octet-stream"):
-        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]), headers={"Content-Type": kind})
+        answer = client.post(PREDICT, content=png(IMAGES[0]), headers={"Content-Type": kind})
         np.testing.assert_allclose(predictions(answer)[0]["probabilities"], found[0]["probabilities"], atol=1e-6)
     for row, best in zip(found, expected):
         assert row["classes"] == [guess.name for guess in best] and row["status"] == "ok"
@@ -100,17 +100,15 @@ def test_json_a_form_and_raw_bytes_are_answered_as_classify_does(client, vit):
 
 
 def test_the_column_form_has_a_list_for_each_output(client):
-    rows = predictions(client.post("/v1/models/forest:predict", json=instances(png(IMAGES[0]), b"junk")))
+    rows = predictions(client.post(PREDICT, json=instances(png(IMAGES[0]), b"junk")))
     inputs = instances(png(IMAGES[0]), b"junk")["instances"]
     for given in (inputs, {"encoded_images": inputs}):
-        outputs = client.post("/v1/models/forest:predict", json={"inputs": given}).json()["outputs"]
+        outputs = client.post(PREDICT, json={"inputs": given}).json()["outputs"]
         assert outputs["classes"] == [rows[0]["classes"], None] and outputs["status"][0] == "ok"
 
 
 def test_a_broken_image_fails_alone(client):
-    rows = predictions(
-        client.post("/v1/models/forest:predict", json=instances(png(IMAGES[0]), b"", b"<html>", png(IMAGES[1])))
-    )
+    rows = predictions(client.post(PREDICT, json=instances(png(IMAGES[0]), b"", b"<html>", png(IMAGES[1]))))
     assert [row["status"] == "ok" for row in rows] == [True, False, False, True]
     assert rows[1] == {"status": "It is empty: there are no bytes."}
     assert rows[2]["status"].startswith("It cannot be decoded as an image")
@@ -121,13 +119,11 @@ def test_features_attention_and_heads_are_those_of_the_package(client, vit):
     [row] = predictions(client.post("/v1/models/forest:attention", content=image))
     np.testing.assert_allclose(row["attention"], attention_maps(vit, IMAGES[:1])[0], atol=1e-5)
     [row] = predictions(client.post("/v1/models/forest:features", content=image))
-    [same] = predictions(
-        client.post("/v1/models/forest:predict", json=instances(image, signature_name="encoded_features"))
-    )
+    [same] = predictions(client.post(PREDICT, json=instances(image, signature_name="encoded_features")))
     assert np.shape(row["features"]) == (16,)
     np.testing.assert_allclose(row["features"], same["features"], atol=1e-6)
     form = {"image": ("a.png", image), "signature_name": (None, "encoded_features")}
-    assert predictions(client.post("/v1/models/forest:predict", files=form))[0].keys() == row.keys()
+    assert predictions(client.post(PREDICT, files=form))[0].keys() == row.keys()
     answer = client.post("/v1/models/forest:heads?block=0", content=image).json()
     np.testing.assert_allclose(answer["heads"], head_maps(vit, IMAGES[:1], [0])[0][0], atol=1e-5)
     seen = Image.open(io.BytesIO(base64.b64decode(answer["image"].partition(",")[2])))
@@ -146,9 +142,8 @@ def large_gif():
     return file.getvalue()[:6] + struct.pack("<HH", 8, 8) + file.getvalue()[10:]
 
 
-@functools.cache
 def refused_requests():
-    """{what: (address, arguments of post, status, words)}."""
+    """{what: (status, words, arguments of post, address if not PREDICT)}."""
     form = {"Content-Type": "multipart/form-data; boundary=x"}
     huge = io.BytesIO()
     Image.new("L", (1500, 1500)).save(huge, "PNG")
@@ -161,141 +156,114 @@ def refused_requests():
     half = {"instances": [{"b64": ""}], "signature_name": "\ud800"}
     field = {"Content-Type": "multipart/form-data; boundary=x; charset=utf-7"}
     part = b'--x\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\nx\r\n'
-    post = "/v1/models/forest:predict"
     return {
-        "nothing": (post, {"content": b""}, 400, "The body is empty"),
-        "junk": (post, {"content": b"\0\1\2"}, 400, "It cannot be decoded as an image"),
-        "cut short": (post, {"content": png(IMAGES[0])[:60]}, 400, "It cannot be decoded as an image"),
-        "no JSON": (
-            post,
-            {"content": b"{", "headers": {"Content-Type": "application/json"}},
-            400,
-            "The body is not JSON",
-        ),
-        "deep JSON": (
-            post,
-            {"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}},
-            400,
-            "is not JSON",
-        ),
-        "a list": (post, {"json": [1]}, 400, 'expected {"instances"'),
-        "no images": (post, {"json": {"instances": []}}, 400, "There are no images"),
-        "a number": (post, {"json": {"instances": [1]}}, 400, 'Image 0: expected {"b64"'),
-        "no base64": (post, {"json": {"instances": [{"b64": "ü!"}]}}, 400, "Image 0: this is not base64"),
-        "another key": (post, {"json": instances(png(IMAGES[0]), model="x")}, 400, "got ['model']"),
+        "nothing": (400, "The body is empty", dict(content=b"")),
+        "junk": (400, "It cannot be decoded as an image", dict(content=b"\0\1\2")),
+        "cut short": (400, "It cannot be decoded as an image", dict(content=png(IMAGES[0])[:60])),
+        "no JSON": (400, "The body is not JSON", dict(content=b"{", headers={"Content-Type": "application/json"})),
+        "deep JSON": (400, "is not JSON", dict(content=b"[" * 100_000, headers={"Content-Type": "application/json"})),
+        "a list": (400, 'expected {"instances"', dict(json=[1])),
+        "no images": (400, "There are no images", dict(json={"instances": []})),
+        "a number": (400, 'Image 0: expected {"b64"', dict(json={"instances": [1]})),
+        "no base64": (400, "Image 0: this is not base64", dict(json={"instances": [{"b64": "ü!"}]})),
+        "another key": (400, "got ['model']", dict(json=instances(png(IMAGES[0]), model="x"))),
         "a signature": (
-            post,
-            {"json": instances(png(IMAGES[0]), signature_name="encoded_feature")},
             400,
             '"forest" has no signature "encoded_feature". Did you mean "encoded_features"? Valid: serving_default',
+            dict(json=instances(png(IMAGES[0]), signature_name="encoded_feature")),
         ),
-        "a broken form": (post, {"content": b"--y\r\n", "headers": form}, 400, "The multipart form cannot be read"),
-        "a form of fields": (post, {"files": {"image": (None, "x")}}, 400, "The form has no file"),
-        "a type": (post, {"content": b"x", "headers": {"Content-Type": "text/html"}}, 415, '"text/html" is not read'),
-        "many images": (post, {"json": instances(*[png(IMAGES[0])] * 5)}, 413, "5 images, of 4 at most"),
-        "many bytes": (post, {"content": b"x" * 300_000}, 413, "The body has 300,000 bytes, of 200,000 at most"),
-        "many pixels": (post, {"content": huge.getvalue()}, 413, "1500 x 1500 pixels, of 1 million at most"),
-        "a bomb": (post, {"content": bomb.getvalue()}, 413, "It has 20000 x 20000 pixels, of 1 million at most"),
-        "many pixels and a text": (
-            post,
-            {"content": with_text.getvalue()},
-            413,
-            "1500 x 1500 pixels, of 1 million at most",
-        ),
-        "pixels after a chunk": (post, {"content": other_first}, 400, "the PNG does not begin with its header"),
+        "a broken form": (400, "The multipart form cannot be read", dict(content=b"--y\r\n", headers=form)),
+        "a form of fields": (400, "The form has no file", dict(files={"image": (None, "x")})),
+        "a type": (415, '"text/html" is not read', dict(content=b"x", headers={"Content-Type": "text/html"})),
+        "many images": (413, "5 images, of 4 at most", dict(json=instances(*[png(IMAGES[0])] * 5))),
+        "many bytes": (413, "The body has 300,000 bytes, of 200,000 at most", dict(content=b"x" * 300_000)),
+        "many pixels": (413, "1500 x 1500 pixels, of 1 million at most", dict(content=huge.getvalue())),
+        "a bomb": (413, "It has 20000 x 20000 pixels, of 1 million at most", dict(content=bomb.getvalue())),
+        "many pixels and a text": (413, "1500 x 1500 pixels, of 1 million at most", dict(content=with_text.getvalue())),
+        "pixels after a chunk": (400, "the PNG does not begin with its header", dict(content=other_first)),
         "many pixels in a BMP": (
-            post,
-            {"content": b"BM" + bytes(16) + struct.pack("<ii", 1500, -1500)},
             413,
             "1500 x 1500 pixels",
+            dict(content=b"BM" + bytes(16) + struct.pack("<ii", 1500, -1500)),
         ),
-        "many pixels in a GIF": (post, {"content": large_gif()}, 413, "1500 x 1500 pixels, of 1 million at most"),
-        "a cut WebP": (post, {"content": b"RIFF....WEBPVP8 "}, 400, "the header of the WebP is damaged"),
-        "half a character": (post, {"content": json.dumps(half)}, 400, 'has no signature "\\ud800"'),
+        "many pixels in a GIF": (413, "1500 x 1500 pixels, of 1 million at most", dict(content=large_gif())),
+        "a cut WebP": (400, "the header of the WebP is damaged", dict(content=b"RIFF....WEBPVP8 ")),
+        "half a character": (400, 'has no signature "\\ud800"', dict(content=json.dumps(half))),
         "half a character in a form": (
-            post,
-            {"content": part % (b"i", b'; filename="i"') + part % (b"+2AA-", b"") + b"--x--", "headers": field},
             400,
             'the text field "\\ud800", which nothing reads',
+            dict(content=part % (b"i", b'; filename="i"') + part % (b"+2AA-", b"") + b"--x--", headers=field),
         ),
-        "a long name": (
-            post,
-            {"json": {**half, "signature_name": "x" * 100_000}},
-            400,
-            '"forest" has no signature "xxx',
-        ),
-        "many values": (post, {"json": {"instances": [{}] * 1000}}, 413, "many more values than 4 images"),
+        "a long name": (400, '"forest" has no signature "xxx', dict(json={**half, "signature_name": "x" * 100_000})),
+        "many values": (413, "many more values than 4 images", dict(json={"instances": [{}] * 1000})),
         "another model": (
-            "/v1/models/wood:predict",
-            {"content": b"x"},
             404,
             'There is no model "wood". Served: forest, plain.',
+            dict(content=b"x"),
+            "/v1/models/wood:predict",
         ),
         "no such block": (
-            "/v1/models/forest:heads?block=7",
-            {"content": png(IMAGES[0])},
             400,
             "the model has blocks 0 to 1",
+            dict(content=png(IMAGES[0])),
+            "/v1/models/forest:heads?block=7",
         ),
         "heads of two": (
-            "/v1/models/forest:heads",
-            {"json": instances(*[png(IMAGES[0])] * 2)},
             400,
             "one image at a time; the request has 2",
+            dict(json=instances(*[png(IMAGES[0])] * 2)),
+            "/v1/models/forest:heads",
         ),
         "heads of a signature": (
-            "/v1/models/forest:heads",
-            {"json": instances(png(IMAGES[0]), signature_name="encoded_features")},
             400,
             'leave "signature_name" out',
+            dict(json=instances(png(IMAGES[0]), signature_name="encoded_features")),
+            "/v1/models/forest:heads",
         ),
         "heads in columns": (
-            "/v1/models/forest:heads",
-            {"json": {"inputs": instances(png(IMAGES[0]))["instances"]}},
             400,
             'send "instances", not "inputs"',
+            dict(json={"inputs": instances(png(IMAGES[0]))["instances"]}),
+            "/v1/models/forest:heads",
         ),
         "a form's text": (
-            post,
-            {"files": {"image": ("a.png", png(IMAGES[0])), "signature": (None, "encoded_features")}},
             400,
             'the text field "signature", which nothing reads. Did you mean "signature_name"?',
+            dict(files={"image": ("a.png", png(IMAGES[0])), "signature": (None, "encoded_features")}),
         ),
         "a form's signature": (
-            post,
-            {"files": {"image": ("a.png", png(IMAGES[0])), "signature_name": (None, "feature")}},
             400,
             '"forest" has no signature "feature"',
+            dict(files={"image": ("a.png", png(IMAGES[0])), "signature_name": (None, "feature")}),
         ),
-        "heads of junk": ("/v1/models/forest:heads", {"content": b"junk"}, 400, "It cannot be decoded as an image"),
-        "a model like one": ("/v1/models/florest:predict", {"content": b"x"}, 404, 'Did you mean "forest"?'),
+        "heads of junk": (400, "It cannot be decoded as an image", dict(content=b"junk"), "/v1/models/forest:heads"),
+        "a model like one": (404, 'Did you mean "forest"?', dict(content=b"x"), "/v1/models/florest:predict"),
         "another verb": (
-            "/v1/models/forest:predct",
-            {"content": b"x"},
             404,
             'Did you mean "predict"? Valid: :predict, :features',
+            dict(content=b"x"),
+            "/v1/models/forest:predct",
         ),
-        "no verb": ("/v1/models/forest", {"content": b"x"}, 404, "Images are sent to /v1/models/forest:predict."),
+        "no verb": (404, "Images are sent to /v1/models/forest:predict.", dict(content=b"x"), "/v1/models/forest"),
         "a parameter": (
-            f"{post}?top_k=3",
-            {"content": png(IMAGES[0])},
             400,
             'no parameter "top_k". There are none here.',
+            dict(content=png(IMAGES[0])),
+            PREDICT + "?top_k=3",
         ),
-        "a parameter of heads": ("/v1/models/forest:heads?blok=1", {"content": b"x"}, 400, 'Did you mean "block"?'),
-        "compressed": (post, {"content": b"x", "headers": {"Content-Encoding": "gzip"}}, 415, "Content-Encoding: gzip"),
-        "another address": ("/v1/modells", {"content": b"x"}, 404, "There is nothing at /v1/modells. /docs lists"),
-        "another method": ("/v1/models", {"content": b"x"}, 405, "/v1/models takes GET, not POST."),
-        "a block's name": ("/v1/models/forest:heads?block=x", {"content": png(IMAGES[0])}, 422, "integer"),
+        "a parameter of heads": (400, 'Did you mean "block"?', dict(content=b"x"), "/v1/models/forest:heads?blok=1"),
+        "compressed": (415, "Content-Encoding: gzip", dict(content=b"x", headers={"Content-Encoding": "gzip"})),
+        "another address": (404, "There is nothing at /v1/modells. /docs lists", dict(content=b"x"), "/v1/modells"),
+        "another method": (405, "/v1/models takes GET, not POST.", dict(content=b"x"), "/v1/models"),
+        "a block's name": (422, "integer", dict(content=png(IMAGES[0])), "/v1/models/forest:heads?block=x"),
     }
 
 
-@pytest.mark.parametrize("what", refused_requests())
-def test_what_cannot_be_answered_says_why(client, what):
-    address, arguments, status, words = refused_requests()[what]
-    answer = client.post(address, **arguments)
-    assert answer.status_code == status and words in answer.json()["error"], answer.text
-    assert len(answer.content) < 3000
+def test_what_cannot_be_answered_says_why(client):
+    for what, (status, words, arguments, *address) in refused_requests().items():
+        answer = client.post(*(address or [PREDICT]), **arguments)
+        assert answer.status_code == status and words in answer.json()["error"], (what, answer.text)
+        assert len(answer.content) < 3000, what
 
 
 def test_long_headers_are_not_read_by_pillow(monkeypatch):
@@ -340,7 +308,7 @@ def test_a_body_without_a_stated_length_is_read_no_further_than_the_limit(client
         for _ in range(1000):
             yield b"x" * 1000
 
-    answer = client.post("/v1/models/forest:predict", content=chunks())
+    answer = client.post(PREDICT, content=chunks())
     assert answer.status_code == 413 and "larger than 200,000 bytes" in answer.json()["error"]
 
 
@@ -381,14 +349,12 @@ def test_head_and_a_slash_at_the_end_are_as_get_and_without(client):
         )
         slash = client.get(f"{path}/")
         assert slash.status_code == 200 and (slash.content == answer.content or path == "/metrics")
-    row = predictions(client.post("/v1/models/forest:predict", content=png(IMAGES[0])))
+    row = predictions(client.post(PREDICT, content=png(IMAGES[0])))
     assert predictions(client.post("/v1/models/forest:predict/", content=png(IMAGES[0]), follow_redirects=False)) == row
     for method in ("GET", "HEAD", "PUT", "DELETE"):
-        answer = client.request(method, "/v1/models/forest:predict")
+        answer = client.request(method, PREDICT)
         assert answer.status_code == 405 and "POST" in answer.headers["Allow"] + answer.text, answer.text
-    assert client.get("/v1/models/forest:predict").json() == {
-        "error": "/v1/models/forest:predict takes POST, with images."
-    }
+    assert client.get(PREDICT).json() == {"error": "/v1/models/forest:predict takes POST, with images."}
 
 
 def test_only_the_names_of_its_own_machine_reach_a_service_that_listens_to_it_alone(vit):
@@ -456,8 +422,8 @@ def test_the_bodies_of_all_requests_are_bounded_together(vit):
     memory = app.state.service.memory
     with answering(app) as client, memory.of_request() as take:
         take(20_000 - len(png(IMAGES[0])))
-        assert client.post("/v1/models/forest:predict", content=png(IMAGES[0])).status_code == 200
-        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]) + b"x")
+        assert client.post(PREDICT, content=png(IMAGES[0])).status_code == 200
+        answer = client.post(PREDICT, content=png(IMAGES[0]) + b"x")
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
         assert f"have {20_000 - len(png(IMAGES[0])):,} bytes, of 20,000 at most. Try again." in answer.json()["error"]
     assert memory.held == 0
@@ -467,13 +433,13 @@ def test_a_mistake_of_ours_is_json_too_and_counted(vit):
     app = application([Served("forest", vit)])
     with answering(app, raise_server_exceptions=False) as client:
         app.state.service.batchers["forest", "serving_default"].function = lambda images: 1 / 0
-        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+        answer = client.post(PREDICT, content=png(IMAGES[0]))
         assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"]
         assert 'code="500",model="forest",signature="serving_default"' in client.get("/metrics").text
 
 
 def test_what_was_asked_is_counted(client):
-    client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+    client.post(PREDICT, content=png(IMAGES[0]))
     client.post("/v1/models/" + "x" * 50 + ":predict", content=b"")
     lines = client.get("/metrics").text.splitlines()
     counted = next(line for line in lines if 'code="200",model="forest",signature="serving_default"' in line)
@@ -486,10 +452,10 @@ def test_a_key_is_asked_for_where_there_is_one(vit):
     with answering(application([Served("forest", vit)], api_key="s3cret")) as client:
         given = {"content": png(IMAGES[0])}
         for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer s3cre"}):
-            answer = client.post("/v1/models/forest:predict", headers=headers, **given)
+            answer = client.post(PREDICT, headers=headers, **given)
             assert answer.status_code == 401 and "X-API-Key" in answer.json()["error"]
         for headers in ({"X-API-Key": "s3cret"}, {"Authorization": "Bearer s3cret"}):
-            assert client.post("/v1/models/forest:predict", headers=headers, **given).status_code == 200
+            assert client.post(PREDICT, headers=headers, **given).status_code == 200
         for path in ("/v1/models", "/v1/models/forest", "/v1/models/forest/metadata", "/v1/models/wood"):
             assert client.get(path).status_code == 401 and client.get(path).headers["WWW-Authenticate"] == "Bearer"
         for verb in ("features", "attention", "heads", "nothing"):
@@ -508,16 +474,16 @@ def test_keys_are_compared_as_bytes_and_the_word_bearer_in_any_case(vit):
 def test_overload_is_said_with_when_to_come_back(vit):
     app = application([Served("forest", vit)], max_requests=0)
     with answering(app) as client:
-        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+        answer = client.post(PREDICT, content=png(IMAGES[0]))
         assert (
             answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "Try again" in answer.json()["error"]
         )
     app = application([Served("forest", vit)], max_queue=2)
     with answering(app) as client:
-        answer = client.post("/v1/models/forest:predict", json=instances(*map(png, IMAGES)))
+        answer = client.post(PREDICT, json=instances(*map(png, IMAGES)))
         assert answer.status_code == 413 and "3 images, of 2 at most" in answer.json()["error"]  # it would never fit
         app.state.service.batchers["forest", "serving_default"].max_queue = 0
-        answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+        answer = client.post(PREDICT, content=png(IMAGES[0]))
         assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
 
 
@@ -567,10 +533,10 @@ def test_many_images_of_one_request_are_not_decoded_all_at_a_time_nor_before_tho
     small, other = png(IMAGES[0]), png(IMAGES[1])
     with answering(application([served])) as client:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            many = pool.submit(client.post, "/v1/models/forest:predict", json=instances(*[small] * 48))
+            many = pool.submit(client.post, PREDICT, json=instances(*[small] * 48))
             while not order:
                 time.sleep(0.001)
-            assert client.post("/v1/models/forest:predict", content=other).status_code == 200
+            assert client.post(PREDICT, content=other).status_code == 200
             assert len(predictions(many.result())) == 48
     assert most[1] <= os.cpu_count() and order.index(other) < 40
 
@@ -590,5 +556,5 @@ def test_a_model_that_predicts_nothing_is_refused():
 
 
 def test_the_answer_is_json_of_finite_numbers(client):
-    answer = client.post("/v1/models/forest:predict", content=png(IMAGES[0]))
+    answer = client.post(PREDICT, content=png(IMAGES[0]))
     json.loads(answer.text, parse_constant=lambda name: pytest.fail(name))

@@ -127,7 +127,7 @@ def test_lists_may_be_mixed_and_their_results_are_lists(model, files):
     assert model.classify([]) == [] and len(model.classify([path])) == 1
 
 
-def test_it_equals_what_the_exported_model_says(model, files, eagerly):
+def test_it_equals_what_the_exported_model_says(model, files):
     out = signatures_of(model)["serving_default"](tf.constant([path.read_bytes() for path in files.values()]))
     for predictions, names, probabilities in zip(
         model.classify(files.values()), out["classes"], out["probabilities"], strict=True

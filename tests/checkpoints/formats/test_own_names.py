@@ -306,11 +306,7 @@ def test_heads_with_two_layers_and_two_normalisations_are_refused(tmp_path):
     refused("Left over: mlp_head.*pre_logits", path, arguments)
 
     def change(arrays):
-        return {
-            **arrays,
-            "final_norm.weight": np.ones(16, "float32"),
-            "final_norm.bias": np.ones(16, "float32"),
-        }
+        return {**arrays, "final_norm.weight": np.ones(16, "float32"), "final_norm.bias": np.ones(16, "float32")}
 
     (tmp_path / "norms").mkdir()
     path, arguments = rewritten("own_tutorial", tmp_path / "norms", change)
