@@ -1,5 +1,6 @@
 """model.classify and model.preprocess: every kind of image, by the model's own preprocessing; mistakes are named."""
 
+import functools
 import io
 import os
 import pathlib
@@ -19,6 +20,12 @@ from keras_vit.training import AdamW, SigmoidCrossEntropy
 Image = pytest.importorskip("PIL.Image")
 NAMES = tuple("abcde")
 TEXT = "decode(3)|resize(10)|central_crop(8, 12)"
+
+
+@pytest.fixture
+def tiny(tiny):
+    """One block is enough here."""
+    return functools.partial(tiny, depth=1)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What a .keras file, a clone and a model around keep of how a model is trained."""
 
+import functools
 import json
 
 import keras
@@ -15,6 +16,12 @@ from keras_vit.training import AdamW, Cutmix, Mixup, MixupOrCutmix, SigmoidCross
 X, Y = data(8)
 
 
+@pytest.fixture
+def tiny(tiny):
+    """One block is enough here."""
+    return functools.partial(tiny, depth=1)
+
+
 def trainable(model):
     return sorted(v.path.split("/", 1)[1] for v in model.trainable_variables)
 
@@ -25,22 +32,20 @@ def reloaded(model, path):
     return {"load_model": keras.saving.load_model(path), "load": keras_vit.load(path), "clone": model.clone()}
 
 
-@pytest.mark.parametrize(
-    ("loss", "activation"),
-    [
-        (SigmoidCrossEntropy(), "sigmoid"),
+def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_path):
+    model = tiny()
+    for loss, activation in (
         (keras.losses.BinaryCrossentropy(from_logits=True), "sigmoid"),
         (SoftmaxCrossEntropy(), "softmax"),
         ("mse", None),
-    ],
-)
-def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_path, loss, activation):
-    model = tiny()
-    model.compile("sgd", loss)
+        (SigmoidCrossEntropy(), "sigmoid"),
+    ):
+        model.compile("sgd", loss)
+        assert model.clone().activation == activation
     for way, copy in reloaded(model, tmp_path / "m.keras").items():
-        assert copy.activation == activation, way
+        assert copy.activation == "sigmoid", way
     keras_vit.save(model, tmp_path / "weights.keras")
-    assert keras_vit.load(tmp_path / "weights.keras").activation == activation
+    assert keras_vit.load(tmp_path / "weights.keras").activation == "sigmoid"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_the_optimizer_goes_on_where_it_was(tiny, tmp_path, eagerly):
 
 
 def test_micro_batches_and_mixing_are_kept(tiny, tmp_path):
-    model = tiny(depth=1)
+    model = tiny()
     headed = model.with_head(keras.layers.Dense(5, name="mine"))
     for one, mixing in ((model, Mixup(0.2, 5)), (model, MixupOrCutmix(0.8, 1.0, 5)), (headed, Cutmix(1.0, 5, seed=3))):
         one.mixing, one.micro_batches = mixing, 4
