@@ -146,7 +146,6 @@ def test_other_encoders_and_a_grey_rectangle_without_class_token():
         ({"positions_at": "every"}, 'positions_at="every" are in the blocks'),
         ({"positions": "rope2d"}, 'positions="rope2d", positions_at="stem" are in the blocks'),
         ({"palette": 8, "patch_size": 1}, "a palette has no patches of pixels"),
-        ({"mask_ratio": 1.0}, "mask_ratio should be above 0 and below 1"),
         ({"image_size": 4}, "a single patch has none to predict from"),
         ({"decoder_positions": "sincos"}, "unknown kind 'sincos'"),
     ],

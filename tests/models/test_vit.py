@@ -196,8 +196,6 @@ def test_remat_trains_to_the_same_weights(tiny, pixels, eagerly):
         (lambda: keras_vit.ViT("Ti/16", depht=3), 'Unknown argument "depht" of a ViT. Did you mean "depth"'),
         (lambda: keras_vit.ViT("Ti/16", image_size=225), "225x225.*not divisible by patches of 16x16.*224x224"),
         (lambda: keras_vit.ViT("Ti/16", class_token=False), "pool=.token. reads the class token"),
-        (lambda: keras_vit.ViT("Ti/16", depth=1, remat=(3,)), r"remat names blocks \[3\]"),
-        (lambda: keras_vit.ViT("Ti/16", depth=1, classes=2, class_names=["a"]), "1 names for 2 classes"),
         (lambda: make_spec({"patch_size": 4, "dpeth": 2}), 'Unknown field "dpeth"'),
     ],
 )
@@ -210,15 +208,6 @@ def test_a_spec_is_a_variant_too():
     spec = ViTSpec(patch_size=4, depth=1, width=8, mlp_dim=8, heads=2)
     assert keras_vit.ViT(spec, image_size=8, classes=2).spec == spec
     assert make_spec(spec, pool="gap").class_token is False
-
-
-def test_channels_first_default_changes_nothing(tiny, pixels):
-    expected = np.asarray(tiny()(pixels))
-    keras.config.set_image_data_format("channels_first")
-    try:
-        np.testing.assert_array_equal(tiny()(pixels), expected)
-    finally:
-        keras.config.set_image_data_format("channels_last")
 
 
 def test_graph_has_a_dynamic_batch_and_static_images(tiny):
@@ -235,8 +224,3 @@ def test_the_page_of_models_has_every_layer_and_size():
         assert rows[name].startswith(
             f"| {name} | {row['depth']} | {row['width']} | {row['mlp_dim']} | {row['heads']} |"
         )
-
-
-def test_the_letters_of_a_text_are_no_class_names():
-    with pytest.raises(ValueError, match='class_names should be a list with one name per class, got "abcde"'):
-        keras_vit.ViT("Ti/4", image_size=8, depth=1, width=16, heads=2, mlp_dim=16, classes=5, class_names="abcde")

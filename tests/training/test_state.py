@@ -35,9 +35,9 @@ def reloaded(model, path):
 def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_path):
     model = tiny()
     for loss, activation in (
+        ("mse", None),
         (keras.losses.BinaryCrossentropy(from_logits=True), "sigmoid"),
         (SoftmaxCrossEntropy(), "softmax"),
-        ("mse", None),
         (SigmoidCrossEntropy(), "sigmoid"),
     ):
         model.compile("sgd", loss)
