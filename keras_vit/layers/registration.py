@@ -1,24 +1,27 @@
 """Keras' registry of classes, under the package's name: `.keras` files then load after `import keras_vit`."""
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
+_Class = TypeVar("_Class", bound=type)
 
-def serializable(cls: Any) -> Any:
+
+def serializable(cls: _Class) -> _Class:
     """Registers a class. A layer or optimizer without a `get_config` gets one: the arguments of its constructor, which
     are attributes of the same names, added to the config of its base class.
     """
+    made: Any = cls  # for type checkers, which know no attribute of a class yet
     kinds = (keras.layers.Layer, keras.optimizers.Optimizer)
     derives = issubclass(cls, kinds) and not issubclass(cls, keras.Model)
     if derives and "__init__" in vars(cls) and "get_config" not in vars(cls):
-        parameters = inspect.signature(cls.__init__).parameters.values()
+        parameters = inspect.signature(made.__init__).parameters.values()
         names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"]
 
         def get_config(self):
             config = super(cls, self).get_config()
             return {**config, **{name: getattr(self, name) for name in names if name not in config}}
 
-        cls.get_config = get_config
+        made.get_config = get_config
     return keras.saving.register_keras_serializable(package="keras_vit")(cls)
