@@ -1,6 +1,6 @@
-"""Sharing a model: a folder with its files and a card, on the Hugging Face hub or Kaggle.
+"""Share a model on the Hugging Face hub or Kaggle: a folder with its files and a card.
 
-Importing it needs huggingface_hub, which writes the cards' metadata and uploads to the hub.
+Needs huggingface_hub, which writes the card's metadata and uploads to the hub.
 """
 
 import importlib.util

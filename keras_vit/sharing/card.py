@@ -1,4 +1,4 @@
-"""The text of a model card, README.md: the YAML that the Hugging Face hub reads, by its own library, and Markdown."""
+"""Text of a model card, README.md: YAML for the Hugging Face hub, written by its own library, and Markdown."""
 
 import html
 import re
@@ -16,16 +16,16 @@ from keras_vit.sharing.facts import Facts
 from keras_vit.sharing.run import Measured
 from keras_vit.version import __version__
 
-_SHARES = ("top1", "top5", "mean_recall", "ece")  # measures that are shown as percentages
-_BAR = r"\|"  # within a table
-# Around the section of the card that people write themselves; a browser does not show them.
+_SHARES = ("top1", "top5", "mean_recall", "ece")  # measures shown as percentages
+_BAR = r"\|"  # in a table
+# Markers of the section for people's own words, invisible in a browser.
 OWN_WORDS = (
     "<!-- Your own words: what stands between this line and the next one like it is kept when the model is shared"
     " again; all else is written anew. -->"
 )
 OWN_WORDS_END = "<!-- The end of your own words. -->"
-_MOST_CLASSES = 1000  # that the card lists; the files hold all of them
-# A measure of ours -> (type, name) of the metric there.
+_MOST_CLASSES = 1000  # listed on the card; the files contain all
+# Our measure -> the hub's (type, name).
 _METRICS = {
     "top1": ("accuracy", "top-1 accuracy"),
     "top5": ("accuracy", "top-5 accuracy"),
@@ -36,18 +36,16 @@ _METRICS = {
     "psnr": ("psnr", "peak signal-to-noise ratio, dB"),
 }
 _READERS = {"huggingface": "transformers", "timm": "timm"}
-_COUNTS = ("examples", "images", "samples", "train_images", "k")  # numbers beside the measures
+_COUNTS = ("examples", "images", "samples", "train_images", "k")  # reported with the measures
 
 
 def _metric(name: str) -> tuple[str, str]:
-    """(type, name) of a measure for the hub."""
+    """The hub's (type, name) of a measure."""
     return _METRICS.get(name, (name, name.replace("_", " ")))
 
 
 def _eval_results(facts):
-    """What was measured on data that is known: of the run's own evaluation all measures, of an evaluator those that the
-    hub has a type for.
-    """
+    """Results on known data: the run's own evaluation, and evaluators' measures that have a type on the hub."""
     for entry in facts.measured:
         prefix = f"{entry.name.replace('_', ' ')}: " if entry.name else ""
         for key, value in entry.measures.items() if entry.data else ():
@@ -65,7 +63,7 @@ def _eval_results(facts):
 
 
 def _front_matter(facts):
-    """The YAML between its two lines of dashes."""
+    """The YAML front matter, with its two lines of dashes."""
     data, base = (facts.run.data, on_the_hub(facts.run.base)) if facts.run else (None, None)
     results = list(_eval_results(facts))
     tags = ["keras", "keras-vit", *([facts.family.tag] if facts.family else [])]
@@ -84,12 +82,12 @@ def _front_matter(facts):
 
 
 def _plain(text: object) -> str:
-    """A text as Markdown that shows it, whatever it holds; on one line."""
+    """Text escaped for Markdown, on one line."""
     return re.sub(r"([\\`*_{}\[\]<>|#&~$])", r"\\\1", " ".join(str(text).split()))
 
 
 def _code(text: object, in_table: bool = False) -> str:
-    """A text without backticks as code; in a table a bar would end the cell."""
+    """Text without backticks as inline code; bars are escaped in a table, where they would end the cell."""
     return f"`{str(text).replace('|', _BAR) if in_table else text}`"
 
 
@@ -136,7 +134,7 @@ def _sizes(facts):
 
 
 def _use(facts):
-    """How to load the model, with this package and with others."""
+    """How to load the model with this package and others."""
     extra = "kaggle" if facts.address.startswith("kaggle://") else "hub"
     height, width = facts.model["image_size"]
     size = height if height == width else (height, width)
@@ -186,7 +184,7 @@ def _other_library(facts):
 
 
 def _images(facts):
-    """How images are prepared."""
+    """How to prepare images."""
     model = facts.model
     name = "encoder" if facts.pretrains else "model"
     lines = ["## Images", "", f'Prepared by {_code(model["preprocessing"])}, as `{name}.preprocess("photo.jpg")` does.']
@@ -208,7 +206,7 @@ def _shown(name, value):
 
 
 def _measured(measured: Measured) -> list[str]:
-    """A table of what was measured."""
+    """A table of measures."""
     on = "" if measured.data is None else f"On {_plain(measured.data)}"
     title = ", ".join([_code(measured.name), *([f"o{on[1:]}"] if on else [])]) if measured.name else on
     order = sorted(measured.measures, key=lambda name: _SHARES.index(name) if name in _SHARES else len(_SHARES))
@@ -217,7 +215,7 @@ def _measured(measured: Measured) -> list[str]:
 
 
 def _pictures(facts):
-    """The pictures, two in a row, with what they show."""
+    """The pictures with their captions, two to a row."""
     cells = [
         f'<td width="50%"><img src="{html.escape(path)}" alt=""><br>{html.escape(what)}</td>'
         for path, what in facts.pictures.items()
@@ -227,7 +225,7 @@ def _pictures(facts):
 
 
 def _results(facts):
-    """The measures, and the pictures of the run."""
+    """The run's measures and pictures."""
     entries = [entry for entry in facts.measured if entry.measures]
     if not entries:
         return ["## Measures", "", "None are known to this card.", "", *_pictures(facts)]
@@ -236,7 +234,7 @@ def _results(facts):
 
 
 def _classes(facts):
-    """The classes, each with how well it is recognised where that is known."""
+    """The classes, with recall, precision and number of examples where known."""
     model, details = facts.model, facts.run.evaluation.details if facts.run and facts.run.evaluation else {}
     if model["classes"] is None:
         return []
@@ -274,14 +272,10 @@ def _training(facts):
 
 
 def own_words(text: str, where: str) -> str | None:
-    """What people have written into a card's section for it; None for a text without such a section.
-
-    Args:
-        text: of README.md.
-        where: what it is called in messages.
+    """People's own words in a card, or None without their section.
 
     Raises:
-        ValueError: if only one of the two lines around the section is left.
+        ValueError: only one of the section's two marker lines is left. `where` names the card.
     """
     start, end = "<!-- Your own words", "<!-- The end of your own words"
     section = re.search(rf"{start}\b[^\n]*?-->(.*?){end}\b", text, re.DOTALL)
@@ -294,7 +288,7 @@ def own_words(text: str, where: str) -> str | None:
 
 
 def card(facts: Facts, words: str | None = None) -> str:
-    """The text of README.md, with its front matter and `words`, Markdown of people's own."""
+    """README.md with its front matter and `words`, the Markdown of the section for people's own words."""
     lines = [f"# {_plain(facts.name)}", "", *_summary(facts), *_sizes(facts), *_results(facts), *_use(facts)]
     lines += [*_images(facts), *_classes(facts), *_training(facts)]
     lines += [OWN_WORDS, "", *([words, ""] if words else []), OWN_WORDS_END, ""]

@@ -1,4 +1,4 @@
-"""The pictures of a card: learning curves, calibration, and what a run's evaluators drew."""
+"""A card's pictures: learning curves, calibration, and the charts of a run's evaluators."""
 
 import re
 
@@ -11,7 +11,7 @@ _CURVES = {"loss": ("loss", 1), "accuracy": ("accuracy, %", 100)}  # key of metr
 
 
 def _curves(records):
-    """{file name: (what it shows, PNG)} of the curves with more than one point."""
+    """{file name: (caption, PNG)} of the curves with more than one point."""
     found = {}
     for key, (label, scale) in _CURVES.items():
         lines = {line: tuple(zip(*points)) for line, points in curve_points(records, key, scale).items()}
@@ -21,7 +21,7 @@ def _curves(records):
 
 
 def _drawn(run):
-    """The charts that evaluators left beside their JSON files. Those that show images are not among them."""
+    """Charts that evaluators saved beside their JSON files, except those that show images."""
     found = {}
     for name in run.config.get("evals") or {}:
         for path in paths_in(run.path, f"{name}_", ".png") if not run.caption(name) else ():
@@ -31,7 +31,7 @@ def _drawn(run):
 
 
 def _of_images(run):
-    """The evaluators' last pictures that show images: reconstructions, samples."""
+    """The evaluators' latest pictures with images: reconstructions, samples."""
     found = {}
     for name in run.config.get("evals") or {}:
         last = {}
@@ -44,15 +44,7 @@ def _of_images(run):
 
 
 def pictures(run: Run | None, images: bool = False) -> dict[str, tuple[str, bytes]]:
-    """{file name: (what the picture shows, PNG)} of a run; {} without one.
-
-    Args:
-        run: the run.
-        images: whether to take pictures that show images of the data, too.
-
-    Raises:
-        ImportError: without matplotlib.
-    """
+    """{file name: (caption, PNG)} of a run ({} for None), with the data's images if `images`. Needs matplotlib."""
     if run is None:
         return {}
     found = _curves(run.records)

@@ -1,11 +1,11 @@
-"""What a card calls data and models: names that anybody knows, never those of files on this machine."""
+"""Public names of data and models for cards, never names of local files."""
 
 import dataclasses
 import re
 
 from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
 
-# tensorflow-datasets' name -> the data set's identifier on the Hugging Face hub.
+# Name in tensorflow-datasets -> identifier on the Hugging Face hub.
 _ON_THE_HUB = {
     "beans": "AI-Lab-Makerere/beans",
     "cats_vs_dogs": "microsoft/cats_vs_dogs",
@@ -17,21 +17,21 @@ _ON_THE_HUB = {
     "mnist": "ylecun/mnist",
     "svhn_cropped": "ufldl-stanford/svhn",
 }
-# Kinds of sources that are files of one's own -> the hub's name for a data set of that kind.
+# Kind of local files -> the hub's name for such data sets.
 OWN = {"folder": "imagefolder", "images": "imagefolder", "csv": "csv", "jsonl": "json", "tfrecord": "tfrecord"}
 _PATH = re.compile(r"[/\\~]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A data set, as a card names it.
+    """A data set as named on a card.
 
     Attributes:
-        name: for people.
-        kind: for the hub's model-index: an identifier on the hub, a name of tensorflow-datasets, or the kind of one's
-            own files.
-        split: of the data set; None if it is not known, or names a file.
-        public: whether others have it.
+        name: display name.
+        kind: type in the hub's model-index: an identifier on the hub, a name of tensorflow-datasets, or a kind of local
+            files.
+        split: split of the data set; None if it is unknown or names a file.
+        public: whether the data set is publicly available.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Data:
 
     @property
     def on_the_hub(self) -> str | None:
-        """Its identifier on the Hugging Face hub, None without one."""
+        """Identifier on the Hugging Face hub, or None."""
         return self.kind if "/" in self.kind else None
 
     def __str__(self) -> str:
@@ -49,12 +49,12 @@ class Data:
 
 
 def names_a_file(text: str) -> bool:
-    """Whether a text could name a file of this machine: it has a slash, a backslash or a tilde."""
+    """Whether text could name a local file: it contains a slash, a backslash or a tilde."""
     return bool(_PATH.search(text))
 
 
 def data_of(source: str, split: str | None) -> Data:
-    """The data that a source, as in config.data.source, names."""
+    """The data set of a source as in config.data.source."""
     split = None if split is None or names_a_file(split) else split
     kind = re.split("[:?]", source)[0]
     if kind in OWN:
@@ -67,23 +67,19 @@ def data_of(source: str, split: str | None) -> Data:
 
 
 def is_public(model: str) -> bool:
-    """Whether others can load a model by that name: one of the catalogue, or of the Hugging Face hub."""
+    """Whether others can load a model by this name: it is in the catalogue or on the Hugging Face hub."""
     return model in CATALOGUE or model.startswith("hf://")
 
 
 def model_name(name: str) -> str:
-    """What a card calls the model that a run started from, or was taught by: its public name and licence, or that it is
-    one's own.
-    """
+    """A card's name for an initial or teacher model: its public name and licence, or that it is the author's own."""
     if name in CATALOGUE:
         return f"{name} ({CATALOGUE[name].licence})"
     return name if is_public(name) else "a model of the author's own"
 
 
 def on_the_hub(name: str | None) -> str | None:
-    """The Hugging Face repository of a model that `keras_vit.load` takes by a name or an hf:// address; None for any
-    other.
-    """
+    """The Hugging Face repository of a catalogue name or an hf:// address; None for any other model."""
     address = CATALOGUE[name].url if name in CATALOGUE else name or ""
     return (
         "/".join(address.removeprefix("hf://").partition("@")[0].split("/")[:2])

@@ -1,4 +1,4 @@
-"""Everything that a card says of a model, gathered from the model and from its run."""
+"""The facts on a card, from the model and its run."""
 
 import dataclasses
 from typing import Any
@@ -14,23 +14,23 @@ from keras_vit.sharing.run import Measured, Run
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a card says.
+    """The facts on a card.
 
     Attributes:
-        name: of the model, for people: the last part of its address.
-        address: what `keras_vit.load` takes.
-        licence: its identifier on the Hugging Face hub.
-        model: what every export says of its model, see serving.description.describe.
+        name: display name of the model: the last part of its address.
+        address: address for `keras_vit.load`.
+        licence: identifier on the Hugging Face hub.
+        model: result of serving.description.describe.
         architecture: in words.
-        kind: the name of the model's class.
-        family: of the model that it is, or is built on; None if it is built on several, or none.
-        pretrains: whether it is there to train its encoder, to which all sizes but the number of parameters refer.
-        headless: whether it gives features.
+        kind: class name of the model.
+        family: family of the model or of its base; None if it has several bases or none.
+        pretrains: whether the model trains an encoder; all sizes but `parameters` are then the encoder's.
+        headless: whether it returns features.
         flops: operations of one image's forward pass, 2 per multiply-add; None if they cannot be counted.
         run: the run's files, or None.
-        other_format: "huggingface" or "timm", whichever format the folder holds beside .keras; None for neither.
-        other_class: the class of Hugging Face that reads it.
-        pictures: {path in the folder: what it shows}.
+        other_format: "huggingface" or "timm", the second format in the folder; None if there is only .keras.
+        other_class: class of transformers that reads it.
+        pictures: {path in the folder: caption}.
     """
 
     name: str
@@ -50,21 +50,19 @@ class Facts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a family's own model, and not one that is built on it."""
+        """Whether the model is its family's own class, not one built on it."""
         return self.family is not None and self.kind == self.family.name
 
     @property
     def measured(self) -> list[Measured]:
-        """What the run's own evaluation and its evaluators measured."""
+        """Measures of the run's own evaluation and of its evaluators."""
         if self.run is None:
             return []
         return [*([self.run.evaluation] if self.run.evaluation else []), *self.run.evaluators()]
 
     @property
     def task(self) -> str | None:
-        """The Hugging Face hub's name of what the model does; None for a head of one's own, which it has no name
-        for.
-        """
+        """The Hugging Face hub's name of the task; None for custom heads, for which it has no name."""
         if self.kind == "ImageGPT":
             return "unconditional-image-generation"
         if self.headless:
@@ -80,18 +78,9 @@ def gather(
     other: tuple[str, str | None] | None,
     pictures: dict[str, str],
 ) -> Facts:
-    """The facts of a card.
-
-    Args:
-        model: a model of images.
-        address: where it is shared.
-        licence: its licence.
-        run: its run, or None.
-        other: (format, class) of the other library that reads the folder, or None.
-        pictures: {path in the folder: what it shows}.
-    """
+    """The facts of a card; `other` is the (format, class) in which another library reads the folder, or None."""
     parts = address.partition("://")[2].split("/")
-    encoder = model.get_encoder()  # of a model of pre-training: what sees whole images
+    encoder = model.get_encoder()  # in a pre-training model: the part that takes whole images
     description = {**describe(encoder, None), "parameters": int(model.count_params())}
     headless = model.classes is None and (encoder is not model or model.made_from_arguments)
     return Facts(

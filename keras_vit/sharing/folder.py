@@ -1,5 +1,5 @@
-"""The folder that is shared: .keras, the files of another library where its format can express the model, the card and
-its pictures.
+"""The shared folder: model.keras, another library's files where its format supports the model, the card and its
+pictures.
 """
 
 import json
@@ -26,12 +26,8 @@ OURS = (CARD, MODEL, "model.safetensors", "config.json", "preprocessor_config.js
 
 
 def check_model(model: keras.Model, run: Run | None = None, untrained: bool = False) -> None:
-    """Refuses a model that nobody could use, or that is not that of its run.
-
-    Raises:
-        ValueError: saying why.
-    """
-    encoder = model.get_encoder()  # the model itself, unless it is there to train another one
+    """Raises ValueError for an unusable model, or one that does not match its run."""
+    encoder = model.get_encoder()  # the model itself, unless it pre-trains an encoder
     if encoder.image_size is None or len(encoder.inputs) > 1:
         raise ValueError(
             f'Expected a model with one input of images (b, h, w, c) of fixed size, got "{model.name}", a'
@@ -53,23 +49,19 @@ def check_model(model: keras.Model, run: Run | None = None, untrained: bool = Fa
 
 
 def _words_in(folder):
-    """What people have written into the card of a folder; None without a card of ours."""
+    """People's own words in a folder's card; None without a card of ours."""
     path = pathlib.Path(folder, CARD)
     return own_words(path.read_text("utf-8", "replace"), f'"{path}"') if path.exists() else None
 
 
 def check_output(folder: str | os.PathLike) -> None:
-    """Refuses a folder with other files than those of an earlier call, which would be lost.
-
-    Raises:
-        ValueError, OSError: naming what is in the way.
-    """
+    """Raises ValueError or OSError for a folder with files not written by this module: they would be lost."""
     if os.path.isfile(folder):
         raise ValueError(f'"{folder}" is a file; what is shared is a folder. Give a new folder.')
     there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
     others = sorted(there - set(OURS))
     if there and not others and (MODEL not in there or _words_in(folder) is None):
-        others = sorted(there)  # a model of another library has files of these names, too
+        others = sorted(there)  # other libraries use these file names, too
     if others:
         raise ValueError(
             f'"{folder}" holds other files, which would be lost: {", ".join(others[:5])}. Give a new or an empty'
@@ -79,9 +71,7 @@ def check_output(folder: str | os.PathLike) -> None:
 
 
 def _write_for_others(model, folder):
-    """Writes what transformers reads, or else timm, into a new folder; returns (format, class of Hugging Face or None),
-    or None.
-    """
+    """Writes files for transformers, or else timm: (format, transformers class or None), or None if neither fits."""
     reasons = []
     for form in ("huggingface", "timm"):
         try:
@@ -96,7 +86,7 @@ def _write_for_others(model, folder):
 
 
 def _texts(folder):
-    """(name, text) of everything in a folder that holds text: cards, JSON, and the configs inside the checkpoints."""
+    """(name, text) of all text in a folder: cards, JSON, and configs inside checkpoints."""
     for path in sorted(pathlib.Path(folder).rglob("*")):
         if path.suffix in (".md", ".json"):
             yield path.name, path.read_text("utf-8")
@@ -112,11 +102,7 @@ def _texts(folder):
 
 
 def _check_private(folder, run):
-    """Refuses to share names of files on this machine.
-
-    Raises:
-        ValueError: naming the text and the file that holds it.
-    """
+    """Raises ValueError where a shared text contains the name of a local file."""
     private = {os.path.expanduser("~")} - {"/"} | (run.private() if run else set())
     for name, text in _texts(folder):
         found = sorted(secret for secret in private if secret in text or json.dumps(secret)[1:-1] in text)
@@ -128,7 +114,7 @@ def _check_private(folder, run):
 
 
 def _write(model, folder, address, licence, run, images, words):
-    """Writes all files into a new folder."""
+    """Writes all files to a new folder."""
     other = _write_for_others(model, folder)
     save_model(model, os.path.join(folder, MODEL))
     try:
@@ -156,16 +142,16 @@ def write_folder(
     untrained: bool = False,
     words: str | None = None,
 ) -> None:
-    """Writes what `share` uploads into a folder, all or nothing, and uploads nothing: to look at the card first.
+    """Writes the folder that `share` uploads, all or nothing, without uploading it: a preview of the card.
 
     Args:
         model: a model of this package that takes images.
-        folder: a new or empty local folder, or that of an earlier call.
+        folder: a local folder, new, empty, or written by an earlier call.
         address, license, run, images, untrained: as in `share`.
-        words: Markdown for the card's section of your own words; None for what stands there in the folder's card.
+        words: Markdown for the card's section of your own words; None keeps that of the folder's present card.
 
     Raises:
-        ValueError, OSError: as `share` does before it uploads, or if the folder holds other files.
+        ValueError, OSError: as in `share` before its upload, or the folder contains other files.
     """
     folder = check_model_and_path("write_folder", model, folder)
     licence, found = checked(license), None if run is None else read_run(run)

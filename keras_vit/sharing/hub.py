@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub, to which huggingface_hub uploads."""
+"""Hugging Face hub repositories, uploaded to by huggingface_hub."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ _TOKENS = "https://huggingface.co/settings/tokens"
 
 @contextlib.contextmanager
 def _explained(address):
-    """A context in which errors of huggingface_hub become ours: what, and what to do."""
-    # The bases of its error are the HTTP library's own, whose others mean that no answer came.
+    """A context that turns errors of huggingface_hub into ours: what happened, and what to do."""
+    # Its error derives from the HTTP library's; that library's other errors mean that no answer came.
     failures = (OSError, *errors.HfHubHTTPError.__bases__)
     try:
         yield
@@ -40,13 +40,7 @@ def _explained(address):
 
 
 class HubRepository:
-    """hf://USER/NAME.
-
-    Attributes:
-        address: as the user writes it.
-        name: USER/NAME.
-        licences: those that the hub knows, or None for all of sharing.licences.
-    """
+    """hf://USER/NAME; `name` is USER/NAME."""
 
     licences: tuple[str, ...] | None = None
 
@@ -61,20 +55,20 @@ class HubRepository:
         if revision or file:
             raise ValueError(f"{example} A commit is added to its main branch.")
         self.address = address
-        self._parent: str | None = None  # the commit that ours follows
-        self._files: list[str] = []  # in it
+        self._parent: str | None = None  # parent of our commit
+        self._files: list[str] = []  # files at the parent
         self._api = HfApi(library_name="keras-vit", library_version=__version__)
 
     def check(self, private: bool) -> None:
-        """Refuses what an upload would fail at, before anything is computed; says whether the repository is there.
+        """Refuses, before any computation, what an upload would fail at; logs whether the repository exists.
 
         Args:
-            private: whether a new repository is to be private.
+            private: whether a new repository is private.
 
         Raises:
-            PermissionError: without a token that may write to USER's repositories.
-            ConnectionError: if the hub cannot be reached.
-            ValueError: if the name is not valid, or private is asked of a repository that is public.
+            PermissionError: no token with write access to USER's repositories.
+            ConnectionError: the hub is unreachable.
+            ValueError: an invalid name, or `private` for a public repository.
         """
         try:
             utils.validate_repo_id(self.name)
@@ -101,11 +95,7 @@ class HubRepository:
         logging.info("%s is there: a commit is added to it, and the earlier ones stay.", self.address)
 
     def _check_owner(self, user):
-        """Refuses a token that may not write to this repository, as far as the hub's `user` says so.
-
-        Raises:
-            PermissionError: naming whose token it is.
-        """
+        """Raises PermissionError for a token without write access, as far as the hub's `user` shows."""
         owner, names = self.name.split("/")[0], [user["name"], *(entry["name"] for entry in user.get("orgs", ()))]
         role = ((user.get("auth") or {}).get("accessToken") or {}).get("role")
         if owner.lower() not in map(str.lower, names):
@@ -120,11 +110,7 @@ class HubRepository:
             )
 
     def card(self) -> str | None:
-        """The text of the repository's README.md, at the commit that `check` saw; None without one.
-
-        Raises:
-            ConnectionError: if it cannot be downloaded.
-        """
+        """README.md at the commit that `check` saw, or None; ConnectionError if the download fails."""
         if CARD not in self._files:
             return None
         with _explained(self.address):
@@ -132,13 +118,13 @@ class HubRepository:
             return pathlib.Path(path).read_text("utf-8", "replace")
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
-        """Uploads a folder as one commit, which is there whole or not at all; returns the address of its page.
+        """Uploads a folder as one atomic commit; returns its page's address.
 
-        Files of an earlier model that the folder lacks are removed by the same commit. (huggingface_hub's upload_folder
-        may make several commits, and leaves such files.)
+        The commit also deletes an earlier model's files that are not in the folder. (huggingface_hub's upload_folder
+        may make several commits and keeps such files.)
 
         Raises:
-            ConnectionError, PermissionError: if it fails; the repository is as it was, or empty if it is new.
+            ConnectionError, PermissionError: the upload failed; the repository is unchanged, or empty if new.
         """
         root = pathlib.Path(folder)
         paths = {path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.is_file()}

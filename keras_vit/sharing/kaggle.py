@@ -1,4 +1,4 @@
-"""Variations of a model on Kaggle, to which kagglehub uploads."""
+"""Variations of a Kaggle model, uploaded by kagglehub."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ _TOKENS = "https://www.kaggle.com/settings/api"
 
 @contextlib.contextmanager
 def _explained(address):
-    """A context in which errors of kagglehub become ours: what, and what to do."""
+    """A context that turns errors of kagglehub into ours: what happened, and what to do."""
     import requests
     from kagglehub.exceptions import BackendError, UnauthenticatedError
 
@@ -22,7 +22,7 @@ def _explained(address):
     except (requests.RequestException, BackendError, UnauthenticatedError) as error:
         reason: BaseException = error
         if isinstance(error, UnauthenticatedError) and isinstance(error.__cause__, requests.RequestException):
-            reason = error.__cause__  # whoami's words for any failure
+            reason = error.__cause__  # whoami wraps every failure
         status = getattr(getattr(reason, "response", None), "status_code", None)
         if status in (401, 403) or isinstance(reason, UnauthenticatedError):
             raise PermissionError(
@@ -36,13 +36,7 @@ def _explained(address):
 
 
 class KaggleVariation:
-    """kaggle://USER/MODEL/keras/VARIATION.
-
-    Attributes:
-        address: as the user writes it.
-        name: USER/MODEL/keras/VARIATION.
-        licences: those that Kaggle knows.
-    """
+    """kaggle://USER/MODEL/keras/VARIATION; `name` is the address without kaggle://."""
 
     licences: tuple[str, ...] | None = tuple(KAGGLE)
 
@@ -60,35 +54,31 @@ class KaggleVariation:
         self.address = address
 
     def check(self, private: bool) -> None:
-        """Refuses what an upload would fail at, before anything is computed.
+        """Refuses, before any computation, what an upload would fail at.
 
         Args:
-            private: without effect: Kaggle's new models are private, and only their page makes them public.
+            private: without effect: new Kaggle models are private until made public on their page.
 
         Raises:
             ImportError: without kagglehub.
-            PermissionError: without a token that Kaggle accepts, or of somebody else.
-            ConnectionError: if Kaggle cannot be reached.
+            PermissionError: no token that Kaggle accepts, or another user's.
+            ConnectionError: Kaggle is unreachable.
         """
         kagglehub = library(self.address)
         with _explained(self.address):
             user = kagglehub.whoami(verbose=False)["username"]
         owner = self.name.split("/")[0]
-        if owner.lower() != user.lower():  # it may be an organisation, which Kaggle's API does not list
+        if owner.lower() != user.lower():  # possibly an organisation: Kaggle's API does not list them
             logging.warning(
                 "%s: the token on this machine is of %s, who must be of the organisation %s.", self.address, user, owner
             )
         logging.info("%s: a version is added. A new model stays private until its page makes it public.", self.address)
 
     def card(self) -> None:
-        """None: the text that people write on a model's page is not among the files."""
+        """None: text written on a model's page is not among its files."""
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
-        """Uploads a folder as a new version, which is there once all files are; returns the address of its page.
-
-        Raises:
-            ConnectionError, PermissionError: if it fails; what was there is as it was.
-        """
+        """Uploads a folder as a new version, visible only once complete; a failure changes nothing."""
         kagglehub = library(self.address)
         with _explained(self.address):
             kagglehub.model_upload(self.name, os.fspath(folder), license_name=KAGGLE[licence], version_notes=message)

@@ -1,7 +1,7 @@
-"""Licences by the identifiers of the Hugging Face hub, and what Kaggle calls them.
+"""Licences by their Hugging Face identifiers, and Kaggle's names for them.
 
-huggingface.co/docs/hub/repositories-licenses, and docs/models_metadata.md of Kaggle/kaggle-api. Licences of particular
-language models are left out.
+Sources: huggingface.co/docs/hub/repositories-licenses, docs/models_metadata.md of Kaggle/kaggle-api. Licences of
+particular language models are left out.
 """
 
 from keras_vit.io.suggest import did_you_mean
@@ -41,11 +41,7 @@ KAGGLE = {
 
 
 def checked(licence: str | None, valid: tuple[str, ...] = LICENCES) -> str:
-    """The identifier of a licence, in small letters.
-
-    Raises:
-        ValueError: if there is none, or it is not one of `valid`.
-    """
+    """The licence's identifier in lower case; ValueError if it is missing or not in `valid`."""
     if not licence:
         raise ValueError(
             'A shared model needs a licence, or nobody may use it: license="apache-2.0", for example, if you may give'

@@ -1,4 +1,4 @@
-"""What the files of a run say about its model, as far as it may be published: measures, data, how it was trained."""
+"""The publishable content of a run directory: measures, data, training."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from keras_vit.sharing.data_names import OWN, Data, data_of, is_public, model_na
 from keras_vit.tasks import TASKS, find_task
 from keras_vit.tasks.base import OPTIONS
 
-# Keys of a config that a card shows, by what it calls them. All others stay at home: they may name files.
+# Config keys that a card shows, and their titles. Other keys may name files and stay private.
 _SHOWN = {
     "total": "steps",
     "batch_size": "batch size",
@@ -39,12 +39,12 @@ _SHOWN = {
 }
 
 
-_OFF = {"seed": None, "strategy.replicas": 1}  # what goes without saying, where that is not 0
+_OFF = {"seed": None, "strategy.replicas": 1}  # defaults other than 0, which a card omits
 _MAY_NAME_FILES = re.compile(r"data\.(?!.*preprocess)|init|task|objective|evals")
 
 
 def _measures(content):
-    """The finite numbers among the values of an evaluation's JSON file."""
+    """The finite numbers in an evaluation's JSON file."""
     numbers = {
         key: value for key, value in content.items() if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
@@ -53,14 +53,7 @@ def _measures(content):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What an evaluator measured.
-
-    Attributes:
-        name: of the evaluator; "" for the run's own evaluation.
-        data: what it was measured on; None if that is not known.
-        measures: {name: number}, exactly those of the JSON file.
-        details: whatever else the file holds.
-    """
+    """An evaluator's result, or with name "" the run's own; `data` is None if unknown, `details` the whole JSON file."""
 
     name: str
     data: Data | None
@@ -70,13 +63,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The files of a run directory, or of the folder that an evaluation wrote.
+    """Contents of a run directory, or of an evaluation's output folder.
 
     Attributes:
-        path: of the folder.
+        path: folder.
         config: config.json, or {}.
-        records: those of metrics.jsonl, oldest first.
-        evaluation: what evaluation.json holds; None without one.
+        records: records of metrics.jsonl, oldest first.
+        evaluation: evaluation.json, or None.
     """
 
     path: epath.Path
@@ -86,17 +79,17 @@ class Run:
 
     @property
     def data(self) -> Data | None:
-        """What the model was trained on; None without a config."""
+        """Training data; None without a config."""
         data = self.config.get("data")
         return data and data_of(data["source"], data["train"])
 
     @property
     def base(self) -> str | None:
-        """What the model's training started from, as `keras_vit.load` takes it; None for random weights."""
+        """The initial model, as for `keras_vit.load`; None for random weights."""
         return self.config.get("init")
 
     def evaluators(self) -> list[Measured]:
-        """What the evaluators of `config.evals` measured last."""
+        """Latest results of the evaluators in `config.evals`."""
         found = []
         for name, options in (self.config.get("evals") or {}).items():
             file = self.path / f"{name}.json"
@@ -114,9 +107,7 @@ class Run:
         return found
 
     def _data_of(self, name, options):
-        """What an evaluator with those options measures on: data of its own, or the run's; None if that is not
-        known.
-        """
+        """Data of an evaluator with these options: its own or the run's; None if unknown."""
         kind: Any = find_evaluator(options.get("evaluator", name))
         values = {**({field.name: field.default for field in dataclasses.fields(kind)} if kind else {}), **options}
         if values.get("source"):
@@ -125,12 +116,12 @@ class Run:
         return data_of(own["source"], own["evaluation"]) if kind and "source" in values else None
 
     def caption(self, name: str) -> str:
-        """What the pictures of an evaluator of `config.evals` show; "" if it has none of images."""
+        """Caption of the image pictures of an evaluator in `config.evals`; "" if it draws none."""
         options = self.config["evals"][name]
         return getattr(find_evaluator(options.get("evaluator", name)), "caption", "")
 
     def training(self) -> list[tuple[str, Any]]:
-        """(name, value) pairs of how the model was trained, without whatever could name a file."""
+        """(name, value) pairs that describe the training, without anything that could name a file."""
         if not self.config:
             return []
         task = self.config.get("task", "classification")
@@ -146,9 +137,7 @@ class Run:
         ]
 
     def private(self) -> set[str]:
-        """Texts that must not be in anything that is shared: the run's folder, and whatever its config says that names
-        a file.
-        """
+        """Texts that must not be shared: the run's folder, and all names of files in its config."""
         values = {
             key: value
             for key, value in flat(self.config).items()
@@ -169,25 +158,20 @@ class Run:
 
 
 def _evaluation(path, config):
-    """evaluation.json as Measured; None without one."""
+    """evaluation.json as Measured, or None."""
     if not (path / "evaluation.json").exists():
         return None
     content, data = (
         read_json(path / "evaluation.json", "Evaluate the model again: keras-vit evaluate."),
         config.get("data"),
     )
-    source = content.get("data") or (data and data["source"])  # older files have only the split
+    source = content.get("data") or (data and data["source"])  # older files lack "data"
     measured_on = data_of(source, content["split"]) if source and content.get("split") else None
     return Measured("", measured_on, _measures(content), content)
 
 
 def _check_ended(run):
-    """Refuses a run that trains or was stopped: config.json is that of what it will be, model.keras and the measures of
-    what it was.
-
-    Raises:
-        ValueError: saying how far it is, and what to do.
-    """
+    """Raises ValueError for an unfinished run, whose model.keras and measures do not yet match its config.json."""
     if (run.path / LOCK).exists():
         raise ValueError(
             f'"{run.path}" is in use by a training, and its files do not yet belong together: share it once that has'
@@ -204,17 +188,17 @@ def _check_ended(run):
 
 
 def read_run(path: str | os.PathLike) -> Run:
-    """Reads a run directory, or the folder that `keras-vit evaluate --output` wrote.
+    """Reads a run directory or the output folder of `keras-vit evaluate --output`.
 
     Raises:
-        ValueError: if it is neither, the run has not ended, or a file in it is broken.
+        ValueError: the folder is neither, the run has not ended, or a file is broken.
     """
     path = epath.Path(os.path.expanduser(path))
     has_config = (path / "config.json").exists()
     config = (
         read_json(path / "config.json", "Restore it from a backup, or share model.keras itself.") if has_config else {}
     )
-    config = config if "total" in config else {}  # that of a model of another library
+    config = config if "total" in config else {}  # another library's config.json
     evaluation = _evaluation(path, config)
     if not config and evaluation is None:
         raise ValueError(
@@ -228,7 +212,7 @@ def read_run(path: str | os.PathLike) -> Run:
 
 
 def is_run(path: str | os.PathLike) -> bool:
-    """Whether `read_run` would take a path, as far as its files' names say."""
+    """Whether a path looks like a folder for `read_run`, by its files' names."""
     text = os.fspath(path)
     if "://" in text and not text.startswith("gs://"):
         return False

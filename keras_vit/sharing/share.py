@@ -1,4 +1,4 @@
-"""Sharing a model: what can go wrong first, then the folder, then the upload."""
+"""Share a model: check everything first, then write the folder, then upload it."""
 
 import os
 import tempfile
@@ -20,11 +20,7 @@ from keras_vit.sharing.run import is_run, read_run
 
 
 class Place(Protocol):
-    """Where a model can be shared.
-
-    Attributes:
-        licences: the identifiers that the place knows; None for all of sharing.licences.
-    """
+    """A place to share models; it accepts the identifiers in `licences`, or with None all of sharing.licences."""
 
     licences: tuple[str, ...] | None
 
@@ -32,21 +28,17 @@ class Place(Protocol):
         """Refuses what an upload would fail at."""
 
     def card(self) -> str | None:
-        """The text of the README.md that an upload would replace, after `check`; None without one."""
+        """README.md that an upload would replace, or None; call `check` first."""
 
     def upload(self, folder: str | os.PathLike, licence: str, message: str, private: bool) -> str:
-        """Uploads a folder, whole or not at all; returns the address of its page."""
+        """Uploads a folder, all or nothing; returns its page's address. Raises ConnectionError or PermissionError."""
 
 
 _PLACES: dict[str, Callable[[str], Place]] = {"hf": HubRepository, "kaggle": KaggleVariation}
 
 
 def find_place(address: str, license: str | None) -> tuple[Place, str]:
-    """(the place that an address names, the licence's identifier), checked without a network.
-
-    Raises:
-        ValueError: for an address where no model can be shared, or a licence that is missing or unknown there.
-    """
+    """(place, licence identifier) of an address, without network access; ValueError if either is unsupported."""
     scheme, slashes, _ = str(address).partition("://")
     if not slashes or scheme not in _PLACES:
         raise ValueError(
@@ -58,7 +50,7 @@ def find_place(address: str, license: str | None) -> tuple[Place, str]:
 
 
 def _words_at(place, address):
-    """What people have written into the card at a place; "" if there is nothing that can be told from the rest."""
+    """People's own words in the present card; "" if it has no section for them."""
     text = place.card()
     words = "" if text is None else own_words(text, f"{address}, {CARD},")
     if words is None:
@@ -79,31 +71,28 @@ def share(
     images: bool = False,
     untrained: bool = False,
 ) -> str:
-    """Shares a model on the Hugging Face hub or Kaggle: its files and a card made from it and its run. Returns the
-    page's address.
+    """Shares a model's files and a card on the Hugging Face hub or Kaggle; returns the page's address.
 
-    The folder holds model.keras; model.safetensors and config.json for transformers, or else timm, where their format
-    can express the model; README.md, the card; and pictures of the run. Names of files on this machine are in none of
-    them. `keras_vit.load(address)` loads it. Whatever can be known to fail fails before the model is loaded. An upload
-    is one commit (hub) or version (Kaggle): what was there stays as it was until all of it has arrived. What people
-    wrote into the card's section for their own words, on the hub, stays.
+    The folder contains model.keras; model.safetensors and config.json for transformers, or else timm, where their
+    format supports the model; README.md, the card; and pictures of the run. It never contains names of local files.
+    `keras_vit.load(address)` loads it. Foreseeable failures are raised before the model is loaded. An upload is one
+    atomic commit (hub) or version (Kaggle). On the hub, the card's section for people's own words is kept.
 
     Args:
-        model: a model of this package that takes images, or what `keras_vit.load` takes; a run directory is its own
-            `run`.
-        address: hf://USER/NAME, or kaggle://USER/MODEL/keras/VARIATION.
-        license: its identifier on the hub, such as "apache-2.0", "mit" or "cc-by-4.0".
-        run: the run directory, or the folder that `keras-vit evaluate --output` wrote: measures, curves, how it was
-            trained.
-        private: whether a new repository of the hub is private. Kaggle's are, until their page makes them public.
-        images: whether pictures that show images of the data may be shared, too.
-        untrained: whether a head of zeros may be shared.
+        model: a model of this package that takes images, or anything `keras_vit.load` takes; a run directory is also
+            its `run`.
+        address: hf://USER/NAME or kaggle://USER/MODEL/keras/VARIATION.
+        license: identifier on the hub, such as "apache-2.0", "mit" or "cc-by-4.0".
+        run: run directory or output folder of `keras-vit evaluate --output`, for measures, curves and training details.
+        private: whether a new hub repository is private. Kaggle models always are, until made public on their page.
+        images: whether to share pictures that show images of the data.
+        untrained: whether to allow a head of zeros.
 
     Raises:
-        ValueError: for an address, a licence, a model or a run that cannot be shared.
+        ValueError: an address, licence, model or run that cannot be shared.
         ImportError: without huggingface_hub or kagglehub.
-        PermissionError: without a token that may write there.
-        ConnectionError: if the place cannot be reached, or the upload fails.
+        PermissionError: without a token with write access.
+        ConnectionError: the place is unreachable, or the upload failed.
     """
     place, licence = find_place(address, license)
     is_path = isinstance(model, (str, os.PathLike))
