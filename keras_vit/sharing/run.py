@@ -53,7 +53,7 @@ def _measures(content):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """An evaluator's result, or with name "" the run's own; `data` is None if unknown, `details` the whole JSON file."""
+    """Results of an evaluator, or with name "" the run's own; `data` is None if unknown, `details` the whole JSON."""
 
     name: str
     data: Data | None
