@@ -1,4 +1,4 @@
-"""A model over much data: `predict` writes its answers about every image of a source as files of rows."""
+"""Batch inference: `predict` writes a model's answers for every image of a source to files of rows."""
 
 from keras_vit.inference.predict import Report as Report
 from keras_vit.inference.predict import predict as predict

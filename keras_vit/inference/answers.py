@@ -1,4 +1,4 @@
-"""What a model answers about a batch of images, as columns of a table: classes, logits, features."""
+"""A model's answers for a batch of images as table columns: classes, logits, features."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,18 +18,14 @@ KINDS = ("classes", "logits", "features")
 
 
 def _features_of(model):
-    """The symbolic features (b, d) of a model, or of the encoder in a model of pre-training."""
+    """Symbolic features (b, d) of a model, or of a pre-training model's encoder."""
     encoder = encoder_of(model)
     own = getattr(encoder, "features", None)
     return taps.features(encoder) if own is None else own
 
 
 def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
-    """Refuses answers that there are none of, or that a model cannot give.
-
-    Raises:
-        ValueError: naming them.
-    """
+    """Raises ValueError for unknown kinds of answers, or kinds that the model cannot give."""
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(f'There is no answer "{kind}".{did_you_mean(kind, KINDS)} Valid: {", ".join(KINDS)}.')
@@ -49,13 +45,13 @@ def check_kinds(model: keras.Model, kinds: Sequence[str]) -> None:
 
 
 def best(probabilities: np.ndarray, names: np.ndarray, top_k: int) -> dict[str, np.ndarray]:
-    """The names and probabilities (b, k) of the most probable classes, best first, of probabilities (b, classes)."""
+    """Names and probabilities (b, k) of the top k classes, best first, from probabilities (b, classes)."""
     order = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (b, k)
     return {"classes": names[order], "probabilities": np.take_along_axis(probabilities, order, -1)}
 
 
 def columns_of(kinds: Sequence[str], top_k: int, lengths: dict[str, int]) -> tuple[Column, ...]:
-    """The columns of answers; `lengths` are those of logits and features."""
+    """The columns of the answers; `lengths` are those of logits and features."""
     found = []
     for kind in kinds:
         if kind == "classes":
@@ -66,11 +62,7 @@ def columns_of(kinds: Sequence[str], top_k: int, lengths: dict[str, int]) -> tup
 
 
 def check_finite(outputs: dict[str, np.ndarray]) -> None:
-    """Refuses {name: values} of which some are not finite.
-
-    Raises:
-        FloatingPointError: naming them.
-    """
+    """Raises FloatingPointError if any of {name: values} is not finite."""
     for name, values in outputs.items():
         if not np.isfinite(values).all():
             raise FloatingPointError(
@@ -80,22 +72,22 @@ def check_finite(outputs: dict[str, np.ndarray]) -> None:
 
 
 class Answers:
-    """A model as a function from pixels to columns of answers. To be made in the scope of the model's strategy.
+    """A model as a function from pixels to answer columns. Create it in the scope of the model's strategy.
 
     Args:
-        model: a ViT, a BiT or a model built on one; of a model of pre-training the encoder's features.
-        kinds: what it is asked for, of KINDS: "classes" is the names and probabilities of the `top_k` most probable
-            classes, in the columns classes and probabilities; "logits" is (classes,) and "features" (d,), float32.
-        top_k: how many classes, at most.
-        engine: what computes the model: None for Keras, or an engine of `keras_vit.serving.runner`.
+        model: a ViT, a BiT or a model built on one; a pre-training model gives its encoder's features.
+        kinds: one or more of KINDS. "classes": names and probabilities of the `top_k` most probable classes, in the
+            columns classes and probabilities; "logits": (classes,) float32; "features": (d,) float32.
+        top_k: largest number of classes.
+        engine: None for Keras, or an engine of `keras_vit.serving.runner`.
 
     Attributes:
         columns: a tuple of Column.
-        model: what computes them, from pixels to a dict of tensors.
+        model: pixels -> dict of tensors.
 
     Raises:
-        ValueError: for answers that the model cannot give, or an engine that cannot compute it.
-        ImportError: if the engine is not installed.
+        ValueError: unsupported answers or engine.
+        ImportError: the engine is not installed.
     """
 
     def __init__(
@@ -109,7 +101,7 @@ class Answers:
             self._names = np.array(model.class_names or [str(i) for i in range(model.classes)], object)
         if "features" in kinds:
             outputs["features"] = _features_of(model)
-        # An encoder may be a graph of its own, with the images of the model that it is in.
+        # An encoder may be a separate graph with the surrounding model's images.
         inputs = model.input if "logits" in outputs else encoder_of(model).input
         self.model = Model(inputs, outputs)
         self.model.jit_compile = model.jit_compile
@@ -118,11 +110,7 @@ class Answers:
         self.columns = columns_of(kinds, self._top_k, lengths)
 
     def __call__(self, images: Any) -> dict[str, np.ndarray]:
-        """{column: values (b, length)} of a batch of pixels (b, height, width, c).
-
-        Raises:
-            FloatingPointError: if an answer is not finite.
-        """
+        """{column: values (b, length)} for pixels (b, height, width, c); FloatingPointError if they are not finite."""
         outputs = self._outputs(np.asarray(images))
         outputs = {name: np.asarray(values, "float32") for name, values in outputs.items()}
         check_finite(outputs)

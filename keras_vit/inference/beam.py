@@ -1,8 +1,8 @@
-"""The same over many machines, by Apache Beam: its RunInference runs an exported SavedModel, its runner (Flink,
-Dataflow, or DirectRunner on this machine) shares out the work and repeats what failed. Files, columns and resuming are
-those of `predict`.
+"""`predict` on many machines, by Apache Beam, with the same files, columns and resuming.
 
-Workers need this package with the extra [beam], and a folder, a bucket in practice, that all of them see.
+Beam's RunInference runs an exported SavedModel; its runner (Flink, Dataflow, or DirectRunner on this machine)
+distributes the work and retries failures. Workers need this package with the extra [beam] and a shared folder, in
+practice a bucket.
 """
 
 import functools
@@ -29,11 +29,7 @@ from keras_vit.training.prediction.classify import check_top_k
 
 
 def read_export(folder: str) -> dict[str, Any]:
-    """What the metadata.json of a SavedModel says.
-
-    Raises:
-        ValueError: for a folder that `keras_vit.export` did not write.
-    """
+    """metadata.json of a SavedModel; ValueError for a folder not written by `keras_vit.export`."""
     path = epath.Path(folder) / METADATA
     if not path.exists() or "signatures" not in (metadata := json.loads(path.read_text())):
         raise ValueError(
@@ -44,11 +40,7 @@ def read_export(folder: str) -> dict[str, Any]:
 
 
 def _signatures(metadata, kinds):
-    """{signature: the answers that it gives} for the answers that are asked for.
-
-    Raises:
-        ValueError: if the export has none for one of them.
-    """
+    """{signature: its answers} for the requested answers; ValueError if the export lacks one."""
     has, chosen = metadata["signatures"], {}
     for kind in kinds:
         name = "features" if kind == "features" else "pixels"
@@ -61,7 +53,7 @@ def _signatures(metadata, kinds):
 
 
 def _length(metadata, signature, output):
-    """The length of a signature's output (b, length), which metadata states as "float32 (b, 192)"."""
+    """Length of a signature's output (b, length), which metadata states as "float32 (b, 192)"."""
     return int(metadata["signatures"][signature]["outputs"][output].rpartition(", ")[2].rstrip(")"))
 
 
@@ -71,7 +63,7 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
     Args:
         folder: the SavedModel.
         kinds, top_k: as in inference.answers.
-        batch_size: images at once, at most.
+        batch_size: largest batch.
     """
 
     def __init__(self, folder: str, kinds: Sequence[str], top_k: int, batch_size: int):
@@ -106,14 +98,12 @@ class SavedModelHandler(ModelHandler[np.ndarray, PredictionResult, Any]):
 
 @functools.cache
 def _source(data, split, data_dir):
-    """A source, opened once in a worker."""
+    """A source, opened once per worker."""
     return open_source(data, split, data_dir)
 
 
 class _ReadFile(beam.DoFn):
-    """Number of a file -> ((number, row, label), image) of its rows that can be read. The output "broken" has (number,
-    row) of the others, "reasons" (number, {name: why}) of all of these.
-    """
+    """File number -> ((number, row, label), image); "broken": (number, row); "reasons": (number, {name: why})."""
 
     def __init__(self, plan, data):
         self._plan, self._data = plan, data
@@ -140,9 +130,7 @@ def _answer(element):
 
 
 class _WriteFile(beam.DoFn):
-    """(number of a file, all that is known of its rows) -> (rows, {name: why} of those that could not be read); writes
-    the file.
-    """
+    """Writes a file: (its number, all results of its rows) -> (rows, {name: why} of unreadable images)."""
 
     def __init__(self, plan, data, about):
         self._plan, self._data, self._about = plan, data, about
@@ -166,7 +154,7 @@ class _WriteFile(beam.DoFn):
 
 
 def _empty(column, n):
-    """Rows (n, length) of a column of answers, to be filled."""
+    """Empty rows (n, length) of an answer column."""
     return (
         np.full((n, column.length), "", object) if column.kind == "texts" else np.zeros((n, column.length), "float32")
     )
@@ -187,19 +175,18 @@ def predict_by_beam(
     rows_per_file: int = 10_000,
     format: str = "parquet",
 ) -> Report:
-    """`predict` with an exported model, as a pipeline of Apache Beam.
+    """`predict` with an exported model, as an Apache Beam pipeline.
 
     Args:
-        export: the folder of a SavedModel of `keras_vit.export`, where all workers see it.
+        export: SavedModel folder of `keras_vit.export`, readable by all workers.
         data, split, data_dir: as for `open_source`, which the workers call.
-        folder: where to write, where all workers see it.
-        options: Beam's own, such as ("--runner=FlinkRunner", "--flink_master=HOST:8081"); its DirectRunner by default.
-        kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads a file's rows at a
-            time.
+        folder: output folder, writable by all workers.
+        options: Beam's options, such as ("--runner=FlinkRunner", "--flink_master=HOST:8081"); default DirectRunner.
+        kinds, top_k, preprocess, batch_size, rows_per_file, format: as in `predict`. A worker reads one file's rows at
+            a time.
 
     Raises:
-        ValueError: if the export cannot give the answers, an option is none of Beam's, or the folder holds rows of
-            another job.
+        ValueError: the export cannot give the answers, Beam lacks an option, or the folder holds another job's rows.
     """
     export, folder = locate(export), locate(folder)
     metadata, handler = read_export(export), SavedModelHandler(export, kinds, top_k, batch_size)

@@ -1,7 +1,7 @@
-"""By what a job knows its model: the weights alone do not tell what it computes, nor what its classes are called.
+"""A job's fingerprint of its model, a dict for JSON: weights alone determine neither outputs nor class names.
 
-A fingerprint is a dict for JSON: "weights" and "architecture" are checksums; where classes are asked for,
-"model_class_names" is a list or None, and "activation" says how probabilities are made of logits.
+"weights" and "architecture" are checksums. If classes are requested, "model_class_names" is a list or None, and
+"activation" names the function from logits to probabilities.
 """
 
 import json
@@ -19,32 +19,28 @@ from keras_vit.io.paths import paths_in
 from keras_vit.serving.description import activation_name
 from keras_vit.training.state import KEY as TRAINING
 
-EXPORT = "export "  # before the checksums of an export, which are not those of the model
+EXPORT = "export "  # prefix of an export's checksums, which differ from its model's
 
-# Entries of configs that change no answer, or that a job writes down elsewhere. Names of layers, which also say how
-# they are connected, depend on what else the process has made.
+# Config entries that change no answer, or that a job records elsewhere. Layer names, also in connections, depend on
+# what else the process has created.
 _LEFT_OUT = {"name", "inbound_nodes", "input_layers", "output_layers", "build_config", "compile_config", TRAINING}
 _LEFT_OUT |= {"class_names", "preprocessing", "remat", "trainable", "seed", "shared_object_id"}
 
 
 def _plain(config):
-    """A config without those entries, and without what is off, so that a field that a later version adds changes no
-    fingerprint.
-    """
+    """A config without the entries in _LEFT_OUT and without falsy values, so that new fields keep old fingerprints."""
     if isinstance(config, (list, tuple)):
         return [_plain(value) for value in config]
     if not isinstance(config, dict):
         return config
     if str(config.get("class_name")).endswith("DTypePolicy"):
-        return config["config"]  # which has a name that counts
+        return config["config"]  # the policy's name matters
     plain = {key: _plain(value) for key, value in config.items() if key not in _LEFT_OUT}
     return {key: value for key, value in plain.items() if value}
 
 
 def _architecture(model):
-    """A checksum of the model's config; of the classes of its layers where one of the user's own has none that can be
-    written down.
-    """
+    """Checksum of the model's config, or of its layers' classes where a custom layer cannot be serialised."""
     try:
         config = _plain(keras.saving.serialize_keras_object(model))
     except (NotImplementedError, TypeError, ValueError):
@@ -57,10 +53,9 @@ def _of_classes(names, activation):
 
 
 def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, Any]:
-    """The fingerprint of a model that is asked for these answers.
+    """The fingerprint of a model for these kinds of answers.
 
-    The same model loaded again has the same one, in every process; a copy with other weights, fields of its spec,
-    precision or normalisation has another.
+    It is the same for the same model in every process, and differs with weights, spec, precision or normalisation.
     """
     weights = checksum({f"{i:06d}": np.asarray(variable) for i, variable in enumerate(model.weights)})
     own = {"weights": weights, "architecture": _architecture(model)}
@@ -68,11 +63,10 @@ def fingerprint_of_model(model: keras.Model, kinds: Iterable[str]) -> dict[str, 
 
 
 def fingerprint_of_export(folder: str, metadata: dict[str, Any], kinds: Iterable[str]) -> dict[str, Any]:
-    """The fingerprint of a SavedModel with this metadata.json. One that is written again may have another, also of the
-    same model.
+    """The fingerprint of a SavedModel with this metadata.json; exporting the same model again may change it.
 
     Raises:
-        ValueError: if the SavedModel is not whole.
+        ValueError: the SavedModel is incomplete.
     """
     files = paths_in(os.path.join(folder, "variables"), "variables.data-")
     program = epath.Path(folder, "saved_model.pb")

@@ -1,6 +1,4 @@
-"""What a job over many images is: which rows it reads, how they are prepared, and which columns and files they
-become.
-"""
+"""A job over many images: its rows, preprocessing, columns and files."""
 
 import contextlib
 import dataclasses
@@ -24,16 +22,12 @@ NO_LABEL = -1
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
-    """(image, label) of an example, which may have none."""
+    """(image, label) of an example; label NO_LABEL if it has none."""
     return example["image"], tf.cast(example.get("label", NO_LABEL), tf.int64)
 
 
 def format_named(name: str) -> Format:
-    """The Format of that name.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The Format of that name; ValueError if it is unknown."""
     if name not in FORMATS:
         raise ValueError(f'There is no format "{name}".{did_you_mean(name, FORMATS)} Valid: {", ".join(FORMATS)}.')
     return FORMATS[name]
@@ -41,18 +35,19 @@ def format_named(name: str) -> Format:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Every image of a split has a row: split, row (its number), name, label (of a source with classes), the answers,
-    and error, which says why an image could not be read and is null for all others.
+    """A row for each image of a split: split, row (its number), name, label (if the source has classes), answers, and
+    error.
+
+    `error` is why an image could not be read, else null.
 
     Attributes:
         source: the images.
-        split: the name of this part of the data in the files.
+        split: name of the split in the files.
         preprocess: preprocessing text.
-        batch_size: images at once.
+        batch_size: images per batch.
         format: a name of FORMATS.
-        answers: the columns of the answers.
-        shards: the files. They hold whole batches, so that each answer is computed in the same batch, interrupted or
-            not.
+        answers: columns of the answers.
+        shards: the files. They hold whole batches, so that batches are the same after an interruption.
     """
 
     source: Source
@@ -75,11 +70,7 @@ class Job:
         format: str,
         answers: Sequence[Column],
     ) -> "Job":
-        """The job with files of `rows` rows, rounded up to whole batches.
-
-        Raises:
-            ValueError: if a file would have more numbers in a column than Parquet's readers count.
-        """
+        """A job with files of `rows` rows, rounded up to whole batches; ValueError if one exceeds Parquet's limit."""
         rows = -(-rows // batch_size) * batch_size
         longest = max((column for column in answers), key=lambda column: column.length or 1)
         if min(rows, source.size) * (longest.length or 1) >= 2**31:
@@ -99,21 +90,17 @@ class Job:
 
     @property
     def form(self) -> Format:
-        """The kind of its files."""
+        """Format of its files."""
         return FORMATS[self.format]
 
     def check_images(self, shape: tuple[int, ...]) -> None:
-        """Refuses a preprocessing whose images do not have this shape, (height, width, c). No data is read.
-
-        Raises:
-            ValueError: naming both shapes.
-        """
+        """Raises ValueError if preprocessed images do not have this shape, (height, width, c). Reads no data."""
         given = tuple(example_spec(self.source, self.preprocess, image_and_label, training=False)[0].shape)
         if given != shape:
             raise ValueError(f'The preprocessing "{self.preprocess}" gives images of {given}, the model takes {shape}.')
 
     def description(self, fingerprint: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-        """What tells this job from any other: JSON. `fingerprint` is the model's, `about` is further information."""
+        """The job's identity, as JSON: `fingerprint` is the model's, `about` is further information."""
         return {
             "split": self.split,
             "rows": self.source.size,
@@ -131,9 +118,7 @@ class Job:
     def batches(
         self, rows: Sequence[int], errors: ExampleErrors
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """(images (b, height, width, c) uint8, labels (n,), good (n,) bool) of these rows, batch by batch; the last has
-        images of padding.
-        """
+        """(images (b, height, width, c) uint8, labels (n,), good (n,) bool) by batch; padding fills the last images."""
         chosen, left = subset(self.source, rows), len(rows)
         for images, labels, weights in evaluation_batches(
             chosen, self.preprocess, self.batch_size, errors=errors, select=image_and_label
@@ -151,9 +136,7 @@ class Job:
         errors: dict[str, str],
         about: str,
     ):
-        """Writes file `number`: of each of its rows the label, whether it was read, the answers, and by its name why it
-        was not.
-        """
+        """Writes file `number`: each row's label, whether its image was read, answers, and the error by its name."""
         rows = self.shards.range(number)
         names = names_at(self.source, rows)
         why = [None if fine else errors.get(name, "it could not be read") for fine, name in zip(good, names)]
@@ -171,7 +154,7 @@ class Job:
         self.form.write(self.shards.path(number), self.columns, table, {**present, "error": ~good}, about)
 
     def broken(self, numbers: Sequence[int]) -> dict[str, str]:
-        """{name: why} of the rows of files that could not be read, from the files."""
+        """{name: why} of the unreadable images, from these files."""
         found = {}
         for number in numbers:
             table, present = self.form.read(self.shards.path(number), ("name", "error"))
@@ -186,5 +169,5 @@ def owned_part(shards: Shards, part: tuple[int, int]) -> Iterator[None]:
     with owned(place):
         yield
     if "://" not in place:
-        with contextlib.suppress(OSError):  # a killed process has left it behind
+        with contextlib.suppress(OSError):  # left behind by a killed process
             os.rmdir(place)

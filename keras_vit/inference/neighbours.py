@@ -1,10 +1,9 @@
-"""The images of a data set that are most like a given one: the nearest by the cosine of features, which `predict` has
-written.
+"""Nearest images of a data set, by the cosine of features that `predict` has written.
 
     index = read_index("features")
     [found] = index.nearest(features_of_cat, k=8)      # Neighbour(similarity, name, split, row), most similar first
 
-scikit-learn searches, exactly: all features are in memory, 4 bytes a number, and compared with each query.
+scikit-learn searches exactly: all features are in memory, 4 bytes per number, and are compared with each query.
 """
 
 import functools
@@ -27,9 +26,7 @@ from keras_vit.io.progress import stage
 
 
 class Neighbour(NamedTuple):
-    """An image of the index: the cosine of its features with the query's, its name, and its place in a split of the
-    data.
-    """
+    """An image of the index: the cosine of its features and the query's, its name, split and row."""
 
     similarity: float
     name: str
@@ -38,7 +35,7 @@ class Neighbour(NamedTuple):
 
 
 def _scikit_learn():
-    """sklearn.neighbors, or an error that says how to get it."""
+    """sklearn.neighbors; ImportError with an install command."""
     try:
         import sklearn.neighbors
     except ImportError:
@@ -53,12 +50,12 @@ def _normalised(features):
 
 
 class Index:
-    """Features to search in.
+    """Searchable features.
 
     Args:
         features: (n, d) float32.
-        names, splits, rows: (n,) of each image.
-        descriptions: of the jobs that wrote them, for each split.
+        names, splits, rows: (n,) per image.
+        descriptions: {split: description of the job that wrote it}.
     """
 
     def __init__(self, features, names, splits, rows, descriptions: Sequence[dict[str, Any]] = ()):
@@ -70,11 +67,7 @@ class Index:
         return _scikit_learn().NearestNeighbors(metric="cosine", algorithm="brute").fit(_normalised(self.features))
 
     def check_written_by_model(self) -> None:
-        """Refuses features that a pipeline of Beam has written with an export, which is not a model to search with.
-
-        Raises:
-            ValueError: naming the export.
-        """
+        """Raises ValueError for features that a Beam pipeline wrote with an export: no model can search them."""
         for split, description in self.descriptions.items():
             if description["weights"].startswith(EXPORT):
                 raise ValueError(
@@ -84,11 +77,7 @@ class Index:
                 )
 
     def check_model(self, model: Any) -> None:
-        """Refuses a model that the features are not of.
-
-        Raises:
-            ValueError: naming the one that they are of.
-        """
+        """Raises ValueError for a model other than the one that wrote the features."""
         self.check_written_by_model()
         own = fingerprint_of_model(model, ("features",))
         for split, description in self.descriptions.items():
@@ -102,11 +91,11 @@ class Index:
 
     @property
     def preprocess(self) -> str | None:
-        """The preprocessing text of the images; what is searched for needs the same. None if it is not known."""
+        """Preprocessing text of the images, and for queries; None if unknown."""
         return next((description["preprocess"] for description in self.descriptions.values()), None)
 
     def nearest(self, features: Any, k: int = 8) -> list[list[Neighbour]]:
-        """For each of the features (b, d) its `k` nearest images, or all if there are fewer, most similar first."""
+        """The `k` nearest images (or all, if fewer) for each of the features (b, d), most similar first."""
         distances, numbers = self._search.kneighbors(
             _normalised(np.asarray(features, "float32")), min(k, len(self.names))
         )
@@ -117,7 +106,7 @@ class Index:
 
 
 def _read_file(form, path):
-    """What a file of features holds, as Format.read gives it."""
+    """The content of a file of features, as from Format.read."""
     try:
         return form.read(path, ("features", "name", "row"))
     except (pa.ArrowException, tf.errors.OpError) as error:
@@ -128,7 +117,7 @@ def _read_file(form, path):
 
 
 def _read_split(folder, description):
-    """{column: values} of the rows of a split that have features."""
+    """{column: values} of a split's rows that have features."""
     form = FORMATS[description["format"]]
     shards = Shards(folder, description["split"], form.ending, description["rows"], description["rows_per_file"])
     missing = shards.missing()
@@ -154,12 +143,11 @@ def _read_split(folder, description):
 
 
 def read_index(folder: str | os.PathLike) -> Index:
-    """The features in a folder that `predict` has written, of all of its splits. Images that could not be read are left
-    out.
+    """The features that `predict` has written to a folder, of all splits, without unreadable images.
 
     Raises:
-        FileNotFoundError: if there are none.
-        ValueError: if files are missing, they have no features, or features of different models or preprocessing.
+        FileNotFoundError: no features.
+        ValueError: missing files, no features in them, or features of different models or preprocessing.
     """
     folder = os.path.expanduser(os.fspath(folder))
     descriptions = read_descriptions(folder)
@@ -185,16 +173,16 @@ def read_index(folder: str | os.PathLike) -> Index:
 
 
 def features_of(model: Any, pixels: np.ndarray, batch_size: int = 64) -> np.ndarray:
-    """The features (n, d) of pixels (n, height, width, c)."""
+    """Features (n, d) of pixels (n, height, width, c)."""
     answers = Answers(model, ("features",))
     return np.concatenate([answers(pixels[i : i + batch_size])["features"] for i in range(0, len(pixels), batch_size)])
 
 
 def pixels_of(index: Index, found: Sequence[Neighbour]) -> list[np.ndarray]:
-    """What the model saw of neighbours, each (height, width, c) uint8, read from the data again.
+    """Preprocessed images of neighbours, each (height, width, c) uint8, read from the data again.
 
     Raises:
-        ValueError: if the data is not known, or has changed since.
+        ValueError: the data is unknown or has changed.
     """
     pixels = {}
     for split in {neighbour.split for neighbour in found}:

@@ -1,4 +1,4 @@
-"""A model over all images of a source: what it answers, in files of rows. A job that was stopped goes on where it was.
+"""A model's answers for all images of a source, in files of rows. An interrupted job resumes.
 
 model = keras_vit.load("runs/photos")
 source = keras_vit.data.open_source("images:PHOTOS", "train")
@@ -25,12 +25,12 @@ from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a job did.
+    """Result of a job.
 
     Attributes:
-        rows: written now.
-        files: (written now, there before, of all parts).
-        broken: {name: reason} of the images that could not be read, of the rows written now.
+        rows: rows written now.
+        files: (written now, already present, total of all parts).
+        broken: {name: reason} of unreadable images in the rows written now.
     """
 
     rows: int
@@ -39,16 +39,14 @@ class Report:
 
 
 def _check_part(part):
-    """Refuses a part that is not (index, count)."""
+    """Raises ValueError if a part is not a valid (index, count)."""
     index, count = part
     if not 0 <= index < count:
         raise ValueError(f"part=({index}, {count}): expected an index from 0 to {count - 1}.")
 
 
 def _errors(job, there, limit):
-    """(ExampleErrors that goes on from the files that are there, {name: why} of these). Without a limit they are not
-    read.
-    """
+    """(ExampleErrors that continue from the present files, {name: why} in them); without a limit they are not read."""
     if limit is None:
         return ExampleErrors(job.source.size), {}
     errors, before = ExampleErrors(limit), job.broken(there)
@@ -59,14 +57,14 @@ def _errors(job, there, limit):
 
 
 def _answered(answers, job, rows, errors, work) -> Iterator[tuple]:
-    """(labels (n,), good (n,), {column: answers (n, ...)}) of these rows, batch by batch."""
+    """(labels (n,), good (n,), {column: answers (n, ...)}) of these rows, by batch."""
     for images, labels, good in job.batches(rows, errors):
         yield labels, good, {name: values[: len(good)] for name, values in answers(images).items()}
         work.advance(len(good))
 
 
 def _joined(batches):
-    """The same of several batches."""
+    """Several batches as one."""
     labels, good, answers = zip(*batches)
     return (
         np.concatenate(labels),
@@ -92,37 +90,33 @@ def predict(
     about: dict[str, Any] | None = None,
     engine: str | None = None,
 ) -> Report:
-    """Writes a model's answers about every image of a source, as files in a folder. Files that are there already are
-    not written again.
+    """Writes a model's answers for every image of a source to files in a folder; skips files that exist.
 
-    The columns are those of inference.job.Job. The files of a job that was interrupted are those of one that was not,
-    bit for bit.
+    inference.job.Job lists the columns. The files of an interrupted and resumed job are the same bit for bit.
 
     Args:
-        model: what `keras_vit.load` gives, made in the scope of its strategy.
-        source: a data source; labels are not needed.
-        folder: local or in a bucket; other splits of the same data may be there.
-        kinds: "classes", "logits" and "features", one or several (inference.answers).
-        split: the name of this part of the data in the files.
-        top_k: how many classes of an image, at most.
+        model: from `keras_vit.load`, created in the scope of its strategy.
+        source: a data source, with or without labels.
+        folder: local or in a bucket; it may hold other splits of the same data.
+        kinds: one or more of "classes", "logits" and "features" (inference.answers).
+        split: name of the split in the files.
+        top_k: largest number of classes per image.
         preprocess: preprocessing text; None for the model's own.
-        batch_size: images at once, over all devices.
+        batch_size: images per batch, over all devices.
         rows_per_file: rounded up to whole batches.
         format: "parquet" or "tfrecord".
-        part: (index, count): of several processes or machines that share the work, this one writes the files index,
-            index + count, ...
-        broken_limit: how many images of this part may be unreadable, those of the files that are there included; None
-            for any number.
-        about: what else should be written down, for JSON.
-        engine: what computes the model: None for Keras, or "openvino", which is faster on CPUs
-            (keras_vit.serving.runner). Its answers differ in the last digits, so that it is part of what the job is.
+        part: (index, count) to share work among processes or machines: this one writes files index, index + count, ...
+        broken_limit: largest number of unreadable images in this part, including files that exist; None for no limit.
+        about: further information for JSON.
+        engine: None for Keras, or "openvino", which is faster on CPUs (keras_vit.serving.runner). Its answers differ in
+            the last digits, so it is part of the job's identity.
 
     Raises:
-        ValueError: if the model cannot give these answers or does not fit the preprocessing, the engine cannot compute
-            it, the folder holds rows of another job, or more images than the limit cannot be read.
-        ImportError: if the engine is not installed.
-        FloatingPointError: if the model's answers are not finite.
-        OSError: if the folder cannot be written to.
+        ValueError: unsupported answers, preprocessing or engine, rows of another job in the folder, or too many
+            unreadable images.
+        ImportError: the engine is not installed.
+        FloatingPointError: answers are not finite.
+        OSError: the folder is not writable.
     """
     _check_part(part)
     answers, text, about = Answers(model, kinds, top_k, engine), preprocess or preprocessing_text(model), about or {}

@@ -1,8 +1,7 @@
-"""The files of a job over many images: which rows are in which, which are there, and that all of them are of the same
-job.
+"""The files of a job: which rows each holds, which exist, and a check that all belong to the same job.
 
-A folder holds a job per split: train-00000-of-00005.parquet and so on, each file complete from the moment it is there,
-and _train.json, which says what the job is. Readers of tables leave names that begin with "_" out.
+A folder holds a job per split: train-00000-of-00005.parquet and so on, each complete from the moment it appears, and
+_train.json, the job's description. Table readers skip names that begin with "_".
 """
 
 import dataclasses
@@ -18,13 +17,13 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.json_files import read_json
 from keras_vit.io.paths import paths_in
 
-# The keys that every description has.
+# Keys of every description.
 _KEYS = ("split", "rows", "rows_per_file", "format", "preprocess", "columns", "weights", "names")
-_LATER = ("architecture", "model_class_names", "activation")  # that descriptions of earlier versions lack
+_LATER = ("architecture", "model_class_names", "activation")  # absent from descriptions of earlier versions
 
 
 def file_stem(split: str) -> str:
-    """What the names of a split's files begin with: "train[:90%]" -> "train_to_90pct"."""
+    """First part of a split's file names: "train[:90%]" -> "train_to_90pct"."""
     return re.sub(r"[^\w.\-]+", "_", split.replace(":", "_to_").replace("%", "pct")).strip("_").replace("__", "_")
 
 
@@ -33,11 +32,11 @@ class Shards:
     """The files of a split's rows, in order.
 
     Attributes:
-        folder: where they are, local or in a bucket.
-        split: text such as "train" or "train[:90%]".
-        ending: of their names, ".parquet".
-        size: the number of rows.
-        rows: in a file, at most.
+        folder: local or in a bucket.
+        split: such as "train" or "train[:90%]".
+        ending: file name's suffix, ".parquet".
+        size: number of rows.
+        rows: largest number of rows per file.
     """
 
     folder: str
@@ -48,33 +47,31 @@ class Shards:
 
     @property
     def count(self) -> int:
-        """How many files there are."""
+        """Number of files."""
         return -(-self.size // self.rows)
 
     def path(self, i: int) -> str:
-        """The path of file number `i`."""
+        """Path of file `i`."""
         return os.path.join(self.folder, f"{file_stem(self.split)}-{i:05d}-of-{self.count:05d}{self.ending}")
 
     def range(self, i: int) -> range:
-        """The rows that file number `i` holds."""
+        """Rows of file `i`."""
         return range(i * self.rows, min((i + 1) * self.rows, self.size))
 
     def missing(self, part: tuple[int, int] = (0, 1)) -> list[int]:
-        """The numbers of the files that are not there, of those that belong to part (index, count): index, index +
-        count, ...
-        """
+        """Numbers of the missing files of part (index, count): index, index + count, ..."""
         index, count = part
         there = {path.name for path in paths_in(self.folder, end=self.ending)}
         return [i for i in range(index, self.count, count) if os.path.basename(self.path(i)) not in there]
 
 
 def description_path(folder: str, split: str) -> str:
-    """The path of the JSON file that describes a split's job."""
+    """Path of the JSON file that describes a split's job."""
     return os.path.join(folder, f"_{file_stem(split)}.json")
 
 
 def _read_description(path):
-    """What a JSON file says of its job."""
+    """A job's description from its JSON file."""
     fix = "Restore it, or write the rows again into another folder."
     content = read_json(path, fix)
     missing = [key for key in _KEYS if key not in content]
@@ -84,15 +81,11 @@ def _read_description(path):
 
 
 def read_descriptions(folder: str) -> list[dict[str, Any]]:
-    """What jobs the folder holds, by their JSON files; [] for none.
-
-    Raises:
-        ValueError: for a file that is none.
-    """
+    """Descriptions of all jobs in the folder, from their JSON files; ValueError for an invalid file."""
     return [_read_description(path) for path in paths_in(folder, "_", ".json")]
 
 
-# {key: (what differs, the key that names it)}
+# {key: (difference in words, key with the name)}
 _CHECKSUMS = {
     "weights": ("other weights", "model"),
     "architecture": ("another architecture", "model"),
@@ -101,13 +94,13 @@ _CHECKSUMS = {
 
 
 def _short(value):
-    """A value as text, of which a long list of names shows its beginning."""
+    """repr of a value, truncated to 200 characters."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _difference(key, before, given):
-    """In words what `key` of the description of a job was, and what it is now."""
+    """A description's `key` before and now, in words."""
     if key in _CHECKSUMS:
         what, name = _CHECKSUMS[key]
         return f"{what}, of {before.get(name, 'unknown')}, now of {given.get(name, 'unknown')}"
@@ -115,16 +108,15 @@ def _difference(key, before, given):
 
 
 def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str, ...] = ()) -> None:
-    """Writes down what the job is, or makes sure that it is the one that the folder's files are of.
+    """Writes the job's description, or checks that the folder's files belong to the same job.
 
     Args:
         shards: its files.
-        description: what the job is, for JSON; where it differs from what was begun, the files would not belong
-            together.
-        free: the keys of it that may differ.
+        description: the job's identity, for JSON.
+        free: keys of the description that may differ.
 
     Raises:
-        ValueError: naming what differs.
+        ValueError: names the differences.
     """
     path = epath.Path(description_path(shards.folder, shards.split))
     mend = "Give another folder, or delete that one."
@@ -132,7 +124,7 @@ def take_folder(shards: Shards, description: Mapping[str, Any], free: tuple[str,
     if path.exists():
         before = _read_description(path)
         unknown = [key for key in _LATER if key in given and key not in before]
-        # If a key is in one alone, other answers are asked for, and the columns differ.
+        # A key in only one of them means other answers, which the columns show.
         in_one = {key for key in _LATER if (key in given) != (key in before)}
         compared = sorted({*before, *given} - {*free, *in_one})
         differs = [key for key in compared if before.get(key) != given.get(key)]

@@ -1,9 +1,8 @@
-"""Files of rows: Parquet, by pyarrow, and TFRecords of tf.train.Example. A format is a pair of functions and a row of
+"""Files of rows: Parquet, by pyarrow, and TFRecords of tf.train.Example. A format is two functions and a row of
 FORMATS.
 
-A table is {column: values}, of equally many rows: an array (n,) or (n, length), or a list. A row without an answer, of
-an image that cannot be read, has null in Parquet, and in an Example no such feature; `present` (n,) bool says which
-rows have one.
+A table is {column: values} of equal length: arrays (n,) or (n, length), or lists. Where `present` (n,) bool is False,
+the row has no answer (its image is unreadable): null in Parquet, no feature in an Example.
 """
 
 import dataclasses
@@ -24,9 +23,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        name: its name.
-        kind: of its values: "integer" (int64), "text", or "texts" and "numbers" (float32), lists of them.
-        length: how many a list has.
+        name: column name.
+        kind: "integer" (int64), "text", or lists: "texts" and "numbers" (float32).
+        length: length of the lists.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Column:
 
 def _arrow_type(column):
     values = {"integer": pa.int64(), "text": pa.string(), "texts": pa.string(), "numbers": pa.float32()}[column.kind]
-    # Of any length: pyarrow 25 cannot read fixed ones with nulls.
+    # Variable length: pyarrow 25 cannot read fixed-size lists with nulls.
     return values if column.length is None else pa.list_(values)
 
 
@@ -81,7 +80,7 @@ def _read_parquet(path, names):
 
 
 def _feature(column, value):
-    """The tf.train.Feature of one row's value."""
+    """tf.train.Feature of one row's value."""
     values = [value] if column.length is None else value
     if column.kind == "integer":
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
@@ -119,7 +118,7 @@ def _read_tfrecord(path, names):
 
 
 def _joined(rows):
-    """Rows of an Example's lists as an array: numbers (m, length), integers and texts also (m,) of lists of one."""
+    """Rows of an Example's lists as an array: numbers (m, length); integers and texts also (m,) from lists of one."""
     if rows and isinstance(rows[0][0], bytes):
         rows = [[text.decode() for text in row] for row in rows]
         array = np.array(rows, object)
@@ -132,13 +131,13 @@ def _joined(rows):
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A kind of file.
+    """A file format.
 
     Attributes:
-        ending: of its files' names.
-        write: (path, columns, table, present, about), all or nothing; `about` is text that is kept in the file where it
-            has room.
-        read: (path, names of columns) -> (table of the rows that have a value, {name: present}).
+        ending: file name's suffix.
+        write: (path, columns, table, present, about), all or nothing; `about` is text stored in the file if the format
+            can.
+        read: (path, column names) -> (table of the rows with a value, {name: present}).
     """
 
     ending: str

@@ -9,7 +9,7 @@ from typing import Any
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.tasks.base import Score, Task
 
-# The package's tasks: {the name, which is that of the file, too: the class}. A task is imported when it is named.
+# {name of task and file: class}; a task is imported on first use.
 TASKS = {
     "classification": "Classification",
     "distillation": "Distillation",
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(place: str):
-    """The module of a dotted name, or of a path to a Python file."""
+    """The module of a dotted name or of a path to a Python file."""
     if not place.endswith(".py"):
         try:
             return importlib.import_module(place)
@@ -41,7 +41,7 @@ def _imported(place: str):
         raise ValueError(f'The task\'s file "{place}" does not exist.')
     name = "keras_vit_task_" + os.path.splitext(os.path.basename(path))[0]
     loaded = sys.modules.get(name)
-    if loaded is not None and loaded.__file__ == path:  # once per process, so that what it registers is registered once
+    if loaded is not None and loaded.__file__ == path:  # import once per process: it may register things
         return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -53,10 +53,10 @@ def find_task(name: str) -> type[Task]:
     """The Task class with that name.
 
     Args:
-        name: a key of TASKS, or a class of your own: "package.module:Class", "path/to/file.py:Class".
+        name: a key of TASKS, or your own class: "package.module:Class", "path/to/file.py:Class".
 
     Raises:
-        ValueError: for an unknown name, a module or class that does not exist, or a class that is not a Task.
+        ValueError: an unknown name, a missing module or class, or a class that is not a Task.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon:

@@ -1,6 +1,4 @@
-"""Next-pixel prediction: learning to see by learning to draw (iGPT: Chen et al., "Generative Pretraining from Pixels",
-ICML 2020).
-"""
+"""Next-pixel prediction, without labels (iGPT: Chen et al., "Generative Pretraining from Pixels", ICML 2020)."""
 
 import dataclasses
 import math
@@ -19,16 +17,15 @@ from keras_vit.tasks.base import Score, Task
 from keras_vit.tasks.classification import spec_overrides
 
 PALETTES = ("kmeans", "grid")
-_PIXELS = 128  # from which a colour is found
+_PIXELS = 128  # pixels per palette colour for k-means
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoregressiveOptions:
-    """What `config.objective` may set.
+    """Options in `config.objective`.
 
     Attributes:
-        palette: "kmeans" for colours found in the training images, as in the paper; "grid" for colours spread evenly
-            over all.
+        palette: "kmeans" for colours found in the training images, as in the paper; "grid" for evenly spread ones.
     """
 
     palette: str = "kmeans"
@@ -40,19 +37,15 @@ class AutoregressiveOptions:
 
 
 class Autoregressive(Task):
-    """The colour of each pixel from those before it. `config.model` describes a ViT of patch size 1; its palette has
-    config.model.palette colours.
-    """
+    """Predicts each pixel's colour from those before it: a ViT of patch size 1 with config.model.palette colours."""
 
     score = Score("loss", title="nats per pixel", higher_is_better=False)
     Options = AutoregressiveOptions
-    _model: Any = None  # whose palette says which colours the labels are
+    _model: Any = None  # its palette defines the labels
 
     def select(self, example):
-        """(image, the colours of its pixels (n,)). The palette is read when the pipeline is made: a resumed run goes on
-        with its own.
-        """
-        with tf.init_scope():  # a pipeline is a graph, in which variables have no values
+        """(image, its pixels' colours (n,)). Building the pipeline reads the palette: a resumed run keeps its own."""
+        with tf.init_scope():  # variables have no values in the pipeline's graph
             palette = self._model.palette
         return example["image"], nearest_colors(example["image"], palette)
 
@@ -71,7 +64,7 @@ class Autoregressive(Task):
         config = self.config
         overrides = spec_overrides(config)
         palette = overrides.pop("palette", COLORS)
-        if self.options.palette == "kmeans" and isinstance(source, Source):  # a plan has no images
+        if self.options.palette == "kmeans" and isinstance(source, Source):  # plans have no images
             with stage(f"Finding {palette} colours"):
                 pixels = sample_pixels(source, config.data.eval_preprocess, _PIXELS * palette, config.seed)
                 palette = fit_palette(pixels, palette, config.seed)

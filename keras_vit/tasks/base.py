@@ -1,8 +1,8 @@
-"""What a task is: everything in a run that depends on what the model learns.
+"""A task: everything in a run that depends on what the model learns.
 
 Runs, sweeps, seeds, strategies, resuming, export and the binaries ask the task; they know nothing about classes or
-accuracy. A new task is a subclass of Task in one file, and a config that names it: `config.task = "classification"`, or
-"package.module:Class" or "path/to/file.py:Class" for a task of your own.
+accuracy. A new task is a subclass of Task in one file and a config that names it: `config.task = "classification"`, or
+"package.module:Class" or "path/to/file.py:Class" for your own.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from keras_vit.evaluation.registry import Evaluation, Evaluator
 from keras_vit.inspection import html_report
 from keras_vit.io.suggest import did_you_mean
 
-_BATCH = 64  # examples per prediction of a report
+_BATCH = 64  # examples per batch of a report's predictions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Score:
     """The measure that ranks runs.
 
     Attributes:
-        name: of a measure in the task's evaluation, such as "top1".
-        title: its name in tables and pictures.
+        name: a measure in the task's evaluation, such as "top1".
+        title: name in tables and pictures.
         higher_is_better: whether larger values are better.
-        percent: whether it is shown as a percentage.
-        curve: its name in metrics.jsonl, for learning curves.
+        percent: whether to show it as a percentage.
+        curve: name in metrics.jsonl, for learning curves.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Score:
         return f"{self.title}, {self.unit}" if self.unit else self.title
 
     def scaled(self, value: float) -> float:
-        """The value as it is shown."""
+        """The value as shown."""
         return 100 * value if self.percent else value
 
     def text(self, measures: dict[str, float]) -> str:
-        """The score among `measures`, with its standard deviation if there is one; "-" if there is no score."""
+        """The score in `measures`, with its standard deviation if present; "-" without a score."""
         if measures.get(self.name) is None:
             return "-"
         deviation = measures.get(f"{self.name}_std")
@@ -68,15 +68,11 @@ class Score:
         )
 
     def is_in(self, measures: dict[str, float]) -> bool:
-        """Whether the measures have the score, and it is finite: what is not a number cannot be compared."""
+        """Whether the measures contain a finite score; NaN cannot be compared."""
         return measures.get(self.name) is not None and math.isfinite(measures[self.name])
 
     def rank(self, measures: dict[str, float]) -> tuple[float, float]:
-        """A key that is larger for a better run; a smaller loss decides between equal scores.
-
-        Raises:
-            ValueError: if the measures do not have the score.
-        """
+        """A key that is larger for better runs; a smaller loss breaks ties. ValueError without a score."""
         if self.name not in measures:
             raise ValueError(
                 f'The evaluation has no measure "{self.name}", which is the task\'s score. It has:'
@@ -87,7 +83,7 @@ class Score:
         return value, -loss if math.isfinite(loss) else -math.inf
 
 
-# Keys of a config that only some tasks read, with the values at which they change nothing.
+# Config keys that only some tasks read, and their values without effect.
 OPTIONS = {
     "mixup": (None, 0),
     "cutmix": (None, 0),
@@ -102,16 +98,14 @@ OPTIONS = {
 
 
 def predict(model, x):
-    """The model's output (n, ...) for arrays of n examples, float32, on one device."""
+    """The model's output (n, ...) float32 for arrays of n examples, on one device."""
     n = len(keras.tree.flatten(x)[0])
     batches = (keras.tree.map_structure(lambda array, i=i: array[i : i + _BATCH], x) for i in range(0, n, _BATCH))
     return np.concatenate([model.predict_on_batch(batch) for batch in batches], dtype="float32")
 
 
 def _against_truth(model, samples):
-    """A report's section with predicted against true numbers, in a list; [] for a model of anything but one number per
-    example.
-    """
+    """[report section of predicted against true numbers]; [] unless the model returns one number per example."""
     x, y = samples
     if keras.tree.is_nested(y) or keras.tree.is_nested(model.output) or y.dtype.kind != "f" or not y.size == len(y) > 1:
         return []
@@ -121,9 +115,7 @@ def _against_truth(model, samples):
 
 
 def _is_random(preprocess):
-    """Whether a preprocessing text is random; an op that this process does not know, one of the run's own, is taken to
-    be.
-    """
+    """Whether a preprocessing text is random; ops unknown to this process, such as custom ones, count as random."""
     try:
         return parse(preprocess).random
     except ValueError:
@@ -131,9 +123,7 @@ def _is_random(preprocess):
 
 
 def _training_note(config):
-    """What sets the curves of training apart from those of evaluation, as a sentence; "" if nothing does, or it is not
-    known.
-    """
+    """A sentence on how training curves differ from evaluation curves; "" if they do not, or if it is unknown."""
     if not config or "data" not in config:
         return ""
     augmented = "augmented " if _is_random(config.data.train_preprocess) else ""
@@ -146,15 +136,11 @@ def _training_note(config):
 
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """The options of a task that has none of its own."""
+    """Options of a task without options."""
 
 
 def _options(task, values):
-    """A task's own options, from {name: value}.
-
-    Raises:
-        ValueError: for a name that the task does not have, with the nearest one.
-    """
+    """A task's own options from {name: value}; ValueError for an unknown name, with the nearest one."""
     valid = [field.name for field in dataclasses.fields(task.Options)]
     for name in values:
         if name not in valid:
@@ -166,15 +152,14 @@ def _options(task, values):
 
 
 class Task:
-    """What a model learns. A subclass defines `select`, `build` and `loss`, and overrides the other defaults that do
-    not fit.
+    """What a model learns. Subclasses define `select`, `build` and `loss`, and override other defaults as needed.
 
     Attributes:
         score: the measure that ranks runs.
-        reads: which keys of OPTIONS the task reads; a config that sets another one is refused.
-        Options: a frozen dataclass, the task's own options with their defaults.
-        config: the run's config, a ConfigDict.
-        options: the Options that `config.objective` gives.
+        reads: the keys of OPTIONS that the task reads; a config that sets any other is refused.
+        Options: a frozen dataclass of the task's own options, with defaults.
+        config: the run's ConfigDict.
+        options: Options from `config.objective`.
     """
 
     score = Score("loss", higher_is_better=False)
@@ -186,11 +171,7 @@ class Task:
         self.options = _options(type(self), (config or {}).get("objective") or {})
 
     def check_config(self) -> None:
-        """Refuses options that the task would ignore.
-
-        Raises:
-            ValueError: naming them.
-        """
+        """Raises ValueError for options that the task would ignore."""
         ignored = []
         for key, neutral in OPTIONS.items():
             value = functools.reduce(lambda place, part: place[part], key.split("."), self.config)
@@ -204,17 +185,12 @@ class Task:
     # Data
 
     def check_data(self, train: Any, held_out: Any) -> None:
-        """Refuses sources that the task cannot learn from.
-
-        Raises:
-            ValueError: saying why.
-        """
+        """Raises ValueError for sources that the task cannot learn from."""
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """A preprocessed example as (x, y) or (x, y, weight); runs in a graph. x is what the model takes, y what the
-        loss takes.
+        """A preprocessed example as (x, y) or (x, y, weight), in a graph: x for the model, y for the loss.
 
-        What is random is drawn from `example["seed"]`, (2,) int64, by TensorFlow's stateless ops: so runs resume
+        Draw random numbers with TensorFlow's stateless ops from `example["seed"]`, (2,) int64: then runs resume
         exactly, and every strategy sees the same.
         """
         raise NotImplementedError
@@ -222,38 +198,29 @@ class Task:
     # Model
 
     def build(self, source: Any) -> keras.Model:
-        """A new model with random weights for the training source."""
+        """A new model with random weights, for the training source."""
         raise NotImplementedError
 
     def load(self, source: Any) -> keras.Model:
-        """The model that `config.init` names, adapted to the training source.
-
-        Raises:
-            ValueError: if the task cannot start from a checkpoint.
-        """
+        """The model `config.init`, adapted to the training source; ValueError if the task takes no checkpoint."""
         raise ValueError(
             f"The task {type(self).__name__} starts from random weights; it cannot start from"
             f' config.init="{self.config.init}".'
         )
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any] | None:
-        """The arguments of the ViT or BiT that `load` makes of one with the arguments `described`; None if that is not
-        known.
+        """Arguments of the ViT or BiT that `load` makes of one with the arguments `described`; None if unknown.
 
-        For plans, which read no weights: what `load` refuses is refused here.
+        For plans, which read no weights; refuses what `load` refuses.
         """
         return None
 
     def model(self, source: Any) -> keras.Model:
-        """The model that a run starts from: that of `config.init`, or one with random weights."""
+        """The run's initial model: `config.init`, or one with random weights."""
         return self.load(source) if self.config.init else self.build(source)
 
     def check_model(self, model: keras.Model, source: Any) -> None:
-        """Refuses data that the model cannot be evaluated on.
-
-        Raises:
-            ValueError: saying what does not fit.
-        """
+        """Raises ValueError for data that the model cannot be evaluated on."""
 
     # Training
 
@@ -262,27 +229,24 @@ class Task:
         raise NotImplementedError
 
     def metrics(self, model: keras.Model) -> list[keras.metrics.Metric] | dict[str, list[keras.metrics.Metric]]:
-        """Metrics for training and evaluation, which weight examples; with several outputs, a list for each name."""
+        """Metrics for training and evaluation, which weight examples; for several outputs, {name: list}."""
         return []
 
     def mixing(self, model: keras.Model) -> Any:
-        """What mixes the examples of a training batch on the device, such as training.Mixup, or None."""
+        """On-device mixing of a training batch's examples, such as training.Mixup, or None."""
         return None
 
     # Evaluation
 
     def deliver(self, model: keras.Model) -> keras.Model:
-        """The model that a run evaluates at its end, and leaves as model.keras: the trained one, or what it was trained
-        for.
+        """The model that a run evaluates and saves as model.keras: the trained one, or a part of it.
 
-        `config.evals` measure it while the model trains, too: it has the trained model's own weights, not copies.
+        `config.evals` measure it during training, too: it shares the trained model's weights.
         """
         return model
 
     def evaluator(self) -> Evaluator:
-        """The evaluator of a finished run, on its evaluation split. By default it uses the task's own loss and
-        metrics.
-        """
+        """The evaluator of a finished run on its evaluation split; by default, the task's loss and metrics."""
         return evaluation.LossAndMetrics(self.loss, self.metrics)
 
     def summary(self, measures: dict[str, float]) -> str:
@@ -295,10 +259,10 @@ class Task:
         """The sections of the run's report, as HTML.
 
         Args:
-            model: what `deliver` returned.
-            evaluation: the result of `evaluator`.
-            samples: (x, y) of the first evaluated examples, as arrays.
-            records: the records of metrics.jsonl.
+            model: from `deliver`.
+            evaluation: from `evaluator`.
+            samples: (x, y), arrays of the first evaluated examples.
+            records: of metrics.jsonl.
         """
         return [
             html_report.table([*self._shown(evaluation.measures), ("parameters", model.count_params())]),
@@ -307,7 +271,7 @@ class Task:
         ]
 
     def _shown(self, measures):
-        """(name, value) pairs of the measures, the score first."""
+        """(name, value) pairs of the measures, score first."""
         others = {name: value for name, value in measures.items() if name != self.score.name}
         score = (
             [(self.score.title, f"{self.score.text(measures)}{self.score.unit}")] if self.score.name in measures else []
@@ -315,7 +279,7 @@ class Task:
         return [*score, *others.items()]
 
     def _learning_curves(self, records):
-        """The section with the curves of the loss and of the score."""
+        """The section with curves of the loss and the score."""
         score, metric = self.score, self.score.curve.removeprefix("val_")
         title, percent = (score.label, score.percent) if metric != "loss" else ("loss", False)
         return html_report.learning_curves(records, metric, title, percent, _training_note(self.config))

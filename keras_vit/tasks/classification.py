@@ -1,4 +1,4 @@
-"""Classification of images: the paper's task, and the default of every config."""
+"""Image classification: the paper's task, and the default of every config."""
 
 from absl import logging
 
@@ -15,46 +15,38 @@ from keras_vit.tasks.base import OPTIONS, Score, Task, predict
 from keras_vit.training import Accuracy, Cutmix, Mixup, MixupOrCutmix
 from keras_vit.training.losses import LOSSES, balanced_class_weights
 
-HEADS = ("reset", "keep")  # config.head: of a model that was trained before
+HEADS = ("reset", "keep")  # config.head, for a pretrained model
 
 
 def spec_overrides(config):
-    """The fields of the spec that the config sets."""
+    """The spec's fields that the config sets."""
     arguments = ("variant", "image_size", "channels", "remat")
     return {name: value for name, value in config.model.items() if name not in arguments and value is not None}
 
 
 def model_arguments(config):
-    """What the config says of a model, for `build` and for the one that it starts from: all but the variant, the
-    classes and the head.
-    """
+    """The config's model arguments, for a new or an initial model, without variant, classes and head."""
     model = config.model
     arguments = {name: model[name] for name in ("image_size", "channels", "remat")}
     return {**arguments, "preprocessing": config.data.eval_preprocess, "dtype": config.dtype, **spec_overrides(config)}
 
 
 def check_resample(config):
-    """Refuses a method of resampling positions that does not exist.
-
-    Raises:
-        ValueError: naming those that do.
-    """
+    """Raises ValueError for an unknown method of resampling positions."""
     if config.resample:
         check_method(config.resample)
 
 
 def loaded(config, **changes):
-    """The model that `config.init` names, made what the config says: its positions resampled by `config.resample`, and
-    with these `changes`.
-    """
+    """The model `config.init` with the config's arguments, positions resampled by `config.resample`, and `changes`."""
     return load(config.init, resample=config.resample or None, **model_arguments(config), **changes)
 
 
 def class_weights(text, source):
-    """One weight per class, from "balanced" or text such as "1,2.5,1"; None without text.
+    """One weight per class from "balanced" or text such as "1,2.5,1"; None without text.
 
     Raises:
-        ValueError: for other text, or if there is not one weight per class.
+        ValueError: other text, or a wrong number of weights.
     """
     if not text:
         return None
@@ -72,7 +64,7 @@ def class_weights(text, source):
 
 
 def _check_same_count(classes, source):
-    """Refuses a head that is kept and has another number of classes than the data."""
+    """Refuses to keep a head whose number of classes differs from the data's."""
     if classes != len(source.class_names):
         raise ValueError(
             f"The model has {classes} classes, the data {len(source.class_names)}: use --config.head=reset."
@@ -80,7 +72,7 @@ def _check_same_count(classes, source):
 
 
 class Classification(Task):
-    """One class per image, or several with the sigmoid loss and label rows: a ViT, hybrid or BiT with a linear head."""
+    """A ViT, hybrid or BiT with a linear head: one class per image, or several with the sigmoid loss and label rows."""
 
     score = Score("top1", title="top-1", percent=True, curve="val_accuracy")
     reads = tuple(OPTIONS)
@@ -116,7 +108,7 @@ class Classification(Task):
         return self._frozen(model)
 
     def _head(self, source):
-        """What becomes of the head of the model that it starts from: arguments of `load`."""
+        """Arguments of `load` for the initial model's head."""
         reset = self.config.head == "reset"
         return {
             "head": self.config.head,
@@ -136,9 +128,7 @@ class Classification(Task):
         return arguments
 
     def _check_order(self, model, source):
-        """Refuses a head that is kept and has the data's classes in another order; warns if it has other names for
-        them.
-        """
+        """Refuses to keep a head whose classes are in another order than the data's; warns if their names differ."""
         own, names = model.class_names, tuple(source.class_names)
         found = SAME if own is None else compared(own, names)
         if found == SAME:
@@ -160,7 +150,7 @@ class Classification(Task):
         check_classes(model, source)
 
     def _frozen(self, model):
-        """The model, after freezing the layers that the config names."""
+        """The model with the config's frozen layers."""
         if self.config.linear_probe:
             freeze_all_but_head(model)
         elif self.config.freeze:
@@ -179,7 +169,7 @@ class Classification(Task):
         return [Accuracy()] + ([Accuracy(k=5, name="top5")] if model.classes > 5 else [])
 
     def mixing(self, model):
-        """Mixup or cutmix; if both are on, one of them for each batch."""
+        """Mixup or cutmix; if both are on, one of them per batch."""
         mixup, cutmix, classes, seed = self.config.mixup, self.config.cutmix, model.classes, self.config.seed
         if mixup and cutmix:
             return MixupOrCutmix(mixup, cutmix, classes, seed)
@@ -212,9 +202,7 @@ def _facts(model, measures):
 
 
 def _classes(details, names):
-    """The sections about the classes: the confusion matrix of a few, the distribution of the recalls of many, and the
-    table.
-    """
+    """Sections about the classes: the confusion matrix of a few or the recall distribution of many, and the table."""
     sections = []
     if "confusion" in details and len(names) <= html_report.MATRIX:
         sections.append(html_report.confusion(details["confusion"], names))
@@ -224,7 +212,7 @@ def _classes(details, names):
 
 
 def _examples(model, details, samples, names):
-    """The sections with images: the most confused pairs, predictions, and what a ViT attends to."""
+    """Sections with images: the most confused pairs, predictions, and a ViT's attention."""
     images, labels = samples
     if not len(images):
         return []

@@ -1,4 +1,4 @@
-"""DINO (arXiv 2104.14294): features without labels, by agreeing on an image over crops of it."""
+"""DINO (arXiv 2104.14294): features without labels, from agreement between crops of an image."""
 
 import dataclasses
 from typing import Any
@@ -20,22 +20,22 @@ from keras_vit.tasks.classification import check_resample, loaded, model_argumen
 from keras_vit.training import DINOLoss, TeacherEntropy
 
 _COLOUR = "random_flip|color_jitter(0.4, 0.4, 0.2, 0.1, probability=0.8)|random_grayscale(0.2)"
-_SHOWN = 8  # images of the report
+_SHOWN = 8  # images in a report
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """config.objective: the arguments of keras_vit.DINO with the paper's values for ViT-S/16, durations as in a config,
-    and the crops.
+    """config.objective: arguments of keras_vit.DINO with the paper's values for ViT-S/16, durations as in a config,
+    crops.
 
     Attributes:
         outputs, hidden, bottleneck, depth, scale: of the projection heads.
         local_size, local_crops: pixels and number of the small crops.
-        momentum, center_momentum: of the teacher, at first, and of its centre.
+        momentum, center_momentum: of the teacher (initial value) and its centre.
         student_temperature: of the student.
-        temperature, first_temperature, temperature_warmup: of the teacher, at first, and how long it rises.
-        frozen: how long the head's last layer does not learn.
-        first_crop, second_crop, local_crop: preprocessing texts of the crops, with {size} for their height and width.
+        temperature, first_temperature, temperature_warmup: of the teacher: final, initial, and duration of the rise.
+        frozen: duration for which the head's last layer is frozen.
+        first_crop, second_crop, local_crop: preprocessing texts of the crops, with {size} for height and width.
     """
 
     outputs: int = 65_536
@@ -73,11 +73,7 @@ _PASSED_ON = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class OfTraining(LossAndMetrics):
-    """The loss and metrics of the model that was trained, of which a run leaves only the encoder.
-
-    Attributes:
-        model: the trained model; None outside its run.
-    """
+    """Loss and metrics of the trained `model` (None outside its run), of which a run delivers only the encoder."""
 
     model: keras.Model | None = None
 
@@ -91,7 +87,7 @@ class OfTraining(LossAndMetrics):
 
 
 class SelfDistillation(Task):
-    """keras_vit.DINO: the run saves, measures and exports the teacher's encoder, a ViT or BiT without a head."""
+    """keras_vit.DINO; the run saves, measures and exports the teacher's encoder, a ViT or BiT without a head."""
 
     reads = ("resample",)
     Options = Options
@@ -106,12 +102,12 @@ class SelfDistillation(Task):
         self._crops()
 
     def _sizes(self):
-        """(height, width) of the large crops and of the small ones; the model checks them."""
+        """(height, width) of large and small crops; the model checks them."""
         sizes = (self.config.model.image_size, self.options.local_size)
         return [tuple(size) if isinstance(size, (tuple, list)) else (size, size) for size in sizes]
 
     def _crops(self):
-        """The preprocessings of the crops, in order: the two large ones, then the small one."""
+        """Preprocessing of the two large crops and the small one."""
         options, (large, small) = self.options, self._sizes()
         texts = {"first_crop": large, "second_crop": large, "local_crop": small}
         try:
@@ -120,9 +116,7 @@ class SelfDistillation(Task):
             raise ValueError(f"config.objective.first_crop, second_crop or local_crop: {error}") from None
 
     def select(self, example: dict[str, Any]) -> tuple:
-        """({"global": (2, h, w, c), "local": (v, h, w, c)}, 0): each crop is drawn by a seed folded from the
-        example's.
-        """
+        """({"global": (2, h, w, c), "local": (v, h, w, c)}, 0); each crop's seed is folded from the example's."""
         first, second, local = self._crops()
         sizes, count = self._sizes(), self.options.local_crops
 
@@ -146,7 +140,7 @@ class SelfDistillation(Task):
         return self._around(encoder, source)
 
     def load(self, source: Any) -> keras.Model:
-        """DINO goes on from the weights of a trained model, without its head."""
+        """DINO on the weights of a trained model, without its head."""
         return self._around(loaded(self.config, head="drop"), source)
 
     def adapted(self, described: dict[str, Any], source: Any) -> dict[str, Any]:
@@ -160,7 +154,7 @@ class SelfDistillation(Task):
             raise ValueError(f"--config.objective.{name}: {error}") from None
 
     def _around(self, encoder, source):
-        """The DINO that trains an encoder."""
+        """A DINO around an encoder."""
         config, options = self.config, self.options
         total = resolve_steps(config.total, config.batch_size, source.size)
         steps = {

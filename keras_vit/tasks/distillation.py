@@ -1,6 +1,4 @@
-"""Distillation: classification by a student that learns from a teacher what it says of the same images, and from the
-labels.
-"""
+"""Distillation: a student learns classification from a teacher's predictions on the same images and from labels."""
 
 import dataclasses
 
@@ -13,7 +11,7 @@ from keras_vit.tasks.base import OPTIONS
 from keras_vit.tasks.classification import Classification, class_weights
 from keras_vit.training import Agreement, HardDistillation, SoftDistillation, StudentAccuracy, TeacherAccuracy
 
-# config.objective.kind: (the loss, the options that it takes, the arguments that are not the loss's own defaults).
+# config.objective.kind: (loss, options it takes, arguments that differ from the loss's defaults).
 KINDS = {
     "hard": (HardDistillation, ("alpha",), {}),
     "soft": (SoftDistillation, ("alpha", "temperature"), {}),
@@ -23,9 +21,7 @@ _OF_LABELS = ("label_smoothing", "class_weights")
 
 
 class Distillation(Classification):
-    """One class per image, taught by `config.objective.teacher`. The run measures, saves and exports the student
-    alone.
-    """
+    """One class per image, taught by `config.objective.teacher`; the run delivers the student alone."""
 
     reads = tuple(key for key in OPTIONS if key != "loss.name")
 
@@ -34,14 +30,14 @@ class Distillation(Classification):
         """config.objective.
 
         Attributes:
-            teacher: what keras_vit.load takes: a path, a run directory, a published name. A ViT, a BiT, or a model
+            teacher: anything keras_vit.load takes: a path, run directory or published name of a ViT, a BiT or a model
                 built on one.
             kind: "hard" (the teacher's class as a second label: DeiT), "soft" (its probabilities: Hinton, DeiT), or
                 "consistent" (its probabilities alone, without labels: FunMatch).
             alpha: the teacher's share of the loss; None for .5 (hard) or .9 (soft).
             temperature: of the soft kinds; None for 3 (soft) or 1 (consistent).
-            teacher_size: pixels to resample the teacher to, a number or (height, width); None for its own. Images are
-                resized to its size.
+            teacher_size: pixels, a number or (height, width), to resample the teacher to; None for its own. Images are
+                resized.
         """
 
         teacher: str | None = None
@@ -74,11 +70,11 @@ class Distillation(Classification):
                 )
 
     def model(self, source):
-        student = super().model(source)  # first, so that its random weights are those that it has without a teacher
+        student = super().model(source)  # first, so that its random weights do not depend on the teacher
         return Distilled(student, self._teacher())
 
     def _teacher(self):
-        """The teacher, in its own size or the one asked for, computing in the precision of the run."""
+        """The teacher at the requested size, computing in the run's precision."""
         options = self.options
         teacher = load(
             options.teacher, **({} if options.teacher_size is None else {"image_size": options.teacher_size})
@@ -113,7 +109,7 @@ class Distillation(Classification):
 
 
 def _taught(records, options):
-    """The section about the teacher: how often the student agrees with it, and how good it is itself."""
+    """The section about the teacher: its agreement with the student, and its own accuracy."""
     last = next((record for record in reversed(records) if record.get("val_agreement") is not None), None)
     if last is None:
         return []

@@ -1,4 +1,4 @@
-"""What the tasks share that learn from hidden patches of images without labels."""
+"""Base of tasks that learn from hidden patches of images without labels."""
 
 import dataclasses
 import functools
@@ -17,14 +17,12 @@ from keras_vit.tasks.base import Task
 from keras_vit.tasks.classification import spec_overrides
 
 _SHOWN = 8  # reconstructions in a report
-# What a run may set anew of a model that it starts from.
+# Fields that a run may change in its initial model.
 _RATES = ("dropout", "attention_dropout", "drop_path", "position_std", "patch_form")
 
 
 class HiddenPatches(Task):
-    """A subclass names its model, whose constructor takes the task's options, and defines `select`, `loss` and
-    `Options`.
-    """
+    """Subclasses name a model, whose constructor takes the task's options, and define `select`, `loss`, `Options`."""
 
     model_class: ClassVar[type[MaskedModel]]
 
@@ -35,14 +33,14 @@ class HiddenPatches(Task):
 
     @functools.cached_property
     def patches(self) -> int:
-        """How many an image has."""
+        """Number of patches in an image."""
         size = self.config.model.image_size
         sides = (size, size) if isinstance(size, int) else size
         return math.prod(side // patch for side, patch in zip(sides, self.spec.patch_size))
 
     @functools.cached_property
     def hidden(self) -> int:
-        """How many of them are hidden."""
+        """Number of hidden patches."""
         return hidden_count(self.patches, self.options.mask_ratio)
 
     def check_config(self) -> None:
@@ -89,11 +87,10 @@ class HiddenPatches(Task):
         return {**described, "variant": ViTSpec(**self._trained_anew(described))}
 
     def _trained_anew(self, arguments):
-        """The fields of the encoder's spec, of a model with these arguments: of how it is trained the config says, of
-        what it is made the file.
+        """Fields of the initial encoder's spec: _RATES from the config, all others from the file.
 
         Raises:
-            ValueError: if the config describes another model.
+            ValueError: the config describes a different model.
         """
         config, options = self.config, dataclasses.asdict(self.options)
         spec = dataclasses.asdict(self.spec)
@@ -118,7 +115,7 @@ class HiddenPatches(Task):
     def report(self, model: Any, evaluation: Any, samples: Any, records: list[dict]) -> list[str]:
         sections = super().report(model, evaluation, samples, records)
         images = samples[0]["image"][:_SHOWN]
-        if not len(images) or "reconstructions" in self.config.evals:  # whose pictures follow
+        if not len(images) or "reconstructions" in self.config.evals:  # the evaluator's pictures follow
             return sections
         from keras_vit.inspection import figures
 

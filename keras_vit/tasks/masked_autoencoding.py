@@ -1,6 +1,4 @@
-"""Masked autoencoding (MAE, arXiv 2111.06377): the pixels of hidden patches, from a few visible ones, without
-labels.
-"""
+"""Masked autoencoding (MAE, arXiv 2111.06377): predict the pixels of hidden patches from a few visible ones."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +13,7 @@ from keras_vit.training.patch_masks import hide
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """As the arguments of keras_vit.MaskedAutoencoder: the paper's, with its decoder for ImageNet."""
+    """Arguments of keras_vit.MaskedAutoencoder, with the paper's values and its decoder for ImageNet."""
 
     mask_ratio: float = 0.75
     normalise_targets: bool = True
@@ -26,7 +24,7 @@ class Options:
 
 
 class MaskedAutoencoding(HiddenPatches):
-    """A ViT that encodes visible patches, and a small decoder, which is thrown away: keras_vit.MaskedAutoencoder."""
+    """keras_vit.MaskedAutoencoder: a ViT that encodes visible patches, and a small decoder, which is discarded."""
 
     Options = Options
     model_class = MaskedAutoencoder

@@ -1,6 +1,4 @@
-"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): the mean colours of patches whose embeddings are
-corrupted, without labels.
-"""
+"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): the mean colours of patches with corrupted embeddings."""
 
 import dataclasses
 from typing import Any
@@ -15,14 +13,14 @@ from keras_vit.training.patch_masks import corrupt
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """As the arguments of keras_vit.MaskedPatchPredictor."""
+    """Arguments of keras_vit.MaskedPatchPredictor."""
 
     mask_ratio: float = 0.5
     target: str = "mean_colour"
 
 
 class MaskedPatches(HiddenPatches):
-    """A ViT on all patches, some of them replaced, that predicts what these show: keras_vit.MaskedPatchPredictor."""
+    """keras_vit.MaskedPatchPredictor: a ViT on all patches that predicts the corrupted ones."""
 
     Options = Options
     model_class = MaskedPatchPredictor
