@@ -165,6 +165,20 @@ def test_import_loads_nothing_heavy():
 
 
 @pytest.mark.processes
+def test_a_run_imports_its_own_task_and_evaluators_alone():
+    script = (
+        "import sys, keras_vit\n"
+        "from keras_vit import runs, tasks\n"
+        "tasks.find_task('classification')\n"
+        "unasked = ('keras_vit.planning', 'keras_vit.tasks.dino', 'keras_vit.evaluation.knn')\n"
+        "print([m for m in unasked if m in sys.modules])\n"
+        "print(keras_vit.evaluation.find_evaluator('knn').__name__, tasks.SelfDistillation.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout.split("\n")[:2] == ["[]", "NearestNeighbours SelfDistillation"]
+
+
+@pytest.mark.processes
 def test_without_an_engine_the_error_names_the_extras(tmp_path):
     """A process that can see keras_vit but neither TensorFlow nor JAX."""
     script = (
