@@ -45,10 +45,12 @@ class Kind:
 
 
 def one_of(choices: Collection[str]) -> Kind:
+    """One of several names; of a table, those that it has when a value is checked."""
     return Kind(functools.partial(choice, valid=choices), choices=choices)
 
 
 def at_least(least: int) -> Kind:
+    """An integer that is no smaller than `least`."""
     return Kind(functools.partial(integer, least=least), f"an integer of {least} or more")
 
 

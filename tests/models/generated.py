@@ -37,7 +37,7 @@ def files() -> dict[pathlib.Path, str]:
     page = PAGE.read_text()
     for row in FAMILIES.values():
         start = f"<!-- the fields of {row.spec.__name__}, by `make generate` -->"
-        page = between(page, start, "<!-- end -->", fields.markdown(row.spec))
+        page = between(page, start, "<!-- end -->", f"\n{fields.markdown(row.spec)}\n")
     return {ARGUMENTS: source, PAGE: page}
 
 
