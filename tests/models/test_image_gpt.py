@@ -15,8 +15,8 @@ from keras_vit.models.pretraining import sampling
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # tracing would be most of the time
 
-SMALL = {"image_size": (4, 5), "depth": 2, "width": 16, "heads": 2, "mlp_dim": 24}
-COLORS, PIXELS = 9, 20
+SMALL = {"image_size": (3, 4), "depth": 2, "width": 16, "heads": 2, "mlp_dim": 24}
+COLORS, PIXELS = 9, 12
 
 
 def made(**options):
@@ -35,7 +35,7 @@ def model():
 
 @pytest.fixture
 def images():
-    return np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), dtype="uint8")
+    return np.random.default_rng(0).integers(0, 256, (3, 3, 4, 3), dtype="uint8")
 
 
 def loss_fn():
@@ -100,12 +100,12 @@ def test_loss_and_gradient_are_those_of_the_equations_written_out(model, images)
 
 def test_a_pixel_changes_no_logits_up_to_its_own(model, images):
     before = model.predict(images, verbose=0)
-    for pixel in (0, 7, 19):
+    for pixel in (0, 5, 11):
         changed = images.copy().reshape(3, PIXELS, 3)
         changed[:, pixel] = 255 - changed[:, pixel]
         after = model.predict(changed.reshape(images.shape), verbose=0)
         moved = (before != after).any(axis=(0, 2))
-        assert not moved[: pixel + 1].any() and (moved[pixel + 1 :].all() or pixel == 19)
+        assert not moved[: pixel + 1].any() and (moved[pixel + 1 :].all() or pixel == 11)
 
 
 @pytest.mark.parametrize("options", [{}, {"positions": "learned2d", "qk_norm": True, "layer_scale": 0.5}])
@@ -119,7 +119,7 @@ def test_kept_keys_and_values_give_the_same_logits(options, model, images):
 
 def test_samples_depend_on_the_seed_alone_and_not_on_the_batches(model):
     five = model.sample(5, seed=4, batch_size=2)
-    assert five.shape == (5, 4, 5, 3) and five.dtype == np.uint8
+    assert five.shape == (5, 3, 4, 3) and five.dtype == np.uint8
     np.testing.assert_array_equal(model.sample(3, seed=4), five[:3])
     assert (model.sample(5, seed=5) != five).any()
     colors = {tuple(color) for color in five.reshape(-1, 3)}
@@ -141,7 +141,7 @@ def test_the_likeliest_completion_is_what_the_logits_say(model, images):
     """top_k=1 writes the largest logit of the pixels so far, of which the first two rows are given."""
     made = model.sample(prompt=images, rows=2, top_k=1)
     colors = model.colors(images)
-    for place in range(10, PIXELS):
+    for place in range(8, PIXELS):
         logits = model.predict(model.pixels(colors), verbose=0)
         colors[:, place] = logits[:, place].argmax(-1)
     np.testing.assert_array_equal(made, model.pixels(colors))
@@ -152,9 +152,9 @@ def test_the_likeliest_completion_is_what_the_logits_say(model, images):
 
 def test_it_learns_by_fit_and_says_its_colours(images):
     model = made(remat=True)
-    model.compile(keras.optimizers.Adam(1e-2), loss_fn(), jit_compile=False)
+    model.compile(keras.optimizers.Adam(2e-2), loss_fn(), jit_compile=False)
     before = model.evaluate(images, model.colors(images), verbose=0)
-    model.fit(np.tile(images, (15, 1, 1, 1)), np.tile(model.colors(images), (15, 1)), batch_size=3, verbose=0)
+    model.fit(np.tile(images, (10, 1, 1, 1)), np.tile(model.colors(images), (10, 1)), batch_size=3, verbose=0)
     assert model.evaluate(images, model.colors(images), verbose=0) < 0.85 * before
     np.testing.assert_array_equal(model.colors(model.pixels(model.colors(images))), model.colors(images))
 
@@ -177,7 +177,7 @@ def test_files_keep_palette_and_weights_and_give_a_classifier(model, images, tmp
 
 
 def test_an_exported_classifier_holds_its_palette(model, images, tmp_path):
-    classifier = keras_vit.checkpoints.transfer(model, classes=5, head="reset", image_size=(8, 5))
+    classifier = keras_vit.checkpoints.transfer(model, classes=5, head="reset", image_size=(6, 4))
     classifier.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(16, 5)))
     larger = images.repeat(2, axis=1)
     served = signatures_of(classifier)["pixels"](tf.constant(larger, tf.float32))
@@ -220,12 +220,12 @@ def test_the_papers_sizes_have_its_parameters(without_values):
         (lambda: made(mean=100.0), "mean=100.0 has no effect: a palette takes pixels 0..255 as they are"),
         (lambda: made().sample(rows=2), "rows=2 of which images"),
         (lambda: made().sample(0), "count must be a positive integer"),
-        (lambda: made().sample(prompt=np.zeros((2, 5, 4, 3))), r"expected images \(b, 4, 5, 3\)"),
-        (lambda: made().sample(3, prompt=np.zeros((2, 4, 5, 3))), "count=3 for 2 images to complete"),
-        (lambda: made().sample(prompt=np.zeros((2, 4, 5, 3)), rows=5), "rows must be a whole number from 0 to 4"),
+        (lambda: made().sample(prompt=np.zeros((2, 4, 3, 3))), r"expected images \(b, 3, 4, 3\)"),
+        (lambda: made().sample(3, prompt=np.zeros((2, 3, 4, 3))), "count=3 for 2 images to complete"),
+        (lambda: made().sample(prompt=np.zeros((2, 3, 4, 3)), rows=4), "rows must be a whole number from 0 to 3"),
         (lambda: made().sample(temperature=0), "temperature must be above 0, got 0. For the likeliest"),
         (lambda: made().sample(top_k=10), "top_k=10: the palette has 9 colours"),
-        (lambda: made().predict(np.random.default_rng(0).random((2, 4, 5, 3))), "look normalised"),
+        (lambda: made().predict(np.random.default_rng(0).random((2, 3, 4, 3))), "look normalised"),
     ],
 )
 def test_mistakes_are_clear_errors(make, message):
