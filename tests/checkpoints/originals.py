@@ -110,9 +110,7 @@ def sampled_outputs(model, images, scale):
 
 
 def timm_model(image, classes, scale, architecture, build=None, **arguments):
-    """One of timm's architectures, or the model that `build` makes where the function of timm fixes widths that are too
-    large here.
-    """
+    """One of timm's architectures, or the model that `build` makes where timm's function fixes too large widths."""
     import timm
 
     make = functools.partial(build, image) if build else functools.partial(timm.create_model, architecture)

@@ -36,9 +36,7 @@ MEAN, STD = 255 * np.array([0.485, 0.456, 0.406]), 255 * np.array([0.229, 0.224,
 
 
 def table(width, side):
-    """get_2d_sincos_pos_embed of facebookresearch/mae, util/pos_embed.py, with its row of zeros: (1, 1 + side^2,
-    width).
-    """
+    """get_2d_sincos_pos_embed of facebookresearch/mae, with its row of zeros: (1, 1 + side^2, width)."""
     grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=0).reshape(2, -1)
     omega = 1 / 10000 ** (np.arange(width // 4) / (width / 4.0))
     parts = [f(np.outer(place, omega)) for place in grid for f in (np.sin, np.cos)]

@@ -14,9 +14,7 @@ SCALES = ("scale", "gamma", "lambda1")
 
 
 def is_scale(name, shape):
-    """Whether the array is the scale of a normalisation or a layer scale; PyTorch calls it a weight, like matrices and
-    kernels.
-    """
+    """Whether the array is the scale of a normalisation or a layer scale, which PyTorch calls a weight."""
     last = re.split(r"[/.]", name)[-1]
     return last in SCALES or (len(shape) == 1 and last.endswith("weight"))
 

@@ -1,6 +1,4 @@
-"""The deterministic functions of color.py and affine.py against pillow's and torchvision's pixels
-(goldens/make_goldens.py).
-"""
+"""color.py and affine.py against pillow's and torchvision's pixels (goldens/make_goldens.py)."""
 
 import pathlib
 import re

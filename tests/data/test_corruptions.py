@@ -1,6 +1,4 @@
-"""ImageNet-C's corruptions against imagecorruptions' pixels at the same draws (goldens/make_corruption_goldens.py), and
-inside tf.data.
-"""
+"""ImageNet-C's corruptions against imagecorruptions at the same draws, and inside tf.data."""
 
 import pathlib
 

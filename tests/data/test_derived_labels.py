@@ -195,9 +195,7 @@ def test_prepared_datasets_without_what_is_named(streets):
 
 
 def test_distances_are_binned_as_by_the_benchmarks_formula():
-    """max(where(thresholds - distance < 0)), with 1000 for no vehicle: task_adaptation's closest_object_preprocess,
-    _closest_vehicle_distance_pp.
-    """
+    """task_adaptation's closest_object_preprocess: max(where(thresholds - distance < 0)), 1000 for no vehicle."""
 
     def bin_of(thresholds, distance):
         return int(np.max(np.where(np.array(thresholds, "float32") - np.float32(distance) < 0)))

@@ -1,6 +1,4 @@
-"""Examples that cannot be used: skipped, named once, counted, and an error above the limit, with everything else in its
-place.
-"""
+"""Examples that cannot be used: skipped, named once, counted, an error above the limit; the rest is in its place."""
 
 import itertools
 import logging

@@ -1,6 +1,4 @@
-"""Examples with more than an image and a label, from a source to batches: features, `select`, weights, and what is
-refused.
-"""
+"""Examples with more than an image and a label, from a source to batches: features, `select`, weights."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Folders as they come: links and loops, metadata, formats of all kinds, splits beside classes; each told in one
-line.
-"""
+"""Folders as they come: links and loops, metadata, formats of all kinds, splits beside classes."""
 
 import io
 import logging
@@ -172,9 +170,7 @@ def test_endings_of_all_kinds_are_read(tmp_path):
 
 
 def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
-    """As docs/data.md says: 16 bits, grey, palette, CMYK, alpha, orientation, pages; damaged ones are named with the
-    reason.
-    """
+    """As docs/data.md says; damaged ones are named with the reason."""
     photo = pil.fromarray(pixels())
     grey, clear = np.asarray(photo.convert("L")), photo.copy()
     clear.putalpha(100)
@@ -210,9 +206,7 @@ def test_odd_tiffs_are_read_as_other_formats_are(tmp_path):
 
 
 def tiff_of_12_bits(levels):
-    """A grey TIFF, without compression, of levels (h, w) from 0 to 4095; w is even. Pillow reads such files and does
-    not write them.
-    """
+    """A grey TIFF of levels (h, w) from 0 to 4095, w even. Pillow reads such files and does not write them."""
     first, second = levels[:, ::2].astype("uint8" if levels.max() < 256 else "uint16"), levels[:, 1::2]
     data = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], -1).astype("uint8").tobytes()
     h, w = levels.shape

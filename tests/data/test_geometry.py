@@ -1,6 +1,4 @@
-"""Ops that move pixels move the image, the mask and the boxes of an example together; the others refuse or leave them
-alone.
-"""
+"""Ops that move pixels move the image, the mask and the boxes of an example together; others refuse or leave them."""
 
 import io
 
@@ -31,9 +29,7 @@ FUSED = "decode|random_resized_crop(44, 40, scale=(0.2, 1.0))|random_flip"
 
 @pytest.fixture(scope="module")
 def scenes():
-    """100 scenes: boxes (100, 3, 4), masks (100, 60, 81, 1) in which they are drawn as 1, 2, 3, and images as 60, 120,
-    180.
-    """
+    """100 scenes: boxes (100, 3, 4), drawn into masks (100, 60, 81, 1) as 1, 2, 3 and into images as 60, 120, 180."""
     rng = np.random.default_rng(0)
     boxes = np.zeros((SEEDS, OBJECTS, 4), "int64")
     masks = np.zeros((SEEDS, HEIGHT, WIDTH, 1), "uint8")

@@ -105,9 +105,7 @@ def _good():
 
 
 def _odd():
-    """{file name: (bytes, SHOWN or SKIPPED or pixels)} of images that Pillow shows differently, or that nobody
-    shows.
-    """
+    """{file name: (bytes, SHOWN, SKIPPED or pixels)} of images that Pillow shows differently, or that nobody shows."""
     jpeg, png, gif, webp = (_save(_PHOTO, kind) for kind in ("JPEG", "PNG", "GIF", "WEBP"))
     damaged = bytearray(png)
     damaged[60] ^= 255
@@ -178,9 +176,7 @@ def test_the_op_itself_knows_what_tensorflow_does():
 
 
 def gif(screen, *frames, between=b""):
-    """A GIF of a `screen` (width, height) and frames, each (left, top, pixels (h, w) uint8), with `between` before the
-    first.
-    """
+    """A GIF of a `screen` (width, height) and frames (left, top, pixels (h, w)), with `between` before the first."""
     start, parts = b"", []
     for left, top, pixels in frames:
         image = pil.fromarray(pixels, "L")
@@ -193,9 +189,7 @@ def gif(screen, *frames, between=b""):
 
 
 def test_of_an_animation_only_the_first_frame_is_read():
-    """Frames of 8000 x 8000 pixels after a small one take 52 kB: TensorFlow alone decodes them all, 20 of them in 14 s
-    and 1.5 GB.
-    """
+    """TensorFlow alone decodes all frames: 20 of 8000 x 8000 pixels, a file of 52 kB, in 14 s and 1.5 GB."""
     shades = _RANDOM.integers(0, 256, (20, 30), dtype="uint8")
     later = gif((8, 8), (0, 0, np.zeros((8000, 8000), "uint8")))
     later = later[later.index(struct.pack("<BHHHH", 0x2C, 0, 0, 8000, 8000)) : -1]

@@ -153,9 +153,7 @@ def test_too_few_files_say_what_to_do(records):
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("size", [3, 16, 21])
 def test_each_evaluation_example_belongs_to_one_host(count, size, records):
-    """3 of 8: some hosts have only padding; 16: none; 21: the last step's padding begins in the middle of a host's
-    rows.
-    """
+    """Of 3 some hosts have only padding, of 16 none; of 21 it begins in the middle of a host's rows."""
     for source in (arrays(size), records(1, size - 1)):
         shards = [HostShard(8, index, count) for index in range(count)]
         hosts = [[int(source.read(key)["label"]) for key in source.keys(shard)] for shard in shards]

@@ -263,9 +263,7 @@ def test_missing_files_of_a_numbered_set(tmp_path):
 
 
 def test_flipped_bytes_are_named(tmp_path):
-    """In the length of a record: at the start. In a record: at the start if all are read for their labels, else when it
-    is read.
-    """
+    """In a record's length: at the start. In a record: at the start if all are read for their labels, or when read."""
     write(tmp_path / "a.tfrecord", [0, 1])
     write(tmp_path / "b.tfrecord", [0, 1, 2])
     good = (tmp_path / "b.tfrecord").read_bytes()

@@ -1,6 +1,4 @@
-"""Causal attention: each token sees itself and those before it, in every form of the call, and token by token with kept
-keys and values.
-"""
+"""Causal attention: each token sees itself and those before it, also token by token with kept keys and values."""
 
 import keras
 import numpy as np

@@ -1,6 +1,4 @@
-"""The forms that layers take in TensorFlow's programs for TPUs: they compute what the others do, without what is slow
-there.
-"""
+"""The forms of layers for TPUs in TensorFlow compute what the others do, without what is slow there."""
 
 import keras
 import numpy as np
@@ -29,9 +27,7 @@ def tokens(dtype):
 
 
 def step(layer, dtype):
-    """(outputs, the gradient of the input, those of the weights) as a traced function, so that its operations can be
-    read.
-    """
+    """(outputs, the gradients of the input and of the weights) as a traced function, whose operations can be read."""
 
     @tf.function(autograph=False)
     def function(x):

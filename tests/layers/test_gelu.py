@@ -1,6 +1,4 @@
-"""layers.gelu: values and gradients of plain GELU, by TensorFlow's differentiation and by SciPy's functions; in a model
-on JAX.
-"""
+"""layers.gelu: values and gradients of plain GELU, by TensorFlow and by SciPy's functions; in a model on JAX."""
 
 import math
 

@@ -1,6 +1,4 @@
-"""layers.masks: rates, and independence of places, rows, layers, steps, replicas and seeds; and that the same tests
-find hashes that are broken.
-"""
+"""layers.masks: rates, and independence of places, rows, layers, steps, replicas and seeds; broken hashes are found."""
 
 import numpy as np
 import pytest

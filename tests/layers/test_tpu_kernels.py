@@ -1,6 +1,4 @@
-"""layers.tpu: kernels, interpreted step by step, against plain JAX in float32 and in bfloat16; and which program they
-are in.
-"""
+"""layers.tpu: kernels, interpreted step by step, against plain JAX; and which program they are in."""
 
 import functools
 
@@ -112,9 +110,7 @@ KERNELS = ["attention_backward", "attention_forward", "norm_backward", "norm_for
 
 
 def loss_of_a_block(strategy, model_parallel, attention_dropout):
-    """A function of (variables, x) and its arguments: a number made of the outputs of a block in bfloat16, on the
-    devices of a strategy.
-    """
+    """(a function of (variables, x), its arguments): a number made of a block's outputs in bfloat16 on some devices."""
     import keras
 
     import keras_vit

@@ -1,6 +1,4 @@
-"""DINO: loss, head and gradients against torch; centre, teacher and schedules against NumPy over several steps; crops
-of two sizes.
-"""
+"""DINO: loss, head and gradients against torch; centre, teacher and schedules against NumPy; crops of two sizes."""
 
 import pathlib
 

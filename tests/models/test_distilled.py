@@ -1,6 +1,4 @@
-"""A student and its teacher as one model: the teacher sees the same pixels and never changes, the student is an
-ordinary classifier.
-"""
+"""A student and its teacher as one model: the teacher never changes, the student is an ordinary classifier."""
 
 import keras
 import numpy as np

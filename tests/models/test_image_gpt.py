@@ -1,6 +1,4 @@
-"""ImageGPT: loss and gradient as written out here, no look at later pixels, samples from kept keys and values, files,
-and what it refuses.
-"""
+"""ImageGPT: its equations, no look at later pixels, samples from kept keys and values, files, and what it refuses."""
 
 import keras
 import numpy as np
@@ -53,9 +51,7 @@ def _dense(x, weights, name):
 
 
 def written_out(weights, images):
-    """Logits (b, n, colors) and mean cross-entropy of the next colour, from {path: tensor}, by the paper's
-    equations.
-    """
+    """Logits (b, n, colors) and mean cross-entropy of the next colour by the paper's equations, from {path: tensor}."""
     b = len(images)
     far = ((images.reshape(b, PIXELS, 1, 3).astype("float64") - np.asarray(weights["patch_encoder/palette"])) ** 2).sum(
         -1

@@ -1,6 +1,4 @@
-"""LoRA of models for pre-training: in their encoder, as the encoder alone has it; trained, saved and merged with what
-stands above it.
-"""
+"""LoRA of models for pre-training: in their encoder; trained, saved and merged with what stands above it."""
 
 import json
 import zipfile

@@ -1,6 +1,4 @@
-"""Leaving out patches: random ones (PatchDropout, arXiv 2208.07220), or those that a block heeds least (as EViT, arXiv
-2202.07800).
-"""
+"""Leaving out patches: random ones (PatchDropout, arXiv 2208.07220), or those attended to least (arXiv 2202.07800)."""
 
 import keras
 import numpy as np

@@ -1,6 +1,4 @@
-"""Models with every kind of positions: they differ where they should, train, are saved, cloned and resampled, or say
-why not.
-"""
+"""Every kind of positions: models differ, train, are saved, cloned and resampled, or say why not."""
 
 import keras
 import numpy as np

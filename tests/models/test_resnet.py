@@ -116,9 +116,7 @@ def test_rematerialised_units_train_to_the_same_weights(variant, eagerly):
 
 
 def test_mixed_precision_standardises_in_float32():
-    """In the call, too, where Keras casts weights to 16 bits: of these kernels bfloat16 would leave ones alone, without
-    variance.
-    """
+    """In the call, too: in bfloat16 these kernels would be ones alone, without variance."""
     random = np.random.default_rng(0)
     x, w = random.normal(size=(2, 4, 4, 5)), 1 + 1e-3 * random.normal(size=(3, 3, 5, 4))
     outputs = []

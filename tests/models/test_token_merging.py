@@ -27,9 +27,7 @@ MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
 def merged_by_hand(x, sizes, metric, r, prefix):
-    """One image's tokens (n, d), sizes (n,) and what they are compared by (n, c), merged pair by pair as section 3
-    describes it.
-    """
+    """Tokens (n, d), sizes (n,) and what is compared (n, c), merged pair by pair as section 3 describes it."""
     unit = metric / np.linalg.norm(metric, axis=1, keepdims=True)
     a, b = ([i for i in range(prefix, len(x)) if i % 2 == parity] for parity in (0, 1))
     nearest = {i: max(b, key=lambda j, i=i: float(unit[i] @ unit[j])) for i in a}

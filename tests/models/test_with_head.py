@@ -1,6 +1,4 @@
-"""Models built on a ViT: another head, a functional model on its features, a classifier nested in one. All stay first
-class.
-"""
+"""Models built on a ViT: another head, a functional model on its features, a classifier nested in one."""
 
 import io
 import json

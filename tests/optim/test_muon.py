@@ -22,9 +22,7 @@ def test_a_matrix_keeps_its_singular_vectors_and_gets_values_near_one(shape):
 
 
 def test_hidden_kernels_take_keras_steps_and_the_rest_those_of_adamw():
-    """Keras 3's Muon, without its decay; its Adam puts epsilon elsewhere, so that the bias is compared with our
-    AdamW.
-    """
+    """Keras' Muon without its decay; its Adam puts epsilon elsewhere, so the bias is compared with our AdamW."""
     rate = 0.1 * 0.2 * 3**0.5  # which Keras multiplies in float64
     theirs = keras.optimizers.Muon(rate, momentum=0.9, weight_decay=None, adam_weight_decay=None, rms_rate=None)
     ours = run(Muon(0.1, momentum=0.9, beta_2=0.99))

@@ -56,9 +56,7 @@ def test_with_a_threshold_of_five_it_is_torchs(steps):
 
 @pytest.mark.parametrize("beta_2", [0.7, 0.9, 0.99, 0.999, 0.9999])
 def test_the_length_of_the_average_is_accurate_in_float32(beta_2):
-    """Against its definition with 50 decimals; computed naively in float32, it is off by hundredths near the threshold
-    of 4.
-    """
+    """Against its definition with 50 decimals; naively in float32, it is off by hundredths near the threshold of 4."""
     with decimal.localcontext(prec=50):
         beta = decimal.Decimal(str(beta_2))
         for t in (1, 2, 4, 5, 6, 50, 599, 601, 6000, 100_000):

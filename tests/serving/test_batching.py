@@ -1,6 +1,4 @@
-"""Micro-batching: which rows are computed together, in which order results come, and what happens when there are too
-many.
-"""
+"""Micro-batching: which rows are computed together, the order of results, and what happens when there are too many."""
 
 import asyncio
 import threading

@@ -77,9 +77,7 @@ assert not any(name.startswith("keras_vit") for name in sys.modules)
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """(model, images, folder): a ViT trained a little on digits 0 to 9, with dropout; 20 test images; what the script
-    wrote.
-    """
+    """(a ViT trained a little on the digits, with dropout; 20 test images; the folder that the script wrote)."""
     model = digits_model(dropout=0.1, depth=2)
     model.compile(keras_vit.training.AdamW(3e-3), keras_vit.training.SoftmaxCrossEntropy(), jit_compile=False)
     digits = {}

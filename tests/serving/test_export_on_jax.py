@@ -1,6 +1,4 @@
-"""Models that were trained on the JAX backend as SavedModel, ONNX and LiteRT files, and errors of the process that
-writes them.
-"""
+"""Models trained on the JAX backend as SavedModel, ONNX and LiteRT files; errors of the process that writes them."""
 
 import importlib
 import json

@@ -1,6 +1,4 @@
-"""An export of real weights in a process that can import TensorFlow and what that requires, but not this package and
-not Keras.
-"""
+"""An export of real weights in a process without this package and without Keras."""
 
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""ONNX files: what ONNX Runtime computes from them is what Keras computes, of every kind of model, in floats and
-int8.
-"""
+"""ONNX Runtime computes from files what Keras computes, of every kind of model, in floats and int8."""
 
 import collections
 import json

@@ -1,6 +1,4 @@
-"""`after_update`: what a model does once after every update, here moving an average of its kernel; and
-`get_encoder`.
-"""
+"""`after_update`: what a model does once after every update, here a moving average of its kernel; and `get_encoder`."""
 
 import keras
 import numpy as np
@@ -49,9 +47,7 @@ def following():
 
 
 def trained(micro_batches=1, steps_per_execution=1):
-    """(the kernel after each of 6 steps, the average at the end); with several steps per execution only the last
-    kernel.
-    """
+    """(the kernel after each of 6 steps, or the last one of several per execution; the average at the end)."""
     x, y = rows(48)
     model = following()
     model.micro_batches, model.steps_per_execution = micro_batches, steps_per_execution

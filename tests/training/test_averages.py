@@ -1,6 +1,4 @@
-"""Lookahead and averaged weights in fit, after resuming and saving, and in a run from a config. On two replicas and on
-JAX: tests/distribution.
-"""
+"""Lookahead and averaged weights in fit, resumed, saved and in a run. On replicas and on JAX: tests/distribution."""
 
 import keras
 import numpy as np

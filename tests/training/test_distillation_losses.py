@@ -1,6 +1,4 @@
-"""The losses of distillation, and their gradients, against NumPy in float64: probabilities and derivatives written out
-by hand.
-"""
+"""The losses of distillation and their gradients against NumPy in float64, written out by hand."""
 
 import keras
 import numpy as np

@@ -1,6 +1,4 @@
-"""What fit, evaluate and predict refuse to read: pixels on another scale, labels outside the classes, data without
-labels.
-"""
+"""What fit, evaluate and predict refuse: pixels on another scale, labels outside the classes, data without labels."""
 
 import itertools
 

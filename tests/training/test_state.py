@@ -53,9 +53,7 @@ def test_files_and_clones_know_which_probabilities_the_loss_was_of(tiny, tmp_pat
     ["m.keras", "timm", *(pytest.param(place, marks=pytest.mark.extended) for place in ("m.npz", "huggingface"))],
 )
 def test_a_sigmoid_stays_with_its_head(tiny, tmp_path, place):
-    """Another size, other names or another dtype are another model, with the same logits, whose probabilities are the
-    same, too.
-    """
+    """Another size, other names or another dtype leave the logits as they are, and so their probabilities."""
     model = tiny(pool="gap") if place == "m.npz" else tiny()
     model.compile("sgd", SigmoidCrossEntropy())
     keras_vit.save(model, tmp_path / place, format=place if "." not in place else None)

@@ -1,6 +1,4 @@
-"""Weights of examples: every output counts each example once, whatever its rank and however its batch is padded, in fit
-as in evaluate.
-"""
+"""Weights of examples: every output counts each example once, however its batch is padded, in fit as in evaluate."""
 
 import keras
 import numpy as np

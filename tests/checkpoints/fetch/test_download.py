@@ -1,6 +1,4 @@
-"""Downloads from a server in this process: complete, interrupted, changed, refused, two at once. No other network is
-used.
-"""
+"""Downloads from a server in this process: complete, interrupted, changed, refused, two at once."""
 
 import hashlib
 import http.server
@@ -56,9 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    """A running server with `url`, and `requests`: the (Range, If-Range) headers that it received. The cache is
-    tmp_path.
-    """
+    """A running server with `url` and the (Range, If-Range) headers of its `requests`. The cache is tmp_path."""
     monkeypatch.setattr(module, "WAIT", 0.0)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
     monkeypatch.setenv("no_proxy", "*")

@@ -1,6 +1,4 @@
-"""The names of ImageNet's classes: from the file that Keras' applications use, served here; who gets them, and who does
-not.
-"""
+"""The names of ImageNet's classes, from the file of Keras' applications: who gets them, and who does not."""
 
 import hashlib
 import http.server
@@ -28,9 +26,7 @@ def index(names, synsets=None):
 
 @pytest.fixture
 def served(monkeypatch, tmp_path):
-    """served(bytes, sha256): a local server has this file at imagenet.URL; returns the list of requests. The cache is
-    empty.
-    """
+    """served(bytes, sha256): a local server has this file at imagenet.URL; returns its requests. The cache is empty."""
     servers = []
 
     def serve(data, sha256=None):

@@ -1,6 +1,4 @@
-"""Checkpoints of other libraries: files in their formats give the outputs that the library itself gave
-(goldens/*.json).
-"""
+"""Files in other libraries' formats give the outputs that the library itself gave (goldens/*.json)."""
 
 import ml_dtypes
 import numpy as np

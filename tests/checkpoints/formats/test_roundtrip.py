@@ -1,6 +1,4 @@
-"""save, then load: every format gives an equal model for every family, and refuses what it cannot express; nothing
-half-written stays.
-"""
+"""save, then load: every format gives an equal model for every family, and refuses what it cannot express."""
 
 import functools
 import json
@@ -108,9 +106,7 @@ def assert_same_weights(one, other):
 
 
 def assert_same_function(copy, model, form):
-    """Equal weights; timm's models with registers have the tokens' positions added to the tokens, so there equal
-    outputs.
-    """
+    """Equal weights; of timm's models with registers, whose tokens get their positions added, equal outputs."""
     if form == "timm" and getattr(model.spec, "registers", 0):
         np.testing.assert_array_equal(copy(images(model)), model(images(model)))
     else:
@@ -155,9 +151,7 @@ def test_a_loaded_model_can_be_saved_and_loaded_again(saved, tmp_path):
 
 
 def read_without_metadata(path, folder, model):
-    """(spec, {path: weight}) of a file that `model` was saved in, read from names, shapes and the format's own configs
-    alone.
-    """
+    """(spec, {path: weight}) of a saved `model`, from names, shapes and the format's own configs alone."""
     path = without_metadata(path, folder)
     contents = read(path)
     assert contents.metadata is None

@@ -42,9 +42,7 @@ def each(*values):
 
 @functools.cache
 def good(form):
-    """{file name: bytes} of an intact checkpoint with random weights; `form` is a row of FORMS, "bit" or "bit
-    keras".
-    """
+    """{file name: bytes} of an intact checkpoint with random weights; `form`: a row of FORMS, "bit" or "bit keras"."""
     if form.startswith("bit"):
         model = keras_vit.BiT("R50x1", image_size=32, classes=5, units=(1, 1), width_factor=0.5)
     else:

@@ -33,9 +33,7 @@ def written(name, folder, arrays, config=None):
 
 
 def choose(arrays, rng, rank=1):
-    """The name of an array of that rank or more; not of positions or patches, other sizes of which are other valid
-    models.
-    """
+    """The name of an array of that rank or more; not of positions or patches, whose other sizes are valid models."""
     names = [n for n, a in arrays.items() if a.ndim >= rank and "pos" not in n and "embed" not in n and "mask" not in n]
     return names[rng.integers(len(names))]
 

@@ -1,6 +1,4 @@
-"""Configs next to the weights that contradict them, or hold odd values: each is refused, with both values, and nothing
-is ignored in silence.
-"""
+"""Configs that contradict the weights, or hold odd values: each is refused, with both values, none is ignored."""
 
 import json
 import logging as std_logging
@@ -124,9 +122,7 @@ def test_a_config_that_contradicts_the_arrays_is_refused(name, place, value, mes
 
 
 def test_what_timm_leaves_behind_when_a_model_is_changed_is_no_contradiction(tmp_path):
-    """The pretrained_cfg is of the model that it was made from: num_classes and img_size of the model itself come
-    first.
-    """
+    """Its pretrained_cfg is of the model that it was made from; num_classes and img_size of the model itself count."""
     config = golden("timm_vit")["config"]
     stale = {**config["pretrained_cfg"], "num_classes": 1000, "input_size": [3, 224, 224]}
     config = {**config, "pretrained_cfg": stale, "model_args": {**config["model_args"], "img_size": 8}}
@@ -186,9 +182,7 @@ def grey(name):
 
 
 def test_a_timm_file_of_one_channel_loads(tmp_path, caplog):
-    """With mean and std as numbers, and without: ImageNet's, averaged. timm's config keeps the three of RGB: then they
-    must be told.
-    """
+    """mean and std are numbers, or ImageNet's, averaged. Beside a config with three of each they must be passed."""
     (tmp_path / "alone").mkdir()
     path = tmp_path / "alone" / "model.safetensors"
     safetensors.numpy.save_file(grey("timm_vit"), path)
