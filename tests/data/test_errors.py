@@ -46,7 +46,9 @@ def test_each_failed_row_is_replaced_by_the_nearest_good_one():
             assert result["x"].numpy().tolist() == nearest and (result["y"] == result["x"] * 10).numpy().all()
 
 
-@pytest.mark.parametrize(("rows", "failing"), [(8, {0, 1, 9, 20, 21}), (6, {5, 6, 7, 8, 9, 10})])
+@pytest.mark.parametrize(
+    ("rows", "failing"), [(8, {0, 1, 9, 20, 21}), pytest.param(6, {5, 6, 7, 8, 9, 10}, marks=pytest.mark.extended)]
+)
 def test_the_rows_of_failed_examples_are_replaced_and_the_others_stay(rows, failing):
     source, errors = with_failing(24, failing), ExampleErrors()
     expected = np.reshape([key for _, key in collect(source.shuffled_keys(1), 12 * rows)], (12, rows))
@@ -58,6 +60,7 @@ def test_the_rows_of_failed_examples_are_replaced_and_the_others_stay(rows, fail
     assert set(errors.names) == {f"arrays, example {i}" for i in failing}
 
 
+@pytest.mark.extended
 def test_runs_resume_exactly_with_failed_examples():
     whole = collect(training_batches(with_failing(21, {2, 3, 11}), TEXT, 8, seed=3), 9)
     resumed = collect(training_batches(with_failing(21, {2, 3, 11}), TEXT, 8, seed=3, start_step=4), 5)
@@ -65,7 +68,7 @@ def test_runs_resume_exactly_with_failed_examples():
         assert all(np.array_equal(x, y) for x, y in zip(a, b))
 
 
-@pytest.mark.parametrize("failing", [{0, 6, 7, 8, 20}, {16, 17, 18, 19, 20}])
+@pytest.mark.parametrize("failing", [{0, 6, 7, 8, 20}, pytest.param({16, 17, 18, 19, 20}, marks=pytest.mark.extended)])
 def test_evaluation_gives_failed_examples_weight_0(failing):
     batches = collect(evaluation_batches(with_failing(21, failing), TEXT, 8))
     images, labels, weights = (np.concatenate(part) for part in zip(*batches))
@@ -96,6 +99,7 @@ def test_files_are_named_with_the_reason_once(tmp_path, warnings):
     assert errors.report().count("\n") == 4 and f"{tmp_path}/c0/2.png\tUnknown image" in errors.report()
 
 
+@pytest.mark.extended
 def test_the_first_twenty_are_named(warnings):
     errors = ExampleErrors()
     collect(training_batches(with_failing(60, set(range(30))), TEXT, 60, errors=errors), 3)
@@ -103,7 +107,7 @@ def test_the_first_twenty_are_named(warnings):
     assert sum("Skipping" in record.message for record in warnings.records) == 20
 
 
-@pytest.mark.parametrize("make", [training_batches, evaluation_batches])
+@pytest.mark.parametrize("make", [training_batches, pytest.param(evaluation_batches, marks=pytest.mark.extended)])
 def test_too_many_are_an_error_that_says_what_to_do(make):
     errors = ExampleErrors(limit=2)
     batches = make(with_failing(16, {1, 2, 3, 9}), TEXT, 8, errors=errors)
@@ -128,6 +132,7 @@ def test_a_batch_without_any_good_example_is_a_clear_error():
         collect(training_batches(with_failing(8, set(range(8))), TEXT, 4, errors=errors), 1)
 
 
+@pytest.mark.extended
 def test_a_damaged_file_of_records_loses_its_records_by_name(tmp_path):
     """Of the second file the third record is damaged: TensorFlow cannot find those after it."""
     files = []
@@ -151,6 +156,7 @@ def test_a_damaged_file_of_records_loses_its_records_by_name(tmp_path):
     assert seen == set(range(7))
 
 
+@pytest.mark.extended
 def test_the_data_service_reports_them_too():
     dispatcher = tf.data.experimental.service.DispatchServer()
     address = dispatcher.target.split("://")[1]

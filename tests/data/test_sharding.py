@@ -114,6 +114,7 @@ def test_each_host_resumes_at_its_exact_example(kind, records):
             assert numbered_keys(source, start, shard, 48 - 4 * start) == whole[4 * start :]
 
 
+@pytest.mark.extended
 def test_a_host_of_two_resumes_with_the_same_pixels(records):
     source = records(5, 3, 6, 4, 3)
     whole = collect(training_batches(source, RANDOM, 8, 3, 0, (1, 2), 2), 16)
@@ -134,6 +135,7 @@ def test_hosts_have_the_files_of_records_to_themselves(records):
         assert passes[0] != passes[1] != passes[2]
 
 
+@pytest.mark.extended
 def test_hosts_augment_with_seeds_of_their_own(records):
     """Two hosts that read the same image, again and again: no two rows have the same noise."""
     one = records(1)
@@ -170,7 +172,7 @@ def test_each_evaluation_example_belongs_to_one_host(count, size, records):
             assert numbers == expected and shard.count_below(size) == len(expected)
 
 
-@pytest.mark.parametrize(("count", "size"), [(2, 21), (4, 3)])
+@pytest.mark.parametrize(("count", "size"), [(2, 21), pytest.param(4, 3, marks=pytest.mark.extended)])
 def test_evaluation_counts_each_example_once_over_all_hosts(count, size, records):
     source = records(1, size - 1) if size == 3 else arrays(size)
     whole = collect(evaluation_batches(source, FIXED, 8))
@@ -235,6 +237,7 @@ def test_the_service_hands_out_the_batches_of_the_stream(service):
     assert len(set(places)) == len(places) and set(range(6)) <= set(places)
 
 
+@pytest.mark.extended
 def test_the_service_gives_each_record_of_a_pass_once(service, records):
     source = records(5, 3, 6, 4, 3)
     stream = source.served_keys(1, 0, HostShard(4)).map(lambda number, key: (number, source.read(key)))

@@ -117,8 +117,9 @@ def assert_the_same(copy, model, x, vit):
 def test_a_clone_is_equal_and_independent(model):
     x = images(model)
     expected = np.asarray(model(x))
-    assert model.clone().spec == model.spec and model.clone().class_names == model.class_names
-    for copy in (model.clone(), keras.models.clone_model(model)):
+    clone = model.clone()
+    assert clone.spec == model.spec and clone.class_names == model.class_names
+    for copy in (clone, keras.models.clone_model(model)):
         assert type(copy) is keras_vit.Model
         copy.set_weights(model.get_weights())
         np.testing.assert_array_equal(copy(x), expected)
