@@ -1,6 +1,6 @@
-"""Evaluators of trained models and of frozen features, by name, and the functions that they use.
+"""Evaluators of trained models and frozen features, by name, and their functions.
 
-A name is imported when it is first used: a run needs only its own evaluators.
+Names are imported on first use: a run needs only its own evaluators.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from keras_vit.evaluation.registry import (
     register,
 )
 
-_NAMES = {  # those of each module
+_NAMES = {  # by module
     "calibration": "Calibration fit_temperature",
     "classification": "Classification",
     "features": "Embedder FeatureEvaluator FeatureSplits",

@@ -1,6 +1,4 @@
-"""Calibration: whether a model's confidence is its accuracy, and the temperature that brings it nearer (Guo et al.
-2017, arXiv 1706.04599).
-"""
+"""Calibration: whether confidence matches accuracy, and temperature scaling (Guo et al. 2017, arXiv 1706.04599)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,12 +17,12 @@ from keras_vit.evaluation.registry import Chart, Evaluation, Evaluator, Setting,
 from keras_vit.evaluation.reliability import BINS, Reliability, log_softmax
 from keras_vit.models.taps import ends_in_probabilities
 
-_ROWS = 4096  # of logits converted to float64 at a time
+_ROWS = 4096  # of logits converted to float64 at once
 _COLDEST, _HOTTEST = 0.01, 100.0  # temperatures
 
 
 def _slopes(logits, labels, inverse):
-    """First and second derivative of the mean negative log-likelihood by the inverse of the temperature."""
+    """First and second derivative of the mean negative log-likelihood by the inverse temperature."""
     first = second = 0.0
     for start in range(0, len(labels), _ROWS):
         z, y = np.asarray(logits[start : start + _ROWS], "float64"), labels[start : start + _ROWS]
@@ -37,18 +35,17 @@ def _slopes(logits, labels, inverse):
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature that minimises the negative log-likelihood of logits / temperature, by Newton's method on its
-    inverse.
+    """The temperature that minimises the negative log-likelihood of logits / temperature.
 
-    The likelihood is convex in the inverse; a bracket keeps the steps inside, and temperatures are 0.01 to 100: where
-    all predictions are right, or no better than chance, the best one has no limit, and a warning says so.
+    Newton's method on the inverse, in which the likelihood is convex, kept inside a bracket. Temperatures are 0.01 to
+    100: if all predictions are right, or no better than chance, the optimum is unbounded, and a warning says so.
 
     Args:
         logits: (n, classes).
         labels: (n,) integers.
 
     Raises:
-        ValueError: for arrays of other shapes, or no examples.
+        ValueError: other shapes, or no examples.
     """
     logits, labels = np.asarray(logits), np.asarray(labels)
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
@@ -74,14 +71,12 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 @register("calibration")
 @dataclasses.dataclass(frozen=True)
 class Calibration(Evaluator):
-    """ECE and negative log-likelihood, before and after temperature scaling. The logits of the images that it is fitted
-    on stay in memory.
+    """ECE and negative log-likelihood before and after temperature scaling. Logits of the fitted images stay in memory.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
-        split: the split of that source that is measured, "test" by default.
-        fit: the split that the temperature is fitted on; None for every other image of the one that is measured, and
-            then the others are.
+        split: split of that source to measure, "test" by default.
+        fit: split to fit the temperature on; None to fit on every other image of `split` and measure the rest.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
         bins: intervals of confidence.
     """
@@ -101,7 +96,7 @@ class Calibration(Evaluator):
             raise ValueError("calibration: fit= names a split of source=, which is missing.")
 
     def _splits(self, source, data_dir):
-        """(the source that the temperature is fitted on, the one that is measured)."""
+        """(source to fit the temperature on, source to measure)."""
         if self.fit is not None:
             return open_source(self.source, self.fit, data_dir), source
         if source.size < 2:

@@ -1,4 +1,4 @@
-"""Whether a model's classes are those of the data, in the same order: their number alone does not say so."""
+"""Whether a model's classes are the data's, in the same order: equal counts alone do not show it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,9 @@ SAME, REORDERED, OTHER = "same", "reordered", "other"
 
 
 def compared(own: Sequence[str], names: Sequence[str]) -> str:
-    """SAME, REORDERED or OTHER: what two lists of as many class names say of the classes.
+    """SAME, REORDERED or OTHER: how two equally long lists of class names compare.
 
-    The numbers from 0 on, in their order, are the same classes as any names; ImageNet's synsets in their order the same
-    as its names in words.
+    Numbers from 0 on, in order, match any names; ImageNet's synsets, in order, match its names in words.
     """
     own, names = tuple(own), tuple(names)
     if own == names:
@@ -27,11 +26,7 @@ def compared(own: Sequence[str], names: Sequence[str]) -> str:
 
 
 def check_class_count(classes: int | None, source: Any) -> None:
-    """Refuses data of another number of classes than the model's.
-
-    Raises:
-        ValueError: naming both, or for a model of `classes` None.
-    """
+    """Raises ValueError if the data's number of classes is not the model's, or that is None."""
     if classes is None:
         raise ValueError(
             "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]),"
@@ -46,11 +41,7 @@ def check_class_count(classes: int | None, source: Any) -> None:
 
 
 def check_classes(model: Any, source: Any) -> None:
-    """Refuses data whose classes are not the model's, one by one; a model without names is taken to have the data's.
-
-    Raises:
-        ValueError: naming the classes of both, and how to go on.
-    """
+    """Raises ValueError if the data's classes are not the model's, one by one; without names only counts matter."""
     check_class_count(model.output_shape[-1], source)
     own, names = getattr(model, "class_names", None), tuple(source.class_names)
     found = SAME if own is None else compared(own, names)

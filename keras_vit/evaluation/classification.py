@@ -1,4 +1,4 @@
-"""The evaluation of classifiers: accuracy, loss, and how each class does."""
+"""Evaluation of classifiers: accuracy, loss, and results per class."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,10 +14,8 @@ from keras_vit.evaluation.registry import Evaluation, Evaluator, Setting, regist
 from keras_vit.evaluation.reliability import CalibrationError
 from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
-MOST_CLASSES = 1000  # with more, predictions are not counted class by class: the matrix grows with their square
-WHOLE_MATRIX = (
-    100  # up to so many classes the details have the whole confusion matrix, with more the most confused pairs
-)
+MOST_CLASSES = 1000  # largest number of classes with counted confusions: the matrix grows quadratically
+WHOLE_MATRIX = 100  # classes up to which the details hold the whole confusion matrix, above it the most confused pairs
 PAIRS = 100
 
 
@@ -26,7 +24,7 @@ def confused_pairs(confusion, count: int = PAIRS) -> list[list[int]]:
 
     Args:
         confusion: (classes, classes), rows true, columns predicted.
-        count: how many pairs at most.
+        count: largest number of pairs.
     """
     wrong = np.array(confusion, "int64")
     wrong[np.eye(*wrong.shape, dtype=np.bool_)] = 0
@@ -38,15 +36,15 @@ def confused_pairs(confusion, count: int = PAIRS) -> list[list[int]]:
 
 
 def _shares(parts, wholes):
-    """parts / wholes as a list of numbers, None where the whole is 0."""
+    """parts / wholes as a list, None where the whole is 0."""
     return [float(part / whole) if whole else None for part, whole in zip(parts, wholes)]
 
 
 class ClassCounts(keras.metrics.Metric):
-    """For each true class, counts the predictions of every class; without `confusion` only examples, right ones and
-    predictions.
+    """Balanced accuracy: the mean recall over classes with examples.
 
-    The result is the mean of the classes' recalls (balanced accuracy), over the classes that have examples.
+    Counts the predictions of every class for each true class; without `confusion`, only examples, correct ones and
+    predictions.
     """
 
     def __init__(self, classes, confusion=True, name="mean_recall", dtype=None):
@@ -67,7 +65,7 @@ class ClassCounts(keras.metrics.Metric):
         self.counts.assign_add(ops.cast(counts, self.counts.dtype))
 
     def _sums(self, counts):
-        """(examples, correct predictions, predictions) of each class, each (c,), from the counts."""
+        """(examples, correct predictions, predictions) per class, each (c,), from the counts."""
         if self.confusion:
             return ops.sum(counts, axis=1), ops.diagonal(counts), ops.sum(counts, axis=0)
         return counts[:, 0], counts[:, 1], counts[:, 2]
@@ -78,11 +76,10 @@ class ClassCounts(keras.metrics.Metric):
         return ops.divide_no_nan(ops.sum(recalls), ops.sum(ops.cast(examples > 0, recalls.dtype)))
 
     def details(self) -> dict[str, list]:
-        """What is known of each class, and which are confused; a share of nothing is None.
+        """Results per class, and confusions; undefined shares are None.
 
-        "per_class" has the recalls, "precision" the precisions, "examples_per_class" the numbers of examples.
-        "confusion" is the matrix, rows true, columns predicted; with more than WHOLE_MATRIX classes there is
-        "most_confused" instead, as confused_pairs returns it.
+        "per_class" holds recalls, "precision" precisions, "examples_per_class" counts. "confusion" is the matrix, rows
+        true, columns predicted; above WHOLE_MATRIX classes "most_confused" replaces it (see confused_pairs).
         """
         counts = ops.convert_to_numpy(self.counts)
         examples, right, predicted = (ops.convert_to_numpy(part).astype("int64") for part in self._sums(counts))
@@ -99,9 +96,7 @@ class ClassCounts(keras.metrics.Metric):
 
 
 def both_ways(model: Model) -> Model:
-    """The model whose logits are the mean of those of an image and of its mirror image: twice the time, a little more
-    accuracy.
-    """
+    """The model with logits averaged over an image and its mirror image: twice the time, slightly better accuracy."""
     mirrored = model(ops.flip(model.input, axis=2))  # (b, h, w, c), left to right
     mean = Model(model.input, (model.output + mirrored) / 2)
     mean.jit_compile = model.jit_compile
@@ -111,14 +106,13 @@ def both_ways(model: Model) -> Model:
 @register("classification")
 @dataclasses.dataclass(frozen=True)
 class Classification(Evaluator):
-    """Top-1 and top-5 accuracy, softmax cross-entropy in nats, mean recall, calibration, and how each class does.
+    """Top-1 and top-5 accuracy, softmax cross-entropy in nats, mean recall, calibration, and results per class.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source, "test" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
-        flips: whether to average the logits of each image and its mirror image. Say so beside the accuracy: it is that
-            of two passes.
+        flips: whether to average logits over each image and its mirror image; report it with the accuracy.
     """
 
     source: str | None = None

@@ -1,4 +1,4 @@
-"""The data of evaluators: sources, preprocessing, and images for pictures."""
+"""Data of evaluators: sources, preprocessing, and images for pictures."""
 
 import dataclasses
 from typing import Any
@@ -13,9 +13,7 @@ from keras_vit.inspection import tiles
 
 
 def default_preprocessing(model) -> str:
-    """The model's own text, or else big_vision's for its size: a resize to 8/7 of it (256 for 224) and a central
-    crop.
-    """
+    """The model's own text, or else big_vision's: a resize to 8/7 of its size (256 for 224) and a central crop."""
     if getattr(model, "preprocessing", None):
         return model.preprocessing
     height, width, channels = model.input_shape[1:]
@@ -27,13 +25,7 @@ def default_preprocessing(model) -> str:
 def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Setting, Any, str]:
     """(setting, source, preprocessing text) of an evaluator with the options source, split and preprocess.
 
-    Args:
-        evaluator: whose options they are.
-        setting: of the run.
-        split: of the evaluator's source, if it does not say which.
-
-    Raises:
-        ValueError: if neither the evaluator nor the run names data, or for a split without a source.
+    `split` is the default. ValueError if neither evaluator nor run names data, or for a split without a source.
     """
     source, preprocess = setting.source, setting.preprocess
     if evaluator.source is not None:
@@ -49,16 +41,11 @@ def source_of(evaluator: Any, setting: Setting, split: str = "test") -> tuple[Se
     return setting, source, evaluator.preprocess or preprocess or default_preprocessing(setting.model)
 
 
-_SMALLEST = 64  # pixels that an image in a picture has at least
+_SMALLEST = 64  # smallest side, in pixels, of an image in a picture
 
 
 def spread_images(source: Source, preprocess: str, count: int) -> np.ndarray:
-    """Images spread evenly over a source, `count` at most, as arrays (n, h, w, c) uint8; those that cannot be read are
-    left out.
-
-    Raises:
-        ValueError: if none can be read.
-    """
+    """At most `count` readable images (n, h, w, c) uint8, evenly spread over a source; ValueError if there are none."""
     places = np.unique(np.linspace(0, source.size - 1, min(count, source.size)).astype(int))
     batches = evaluation_batches(
         subset(source, places), preprocess, len(places), select=lambda example: (example["image"], 0)
@@ -71,9 +58,7 @@ def spread_images(source: Source, preprocess: str, count: int) -> np.ndarray:
 
 
 def sheet(images: np.ndarray, columns: int) -> np.ndarray:
-    """Images (m, h, w, c) uint8, so many in a row, as one picture (height, width, 3), white between them; small ones
-    are enlarged.
-    """
+    """Images (m, h, w, c) uint8 in rows of `columns` on white, small ones enlarged: (height, width, 3)."""
     colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
     larger = -(-_SMALLEST // min(images.shape[1:3]))
     whole = tiles.sheet(tiles.enlarged(colours, larger), columns)

@@ -1,4 +1,4 @@
-"""Features of a frozen model, batch by batch, for evaluators that fit a classifier on them."""
+"""Features of a frozen model, by batch, for evaluators that fit a classifier on them."""
 
 import dataclasses
 import functools
@@ -23,37 +23,32 @@ DTYPES = ("float32", "float16")
 
 
 def encoder_of(model: keras.Model) -> keras.Model:
-    """The model whose features are measured: what `get_encoder` says, or a plain Keras model itself."""
+    """The model whose features are measured: the result of `get_encoder`, or a plain Keras model itself."""
     return model.get_encoder() if hasattr(model, "get_encoder") else model
 
 
 def mean_of_block(model: keras.Model, block: int) -> keras.KerasTensor:
-    """The output of a ViT's or BiT's block, averaged over the patches: symbolic (b, d) float32.
-
-    Raises:
-        ValueError: for a number that no block has.
-    """
+    """A ViT's or BiT's block, averaged over patches: symbolic (b, d) float32. ValueError if there is no such block."""
     return keras.ops.mean(
         keras.ops.cast(taps.feature_map(model, block), "float32"), axis=(1, 2)
     )  # (b, h, w, d) -> (b, d)
 
 
 class Embedder:
-    """Embeds the images of a source with a model, using the weights that it has at the time of the call.
+    """Embeds the images of a source with a model and its weights at the time of the call.
 
     Args:
-        model: a ViT or BiT, or a model built on one, whose features are embedded. It and its Embedder are created in
-            the scope of the strategy.
+        model: a ViT or BiT, or a model built on one. Create it and its Embedder in the scope of the strategy.
         preprocess: preprocessing text.
         batch_size: images per batch.
         dtype: of the returned features: float32, or float16 to halve the memory.
         verbose: whether to show progress.
-        output: a tensor (b, d) of the model that is computed in place of the features, such as its logits.
-        select: a preprocessed example -> (image, integers), where something else takes the place of the label.
-        errors: collects the images that cannot be read; None for a new ExampleErrors, of 100, for each source.
+        output: a tensor (b, d) of the model to compute instead of the features, such as its logits.
+        select: a preprocessed example -> (image, integers), to replace the label.
+        errors: collects unreadable images; None for a new ExampleErrors with a limit of 100 for each source.
 
     Raises:
-        ValueError: for another dtype, or a model without features.
+        ValueError: another dtype, or a model without features.
     """
 
     def __init__(
@@ -83,11 +78,11 @@ class Embedder:
         return self._preprocess
 
     def check(self, source: Any) -> None:
-        """Refuses preprocessing that does not give images of the model's size."""
+        """Raises ValueError unless preprocessed images have the model's size."""
         check_preprocessing(self._preprocess, source, self._extractor, self._select)
 
     def _numbered_batches(self, source):
-        """As `batches`, with the images' numbers (b,) in the source."""
+        """As `batches`, with the images' positions (b,) in the source."""
         self.check(source)
         errors = self._errors or ExampleErrors()
         batches = evaluation_batches(source, self._preprocess, self._batch_size, errors=errors, select=self._select)
@@ -102,24 +97,19 @@ class Embedder:
                 yield features[counted].astype(self._dtype), np.asarray(labels)[counted].astype("int64"), numbers
 
     def batches(self, source: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(features (b, d), labels (b,) int64) of a source, batch by batch; images that cannot be read are left out.
+        """(features (b, d), labels (b,) int64) of a source's readable images, by batch.
 
         Raises:
-            ValueError: if the preprocessing does not give images of the model's size, or more images than the limit of
-                the errors cannot be read.
+            ValueError: preprocessed images have another size than the model's, or too many are unreadable.
         """
         for features, labels, _ in self._numbered_batches(source):
             yield features, labels
 
     def numbered(self, source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All features (n, d) and labels (n,) of a source, and the images' numbers (n,) in it, ascending.
-
-        Raises:
-            ValueError: as `batches`, and if no image can be read.
-        """
+        """All features (n, d), labels (n,) and ascending positions (n,) of a source; ValueError as in `batches`."""
         features, labels, numbers, n = None, np.empty(source.size, "int64"), np.empty(source.size, "int64"), 0
         for batch, truth, places in self._numbered_batches(source):
-            if features is None:  # allocated once: joining a list of batches would take twice the memory
+            if features is None:  # allocated once: concatenating batches would double the memory
                 features = np.empty((source.size, batch.shape[1]), self._dtype)
             part = slice(n, n + len(batch))
             features[part], labels[part], numbers[part] = batch, truth, places
@@ -139,8 +129,8 @@ class FeatureSplits:
     Args:
         embedder: an Embedder.
         train, test: sources of the same classes.
-        keep: whether to keep all features in memory, for several evaluators; otherwise training features are computed
-            when they are needed, and test features batch by batch.
+        keep: whether to keep all features in memory for several evaluators; otherwise training features are computed on
+            demand, and test features by batch.
         data_dir: where other splits of the data are read from.
     """
 
@@ -158,11 +148,10 @@ class FeatureSplits:
         return self.embedder(self.test_source)
 
     def train(self, numbers: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels of the training split, or only of the examples at the positions `numbers`, in ascending
-        order.
+        """Features and labels of the training split, or of its examples at the ascending positions `numbers`.
 
         Raises:
-            ValueError: if images among `numbers` cannot be read.
+            ValueError: unreadable images among `numbers`.
         """
         if numbers is None:
             return self._whole_train[:2] if self._keep else self.embedder(self.train_source)
@@ -180,11 +169,7 @@ class FeatureSplits:
         return features, labels
 
     def test(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Batches of test features and labels.
-
-        Raises:
-            ValueError: if none of the test images can be read.
-        """
+        """Batches of test features and labels; ValueError if no test image is readable."""
         n = 0
         for features, labels in [self._whole_test] if self._keep else self.embedder.batches(self.test_source):
             n += len(labels)
@@ -197,17 +182,13 @@ class FeatureSplits:
 
 
 def top_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> int:
-    """How many rows of scores (n, classes) have their label (n,) among the k best; of equal scores the first class is
-    better.
-    """
+    """Number of rows of scores (n, classes) with their label (n,) in the top k; the first class wins ties."""
     best = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
     return int((best == labels[:, None]).any(axis=-1).sum())
 
 
 def test_accuracy(splits: FeatureSplits, scores: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
-    """ "examples", "top1" and, with more than 5 classes, "top5" of `scores`, features (b, d) -> (b, classes), on the
-    test split.
-    """
+    """ "examples", "top1" and, above 5 classes, "top5" on the test split; `scores`: features (b, d) -> (b, classes)."""
     hits, n = {1: 0, 5: 0}, 0
     for features, labels in splits.test():
         values = scores(features)
@@ -219,7 +200,7 @@ def test_accuracy(splits: FeatureSplits, scores: Callable[[np.ndarray], np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class FeatureEvaluator(Evaluator):
-    """Base class of evaluators that fit a classifier on the features of a training split and classify a test split.
+    """Base class of evaluators that fit a classifier on a training split's features and classify a test split.
 
     A subclass defines `evaluate(splits)`.
 
@@ -228,8 +209,8 @@ class FeatureEvaluator(Evaluator):
         train, test: its splits.
         preprocess: preprocessing text; None for the model's own, or a resize to 8/7 of its size and a central crop.
         dtype: of the features: float32 or float16.
-        block: the number of a block, negative ones counted from the end: its output, averaged over the patches, takes
-            the place of the features (iGPT is best in its middle). None for the features.
+        block: number of a block, negative from the end, whose output, averaged over patches, replaces the features
+            (iGPT is best in its middle); None for the features.
     """
 
     source: str | None = None
@@ -243,9 +224,7 @@ class FeatureEvaluator(Evaluator):
         raise NotImplementedError
 
     def check(self, splits: FeatureSplits) -> None:
-        """Refuses splits that cannot be evaluated, before anything is embedded; warns of a test on images that were
-        fitted.
-        """
+        """Refuses invalid splits before embedding; warns if test images were fitted."""
         if overlap(self.train, self.test):
             logging.warning(
                 "The splits %s and %s share images: %s is tested on what it was fitted on, and its accuracy says"
@@ -256,7 +235,7 @@ class FeatureEvaluator(Evaluator):
             )
 
     def about(self, preprocess: str) -> dict[str, Any]:
-        """The data that the results are about."""
+        """The data behind the results."""
         block = {} if self.block is None else {"block": self.block}
         return {"source": self.source, "train": self.train, "test": self.test, "preprocess": preprocess, **block}
 
@@ -287,11 +266,7 @@ class FeatureEvaluator(Evaluator):
 
 
 def open_pair(name: str, train: str, test: str, data_dir: str | None) -> tuple[Any, Any]:
-    """The sources of two splits.
-
-    Raises:
-        ValueError: if their classes differ.
-    """
+    """The sources of two splits; ValueError if their classes differ."""
     sources = open_source(name, train, data_dir), open_source(name, test, data_dir)
     if sources[0].class_names != sources[1].class_names:
         raise ValueError(f"{name}: the classes of {train} and {test} differ.")

@@ -1,6 +1,4 @@
-"""Weighted k-nearest-neighbour classification on frozen features, as in DINO (Wu et al. 2018, arXiv 1805.01978, section
-3.4).
-"""
+"""Weighted k-nearest-neighbour classification on frozen features, as in DINO (arXiv 1805.01978, section 3.4)."""
 
 import dataclasses
 from typing import ClassVar
@@ -28,21 +26,19 @@ def knn_scores(
     k: int = 20,
     temperature: float = 0.07,
 ) -> np.ndarray:
-    """(n, classes) float32 scores of test features: each of the k nearest neighbours votes for its class with
-    exp(cosine / temperature).
+    """(n, classes) float32 scores: each of the k nearest neighbours adds exp(cosine / temperature) for its class.
 
-    The votes of each row are divided by that of its nearest neighbour, which is 1: small temperatures would make them
-    infinite.
+    Each row is divided by its nearest neighbour's vote, so that small temperatures do not overflow.
 
     Args:
         train_features, train_labels: (m, d) and (m,).
         test_features: (n, d).
-        classes: the number of classes.
-        k: neighbours that vote.
-        temperature: the smaller, the more the nearest neighbours count.
+        classes: number of classes.
+        k: number of neighbours.
+        temperature: smaller values favour the nearest neighbours.
 
     Raises:
-        ValueError: if there are fewer than k training examples, or the temperature is not positive.
+        ValueError: fewer than k training examples, or a temperature that is not positive.
     """
     if not temperature > 0:
         raise ValueError(f"temperature={temperature}: expected a number above 0.")
@@ -62,13 +58,12 @@ def knn_scores(
 @register("knn")
 @dataclasses.dataclass(frozen=True)
 class NearestNeighbours(FeatureEvaluator):
-    """Weighted k-nearest-neighbour classification. Training features stay in memory, test features are classified batch
-    by batch.
+    """Weighted k-nearest-neighbour classification by test batch; training features stay in memory.
 
     Attributes:
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
-        k: neighbours that vote, at most the number of training examples.
-        temperature: the smaller, the more the nearest neighbours count.
+        k: number of neighbours, at most the number of training examples.
+        temperature: smaller values favour the nearest neighbours.
     """
 
     title: ClassVar[str] = "k-NN"

@@ -1,7 +1,7 @@
-"""Pseudo labels: what a trained model, the teacher, says of images that nobody labelled, for a student to learn from.
+"""Pseudo labels: a trained teacher's predictions for unlabelled images, as labels for a student.
 
-Noisy student (arXiv 1911.04252, section 3): images below a confidence of .3 are left out, and each class gets equally
-many, its most confident ones, repeated where they are too few.
+Noisy student (arXiv 1911.04252, section 3): drops images with a confidence below .3, and balances the classes with
+their most confident images, repeated where there are too few.
 """
 
 import collections
@@ -26,13 +26,13 @@ from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 @dataclasses.dataclass(frozen=True)
 class PseudoLabels:
-    """The labels of the images of a source that can be read.
+    """Labels of a source's readable images.
 
     Attributes:
-        numbers: (n,) int64, ascending: the images' places in the source.
-        labels: (n,) int64: the most probable class of each.
-        confidence: (n,) float32: its probability.
-        broken: {name: reason} of the images that cannot be read.
+        numbers: (n,) int64, ascending positions in the source.
+        labels: (n,) int64, most probable classes.
+        confidence: (n,) float32, their probabilities.
+        broken: {name: reason} of unreadable images.
     """
 
     numbers: np.ndarray
@@ -42,16 +42,12 @@ class PseudoLabels:
 
 
 def _image(example):
-    """The image alone, whether the example has a label or none."""
+    """(image, 0), ignoring any label."""
     return example["image"], tf.constant(0)
 
 
 def check_teacher(model: Any) -> None:
-    """Refuses a model that cannot tell classes apart.
-
-    Raises:
-        ValueError: saying why.
-    """
+    """Raises ValueError for a model that is not a classifier."""
     if getattr(model, "classes", None) is None:
         raise ValueError(
             f'"{model.name}" has no classes, and so no labels to give: take a model that was trained to classify.'
@@ -69,19 +65,17 @@ def check_teacher(model: Any) -> None:
 
 
 def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: int | None = None) -> PseudoLabels:
-    """The most probable class of every image of a source, by the model's own preprocessing, as `model.classify` finds
-    it.
+    """The most probable class of every image of a source, with the model's own preprocessing, as in `model.classify`.
 
-    Batch by batch: of each image a number, a label and a probability stay in memory.
+    Memory holds only a number, a label and a probability per image.
 
     Args:
-        model: a classifier of `keras_vit.load`.
-        source: a data source; its own labels are not looked at.
-        broken_limit: how many images may be unreadable; None for any number.
+        model: a classifier from `keras_vit.load`.
+        source: a data source; its labels are ignored.
+        broken_limit: largest number of unreadable images; None for no limit.
 
     Raises:
-        ValueError: if the model cannot label (`check_teacher`), answers with NaN, or more images than the limit cannot
-            be read.
+        ValueError: the model cannot label (`check_teacher`), answers with NaN, or too many images are unreadable.
     """
     check_teacher(model)
     probabilities, text = probabilities_of(model), preprocessing_text(model)
@@ -107,14 +101,14 @@ def pseudo_labels(model: Any, source: Any, batch_size: int = 64, broken_limit: i
 def confident(
     labels: np.ndarray, confidence: np.ndarray, classes: int, lowest: float = 0.3, per_class: int | None = None
 ) -> np.ndarray:
-    """The positions (m,) int64 of the rows to learn from.
+    """Positions (m,) int64 of the rows to learn from.
 
     Args:
         labels, confidence: (n,) each.
-        classes: how many classes there are.
-        lowest: the confidence below which a row is left out.
-        per_class: rows per class: its most confident ones, of equal ones the first, again and again where they are
-            fewer; a class without any gets none. None for all rows as they are.
+        classes: number of classes.
+        lowest: smallest confidence to keep.
+        per_class: rows per class: the most confident ones (first rows win ties), repeated if there are too few; empty
+            classes get none. None keeps all rows.
     """
     kept = np.flatnonzero(confidence >= lowest)
     if per_class is None:
@@ -128,11 +122,7 @@ def confident(
 
 
 def _positions(source, class_names):
-    """The class of each label of a source among `class_names`.
-
-    Raises:
-        ValueError: if the source has other classes.
-    """
+    """Each label's class among `class_names`; ValueError if the source has other classes."""
     own = tuple(source.class_names)
     if own == tuple(class_names):
         return list(range(len(own)))
@@ -145,13 +135,13 @@ def _positions(source, class_names):
 
 
 def _class_names(model, known):
-    """The model's class names, or those of the labelled data if it has none, or numbers."""
+    """Class names of the model, or else of the labelled data, or else numbers."""
     named = [source.class_names for source in known.values() if len(source.class_names) == model.classes]
     return tuple(model.class_names or (named[0] if named else map(str, range(model.classes))))
 
 
 def _known_rows(known, class_names, names):
-    """The rows of {split: labelled source}, under the table's `names` of the classes."""
+    """Rows of {split: labelled source}, with the table's `names` of the classes."""
     for split, source in known.items():
         places = _positions(source, class_names)
         for path, label in zip(image_files(source), labels_of(source).tolist()):
@@ -159,7 +149,7 @@ def _known_rows(known, class_names, names):
 
 
 def _report(found, chosen, new, names, rows):
-    """What label.json says of the images that were found, and of the table's rows."""
+    """label.json: results for the images and the table's rows."""
     times = collections.Counter(chosen.tolist())
     counts = collections.Counter(names[found.labels[i]] for i in times)
     return {
@@ -183,18 +173,17 @@ def write_labels(
     per_class: int | None = None,
     batch_size: int = 64,
 ) -> dict[str, Any]:
-    """Writes the table of a source's pseudo labels; returns the report, which label.json in the folder has too.
+    """Writes a table of a source's pseudo labels; returns its report, also in label.json.
 
     Args:
         model, source, batch_size: as for `pseudo_labels`.
-        folder: gets table.jsonl, labels.txt and label.json.
-        known: {"train": source, "test": source} of images with labels, which become rows of these splits; or None.
+        folder: output folder for table.jsonl, labels.txt and label.json.
+        known: {"train": source, "test": source} of labelled images to add to these splits; or None.
         lowest, per_class: as for `confident`.
 
     Raises:
-        ValueError: if the sources have no image files, the classes differ, or no image is labelled with so much
-            confidence.
-        OSError: if it cannot be written.
+        ValueError: sources without image files, different classes, or no image with sufficient confidence.
+        OSError: the folder is not writable.
     """
     check_teacher(model)
     files, known = image_files(source), known or {}

@@ -1,9 +1,7 @@
-"""Linear classifiers on frozen features: ridge regression in closed form, logistic regression, and the choice of their
-penalty by a sweep.
+"""Linear classifiers on frozen features: ridge regression in closed form and logistic regression, with a penalty sweep.
 
-A head is (kernel (d, classes), bias (classes,)), float64: its scores are `features @ kernel + bias`.
-Features are whitened before fitting, with the mean and standard deviation of the training features; the head includes
-the whitening.
+A head is (kernel (d, classes), bias (classes,)) float64, with scores `features @ kernel + bias`. Features are whitened
+with the training features' mean and standard deviation; the head includes the whitening.
 """
 
 import dataclasses
@@ -18,21 +16,21 @@ from keras_vit.evaluation.registry import Evaluation, register
 from keras_vit.io.progress import stage
 
 _BIAS_COLUMN = 100.0  # so large that the penalty on the bias is negligible
-_ROWS = 8192  # of features converted to float64 at a time
-RIDGE_STRENGTHS = tuple(4.0**i for i in range(10, -3, -1))  # l2, the strongest first
-LOGISTIC_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, the strongest penalty first
+_ROWS = 8192  # of features converted to float64 at once
+RIDGE_STRENGTHS = tuple(4.0**i for i in range(10, -3, -1))  # l2, strongest first
+LOGISTIC_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # scikit-learn's C, strongest penalty first
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, l2: float) -> np.ndarray:
-    """The weights (d, c) that minimise |features @ weights - targets|^2 + l2 |weights|^2, in closed form.
+    """Weights (d, c) that minimise |features @ weights - targets|^2 + l2 |weights|^2, in closed form.
 
     Args:
         features: (n, d), with a constant column for a bias.
         targets: (n, c).
-        l2: the penalty, above 0.
+        l2: penalty, above 0.
 
     Raises:
-        ValueError: if l2 is not above 0, or the numbers of rows differ.
+        ValueError: l2 is not above 0, or the numbers of rows differ.
     """
     x, y = np.asarray(features, "float64"), np.asarray(targets, "float64")
     if not l2 > 0:
@@ -46,20 +44,20 @@ def ridge(features: np.ndarray, targets: np.ndarray, l2: float) -> np.ndarray:
 
 
 def _whitening(features):
-    """(mean, std), each (d,) float64; as in big_vision, with 1e-5 added to std."""
+    """(mean, std), each (d,) float64, with 1e-5 added to std as in big_vision."""
     return features.mean(axis=0, dtype="float64"), features.std(axis=0, dtype="float64") + 1e-5
 
 
 def ridge_head(
     features: np.ndarray, labels: np.ndarray, classes: int, l2: float = 2.0**10
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The head of ridge regression to targets +1 and -1, as in the paper's few-shot evaluation.
+    """Ridge regression to targets +1 and -1, as in the paper's few-shot evaluation.
 
     Args:
         features: (n, d).
         labels: (n,) integers below `classes`.
-        classes: the number of classes.
-        l2: the penalty.
+        classes: number of classes.
+        l2: penalty.
     """
     mean, std = _whitening(features)
     white = (np.asarray(features, "float64") - mean) / std
@@ -73,16 +71,16 @@ def ridge_head(
 def logistic_head(
     features: np.ndarray, labels: np.ndarray, classes: int, c: float = 1.0, max_iter: int = 1000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The head of multinomial logistic regression, by scikit-learn's L-BFGS.
+    """Multinomial logistic regression, by scikit-learn's L-BFGS.
 
     Args:
-        features, labels, classes: as in `ridge_head`. A class without examples gets the score -inf.
-        c: weight of the summed loss relative to half of |kernel|^2: the smaller, the stronger the penalty.
-        max_iter: iterations of L-BFGS; a warning says if they were not enough.
+        features, labels, classes: as in `ridge_head`. A class without examples scores -inf.
+        c: weight of the summed loss relative to half of |kernel|^2; smaller values penalise more.
+        max_iter: iterations of L-BFGS; warns if that is too few.
 
     Raises:
         ImportError: without scikit-learn.
-        ValueError: if all examples are of one class.
+        ValueError: all examples are of one class.
     """
     try:
         from sklearn.linear_model import LogisticRegression
@@ -93,7 +91,7 @@ def logistic_head(
     if fitted.n_iter_.max() >= max_iter:
         logging.warning("Logistic regression with C=%g stopped after %d iterations, before it converged.", c, max_iter)
     coefficients, intercepts = fitted.coef_, fitted.intercept_
-    if len(coefficients) == 1:  # of two classes, scikit-learn gives the second's against the first's
+    if len(coefficients) == 1:  # for two classes scikit-learn returns only the second's row
         coefficients, intercepts = (np.concatenate([-a / 2, a / 2]) for a in (coefficients, intercepts))
     kernel, bias = np.zeros((features.shape[1], classes)), np.full(classes, -np.inf)
     kernel[:, fitted.classes_] = coefficients.T / std[:, None]
@@ -109,20 +107,19 @@ def scores(features: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.ndar
 
 
 def accuracy(features, labels, head):
-    """The share of features (n, d) whose label has the best score."""
+    """Share of features (n, d) whose label scores best."""
     return float((scores(features, head).argmax(axis=-1) == labels).mean())
 
 
 def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
-    """Chooses the penalty that is best on a fifth of the examples, held out at random by `seed`, and fits on all
-    examples with it.
+    """Picks the best penalty on a random fifth of the examples, then fits on all of them.
 
     Args:
         fit: (features, labels, strength) -> a head.
         features, labels: (n, d) and (n,).
-        strengths: the penalties to try, the strongest first: of equally good ones the first is taken.
+        strengths: penalties to try, strongest first; the first wins ties.
         seed: of the held-out fifth.
-        what: its name, for the progress.
+        what: name shown in the progress.
 
     Returns:
         the head, the strength, and {strength: accuracy on the held-out fifth}.
@@ -142,9 +139,9 @@ def sweep(fit, features, labels, strengths, seed=0, what="a linear classifier"):
 
 
 class _Swept(FeatureEvaluator):
-    """A linear classifier on all training features, with the penalty that is best on a held-out fifth of them.
+    """A linear classifier on all training features, its penalty chosen on a held-out fifth.
 
-    A subclass defines `strength`, the name of the penalty, and `fit`.
+    A subclass defines `strength`, the penalty's name, and `fit`.
     """
 
     strength = ""
@@ -178,7 +175,7 @@ class Logistic(_Swept):
 
     Attributes:
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
-        strengths: values of scikit-learn's C to choose from, the strongest penalty first.
+        strengths: values of scikit-learn's C to try, strongest penalty first.
     """
 
     title: ClassVar[str] = "Logistic regression"
@@ -198,7 +195,7 @@ class Ridge(_Swept):
 
     Attributes:
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
-        strengths: penalties l2 to choose from, the strongest first.
+        strengths: penalties l2 to try, strongest first.
     """
 
     title: ClassVar[str] = "Ridge regression"

@@ -1,6 +1,4 @@
-"""Evaluating a model by a loss and metrics, batch by batch inside its strategy, so that memory does not grow with the
-data.
-"""
+"""Evaluate a model's loss and metrics by batch, inside its strategy, in memory independent of the data's size."""
 
 import dataclasses
 import sys
@@ -18,17 +16,13 @@ from keras_vit.training import Model
 
 
 def check_head(model):
-    """Refuses a model whose head is still all zeros, as in its checkpoint: its outputs mean nothing."""
+    """Raises ValueError for a model whose head is still all zeros: its outputs are meaningless."""
     if hasattr(model, "check_head"):
         model.check_head()
 
 
 def check_preprocessing(preprocess, source, model, select=image_and_label, seed=None):
-    """Refuses preprocessing whose images do not have the model's size. No data is read; `seed` is that of random ops.
-
-    Raises:
-        ValueError: naming both shapes.
-    """
+    """Raises ValueError unless preprocessed images have the model's size. Reads no data; `seed` is for random ops."""
     spec = example_spec(source, preprocess, select, training=False, seed=seed)[0]
     given = keras.tree.map_structure(lambda t: tuple(t.shape), spec)
     expected = keras.tree.map_structure(lambda t: tuple(t.shape[1:]), model.input)
@@ -37,7 +31,7 @@ def check_preprocessing(preprocess, source, model, select=image_and_label, seed=
 
 
 class Examples(keras.metrics.Sum):
-    """The number of evaluated examples: those with a weight above 0."""
+    """Number of evaluated examples: those with a weight above 0."""
 
     def __init__(self, name="examples", dtype=None):
         super().__init__(name=name, dtype=dtype)
@@ -50,9 +44,7 @@ class Examples(keras.metrics.Sum):
 
 
 def _with_examples(metrics, outputs):
-    """The metrics with an Examples() among those of the first output, in the form that Keras takes for the model's
-    outputs.
-    """
+    """The metrics plus Examples() for the first output, as `compile` takes them for the model's outputs."""
     if not keras.tree.is_nested(outputs):
         return [Examples(), *metrics]
     if not metrics:
@@ -66,16 +58,14 @@ def _with_examples(metrics, outputs):
 def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, float]]:
     """Returns measure(source, preprocess, seed=None), which runs the model over a source once, in the strategy.
 
-    The model is compiled here, once for all sources of images of its size.
+    Compiles the model here, once for all sources with images of its size. `measure` takes a data source, its
+    preprocessing text, and a seed for its random ops; it returns {name: number} with "examples", "loss" and the
+    metrics, or raises ValueError if no example is readable.
 
     Args:
         setting: a Setting.
-        loss, metrics: a Keras loss and Keras metrics, or with several outputs a dict or list of them, as compile takes
-            them. The metrics weight examples, and keep their state after each run. Without a loss "loss" has no
-            meaning.
-
-    `measure` takes a data source, its preprocessing text, and a seed for random ops in it; it returns {name: number}
-    with "examples", "loss" and the metrics, and raises a ValueError if no example can be read.
+        loss, metrics: as for `compile`, a dict or list for several outputs. Metrics weight examples, and keep their
+            state after each run. Without a loss, "loss" is meaningless.
     """
     model, errors = setting.model, setting.errors or ExampleErrors()
     with setting.strategy.scope():
@@ -110,18 +100,7 @@ def metrics_runner(setting: Setting, loss, metrics) -> Callable[..., dict[str, f
 
 
 def evaluate_metrics(setting, source, preprocess, loss, metrics):
-    """Runs the model over a source once, in the strategy.
-
-    Args:
-        setting, loss, metrics: as in `metrics_runner`.
-        source, preprocess: the data source and its preprocessing text.
-
-    Returns:
-        {name: number} with "examples", "loss" and the metrics.
-
-    Raises:
-        ValueError: if no example can be read.
-    """
+    """One run over a source: {name: number} with "examples", "loss" and the metrics. See `metrics_runner`."""
     return metrics_runner(setting, loss, metrics)(source, preprocess)
 
 
@@ -130,8 +109,8 @@ class LossAndMetrics(Evaluator):
     """A loss and metrics on the run's own evaluation split.
 
     Attributes:
-        loss: a function: source -> a Keras loss.
-        metrics: a function: model -> new Keras metrics, which weight examples.
+        loss: source -> a Keras loss.
+        metrics: model -> new Keras metrics, which weight examples.
     """
 
     loss: Callable
@@ -152,6 +131,6 @@ class LossAndMetrics(Evaluator):
 
 
 def counted_rows(labels: Any, classes: int, sample_weight: Any) -> Any:
-    """The labels as one-hot rows (b, classes); rows of zeros for examples with weight 0."""
+    """One-hot rows (b, classes) of the labels; zeros for examples with weight 0."""
     rows = ops.one_hot(labels, classes)
     return rows if sample_weight is None else rows * ops.cast(sample_weight > 0, rows.dtype)[:, None]

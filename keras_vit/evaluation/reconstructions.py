@@ -1,4 +1,4 @@
-"""What a model that learns from hidden patches makes of images: pictures, and how near they come."""
+"""Reconstructions of images by a model trained on hidden patches: pictures, and their signal-to-noise ratio."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,14 +12,12 @@ from keras_vit.models import MaskedModel, Reconstruction
 
 
 def picture(made: Reconstruction) -> np.ndarray:
-    """Three rows of images, as they are, with hidden patches in grey, and reconstructed: (height, width, 3) uint8;
-    small ones are enlarged.
-    """
+    """Three rows: originals, hidden patches in grey, reconstructions. (height, width, 3) uint8, small ones enlarged."""
     return sheet(np.concatenate([made.images, made.hidden, made.reconstructed]), len(made.images))
 
 
 def signal_to_noise(made: Reconstruction) -> float:
-    """The peak signal-to-noise ratio of the pixels that were painted, in dB: 10 log10(255^2 / mean squared error)."""
+    """Peak signal-to-noise ratio of the reconstructed pixels in dB: 10 log10(255^2 / mean squared error)."""
     painted = (made.hidden != made.images) | (made.reconstructed != made.images)
     painted = np.broadcast_to(painted.any(axis=-1, keepdims=True), made.images.shape)
     error = np.square(made.reconstructed.astype("float64") - made.images)[painted].mean() if painted.any() else 0.0
@@ -29,15 +27,14 @@ def signal_to_noise(made: Reconstruction) -> float:
 @register("reconstructions")
 @dataclasses.dataclass(frozen=True)
 class Reconstructions(Evaluator):
-    """Pictures of images, with patches hidden, and with these as a MaskedAutoencoder or MaskedPatchPredictor predicts
-    them.
+    """Pictures of images with hidden patches and their predictions by a MaskedAutoencoder or MaskedPatchPredictor.
 
     Attributes:
-        source, split: the images, of the split "test" by default; without a source those of the run's evaluation.
-        preprocess: their preprocessing text; None for the run's or the model's.
-        images: how many, spread evenly over the source.
-        mask_ratio: the share of the patches that is hidden; None for the model's own.
-        seed: of which ones, the same at each step.
+        source, split: the images, split "test" by default; without a source, the run's evaluation data.
+        preprocess: preprocessing text; None for the run's or the model's.
+        images: number of images, spread evenly over the source.
+        mask_ratio: share of hidden patches; None for the model's own.
+        seed: seed of the hidden patches, the same at each step.
     """
 
     score: ClassVar[str] = "psnr"
@@ -66,7 +63,7 @@ class Reconstructions(Evaluator):
         images = spread_images(source, preprocess, self.images)
 
         def evaluate():
-            # A copy on one device: a dozen images are not shared out among several.
+            # A copy on one device: a dozen images need no distribution.
             alone = model if setting.strategy.engine is None else model.clone()
             made = alone.reconstruct(images, self.mask_ratio, self.seed)
             details = {"mask_ratio": self.mask_ratio or model.mask_ratio, "seed": self.seed}

@@ -1,8 +1,7 @@
-"""What an evaluator is, and the registry of evaluators by name.
+"""Evaluators, and their registry by name.
 
-An evaluator is a frozen dataclass, whose fields are its options. `prepare` opens its data and refuses what cannot work,
-before a run trains; it returns a function that evaluates the model with the weights that it has when called.
-`@register` registers an evaluator of your own.
+An evaluator is a frozen dataclass whose fields are its options. Before training, `prepare` opens its data and refuses
+what cannot work; it returns a function that evaluates the model with its current weights. `@register` adds your own.
 """
 
 import ast
@@ -20,14 +19,14 @@ from keras_vit.io.suggest import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A picture of an evaluation, as numbers.
+    """A chart of an evaluation, as numbers.
 
     Attributes:
         kind: "lines", {name: (xs, ys)}, ys from 0 on; "bars", {name: number}; or "reliability", {name: [[examples,
             accuracy, mean confidence], ...]}.
-        values: what is drawn.
-        x_label, y_label: the names of the axes; bars have only the first, reliability none.
-        logarithmic: whether the xs of lines may be on a logarithmic axis, as 1, 2, 4, 8 are.
+        values: data to draw.
+        x_label, y_label: axis labels; bars have only the first, reliability none.
+        logarithmic: whether lines may have a logarithmic x axis, as for 1, 2, 4, 8.
     """
 
     kind: str
@@ -39,12 +38,12 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What an evaluator returns.
+    """An evaluator's result.
 
     Attributes:
         measures: {name: number}, for logs and tables.
-        details: what else is written to JSON.
-        charts: {name: Chart}, drawn next to the JSON where matplotlib is installed.
+        details: further content of the JSON file.
+        charts: {name: Chart}, drawn next to the JSON if matplotlib is installed.
         pictures: {name: pixels (h, w, 3) uint8}, such as reconstructed images; a run keeps those of every step.
     """
 
@@ -56,16 +55,16 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is evaluated, and where.
+    """The model to evaluate, and its environment.
 
     Attributes:
-        model: the model, created in the scope of `strategy`.
+        model: created in the scope of `strategy`.
         strategy: a keras_vit.strategy.
         batch_size: examples per batch, over all replicas.
-        data_dir: the folder of tensorflow-datasets' prepared data, and the base of relative paths.
-        source: the run's evaluation source, already open, for evaluators that do not name data of their own; or None.
-        preprocess: the preprocessing text of `source`; None for the model's own.
-        select: a function: a preprocessed example of `source` -> (x, y).
+        data_dir: folder of tensorflow-datasets' prepared data, and base of relative paths.
+        source: the run's open evaluation source, for evaluators that name no data; or None.
+        preprocess: preprocessing text of `source`; None for the model's own.
+        select: a preprocessed example of `source` -> (x, y).
         errors: collects failed examples; None for a new ExampleErrors in each evaluation.
         verbose: whether to show progress.
     """
@@ -85,10 +84,10 @@ class Evaluator:
     """Base class of evaluators, which are frozen dataclasses.
 
     Attributes:
-        score: the measure by which models are compared.
+        score: the measure that compares models.
         higher_is_better: whether larger scores are better.
-        title: its name in reports; "" for its name in the registry, in words.
-        caption: what its pictures show, for the report.
+        title: name in reports; "" for its registry name in words.
+        caption: caption of its pictures in the report.
     """
 
     score: ClassVar[str] = "top1"
@@ -97,22 +96,18 @@ class Evaluator:
     caption: ClassVar[str] = ""
 
     def check_options(self) -> None:
-        """Refuses options that cannot work with any model.
-
-        Raises:
-            ValueError: saying what is missing.
-        """
+        """Raises ValueError for options that cannot work with any model."""
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
-        """Opens the data; returns a function that evaluates `setting.model` with the weights it has when called.
+        """Opens the data; returns a function that evaluates `setting.model` with its current weights.
 
         Raises:
-            ValueError: for data or options that cannot work.
+            ValueError: unusable data or options.
         """
         raise NotImplementedError
 
 
-EVALUATORS: dict[str, type[Evaluator]] = {}  # those that are registered; the package's own when they are first named
+EVALUATORS: dict[str, type[Evaluator]] = {}  # the package's own are registered on first use
 _MODULES = {
     "calibration": "calibration",
     "classification": "classification",
@@ -132,7 +127,7 @@ _MODULES = {
 
 
 def find_evaluator(name: str) -> type[Evaluator] | None:
-    """The class of the evaluator with that name; None if there is none."""
+    """The evaluator class of that name, or None."""
     if name in _MODULES:
         importlib.import_module(f"keras_vit.evaluation.{_MODULES[name]}")
     return EVALUATORS.get(name)
@@ -143,15 +138,11 @@ def _names():
 
 
 def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
-    """A class decorator that registers an evaluator under `name`.
-
-    Raises:
-        ValueError: if the name is taken.
-    """
+    """A class decorator that registers an evaluator as `name`; ValueError if the name is taken."""
 
     def add(cls):
         if not cls.__module__.startswith("keras_vit."):
-            find_evaluator(name)  # the package's own evaluator of that name is registered then
+            find_evaluator(name)  # registers the package's own evaluator of that name
         if name in EVALUATORS and EVALUATORS[name].__qualname__ != cls.__qualname__:
             raise ValueError(f'The evaluator "{name}" is already registered, as {EVALUATORS[name].__qualname__}.')
         EVALUATORS[name] = cls
@@ -161,15 +152,10 @@ def register(name: str) -> Callable[[type[Evaluator]], type[Evaluator]]:
 
 
 def make_evaluator(name: str, options: dict[str, Any]) -> Evaluator:
-    """The evaluator with that name and those options.
-
-    Args:
-        name: a name in the registry.
-        options: {field: value}.
+    """The evaluator of that name with {field: value}.
 
     Raises:
-        ValueError: for an unknown name or option, with the nearest valid one, or for a value that the evaluator
-            refuses.
+        ValueError: an unknown name or option, with the nearest valid one, or an invalid value.
     """
     evaluator: Any = find_evaluator(name)
     if evaluator is None:
@@ -199,11 +185,7 @@ def _unreadable(text, example="source='digits'"):
 
 
 def _name_and_options(node):
-    """The name and options of one evaluator's syntax tree.
-
-    Raises:
-        ValueError: for anything but a name, or name(option=value) with literal values.
-    """
+    """(name, options) of a syntax tree `name` or `name(option=literal)`; ValueError for any other."""
     if isinstance(node, ast.Name):
         return node.id, {}
     text = ast.unparse(node)
@@ -220,14 +202,12 @@ def _name_and_options(node):
 
 
 def parse_evaluators(text: str) -> dict[str, Evaluator]:
-    """Evaluators from text such as "classification|few_shot(source='cifar10', shots=(1, 5))": values are literals, and
-    nothing is executed.
+    """{name: evaluator} from text such as "classification|few_shot(source='cifar10', shots=(1, 5))", in its order.
 
-    Returns:
-        {name: evaluator}, in the text's order.
+    Values are literals; nothing is executed.
 
     Raises:
-        ValueError: for text that cannot be read, for a name that is used twice, and as `make_evaluator` does.
+        ValueError: invalid text, a repeated name, and as `make_evaluator`.
     """
     evaluators = {}
     if not text.strip("| "):

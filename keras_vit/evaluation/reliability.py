@@ -1,7 +1,7 @@
-"""Whether confidence is accuracy: predictions counted by intervals of confidence (Guo et al. 2017, arXiv 1706.04599).
+"""Reliability: predictions counted by intervals of confidence (Guo et al. 2017, arXiv 1706.04599).
 
-The confidence of a prediction is its softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... are of equal
-width. For each, `sums` (bins, 3) holds the examples, the right ones, and their confidences added up.
+Confidence is a prediction's softmax probability; the intervals (0, 1/bins], (1/bins, 2/bins]... have equal widths.
+`sums` (bins, 3) holds each interval's examples, correct ones, and summed confidence.
 """
 
 import keras
@@ -14,14 +14,12 @@ BINS = 15
 
 
 def expected_error(sums: np.ndarray) -> float:
-    """The expected calibration error (ECE, equation 3): |accuracy - mean confidence| of the intervals, averaged over
-    examples; 0 without any.
-    """
+    """Expected calibration error (ECE, equation 3): mean |accuracy - confidence| over examples; 0 without any."""
     return float(np.abs(sums[:, 1] - sums[:, 2]).sum() / max(sums[:, 0].sum(), 1))
 
 
 def intervals(sums: np.ndarray) -> list[list[float]]:
-    """[examples, accuracy, mean confidence] of each interval that has examples."""
+    """[examples, accuracy, mean confidence] of each interval with examples."""
     return [[int(n), right / n, confidence / n] for n, right, confidence in np.asarray(sums, "float64").tolist() if n]
 
 
@@ -33,15 +31,14 @@ def log_softmax(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
 
 
 class Reliability:
-    """Accuracy and confidence of predictions by intervals of confidence, and their log-likelihood, added up batch by
-    batch in float64.
+    """Accuracy and confidence by intervals, and log-likelihood, accumulated by batch in float64.
 
     Args:
-        temperature: what logits are divided by.
-        bins: the number of intervals.
+        temperature: divisor of the logits.
+        bins: number of intervals.
 
     Attributes:
-        sums: (bins, 3): examples, right ones, confidences.
+        sums: (bins, 3): examples, correct ones, summed confidence.
     """
 
     def __init__(self, temperature: float = 1.0, bins: int = BINS):
@@ -67,12 +64,12 @@ class Reliability:
 
     @property
     def nll(self) -> float:
-        """The mean negative log-likelihood in nats."""
+        """Mean negative log-likelihood in nats."""
         return float(self._nll / self.examples)
 
     @property
     def ece(self) -> float:
-        """The expected calibration error."""
+        """Expected calibration error."""
         return expected_error(self.sums)
 
     def intervals(self) -> list[list[float]]:
@@ -81,7 +78,7 @@ class Reliability:
 
 
 class CalibrationError(keras.metrics.Metric):
-    """`expected_error` of integer labels and logits as a metric: added up on the device, by every replica."""
+    """`expected_error` of integer labels and logits as a metric, accumulated on the device by every replica."""
 
     def __init__(self, bins=BINS, name="ece", dtype=None):
         super().__init__(name=name, dtype=dtype)
@@ -104,5 +101,5 @@ class CalibrationError(keras.metrics.Metric):
         return ops.divide_no_nan(ops.sum(ops.abs(right - confidence)), ops.sum(examples))
 
     def details(self) -> dict[str, list]:
-        """ "calibration": for each interval with examples [examples, accuracy, mean confidence]."""
+        """ "calibration": [examples, accuracy, mean confidence] of each interval with examples."""
         return {"calibration": intervals(ops.convert_to_numpy(self.sums))}

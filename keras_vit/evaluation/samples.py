@@ -1,4 +1,4 @@
-"""What an ImageGPT draws: images of its own, and completions of images of which it sees the upper half."""
+"""Pictures by an ImageGPT: new images, and completions of images from their upper half."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,16 +15,16 @@ _COLUMNS = 8  # images in a row
 @register("samples")
 @dataclasses.dataclass(frozen=True)
 class Samples(Evaluator):
-    """Pictures of an ImageGPT's samples, and of evaluation images beside what it makes of their upper half; the first
-    drawn are the same at each step.
+    """Pictures of an ImageGPT's samples, and of its completions of evaluation images; the seed is the same at each
+    step.
 
     Attributes:
-        source, split: the images to complete, of the split "test" by default; without a source those of the run.
-        preprocess: their preprocessing text; None for the run's or the model's.
-        count: how many samples.
-        images: how many images are completed, spread over the source.
-        completions: how many completions of each.
-        rows: how many rows of each image are kept; None for half of them.
+        source, split: images to complete, split "test" by default; without a source, the run's.
+        preprocess: preprocessing text; None for the run's or the model's.
+        count: number of samples.
+        images: number of images to complete, spread over the source.
+        completions: number of completions per image.
+        rows: rows to keep of each image; None for half of them.
         temperature, top_k, seed: as in ImageGPT.sample.
     """
 
@@ -59,7 +59,7 @@ class Samples(Evaluator):
         originals = spread_images(source, preprocess, self.images)
 
         def evaluate():
-            # A copy on one device, since sampling is not shared out among several.
+            # A copy on one device: sampling is not distributed.
             drawer = model if setting.strategy.engine is None else model.clone()
             pictures = {"drawn": self._drawn(drawer), "completions": self._completions(drawer, originals)}
             return Evaluation({"samples": self.count}, self._options(), pictures=pictures)
@@ -73,9 +73,7 @@ class Samples(Evaluator):
         return sheet(model.sample(self.count, **self._options()), _COLUMNS)
 
     def _completions(self, model, originals):
-        """The picture with a row for each image: the image, the rows of it that are kept in the palette's colours, and
-        its completions.
-        """
+        """A picture with a row per image: the image, its kept rows in the palette's colours, and its completions."""
         kept = model.pixels(model.colors(originals))
         kept[:, model.image_size[0] // 2 if self.rows is None else self.rows :] = 255
         made = model.sample(prompt=originals.repeat(self.completions, axis=0), rows=self.rows, **self._options())

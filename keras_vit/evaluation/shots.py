@@ -1,5 +1,4 @@
-"""Few-shot linear evaluation (arXiv 2010.11929, section 4.1): ridge regression on the frozen features of a few examples
-per class.
+"""Few-shot evaluation (arXiv 2010.11929, section 4.1): ridge regression on frozen features of a few examples per class.
 
 What the paper leaves open follows big_vision: whitened features, a constant column for the bias, l2 = 2^10.
 """
@@ -25,17 +24,17 @@ L2 = 2.0**10
 
 
 def draw(labels, class_names, count, seed):
-    """Samples `count` examples of each class: positions (classes, count) in random order, whose first k columns are k
+    """Samples `count` examples per class: positions (classes, count) in random order, whose first k columns are k
     shots.
 
     Args:
         labels: (n,) integers.
         class_names: in the order of the labels.
-        count: the number of examples per class.
-        seed: of the random order.
+        count: examples per class.
+        seed: seed of the order.
 
     Raises:
-        ValueError: if classes have fewer examples, naming them.
+        ValueError: names classes with fewer examples.
     """
     by_class = np.split(
         np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=len(class_names)))[:-1]
@@ -52,13 +51,13 @@ def draw(labels, class_names, count, seed):
 
 
 def _heads(features, labels, draws, shots, l2):
-    """A head for each draw, fitted on its first `shots` examples of each class."""
+    """A head per draw, fitted on its first `shots` examples of each class."""
     chosen = [positions[:, :shots].reshape(-1) for positions in draws]  # (classes, shots) -> (classes * shots,)
     return [ridge_head(features[rows], labels[rows], len(draws[0]), l2) for rows in chosen]
 
 
 def _penalty(features, labels, draws, shots, penalties, validation):
-    """Of several l2 the one whose heads do best on `validation`, (features, labels)."""
+    """The l2 whose heads do best on `validation`, (features, labels)."""
     if len(penalties) == 1:
         return penalties[0]
     heads = {l2: _heads(features, labels, draws, shots, l2) for l2 in penalties}
@@ -67,7 +66,7 @@ def _penalty(features, labels, draws, shots, penalties, validation):
 
 
 def _result(runs, l2, penalties):
-    """What is said of a number of shots, of the accuracies of its draws."""
+    """Result for a number of shots, from its draws' accuracies."""
     chosen = {"l2": l2} if len(penalties) > 1 else {}
     return {"mean": float(np.mean(runs)), "std": float(np.std(runs)), "runs": runs, **chosen}
 
@@ -83,23 +82,23 @@ def few_shot(
     validation: tuple[np.ndarray, np.ndarray] | None = None,
     draws: Sequence[np.ndarray] | None = None,
 ) -> dict[int, dict[str, Any]]:
-    """Accuracy of a linear classifier that is fitted on a few examples per class.
+    """Accuracy of a linear classifier fitted on a few examples per class.
 
     Args:
-        train_features, train_labels: (m, d) and (m,), from which examples are sampled.
-        test_features, test_labels: (n, d) and (n,), all of which are classified.
+        train_features, train_labels: (m, d) and (m,), to sample from.
+        test_features, test_labels: (n, d) and (n,), all classified.
         shots: numbers of examples per class.
         seeds: one draw and one result for each.
-        l2: the penalty; or several, of which the best on `validation` is taken for each number of shots.
+        l2: penalty; or several, chosen on `validation` for each number of shots.
         validation: (features, labels) to choose among several l2.
-        draws: results of `draw`, an array of positions in train_features for each seed, in place of `seeds`.
+        draws: results of `draw`, positions in train_features for each seed, instead of `seeds`.
 
     Returns:
         {shots: {"mean", "std", "runs"}}, accuracies from 0 to 1; std is the population's, over the draws. With several
-        l2 also "l2", the one that was taken.
+            l2 also "l2", the chosen one.
 
     Raises:
-        ValueError: if a class has too few examples, or for several l2 without `validation`.
+        ValueError: too few examples of a class, or several l2 without `validation`.
     """
     penalties = np.atleast_1d(l2).tolist()
     if len(penalties) > 1 and validation is None:
@@ -116,11 +115,7 @@ def few_shot(
 
 
 def whole_numbers(value, name: str) -> tuple[int, ...]:
-    """5, (1, 5) or "1,5" as a tuple of integers above 0.
-
-    Raises:
-        ValueError: for anything else; `name` is the option's.
-    """
+    """5, (1, 5) or "1,5" as a tuple of positive integers; ValueError, with the option's `name`, for anything else."""
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     if not parts or not all(str(part).strip().isdigit() and int(part) > 0 for part in parts):
         raise ValueError(f"{name}={value!r}: expected whole numbers above 0, such as 1,5,10,25.")
@@ -132,13 +127,13 @@ def whole_numbers(value, name: str) -> tuple[int, ...]:
 class FewShot(FeatureEvaluator):
     """Accuracy of ridge regression on a few examples per class.
 
-    Only the training examples of the draws are embedded; test examples are classified batch by batch.
+    Only the drawn training examples are embedded; test examples are classified by batch.
 
     Attributes:
         source, train, test, preprocess, dtype, block: as in FeatureEvaluator.
         shots: numbers of examples per class: (1, 5), or "1,5".
-        seeds: of the draws.
-        l2: the penalty; or several, of which the best on `validation` is taken for each number of shots.
+        seeds: seeds of the draws.
+        l2: penalty; or several, chosen on `validation` for each number of shots.
         validation: a split to choose among several l2.
     """
 
@@ -160,7 +155,7 @@ class FewShot(FeatureEvaluator):
             )
 
     def _draws(self, splits: FeatureSplits) -> list[np.ndarray]:
-        """For each seed the positions (classes, largest number of shots) in the training split."""
+        """For each seed, positions (classes, largest number of shots) in the training split."""
         labels, class_names = labels_of(splits.train_source), splits.train_source.class_names
         return [draw(labels, class_names, max(self.shots), seed) for seed in self.seeds]
 

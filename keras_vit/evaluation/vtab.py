@@ -1,6 +1,4 @@
-"""VTAB-1k (arXiv 1910.04867) by frozen features: one classifier for each task whose data is there, and the means of the
-three groups.
-"""
+"""VTAB-1k (arXiv 1910.04867) by frozen features: a classifier per available task, and the means of the three groups."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,10 +21,10 @@ class VtabTask:
 
     Attributes:
         group: natural, specialized or structured.
-        source: the data source.
-        held_out: the split of the 200 examples that, with the first 800 of train, are the 1000.
-        test: the test split.
-        zero_one: whether the images' pixels are 0 and 1.
+        source: data source.
+        held_out: split of the 200 examples that complete the 1000, after train's first 800.
+        test: test split.
+        zero_one: whether pixels are 0 and 1.
     """
 
     group: str
@@ -41,16 +39,12 @@ class VtabTask:
         return f"{TRAIN}+{self.held_out}"
 
     def preprocess(self, height: int, width: int) -> str:
-        """The whole image at that size, as the benchmark has it."""
+        """Resizes the whole image to that size, as in the benchmark."""
         return f"decode{'|multiply(255)' * self.zero_one}|resize({height}, {width})"
 
 
 def missing(tasks: Mapping[str, VtabTask], data_dir: str | None) -> dict[str, str]:
-    """{task: why it cannot be run} of the tasks whose data is not in `data_dir`.
-
-    Raises:
-        ValueError: for data that is there and does not hold what a task needs.
-    """
+    """{task: reason} of the tasks whose data is not in `data_dir`; ValueError for unsuitable data."""
     found = {}
     for name, task in tasks.items():
         try:
@@ -61,7 +55,7 @@ def missing(tasks: Mapping[str, VtabTask], data_dir: str | None) -> dict[str, st
 
 
 def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
-    """The evaluator of a task's features by `method`, one of METHODS."""
+    """The evaluator of a task by `method`, one of METHODS."""
     channels = model.input_shape[-1]
     if channels != 3:
         raise ValueError(f"VTAB's images are in colour, and the model takes {channels} channels.")
@@ -70,13 +64,7 @@ def evaluator_of(task: VtabTask, method: str, model: Any) -> Evaluator:
 
 
 def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> dict[str, dict[str, Any]]:
-    """{task: its measures and details}.
-
-    Args:
-        tasks: those whose data is there.
-        method: one of METHODS.
-        setting: the model, and where it runs.
-    """
+    """{task: measures and details} of tasks with available data, by `method`, one of METHODS."""
     prepared = {name: evaluator_of(task, method, setting.model).prepare(setting) for name, task in tasks.items()}
     results = {}
     with stage("Measuring the tasks", len(prepared), "tasks") as work:
@@ -88,12 +76,12 @@ def measured(tasks: Mapping[str, VtabTask], method: str, setting: Setting) -> di
 
 
 def means(tasks: Mapping[str, VtabTask], top1: Mapping[str, float]) -> dict[str, tuple[float | None, int, int]]:
-    """{group: (mean top-1, tasks measured, tasks)}, and "all": the mean over tasks, as the benchmark has it, None
-    without any.
+    """{group: (mean top-1, tasks measured, tasks)}, with "all": the mean over tasks, as in the benchmark; None without
+    any.
 
     Args:
-        tasks: all of the benchmark's.
-        top1: of those that were measured.
+        tasks: all tasks of the benchmark.
+        top1: results of the measured ones.
     """
     groups = {
         group: [name for name, task in tasks.items() if task.group == group]

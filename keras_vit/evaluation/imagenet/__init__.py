@@ -1,1 +1,1 @@
-"""Evaluators of models with ImageNet's 1000 classes: its reassessed labels, and data sets that share its classes."""
+"""Evaluators for ImageNet's 1000 classes: reassessed labels, and other data sets with these classes."""

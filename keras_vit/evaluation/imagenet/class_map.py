@@ -1,6 +1,4 @@
-"""Which of ImageNet's 1000 classes the classes of another data set are: by synset, by number, by name, or by files that
-come with the data.
-"""
+"""Another data set's classes as ImageNet's 1000 classes: by synset, number, name, or the data set's own files."""
 
 import importlib.util
 import json
@@ -14,17 +12,11 @@ from keras_vit.io.suggest import did_you_mean
 
 CLASSES = 1000
 _SYNSET = re.compile(r"n\d{8}")
-ClassMap = tuple[
-    tuple[int, ...], ...
-]  # for each class of the data the model's classes; () for one that the model does not have
+ClassMap = tuple[tuple[int, ...], ...]  # for each class of the data, the model's classes, or () without any
 
 
 def synsets() -> tuple[str, ...]:
-    """ImageNet-1k's synsets, n01440764..., in the order of its classes: from tensorflow-datasets' own table.
-
-    Raises:
-        FileNotFoundError: if tensorflow-datasets no longer has it.
-    """
+    """ImageNet-1k's synsets, n01440764..., in class order, from tensorflow-datasets; FileNotFoundError without them."""
     package = pathlib.Path(importlib.util.find_spec("tensorflow_datasets").origin).parent
     found = tuple(read_text(str(package / "datasets" / "imagenet2012" / "labels.txt")).split())
     assert len(found) == CLASSES
@@ -39,12 +31,12 @@ def _json(path):
 
 
 def objectnet(folder: str) -> dict[str, list[int]]:
-    """{name of a class folder: ImageNet's classes} from the folder mappings/ that ObjectNet comes with; its other
-    classes are not ImageNet's.
+    """{class folder's name: ImageNet's classes} from ObjectNet's folder mappings/; its other classes are not
+    ImageNet's.
 
     Raises:
-        FileNotFoundError: if one of its four files is missing.
-        ValueError: if the files do not belong together.
+        FileNotFoundError: one of the four files is missing.
+        ValueError: the files do not match.
     """
     folders = {label: name for name, label in _json(os.path.join(folder, "folder_to_objectnet_label.json")).items()}
     class_of = {
@@ -64,7 +56,7 @@ def objectnet(folder: str) -> dict[str, list[int]]:
 
 
 def _numbers(value, known, path):
-    """A value of a JSON table, a class number, a synset or a list of these, as a tuple of numbers."""
+    """A JSON table's value (class number, synset or list of them) as a tuple of numbers."""
     values = value if isinstance(value, list) else [value]
     numbers = [known.get(v, v) if isinstance(v, str) else v for v in values]
     wrong = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < CLASSES]
@@ -76,7 +68,7 @@ def _numbers(value, known, path):
 
 
 def _by_file(names, path, data_dir):
-    """The ClassMap of a JSON table {class of the data: ImageNet's}, or of ObjectNet's folder."""
+    """The ClassMap of a JSON table {class of the data: ImageNet's} or ObjectNet's folder."""
     path = locate(path, data_dir)
     given = objectnet(path) if os.path.isdir(path) else _json(path)
     if not isinstance(given, dict):
@@ -98,14 +90,13 @@ def class_map(
     """The ClassMap of a data set's classes.
 
     Args:
-        names: of its classes: synsets, numbers from 0 to 999 (1, 2... without 0 are refused), or names among the
-            model's.
-        model_names: the model's own, in their order, or None.
-        path: a JSON table, or ObjectNet's folder mappings; None where the names say it.
-        data_dir: what a relative `path` is relative to.
+        names: class names: synsets, numbers from 0 to 999 (refused if they start at 1), or names among the model's.
+        model_names: the model's class names in order, or None.
+        path: a JSON table or ObjectNet's folder mappings; None if the names suffice.
+        data_dir: base of a relative `path`.
 
     Raises:
-        ValueError: for names that say nothing, and classes of the model that several classes of the data would share.
+        ValueError: names without a match, or several classes of the data for one of the model's.
     """
     if path:
         found = _by_file(names, path, data_dir)

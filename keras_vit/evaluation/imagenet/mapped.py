@@ -1,4 +1,4 @@
-"""A model of ImageNet's 1000 classes on data sets that have some of them: ImageNet-V2, -A, -R, -Sketch, ObjectNet."""
+"""ImageNet models on data sets that share some of its 1000 classes: ImageNet-V2, -A, -R, -Sketch, ObjectNet."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,12 +19,7 @@ from keras_vit.training import Accuracy, Model, SoftmaxCrossEntropy
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A data set.
-
-    Attributes:
-        classes: how many classes it shares with ImageNet.
-        border: pixels of a frame that is no part of its images.
-    """
+    """A data set: the number of classes it shares with ImageNet, and the width of its images' frame in pixels."""
 
     classes: int
     border: int = 0
@@ -40,13 +35,13 @@ DATASETS = {
 
 
 def _without_border(preprocess, border):
-    """The text with the frame cut off after decoding."""
+    """The text with the frame cropped after decoding."""
     first, bar, rest = preprocess.partition("|")
     return f"{first}|crop_border({border}){bar}{rest}" if border else preprocess
 
 
 def restricted(model: Any, groups: list[tuple[int, ...]]) -> Model:
-    """A model whose logits (b, groups) are, for each group of the model's classes, the largest of its logits."""
+    """A model with logits (b, groups): the largest logit in each group of the model's classes."""
     widest = max(map(len, groups))
     index = np.array([[*group, *[group[0]] * (widest - len(group))] for group in groups])  # (groups, widest)
     chosen = ops.take(model.output, index.reshape(-1), axis=-1)
@@ -59,16 +54,16 @@ def restricted(model: Any, groups: list[tuple[int, ...]]) -> Model:
 @register("mapped")
 @dataclasses.dataclass(frozen=True)
 class Mapped(Evaluator):
-    """Accuracy among the classes that the data and ImageNet share; examples of other classes are not counted.
+    """Accuracy among the classes that the data shares with ImageNet; other examples are not counted.
 
     Attributes:
-        source: a data source whose classes are synsets, numbers from 0 to 999 or the model's names, or what `mapping`
-            names; None for the run's own.
+        source: a data source whose classes are synsets, numbers from 0 to 999, the model's names, or keys of `mapping`;
+            None for the run's own.
         split: the split of that source, "train" by default.
-        dataset: a name in DATASETS: its number of classes is checked, and its frame cut off; None for other data.
-        mapping: the path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or
-            of ObjectNet's folder mappings.
-        preprocess: preprocessing text, taken as it is; None for that of the run, or else the model's own.
+        dataset: a name in DATASETS, to check its number of classes and crop its frame; None for other data.
+        mapping: path of a JSON table {class of the data: ImageNet's class number, synset, or a list of these}, or of
+            ObjectNet's folder mappings.
+        preprocess: preprocessing text, used as is; None for that of the run, or else the model's own.
     """
 
     source: str | None = None
@@ -85,11 +80,11 @@ class Mapped(Evaluator):
             raise ValueError("mapped: ObjectNet needs mapping=PATH, the folder mappings that it comes with.")
 
     def _groups(self, model, source, data_dir):
-        """(for each class of the data its group or -1, the groups of the model's classes)."""
+        """(group or -1 of each class of the data, groups of the model's classes)."""
         found = class_map(source.class_names, getattr(model, "class_names", None), self.mapping, data_dir)
         used = [i for i, numbers in enumerate(found) if numbers]
         expected = DATASETS[self.dataset].classes if self.dataset else None
-        if expected and len(used) > expected:  # tensorflow-datasets names all of ImageNet's classes
+        if expected and len(used) > expected:  # tensorflow-datasets lists all of ImageNet's classes
             used = sorted(set(used) & set(np.unique(labels_of(source)).tolist()))
         if expected and len(used) != expected:
             raise ValueError(

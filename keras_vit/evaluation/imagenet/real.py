@@ -1,6 +1,4 @@
-"""ImageNet ReaL: the validation set's reassessed labels (Beyer et al. 2020, arXiv 2006.07159), several, one or none for
-each image.
-"""
+"""ImageNet ReaL: the validation set's reassessed labels, any number per image (Beyer et al. 2020, arXiv 2006.07159)."""
 
 import dataclasses
 import json
@@ -24,14 +22,14 @@ _EXPECTED = "a list of 50,000 lists of class numbers, real.json of github.com/go
 
 
 def real_accuracy(predicted: np.ndarray, real: Sequence[Sequence[int]]) -> float:
-    """The share of images whose predicted class is among their labels; images without labels are not counted.
+    """Share of images whose predicted class is among their labels; images without labels are not counted.
 
     Args:
         predicted: logits (n, classes), or classes (n,).
-        real: the labels of each of the n images.
+        real: labels of each of the n images.
 
     Raises:
-        ValueError: if the numbers of images differ, or no image has labels.
+        ValueError: different numbers of images, or no labels.
     """
     predicted = np.asarray(predicted)
     best = predicted.argmax(-1) if predicted.ndim == 2 else predicted
@@ -44,15 +42,15 @@ def real_accuracy(predicted: np.ndarray, real: Sequence[Sequence[int]]) -> float
 
 
 def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list[int]]:
-    """The ReaL labels of the 50,000 validation images, in the order of their numbers, from real.json.
+    """ReaL labels of the 50,000 validation images, in their numerical order, from real.json.
 
     Args:
-        path: of real.json; a relative one is relative to `data_dir`.
+        path: path of real.json, absolute or relative to `data_dir`.
         data_dir: a folder, or None for the working directory.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: for a file of another form.
+        FileNotFoundError: no such file.
+        ValueError: malformed content.
     """
     path = locate(os.fspath(path), data_dir)
     try:
@@ -71,9 +69,7 @@ def read_real(path: str | os.PathLike, data_dir: str | None = None) -> list[list
 
 
 def validation_number(name: tf.Tensor) -> tf.Tensor:
-    """The number from 1 to 50,000 in the name of a validation image, .../ILSVRC2012_val_000NNNNN.JPEG; in a graph,
-    scalars.
-    """
+    """The number, 1 to 50,000, in a validation image's name, .../ILSVRC2012_val_000NNNNN.JPEG: graph scalars."""
     good = tf.strings.regex_full_match(name, _NAME)
     what = "ReaL knows images by their name, ILSVRC2012_val_000NNNNN.JPEG, and this one is"
     with tf.control_dependencies([tf.debugging.Assert(good, [what, name])]):
@@ -84,11 +80,7 @@ def validation_number(name: tf.Tensor) -> tf.Tensor:
 
 
 def with_names(source: Any) -> Any:
-    """A source whose examples have the file's name as "id".
-
-    Raises:
-        ValueError: for a source that does not know the names.
-    """
+    """A source whose examples have the file name as "id"; ValueError if the source does not know it."""
     if isinstance(source, RandomAccess):
         if source.names is None:
             raise ValueError(
@@ -107,12 +99,12 @@ def with_names(source: Any) -> Any:
 @register("real")
 @dataclasses.dataclass(frozen=True)
 class Real(Evaluator):
-    """Accuracy by ImageNet's reassessed labels, and by the original ones, on the validation set or a part of it.
+    """Accuracy by ImageNet's reassessed labels and by the original ones, on all or part of the validation set.
 
     Attributes:
-        labels: the path of real.json.
-        source: a data source whose examples are known by their file names: a folder or table of
-            ILSVRC2012_val_000NNNNN.JPEG, or imagenet2012?id=file_name; None for the run's own.
+        labels: path of real.json.
+        source: a data source with file names: a folder or table of ILSVRC2012_val_000NNNNN.JPEG, or
+            imagenet2012?id=file_name; None for the run's own.
         split: the split of that source, "validation" by default.
         preprocess: preprocessing text; None for that of the run, or else the model's own.
     """

@@ -1,1 +1,1 @@
-"""Evaluators of a classifier on images that are changed: corruptions, shifts, dropped and shuffled patches."""
+"""Robustness of classifiers: corrupted and shifted images, dropped and shuffled patches."""

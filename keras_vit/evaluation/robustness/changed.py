@@ -1,6 +1,4 @@
-"""Accuracy on images that are changed in several ways: the same data again and again, each time with further ops after
-the preprocessing.
-"""
+"""Accuracy on modified images: the same data repeatedly, with further ops after the preprocessing."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,11 +20,7 @@ def is_whole(value: object) -> bool:
 
 
 def chosen(value, name: str, valid: Callable[[Any], bool], expected: str) -> tuple:
-    """An option of one or several numbers as a tuple.
-
-    Raises:
-        ValueError: unless each is valid, and there is one.
-    """
+    """An option of one or several numbers as a tuple; ValueError if it is empty or a number is not `valid`."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not values or not all(is_whole(v) or isinstance(v, float) for v in values) or not all(map(valid, values)):
         raise ValueError(f"{name}={value!r}: expected {expected}.")
@@ -35,15 +29,15 @@ def chosen(value, name: str, valid: Callable[[Any], bool], expected: str) -> tup
 
 @dataclasses.dataclass(frozen=True)
 class Changed(Evaluator):
-    """Base class: top-1 accuracy on unchanged images and on each change of them.
+    """Base class: top-1 accuracy on original images and on each change of them.
 
     A subclass defines `changes` and `summary`.
 
     Attributes:
         source: a data source, as in config.data.source; None for the run's own.
         split: the split of that source, "test" by default.
-        preprocess: preprocessing text; None for that of the run, or else the model's own. The changes come after it.
-        seed: of the changes that are random; each image has its own, and every model sees the same.
+        preprocess: preprocessing text, before the changes; None for that of the run, or else the model's own.
+        seed: seed of random changes, which differ by image but not by model.
     """
 
     score: ClassVar[str] = "mean"
@@ -57,15 +51,11 @@ class Changed(Evaluator):
             raise ValueError(f"seed={self.seed!r}: expected a whole number.")
 
     def changes(self, model) -> dict[tuple, str]:
-        """{(row, column): the op's text}.
-
-        Raises:
-            ValueError: if the model's images cannot be changed so.
-        """
+        """{(row, column): the op's text}; ValueError if the model's images do not allow the changes."""
         raise NotImplementedError
 
     def summary(self, clean: float, table: dict[str, dict[str, float]]) -> Evaluation:
-        """The evaluation of an accuracy without changes, and of {row: {column: accuracy}}."""
+        """The Evaluation from the original images' accuracy and {row: {column: accuracy}}."""
         raise NotImplementedError
 
     def prepare(self, setting: Setting) -> Callable[[], Evaluation]:
@@ -100,14 +90,14 @@ class Changed(Evaluator):
     def summarised(
         self, clean: float, table: dict[str, dict[str, float]], examples: int, about: dict[str, Any]
     ) -> Evaluation:
-        """`summary`, with the number of examples, what it is about, and the table."""
+        """`summary` with the number of examples, the data, and the table."""
         found = self.summary(clean, table)
         details = {**about, "top1": table, **found.details}
         return dataclasses.replace(found, measures={"examples": examples, **found.measures}, details=details)
 
 
 def means(table: dict[str, dict[str, float]]) -> dict[str, float]:
-    """{row: the mean of its columns}."""
+    """{row: mean of its columns}."""
     return {row: float(np.mean(list(columns.values()))) for row, columns in table.items()}
 
 

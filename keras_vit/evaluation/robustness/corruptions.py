@@ -1,4 +1,4 @@
-"""Accuracy under ImageNet-C's corruptions (arXiv 1903.12261), made on the fly."""
+"""Accuracy under ImageNet-C's corruptions (arXiv 1903.12261), applied on the fly."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ from keras_vit.evaluation.registry import Chart, Evaluation, register
 from keras_vit.evaluation.robustness.changed import Changed, chosen, is_whole, means, numbers
 from keras_vit.io.suggest import did_you_mean
 
-# AlexNet's mean errors over the five strengths, by which the authors divide (hendrycks/robustness). Frost is left out:
-# ours is another.
+# AlexNet's mean errors over the five strengths, the authors' divisors (hendrycks/robustness). Frost is omitted: ours
+# is different.
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -28,11 +28,10 @@ ALEXNET = {
 
 
 def relative_error(accuracies: dict[str, float]) -> float | None:
-    """The mean of error / AlexNet's error over the fourteen corruptions of ALEXNET, from {name: mean accuracy over the
+    """Mean of error / AlexNet's error over ALEXNET's fourteen corruptions, from {name: mean accuracy over the
     strengths}.
 
-    None if one of them is missing. It is not the published mCE, which counts frost, and images that were saved as
-    JPEGs.
+    None if one is missing. It is not the published mCE, which includes frost and images saved as JPEGs.
     """
     if not ALEXNET.keys() <= accuracies.keys():
         return None
@@ -40,7 +39,7 @@ def relative_error(accuracies: dict[str, float]) -> float | None:
 
 
 def _by_kind(clean, table):
-    """{kind: (strengths, mean top-1 in %)} over the corruptions of each kind."""
+    """{kind: (strengths, mean top-1 in %)} over each kind's corruptions."""
     lines = {}
     for kind in dict.fromkeys(CORRUPTIONS[name].kind for name in table):
         rows = [row for name, row in table.items() if CORRUPTIONS[name].kind == kind]
@@ -55,8 +54,8 @@ class Corruptions(Changed):
     """Top-1 accuracy under corruptions at several strengths.
 
     Attributes:
-        source, split, preprocess, seed: as in Changed. The strengths are meant for images of about 224 pixels.
-        names: of corruptions; ImageNet-C's fifteen by default.
+        source, split, preprocess, seed: as in Changed. Strengths are designed for images of about 224 pixels.
+        names: corruptions; ImageNet-C's fifteen by default.
         strengths: numbers from 1 to 5.
     """
 

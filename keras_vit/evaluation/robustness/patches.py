@@ -1,6 +1,4 @@
-"""Accuracy on images that are shifted, or whose patches are dropped or shuffled: what a model takes from places, and
-what from their order.
-"""
+"""Accuracy on shifted images, and with dropped or shuffled patches: how much a model depends on positions and order."""
 
 import dataclasses
 
@@ -19,9 +17,7 @@ ORDERS = ("random", "salient", "least_salient")
 
 
 def _along(clean, table, start, x_label, logarithmic=False):
-    """The Evaluation of accuracies along one axis of numbers, which begins with `clean` at `start`; a row's mean is
-    over its columns.
-    """
+    """The Evaluation of accuracies along a numeric axis from `clean` at `start`; a row's mean is over its columns."""
     each = means(table)
     measures = {"clean": clean, "mean": sum(each.values()) / len(each), **each}
     line = [start, *numbers(each)], [100 * value for value in (clean, *each.values())]
@@ -31,12 +27,12 @@ def _along(clean, table, start, x_label, logarithmic=False):
 @register("shifts")
 @dataclasses.dataclass(frozen=True)
 class Shifts(Changed):
-    """Top-1 accuracy on images that are moved to the right, and down; a measure is the mean of the two.
+    """Top-1 accuracy on images shifted right and down, averaged over both.
 
     Attributes:
         source, split, preprocess: as in Changed.
-        pixels: by how many.
-        border: what comes in: "mirror", the image's mirror image, or "black".
+        pixels: distances.
+        border: fill of the exposed edge: "mirror" (the mirror image) or "black".
     """
 
     pixels: tuple = SHIFTS
@@ -63,17 +59,15 @@ class Shifts(Changed):
 @register("occlusion")
 @dataclasses.dataclass(frozen=True)
 class Occlusion(Changed):
-    """Top-1 accuracy on images of which a share of the patches is filled (arXiv 2105.10497, Sec. 3.1).
+    """Top-1 accuracy with a share of the patches filled (arXiv 2105.10497, Sec. 3.1).
 
     Attributes:
         source, split, preprocess, seed: as in Changed.
-        shares: of the patches.
-        patch: the patches' side in pixels, or (height, width); None for the model's own patches, or 16 for a model
-            without.
-        fill: the level of the filled patches, 0 for black.
-        order: which patches: "random", sampled for each image; "salient" or "least_salient", those that the model
-            attends to most or least, by the rollout of its attention on the whole image. Only a ViT has one, and its
-            patches are its own.
+        shares: shares of filled patches.
+        patch: side in pixels, or (height, width); None for the model's own patches, or 16 without any.
+        fill: level of the filled patches, 0 for black.
+        order: "random", sampled for each image; "salient" or "least_salient", the patches that a ViT attends to most or
+            least, by attention rollout on the whole image and with its own patches.
     """
 
     shares: tuple = SHARES
@@ -138,11 +132,11 @@ class Occlusion(Changed):
 @register("shuffled_patches")
 @dataclasses.dataclass(frozen=True)
 class ShuffledPatches(Changed):
-    """Top-1 accuracy on images that are cut into grid x grid parts, which change places (arXiv 2105.10497, Sec. 3.2).
+    """Top-1 accuracy on images cut into grid x grid parts and shuffled (arXiv 2105.10497, Sec. 3.2).
 
     Attributes:
         source, split, preprocess, seed: as in Changed.
-        grids: numbers of parts along a side; the images' sides must be multiples of each.
+        grids: parts per side; the images' sides must be multiples of each.
     """
 
     grids: tuple = GRIDS

@@ -1,6 +1,4 @@
-"""Occlusion of the patches that a ViT attends to most, or least (arXiv 2105.10497, Sec. 3.1, whose maps are DINO's;
-here the model's own rollout).
-"""
+"""Occlusion of the patches a ViT attends to most or least (arXiv 2105.10497, Sec. 3.1; own rollout, not DINO's)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,22 +10,21 @@ from keras_vit.evaluation.registry import Setting
 from keras_vit.inspection.attention import attention_maps
 from keras_vit.io.progress import stage
 
-_IMAGES = 16  # whose attention, of all blocks and heads, is in memory at a time
+_IMAGES = 16  # per batch, to bound the memory of all blocks' and heads' attention
 
 
 def without_patches(images: np.ndarray, maps: np.ndarray, share: float, most: bool, fill: int = 0) -> np.ndarray:
-    """Images with round(share * patches) of their patches filled, those with the largest values of a map, or with the
-    smallest.
+    """Images with round(share * patches) patches filled: those with the largest or smallest map values.
 
     Args:
         images: (b, height, width, c).
-        maps: (b, h, w), a value for each patch; of equal values the first patch goes first.
+        maps: (b, h, w), a value per patch; the first patch wins ties.
         share: of the patches.
-        most: whether the largest go.
-        fill: the level of the filled patches.
+        most: whether to fill the largest.
+        fill: level of the filled patches.
 
     Raises:
-        ValueError: if the patches do not divide the images evenly.
+        ValueError: the patches do not divide the images evenly.
     """
     b, h, w = maps.shape
     if images.shape[1] % h or images.shape[2] % w:
@@ -53,10 +50,10 @@ def _batches(setting, source, preprocess) -> Iterator[tuple[np.ndarray, np.ndarr
 def accuracies(
     setting: Setting, source, preprocess: str, shares: Sequence[float], most: bool, fill: int
 ) -> tuple[float, dict[str, dict[str, float]], int]:
-    """(top-1 of whole images, {share: {"salient" or "least_salient": top-1}}, examples), batch by batch.
+    """(top-1 of whole images, {share: {"salient" or "least_salient": top-1}}, examples), by batch.
 
     Raises:
-        ValueError: if the model has no attention, or no image can be read.
+        ValueError: the model has no attention, or no image is readable.
     """
     hits, n = dict.fromkeys((0.0, *shares), 0), 0
     model, verbose = setting.model, setting.verbose and setting.strategy.chief
