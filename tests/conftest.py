@@ -2,11 +2,14 @@
 
 import contextlib
 import gc
+import inspect
+import multiprocessing.util
 import os
 import pathlib
 import shutil
 import sys
 import tempfile
+import types
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Tiny products gain nothing by threads, and several files of tests run at a time.
@@ -19,6 +22,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from trainers import flags
 
 # Models and graphs are many objects that live as long as their test: looking through them again and again took a tenth
 # of the time.
@@ -28,23 +32,21 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = pathlib.Path(os.environ.get("KERAS_VIT_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
-_folder = None  # the session's own folder for temporary files
-
-
 def pytest_configure(config):
     """Temporary files go into a folder that ends with the session: TensorFlow's autograph leaves its sources behind in
     workers, which end without running exit handlers. pytest's own folders stay where they are.
     """
-    global _folder
     if not hasattr(config, "workerinput"):  # the controller, or the only process
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-        _folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
+        folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
         tempfile.tempdir = None  # read TMPDIR again
+        # After what multiprocessing removes at exit from a folder of its own in this one.
+        multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
 
 
 def pytest_unconfigure(config):
-    if _folder:
-        shutil.rmtree(_folder, ignore_errors=True)
+    if "interpreters" in sys.modules:
+        sys.modules["interpreters"].stop()
 
 
 def pytest_addoption(parser):
@@ -93,16 +95,27 @@ def _forget_gradients():
         sys.modules["jax"].clear_caches()
 
 
+def _eagerly():
+    import tensorflow as tf
+
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    yield tf.config.run_functions_eagerly
+    tf.config.run_functions_eagerly(before)
+
+
 @pytest.fixture
 def eagerly():
     """TensorFlow functions run eagerly: tracing is most of what a run of a few steps takes. Call it with False to trace
     again.
     """
-    import tensorflow as tf
+    yield from _eagerly()
 
-    tf.config.run_functions_eagerly(True)
-    yield tf.config.run_functions_eagerly
-    tf.config.run_functions_eagerly(False)
+
+@pytest.fixture(scope="module")
+def eager_module():
+    """As `eagerly`, for a file of tests and its fixtures."""
+    yield from _eagerly()
 
 
 @pytest.fixture
@@ -166,3 +179,37 @@ def tiny():
 def pixels():
     """Random uint8 images (b, 8, 12, 3)."""
     return np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), dtype="uint8")
+
+
+def defaults_of(binary):
+    """{flag: default} of a module of trainers/, as its `run` defines them."""
+    defaults = {}
+
+    def defined(name, default=None, *_, **__):
+        defaults[name] = default
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("string", "path", "integer", "boolean", "enum"):
+            patch.setattr(flags, kind, defined)
+        patch.setattr(flags, "strings", lambda name, help_text: defined(name, []))
+        patch.setattr(flags.flags, "register_multi_flags_validator", lambda *_: None)
+        patch.setattr(flags, "only_with", lambda *_: None)
+        patch.setattr(flags, "launch", lambda *_, **__: None)
+        binary.run()
+    return defaults
+
+
+@pytest.fixture
+def binary(monkeypatch, capsys):
+    """binary(module, words..., flag=value...): runs a binary of trainers/ in this process, the other flags at their
+    defaults; returns what it prints.
+    """
+
+    def ran(module, *words, **given):
+        defaults = defaults_of(module)
+        assert given.keys() <= {*defaults, "config"}, given
+        monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**{**defaults, **given}))
+        module.main(*[list(map(str, words))] * len(inspect.signature(module.main).parameters))
+        return capsys.readouterr().out
+
+    return ran

@@ -1,24 +1,29 @@
-"""Python processes that tests start: one that runs the tests' functions on several CPU devices, and waiting for any of
-them while it makes progress.
+"""Processes that tests start, and waiting for them while they make progress.
+
+Most are forks of a process that has imported the package and computed nothing, so that TensorFlow is imported once.
 """
 
 import importlib
 import inspect
 import json
+import multiprocessing.forkserver
 import os
 import pathlib
-import select
-import subprocess
+import runpy
 import sys
 import tempfile
 import time
 import traceback
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["pytest", "keras_vit", "keras_vit.runs"])
+_JAX_DEVICES = 4
 
 
 def cpu_seconds(process):
-    """The seconds that a subprocess.Popen has computed; 0 if the system does not report them."""
+    """The seconds that a process has computed; 0 if the system does not report them."""
     try:
         fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -45,81 +50,128 @@ def wait_for(done, processes, patience=300.0, pause=0.002):
     return value
 
 
+def _started(context, function, *arguments, **environment):
+    """A multiprocessing.Process with this package on its path. `environment` counts where the process is not a fork."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    with unittest.mock.patch.dict(os.environ, {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}):
+        process = context.Process(target=function, args=arguments, daemon=True)
+        process.start()
+    return process
+
+
+class Fork:
+    """A module run as a program, `python -m module arguments`, in a fork; like a subprocess.Popen."""
+
+    def __init__(self, module, *arguments, output, **environment):
+        self._process = _started(_FORKS, _run_module, module, arguments, str(output), environment)
+        self.pid, self._output = self._process.pid, pathlib.Path(output)
+
+    def poll(self):
+        """The exit code, minus the signal that ended it; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self):
+        self._process.join()
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def printed(self):
+        """What it has written to stdout and stderr."""
+        return self._output.read_text() if self._output.exists() else ""
+
+
+def _run_module(module, arguments, output, environment):
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1), os.dup2(file, 2)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
 class Interpreter:
-    """A fresh Python process on several devices of the CPU, which runs functions of the tests one after another. A
-    context manager.
+    """A process on several devices of the CPU, which runs functions of the tests one after another. A context manager.
+
+    On TensorFlow it is a fork; on JAX one process, with four devices, serves all tests of a session.
     """
+
+    _on_jax = None
 
     def __init__(self, backend="tensorflow", devices=1):
         from benchmarks.strategies import JAX_ON_CPU
 
-        environment = {**os.environ, **JAX_ON_CPU, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-        self._printed = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, backend, str(devices)],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._printed,
-        )
+        self._shared = backend == "jax"
+        if self._shared and Interpreter._on_jax is not None and Interpreter._on_jax[0].is_alive():
+            self._process, self._pipe, self._printed = Interpreter._on_jax
+            return
+        self._printed = tempfile.NamedTemporaryFile("r")
+        self._pipe, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn") if self._shared else _FORKS
+        arguments = (backend, _JAX_DEVICES if self._shared else devices, theirs, self._printed.name)
+        self._process = _started(context, _serve, *arguments, **JAX_ON_CPU, KERAS_BACKEND=backend)
+        theirs.close()
+        if self._shared:
+            Interpreter._on_jax = self._process, self._pipe, self._printed
 
     def run(self, function, *arguments):
         """What `function(*arguments)`, of a test module, returns in that process, through JSON. Raises AssertionError
         if it raises anything.
         """
         path = pathlib.Path(inspect.getfile(function))
-        call = {"folder": str(path.parent), "module": path.stem, "function": function.__name__, "arguments": arguments}
-        self._process.stdin.write(json.dumps(call).encode() + b"\n")
-        self._process.stdin.flush()
-        line = b""
-        while not line.endswith(b"\n"):
-            line += wait_for(self._read, [self._process], pause=0.02)
-        answer = json.loads(line)
+        self._pipe.send_bytes(json.dumps([str(path.parent), path.stem, function.__name__, arguments]).encode())
+        wait_for(self._pipe.poll, [self._process], pause=0.02)
+        try:
+            answer = json.loads(self._pipe.recv_bytes())
+        except EOFError:
+            self._process.join()
+            said = pathlib.Path(self._printed.name).read_text()[-4000:]
+            raise AssertionError(f"the process ended with {self._process.exitcode}: {said}") from None
         assert "error" not in answer, answer["error"]
         return answer["value"]
-
-    def _read(self):
-        """The bytes of the answer that have arrived."""
-        pipe = self._process.stdout.fileno()
-        if not select.select([pipe], [], [], 0)[0]:
-            return b""
-        text = os.read(pipe, 65_536)
-        if not text:
-            self._printed.seek(0)
-            raise AssertionError(f"the process ended with {self._process.wait()}: {self._printed.read()[-4000:]}")
-        return text
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
-        self._process.communicate()
-        self._printed.close()
+        if not self._shared:
+            self._process.kill()
+            self._process.join()
+            self._printed.close()
 
 
-def _serve(backend, devices, answers):
-    """Runs the calls that arrive on stdin, one per line."""
+def stop():
+    """Ends what serves a whole session."""
+    if Interpreter._on_jax is not None:
+        Interpreter._on_jax[0].kill()
+        Interpreter._on_jax[0].join()
+    multiprocessing.forkserver._forkserver._stop()
+
+
+def _serve(backend, devices, pipe, printed):
+    """Runs the calls that arrive, one after another."""
     from benchmarks.strategy_cases import prepare_devices
 
+    file = os.open(printed, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1), os.dup2(file, 2)
     prepare_devices(backend, devices)
     import keras
 
-    for line in sys.stdin:
-        call = json.loads(line)
-        sys.path.insert(0, call["folder"])
-        keras.config.set_dtype_policy("float32")
+    last = None
+    while True:
         try:
-            function = getattr(importlib.import_module(call["module"]), call["function"])
-            answer = {"value": function(*call["arguments"])}
+            folder, module, function, arguments = json.loads(pipe.recv_bytes())
+        except EOFError:  # the tests have ended
+            return
+        sys.path.insert(0, folder)
+        keras.config.set_dtype_policy("float32")
+        if module != last:
+            keras.utils.clear_session()
+        last = module
+        try:
+            answer = {"value": getattr(importlib.import_module(module), function)(*arguments)}
         except BaseException:
             answer = {"error": traceback.format_exc()[-6000:]}
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the functions print is not an answer
-    _serve(sys.argv[1], int(sys.argv[2]), answers)
+        pipe.send_bytes(json.dumps(answer).encode())

@@ -59,6 +59,7 @@ def vit(**kwargs):
     return model
 
 
+@pytest.mark.extended
 def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
     google, erf = vit(gelu="tanh", mean=127.5, std=127.5), vit(gelu="erf", mean=127.5, std=127.5)
     for name in ("B_16.npz", "ViT-B_16_imagenet21k+imagenet2012.npz"):
@@ -98,6 +99,7 @@ def numpy_focal(rows, logits, alpha=0.25, gamma=2.0):
     return (alpha_t * (1 - p_t) ** gamma * cross_entropy).sum(-1).mean()
 
 
+@pytest.mark.extended
 def test_the_replacements_of_tensorflow_addons_run_and_are_right(names):
     names["model"] = keras_vit.ViT("Ti/32", image_size=96, depth=1, width=16, heads=2, mlp_dim=16, classes=10)
     for code in blocks("from_tensorflow_addons"):

@@ -104,6 +104,7 @@ WRONG = {
 }
 
 
+@pytest.mark.extended
 def test_a_checker_takes_a_usual_script_and_finds_mistakes(tmp_path, monkeypatch):
     api = pytest.importorskip("mypy.api")
     usual, wrong = tmp_path / "usual.py", tmp_path / "wrong.py"

@@ -4,6 +4,7 @@ tests of replicas.
 
 import functools
 import json
+import unittest.mock
 
 import keras
 import numpy as np
@@ -97,21 +98,24 @@ def with_stem(chosen, optimizer, **compiled):
     with chosen.scope():
         stem = {"conv_stem": (8, 8, 8), "conv_strides": (2, 2, 1), "conv_form": "residual", "pool": "gap"}
         model = keras_vit.ViT("Ti/1", image_size=(8, 12), depth=1, width=16, heads=2, mlp_dim=16, classes=5, **stem)
-        model.compile(optimizer(), SoftmaxCrossEntropy(), jit_compile=False, **compiled)
+        model.compile(optimizer(), SoftmaxCrossEntropy(), **{"jit_compile": False, **compiled})
     return model
 
 
 def stems():
-    """(distance of two replicas with a stem, distance of one device with each batch's rows in another order)."""
+    """(distances of two replicas with a stem, without XLA and with it, which then does not compile the sums over
+    replicas; the distance of one device with each batch's rows in another order).
+    """
     one, (x, y) = strategy("one"), data(48)
     alone = trained(one, adam, x, y, make=with_stem)
     rounding = distance(alone, trained(one, adam, reordered(x), reordered(y), make=with_stem))
-    return distance(alone, trained(two(), adam, x, y, make=with_stem)), rounding
+    both = [trained(two(), adam, x, y, make=with_stem, jit_compile=xla) for xla in (False, True)]
+    return [distance(alone, found) for found in both], rounding
 
 
 def test_a_stems_normalisation_is_that_of_the_global_batch(replicas):
-    value, rounding = replicas.run(stems)
-    assert value <= limit(rounding), (value, rounding)
+    distances, rounding = replicas.run(stems)
+    assert max(distances) <= limit(rounding), (distances, rounding)
 
 
 def with_positions(kind):
@@ -131,7 +135,7 @@ def with_positions(kind):
 def positions_in_the_attention():
     """{kind: (distance of two replicas, distance of one device with each batch's rows in another order)}."""
     one, (x, y), distances = strategy("one"), data(48), {}
-    for kind in ("relative", "relative2d", "rope2d"):
+    for kind in ("relative2d", "rope2d"):
         alone = trained(one, adam, x, y, make=with_positions(kind))
         rounding = distance(alone, trained(one, adam, reordered(x), reordered(y), make=with_positions(kind)))
         distances[kind] = distance(alone, trained(two(), adam, x, y, make=with_positions(kind))), rounding
@@ -140,7 +144,7 @@ def positions_in_the_attention():
 
 def test_positions_in_the_attention_learn_alike_on_two_replicas(replicas):
     distances = replicas.run(positions_in_the_attention)
-    assert len(distances) == 3 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
+    assert len(distances) == 2 and all(value <= limit(rounding) for value, rounding in distances.values()), distances
 
 
 def ragged_and_compiled():
@@ -232,34 +236,6 @@ def test_own_steps_weights_and_refusals_are_those_of_one_device(replicas):
     results = replicas.run(own_logs_and_weights)
     for name, (one, both) in results.items():
         assert both == pytest.approx(one, rel=1e-5), name
-
-
-def a_convolutional_stem():
-    """Its batch statistics are those of the global batch, also with XLA (which then does not compile the sums over
-    replicas).
-    """
-    x, y = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype="uint8"), np.arange(32) % 5
-
-    def train(chosen, images, labels, jit_compile=False):
-        keras.utils.set_random_seed(0)
-        with chosen.scope():
-            model = keras_vit.ViT(
-                "Ti/1", image_size=16, classes=5, conv_stem=(8, 16), depth=1, width=16, heads=2, mlp_dim=16, pool="gap"
-            )
-            model.compile(AdamW(1e-3, epsilon=1e-4), SoftmaxCrossEntropy(), jit_compile=jit_compile)
-        kept = [v for v in model.weights if not v.path.endswith("key/bias")]
-        before = [v.numpy() for v in kept]
-        model.fit(images, labels, batch_size=8, shuffle=False, verbose=0)
-        return before, [v.numpy() for v in kept]
-
-    one = train(strategy("one"), x, y)
-    rounding = distance(one, train(strategy("one"), reordered(x), reordered(y)))
-    return [distance(one, train(two(), x, y, jit_compile)) for jit_compile in (False, True)], rounding
-
-
-def test_a_convolutional_stem_is_right_on_two_replicas(replicas):
-    distances, rounding = replicas.run(a_convolutional_stem)
-    assert max(distances) <= limit(rounding), (distances, rounding)
 
 
 class Always(Dropout):
@@ -514,7 +490,8 @@ def a_run(workdir):
         config.update(total="10 steps", evaluate="5 steps", checkpoint="5 steps", batch_size=16, jit_compile=False)
         config.update(options)
         config.optimizer.ema = 0.9
-        _, measures[name] = training_run.run(config, f"{workdir}/{name}", None, chosen, address)
+        with unittest.mock.patch.object(training_run, "write_report", lambda *_: None):
+            _, measures[name] = training_run.run(config, f"{workdir}/{name}", None, chosen, address)
     assert abs(measures["two"]["loss"] - measures["one"]["loss"]) < 1e-4
     for name in ("top1", "top5", "examples"):
         assert measures["two"][name] == measures["one"][name]

@@ -1,6 +1,8 @@
 """inference.neighbours and keras-vit search: the nearest by cosine, as NumPy finds them, in words and in a picture."""
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pytest
@@ -59,31 +61,38 @@ def test_features_of_length_zero_are_like_nothing():
     assert found[0].similarity == pytest.approx(1) and [n.similarity for n in found if n.row == 0] == [0]
 
 
-def test_an_index_is_what_predict_wrote(model, photos, tmp_path):
+@pytest.fixture(scope="module")
+def indices(model, photos, tmp_path_factory):
+    """Folders of features: parquet, of several files, and tfrecord."""
+    folder = tmp_path_factory.mktemp("indices")
     source = open_source(f"images:{photos}", "train")
-    for kind in ("parquet", "tfrecord"):
-        predict(
-            model,
-            source,
-            tmp_path / kind,
-            ("features",),
-            batch_size=2,
-            rows_per_file=4,
-            format=kind,
-            about={"data": source.name},
-        )
-        index = read_index(tmp_path / kind)
-        assert index.features.shape == (9, 32) and len(index.names) == 9  # without the one that cannot be read
-        path = str(photos / "3.png")
-        pixels = model.preprocess(path)
-        [found] = index.nearest(features_of(model, pixels[None]), 3)
-        assert found[0].name == path and found[0].similarity == pytest.approx(1, abs=1e-6)
-        shown = pixels_of(index, found)
-        np.testing.assert_array_equal(shown[0], pixels)
-        np.testing.assert_array_equal(shown[2], model.preprocess(found[2].name))
+    for kind, rows in (("parquet", 4), ("tfrecord", 100)):
+        options = {"batch_size": 2, "rows_per_file": rows, "format": kind, "about": {"data": source.name}}
+        predict(model, source, folder / kind, ("features",), **options)
+    return folder
 
 
-def test_an_index_that_is_none_or_not_whole_is_refused(model, photos, tmp_path):
+@pytest.fixture
+def index(indices, tmp_path):
+    """A copy of the Parquet files, whose folder has one of the records beside it."""
+    shutil.copytree(indices, tmp_path / "indices")
+    return tmp_path / "indices" / "parquet"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tfrecord"])
+def test_an_index_is_what_predict_wrote(kind, model, photos, indices):
+    index = read_index(indices / kind)
+    assert index.features.shape == (9, 32) and len(index.names) == 9  # without the one that cannot be read
+    path = str(photos / "3.png")
+    pixels = model.preprocess(path)
+    [found] = index.nearest(features_of(model, pixels[None]), 3)
+    assert found[0].name == path and found[0].similarity == pytest.approx(1, abs=1e-6)
+    shown = pixels_of(index, found)
+    np.testing.assert_array_equal(shown[0], pixels)
+    np.testing.assert_array_equal(shown[2], model.preprocess(found[2].name))
+
+
+def test_an_index_that_is_missing_or_incomplete_is_refused(model, photos, tmp_path):
     with pytest.raises(FileNotFoundError, match="keras-vit predict --answers=features"):
         read_index(tmp_path)
     source = open_source(f"images:{photos}", "train")
@@ -93,110 +102,90 @@ def test_an_index_that_is_none_or_not_whole_is_refused(model, photos, tmp_path):
     predict(model, source, tmp_path / "part", ("features",), batch_size=2, rows_per_file=2, part=(0, 2))
     with pytest.raises(ValueError, match="2 of the 5 files .* are missing, such as train-00001-of-00005"):
         read_index(tmp_path / "part")
-    predict(model, source, tmp_path / "own", ("features",))
+
+
+def test_an_index_of_another_model_is_refused(model, index):
     other = every_weight()
     other.get_layer("head").bias.assign([3, 2, 1])
-    with pytest.raises(ValueError, match="are of another model"):
-        read_index(tmp_path / "own").check_model(other)
-    merging = type(model).from_config(
-        model.get_config() | {"variant": dataclasses.asdict(model.spec) | {"token_merging": 1}}
-    )
+    variant = dataclasses.asdict(model.spec) | {"token_merging": 1}
+    merging = type(model).from_config(model.get_config() | {"variant": variant})
     merging.set_weights(model.get_weights())
-    with pytest.raises(ValueError, match="are of another model"):
-        read_index(tmp_path / "own").check_model(merging)
+    for another in (other, merging):
+        with pytest.raises(ValueError, match="are of another model"):
+            read_index(index).check_model(another)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "tfrecord"])
-def test_a_damaged_file_is_named(kind, model, photos, tmp_path):
-    predict(model, open_source(f"images:{photos}", "train"), tmp_path, ("features",), format=kind)
-    [path] = tmp_path.glob(f"*.{kind}")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=f"{path.name}. is damaged: .* Delete it"):
-        read_index(tmp_path)
+def test_a_damaged_file_is_named(index):
+    for kind in ("parquet", "tfrecord"):
+        path = next(index.parent.glob(f"{kind}/*.{kind}"))
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(ValueError, match=f"{path.name}. is damaged: .* Delete it"):
+            read_index(path.parent)
 
 
-@pytest.mark.parametrize(("text", "says"), [("{", "not valid JSON"), ("[1]", "holds a list"), ("{}", "has no split")])
-def test_a_file_that_describes_no_job_is_named(text, says, tmp_path):
-    (tmp_path / "_train.json").write_text(text)
-    with pytest.raises(ValueError, match=f"_train.json.* {says}"):
-        read_index(tmp_path)
+def test_a_file_that_describes_no_job_is_named(tmp_path):
+    for text, says in (("{", "not valid JSON"), ("[1]", "holds a list"), ("{}", "has no split")):
+        (tmp_path / "_train.json").write_text(text)
+        with pytest.raises(ValueError, match=f"_train.json.* {says}"):
+            read_index(tmp_path)
 
 
-def test_data_that_has_changed_is_not_shown(model, photos, tmp_path):
-    source = open_source(f"images:{photos}", "train")
-    predict(model, source, tmp_path / "out", ("features",), about={"data": f"images:{photos.parent}"})
-    index = read_index(tmp_path / "out")
+def test_data_that_has_changed_is_not_shown(photos, index):
+    change(index, data=f"images:{photos.parent}")
+    found = read_index(index)
     (photos.parent / "more.png").write_bytes((photos / "1.png").read_bytes())
     with pytest.raises(ValueError, match="has changed since"):
-        pixels_of(index, index.nearest(features(1, 32), 1)[0])
+        pixels_of(found, found.nearest(features(1, 32), 1)[0])
 
 
-def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, capsys, monkeypatch):
-    values = {
-        "model": saved,
-        "data": f"images:{photos}",
-        "split": "train",
-        "data_dir": None,
-        "index": str(tmp_path / "index"),
-    }
-    values |= {"output": str(tmp_path / "similar.png"), "neighbours": 3, "batch_size": 4, "engine": None}
-    monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), values))
-    search.main([str(photos / "3.png"), str(photos / "broken.png")])
-    lines = capsys.readouterr().out.splitlines()
+def change(index, **about):
+    """Changes what the description of a job says."""
+    path = index / "_train.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | about))
+
+
+@pytest.fixture
+def searched(binary):
+    """searched(index, images, flag=value...): the lines that the verb prints."""
+    return lambda index, images, **given: binary(
+        search, *images, index=str(index), **{"neighbours": 3, "batch_size": 4, **given}
+    ).splitlines()
+
+
+def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, searched):
+    given = {"model": saved, "data": f"images:{photos}", "output": str(tmp_path / "similar.png")}
+    lines = searched(tmp_path / "index", [photos / "3.png", photos / "broken.png"], **given)
     assert lines[0].startswith(f"Left out {photos / 'broken.png'}") and lines[1] == f"{photos / '3.png'}:"
     assert len(lines) == 6 and str(photos / "3.png") not in "".join(lines[2:5])  # an image is not its own neighbour
     assert tf.io.decode_png((tmp_path / "similar.png").read_bytes()).shape[2] == 4
-
-    again = {**values, "model": None, "data": None, "output": None}
-    monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), again))
-    search.main([str(photos / "3.png")])
-    assert capsys.readouterr().out.splitlines() == lines[1:5]
+    assert searched(tmp_path / "index", [photos / "3.png"]) == lines[1:5]
 
 
-def searched(monkeypatch, capsys, index, images, **given):
-    """The lines that the verb prints."""
-    values = {
-        "model": None,
-        "data": None,
-        "split": "train",
-        "data_dir": None,
-        "index": str(index),
-        "output": None,
-        "neighbours": 3,
-        "engine": None,
-    }
-    monkeypatch.setattr(search.flags, "FLAGS", type("Values", (), {**values, "batch_size": 4, **given}))
-    search.main([str(image) for image in images])
-    return capsys.readouterr().out.splitlines()
-
-
-def test_another_engine_writes_the_index(saved, photos, tmp_path, capsys, monkeypatch):
+@pytest.mark.extended
+def test_another_engine_writes_the_index(saved, photos, tmp_path, searched):
     pytest.importorskip("openvino")
     data = {"model": saved, "data": f"images:{photos}"}
     ours, theirs = (
-        searched(monkeypatch, capsys, tmp_path / str(engine), [photos / "3.png"], **data, engine=engine)
-        for engine in (None, "openvino")
+        searched(tmp_path / str(engine), [photos / "3.png"], **data, engine=engine) for engine in (None, "openvino")
     )
     assert ours == theirs and len(ours) == 4
     assert read_index(tmp_path / "openvino").descriptions["train"]["engine"] == "openvino"
-    assert (
-        searched(monkeypatch, capsys, tmp_path / "openvino", [photos / "3.png"]) == ours
-    )  # its features are the same model's
+    assert searched(tmp_path / "openvino", [photos / "3.png"]) == ours  # its features are the same model's
 
 
-def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, capsys, monkeypatch):
+def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, searched):
     text = "decode|resize(60)|central_crop(16, 24)"
     source = open_source(f"images:{photos}", "train")
     predict(model, source, tmp_path, ("features",), preprocess=text, about={"model": saved})
     (photos.parent / "copy.png").write_bytes((photos / "3.png").read_bytes())
-    lines = searched(monkeypatch, capsys, tmp_path, [photos.parent / "copy.png"])
+    lines = searched(tmp_path, [photos.parent / "copy.png"])
     assert lines[1] == f"  1.000  {photos}/3.png"
     predict(model, source, tmp_path, ("features",), split="other", about={"model": saved})
     with pytest.raises(ValueError, match="prepared differently"):
         read_index(tmp_path)
 
 
-def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, photos, tmp_path, capsys, monkeypatch):
+def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, photos, tmp_path, searched, monkeypatch):
     (tmp_path / "images.csv").write_text(
         "image,label\n" + "".join(f"{photos}/{i}.png,a\n" for i in (3, 3, 3, 3, 0, 1, 2))
     )
@@ -205,17 +194,15 @@ def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, ph
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    *lines, _ = searched(monkeypatch, capsys, tmp_path / "index", [photos / "3.png"], output="~/similar.png")
+    *lines, _ = searched(tmp_path / "index", [photos / "3.png"], output="~/similar.png")
     assert (tmp_path / "home" / "similar.png").exists() and not (tmp_path / "~").exists()
     assert sorted(line.rpartition("/")[2] for line in lines[1:]) == ["0.png", "1.png", "2.png"]
 
 
-def test_features_of_an_export_are_refused(model, photos, tmp_path):
-    predict(model, open_source(f"images:{photos}", "train"), tmp_path, ("features",), about={"model": "exported"})
-    path = tmp_path / "_train.json"
-    path.write_text(path.read_text().replace('"weights": "', '"weights": "export '))
+def test_features_of_an_export_are_refused(model, index):
+    change(index, weights="export 1", model="exported")
     with pytest.raises(ValueError, match="are of the export exported"):
-        read_index(tmp_path).check_model(model)
+        read_index(index).check_model(model)
 
 
 def test_the_picture_shows_queries_and_neighbours():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -52,6 +53,13 @@ def whole(model, source, tmp_path_factory):
     return out, predict(model, source, out, ALL, **SIZES)
 
 
+@pytest.fixture
+def copied(whole, tmp_path):
+    """A copy of the folder of all rows."""
+    shutil.copytree(whole[0], tmp_path / "copied")
+    return tmp_path / "copied"
+
+
 def rows(out):
     """The rows in a folder of Parquet files, as any reader of tables sees them."""
     return pyarrow.parquet.read_table(out).to_pylist()
@@ -71,17 +79,17 @@ def test_every_image_has_a_row_in_the_order_of_the_source(whole, source):
 
 
 def test_the_answers_are_those_of_the_model(whole, model, source):
-    for row in rows(whole[0]):
-        if row["name"].endswith(BROKEN):
-            continue
-        [answer] = [model.classify(row["name"], verbose=0)]
+    found = [row for row in rows(whole[0]) if row["error"] is None]
+    names = [row["name"] for row in found]
+    images = np.stack([model.preprocess(name) for name in names])
+    pooled = keras_vit.Model(model.input, model.features).predict(images, verbose=0)
+    answers, logits = model.classify(names, verbose=0), model.predict(images, verbose=0)
+    for row, answer, numbers, features in zip(found, answers, logits, pooled, strict=True):
         assert row["classes"] == [guess.name for guess in answer]
         np.testing.assert_allclose(row["probabilities"], [guess.probability for guess in answer], atol=1e-6)
-        image = model.preprocess(row["name"])[None]
-        np.testing.assert_allclose(row["logits"], model.predict(image, verbose=0)[0], atol=1e-5)
-        pooled = keras_vit.Model(model.input, model.features).predict(image, verbose=0)[0]
-        np.testing.assert_allclose(row["features"], pooled, atol=1e-5)
-        assert source.class_names[row["label"]] == pathlib.Path(row["name"]).parent.name and row["error"] is None
+        np.testing.assert_allclose(row["logits"], numbers, atol=1e-5)
+        np.testing.assert_allclose(row["features"], features, atol=1e-5)
+        assert source.class_names[row["label"]] == pathlib.Path(row["name"]).parent.name
 
 
 def test_an_image_that_cannot_be_read_has_a_row_that_says_why(whole):
@@ -121,22 +129,28 @@ def stopping(monkeypatch, after):
 
 
 def test_a_job_that_was_stopped_ends_as_one_that_was_not(whole, model, source, tmp_path, monkeypatch):
-    for _ in range(2):
-        with monkeypatch.context() as patch, pytest.raises(Stopped):
-            stopping(patch, after=1)
-            predict(model, source, tmp_path, ALL, **SIZES)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stopping(patch, after=1)
+        predict(model, source, tmp_path, ALL, **SIZES)
     report = predict(model, source, tmp_path, ALL, **SIZES)
-    assert report.rows == 4 and report.files == (1, 2, 3)
+    assert report.rows == 8 and report.files == (2, 1, 3)
     assert files(tmp_path) == files(whole[0])
     assert predict(model, source, tmp_path, ALL, **SIZES).rows == 0
     assert sorted(path.name for path in tmp_path.iterdir())[0] == "_train.json" and len(list(tmp_path.iterdir())) == 4
 
 
-def test_parts_are_together_the_whole(whole, model, source, tmp_path):
-    reports = [predict(model, source, tmp_path, ALL, part=(i, 2), **SIZES) for i in (1, 0)]
-    assert [report.files for report in reports] == [(1, 0, 3), (2, 0, 3)] and files(tmp_path) == files(whole[0])
+def test_parts_are_together_the_whole_in_a_folder_with_the_name_of_a_pattern(whole, model, source, tmp_path):
+    out = tmp_path / "train[:90%]*?"
+    reports = [predict(model, source, out, ALL, part=(i, 2), **SIZES) for i in (1, 0)]
+    assert [report.files for report in reports] == [(1, 0, 3), (2, 0, 3)] and files(out) == files(whole[0])
+    assert predict(model, source, out, ALL, **SIZES).files == (0, 3, 3)
+    assert [description["split"] for description in read_descriptions(str(out))] == ["train"]
+    (out / "_train.json").unlink()
+    with pytest.raises(ValueError, match="has train-00000-of-00003.parquet, and no _train.json"):
+        predict(model, source, out, ALL, **SIZES)
 
 
+@pytest.mark.extended
 def test_another_engine_answers_the_same_in_files_of_its_own(whole, model, source, tmp_path):
     pytest.importorskip("openvino")
     predict(model, source, tmp_path, ALL, engine="openvino", **SIZES)
@@ -152,25 +166,18 @@ def test_another_engine_answers_the_same_in_files_of_its_own(whole, model, sourc
     assert not (tmp_path / "new").exists()
 
 
-def test_rows_of_another_job_are_never_mixed_in(whole, model, source, folder, tmp_path):
-    out = str(tmp_path)
-    predict(model, source, out, **SIZES)
-    with pytest.raises(
-        ValueError, match=r"holds rows of another job: batch_size 2, now 4; rows_per_file 4, now 4|batch_size 2, now 4"
-    ):
-        predict(model, source, out, batch_size=4, rows_per_file=3)
-    with pytest.raises(ValueError, match="columns .*classes.*, now .*features"):
-        predict(model, source, out, ("features",), **SIZES)
+def test_rows_of_another_job_are_never_mixed_in(copied, model, source):
+    def refused(message, *arguments, **sizes):
+        with pytest.raises(ValueError, match=f"another job: {message}"):
+            predict(*arguments, **(sizes or SIZES))
+
+    refused("batch_size 2, now 4", model, source, copied, ALL, batch_size=4, rows_per_file=3)
+    refused("columns .*classes.*, now .*features", model, source, copied, ("features",))
     other = every_weight(classes=3, depth=1)
     other.preprocessing = model.preprocessing
     other.get_layer("head").bias.assign([1, 2, 3])
-    with pytest.raises(ValueError, match="another job: other weights, of"):
-        predict(other, source, out, **SIZES)
-    with pytest.raises(ValueError, match="another job: other images, of"):
-        predict(model, without(source, ["a/0.png"]), out, **SIZES)
-    (tmp_path / "_train.json").unlink()
-    with pytest.raises(ValueError, match=r"has train-00000-of-00003.parquet, and no _train.json"):
-        predict(model, source, out, **SIZES)
+    refused("other weights, of", other, source, copied, ALL)
+    refused("other images, of", model, without(source, ["a/0.png"]), copied, ALL)
 
 
 def renamed(model, **options):
@@ -180,8 +187,7 @@ def renamed(model, **options):
     return copy
 
 
-def test_models_of_the_same_weights_are_told_apart(model, source, tmp_path):
-    predict(model, source, tmp_path, part=(0, 3), **SIZES)
+def test_models_of_the_same_weights_are_told_apart(copied, model, source):
     spec = dataclasses.asdict(model.spec)
     merging, named = renamed(model, variant=spec | {"token_merging": 1}), renamed(model, class_names=("x", "y", "z"))
     others = {"another architecture, of": merging, "model_class_names .*'cat'.*, now .*'x'": named}
@@ -194,7 +200,7 @@ def test_models_of_the_same_weights_are_told_apart(model, source, tmp_path):
     independent.activation = "sigmoid"
     for message, other in (others | {"activation 'softmax', now 'sigmoid'": independent}).items():
         with pytest.raises(ValueError, match=f"another job: .*{message}"):
-            predict(other, source, tmp_path, **SIZES)
+            predict(other, source, copied, ALL, **SIZES)
     features = [fingerprint_of_model(other, ("features",)) for other in (model, merging, named, independent)]
     assert (
         features[0] != features[1] and features[0] == features[2] == features[3]
@@ -216,49 +222,28 @@ def test_a_model_has_the_same_fingerprint_wherever_it_is_loaded(model, tmp_path)
     assert fingerprint_of_model(again, ALL) == found
 
 
-def test_a_folder_of_an_earlier_version_is_read_and_not_added_to(model, source, tmp_path):
-    out = tmp_path / "out"
-    predict(model, source, out, **SIZES)
-    about = json.loads((out / "_train.json").read_text())
+def test_a_folder_of_an_earlier_version_is_read_and_not_added_to(copied, model, source):
+    about = json.loads((copied / "_train.json").read_text())
     for key in ("architecture", "model_class_names", "activation"):
         del about[key]
-    (out / "_train.json").write_text(json.dumps(about))
-    assert predict(model, source, out, **SIZES).rows == 0  # nothing is missing
-    (out / "train-00001-of-00003.parquet").unlink()
+    (copied / "_train.json").write_text(json.dumps(about))
+    assert predict(model, source, copied, ALL, **SIZES).rows == 0  # nothing is missing
+    (copied / "train-00001-of-00003.parquet").unlink()
     with pytest.raises(
         ValueError, match="earlier version .* did not write down the architecture, model_class_names, activation"
     ):
-        predict(model, source, out, **SIZES)
+        predict(model, source, copied, ALL, **SIZES)
 
 
-def test_a_folder_may_have_the_name_of_a_pattern(model, source, tmp_path):
-    out = tmp_path / "train[:90%]*?"
-    predict(model, source, out, ("features",), part=(0, 2), **SIZES)
-    assert predict(model, source, out, ("features",), **SIZES).files == (1, 2, 3)
-    assert [description["split"] for description in read_descriptions(str(out))] == ["train"]
-    (out / "_train.json").unlink()
-    with pytest.raises(ValueError, match="has train-00000-of-00003.parquet, and no _train.json"):
-        predict(model, source, out, ("features",), **SIZES)
+def test_splits_share_a_folder(copied, model, source):
+    predict(model, open_source(source.name, "train[:50%]"), copied, ALL, split="train[:50%]", **SIZES)
+    assert {name.partition("-")[0] for name in files(copied)} == {"train", "train_to_50pct"}
+    assert [row["split"] for row in rows(copied)].count("train[:50%]") == 6
 
 
-def test_splits_share_a_folder(model, source, tmp_path):
-    for split in ("train[:50%]", "train[50%:]"):
-        predict(model, open_source(source.name, split), tmp_path, split=split, **SIZES)
-    assert {name.partition("-")[0] for name in files(tmp_path)} == {"train_to_50pct", "train_50pct_to"}
-    assert [row["split"] for row in rows(tmp_path)].count("train[:50%]") == 6
-
-
-@pytest.mark.parametrize(
-    "split, stem",
-    [
-        ("train", "train"),
-        ("test[100:200]", "test_100_to_200"),
-        ("train[:90%]", "train_to_90pct"),
-        ("train[:90]", "train_to_90"),
-    ],
-)
-def test_splits_have_names_of_files(split, stem):
-    assert file_stem(split) == stem
+def test_splits_have_names_of_files():
+    stems = {"train": "train", "test[100:200]": "test_100_to_200", "train[:90%]": "train_to_90pct"}
+    assert {split: file_stem(split) for split in stems} == stems and file_stem("train[:90]") == "train_to_90"
 
 
 def test_records_have_rows_too(model, tmp_path):
@@ -300,26 +285,26 @@ def test_where_no_image_can_be_read_every_row_says_so(model, tmp_path):
         [path] = [path for path in (tmp_path / kind).iterdir() if path.suffix == f".{kind}"]
         table, present = FORMATS[kind].read(str(path), ("features", "error"))
         assert not present["features"].any() and present["error"].all() and len(table["error"]) == 3
-    with pytest.raises(ValueError, match="More than 1 examples cannot be used"):
-        predict(model, source, tmp_path / "limited", broken_limit=1)
 
 
 def test_the_limit_of_broken_images_counts_those_of_the_files_that_are_there(model, tmp_path):
     for i in range(5):
         (tmp_path / f"{i}.png").write_bytes(tf.io.encode_png(np.full((9, 9, 3), 40 * i, "uint8")).numpy())
-    source, sizes = open_source(f"images:{tmp_path}", "train"), {"batch_size": 2, "rows_per_file": 2}
+    source, out = open_source(f"images:{tmp_path}", "train"), tmp_path / "out"
     broken = example_names(source)[1:3]  # in the first file and in the second one
     for name in broken:
         pathlib.Path(name).write_bytes(b"no image")
-    for kind in FORMATS:
-        out = tmp_path / kind
-        assert predict(model, source, out, format=kind, **sizes, broken_limit=2).files == (3, 0, 3)
-        next(out.glob("train-00001*")).unlink()
-        with pytest.raises(ValueError, match=f"More than 1 examples cannot be used, {broken[1]} among them"):
-            predict(model, source, out, format=kind, **sizes, broken_limit=1)
-        with pytest.raises(ValueError, match="1 images of the files that are there could not be read, more than 0"):
-            predict(model, source, out, format=kind, **sizes, broken_limit=0)
-        assert list(predict(model, source, out, format=kind, **sizes, broken_limit=2).broken) == broken[1:]
+
+    def go(limit):
+        return predict(model, source, out, format="tfrecord", batch_size=2, rows_per_file=2, broken_limit=limit)
+
+    assert go(2).files == (3, 0, 3)
+    next(out.glob("train-00001*")).unlink()
+    with pytest.raises(ValueError, match=f"More than 1 examples cannot be used, {broken[1]} among them"):
+        go(1)
+    with pytest.raises(ValueError, match="1 images of the files that are there could not be read, more than 0"):
+        go(0)
+    assert list(go(2).broken) == broken[1:]
 
 
 def test_a_file_of_records_is_whole_or_not_there(tmp_path, monkeypatch):

@@ -2,16 +2,13 @@
 does.
 """
 
-import os
 import pathlib
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from interpreters import ROOT, Interpreter, wait_for
+from interpreters import Fork, Interpreter, wait_for
 from small_models import every_weight, pixels
 
 import keras_vit
@@ -19,7 +16,7 @@ from keras_vit.data import open_source
 from keras_vit.inference import predict
 
 pytestmark = pytest.mark.processes
-IMAGES = 240
+IMAGES = 120
 SIZES = ["--batch_size=1", "--rows_per_file=1", "--answers=classes,features"]  # a file for each
 
 
@@ -37,16 +34,8 @@ def place(tmp_path_factory):
 
 
 def started(place, out):
-    command = [
-        sys.executable,
-        "-m",
-        "trainers.predict",
-        f"--model={place}/model.keras",
-        f"--data=images:{place}/photos",
-    ]
-    return subprocess.Popen(
-        [*command, f"--output={out}", *SIZES], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    data = [f"--model={place}/model.keras", f"--data=images:{place}/photos", f"--output={out}"]
+    return Fork("trainers.predict", *data, *SIZES, output=out.with_suffix(".printed"))
 
 
 def files(out):

@@ -72,15 +72,20 @@ def test_a_vits_page_has_every_section_and_its_files(tiny, page):
     )
 
 
+MANY = [
+    {"pool": "map", "channels": 4},
+    {"patch_size": (8, 2)},
+    {"distillation_token": True},
+    {"variant": "R50+B/16", "image_size": (32, 32), "stem": (1,), "stem_width": 32, "patch_size": 1},
+]
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"registers": 2, "channels": 1},
-        {"pool": "map", "channels": 4},
-        {"patch_size": (8, 2)},
-        {"distillation_token": True},
         {"positions": "sincos2d", "image_size": (16, 16), "conv_stem": (8,)},
-        {"variant": "R50+B/16", "image_size": (32, 32), "stem": (1,), "stem_width": 32, "patch_size": 1},
+        *(pytest.param(options, marks=pytest.mark.extended) for options in MANY),
     ],
     ids=lambda options: "-".join(options),
 )

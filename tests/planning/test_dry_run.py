@@ -1,10 +1,7 @@
 """The plan of a config: the paper's parameters and FLOPs, resolved steps, clear errors; no data, no weights."""
 
 import json
-import pathlib
 import resource
-import subprocess
-import sys
 
 import pytest
 
@@ -13,7 +10,7 @@ from keras_vit.planning import dry_run, text
 from keras_vit.planning.flops import forward_flops, training_flops
 from keras_vit.runs.prepare import check, planned_data
 from keras_vit.training import AdamW, Momentum
-from trainers import config_files
+from trainers import config_files, pretrain
 
 DATASETS = config_files.packaged("lib.datasets").DATASETS
 
@@ -114,12 +111,9 @@ def test_numbers_and_curves_as_text():
     assert told.splitlines() == ["name  a a a", *["      a a a"] * 2, "      a", "x     b"]
 
 
-@pytest.mark.processes
-def test_the_binary_plans_without_a_workdir():
-    command = [sys.executable, "-m", "trainers.pretrain", "--config=digits_pretrain", "--dry_run"]
-    root = pathlib.Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
-    assert "digits train (1,437 examples, 10 classes), evaluated on test (360)" in done.stdout
+def test_the_binary_plans_without_a_workdir(binary):
+    printed = binary(pretrain, config=config_files.load_config("digits_pretrain"), dry_run=True)
+    assert "digits train (1,437 examples, 10 classes), evaluated on test (360)" in printed
 
 
 def flat(text):

@@ -42,19 +42,17 @@ def test_a_hybrid_is_a_variant_of_the_same_config(digits, without_values):
         assert find_task(config.task)(at(config, point)).build(digits).spec.stem == ()
 
 
-@pytest.mark.parametrize(
-    "point", parse_grid("optimizer.name=adamw,momentum", config_files.load_config("study_optimizer")).points()
-)
-def test_a_resnet_takes_a_step_with_either_optimizer(point, tmp_path, monkeypatch, eagerly):
+@pytest.mark.extended
+def test_a_resnet_takes_a_step_with_either_optimizer(tmp_path, monkeypatch, eagerly):
     """And plain Adam is AdamW without decay."""
-    config = at(config_files.load_config("study_optimizer:digits"), point)
-    config.update(total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
-    config.data.update(train="train[:16]", evaluation="train[16:24]")
-    config.model.units = (1,)
     monkeypatch.setattr(training_run, "finish", lambda prepared, model, *_: (model, {"top1": 0.0, "examples": 8}))
-    model, _ = training_run.run(config, tmp_path)
-    assert model.optimizer.name == point["optimizer.name"]
-    assert type(model.optimizer).__name__ == {"adamw": "AdamW", "momentum": "Momentum"}[model.optimizer.name]
+    for name, kind in (("adamw", "AdamW"), ("momentum", "Momentum")):
+        config = at(config_files.load_config("study_optimizer:digits"), {"optimizer.name": name})
+        config.update(total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
+        config.data.update(train="train[:16]", evaluation="train[16:24]")
+        config.model.units = (1,)
+        model, _ = training_run.run(config, tmp_path / name)
+        assert model.optimizer.name == name and type(model.optimizer).__name__ == kind
 
 
 @pytest.mark.parametrize("data", ["digits", "cifar10"])

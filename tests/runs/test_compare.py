@@ -1,7 +1,6 @@
 """Several models side by side: the order, the table, the command."""
 
 import json
-import types
 
 import keras
 import pytest
@@ -11,7 +10,7 @@ from keras_vit.distribution.strategy import Strategy
 from keras_vit.evaluation import Calibration, Chart, Classification, Evaluator, FewShot
 from keras_vit.runs.compare import Column, column_of, first_column, ranked, table, write_comparison
 from keras_vit.runs.picture_files import drawn
-from trainers import evaluate, flags
+from trainers import evaluate
 
 RESULTS = {
     "a": {"classification": {"top1": 0.5, "loss": 2.0}, "calibration": {"ece": 0.1}},
@@ -77,31 +76,10 @@ def test_a_measure_goes_by_its_evaluators_direction_and_a_wrong_one_loses_nothin
 
 
 @pytest.fixture
-def ran(tmp_path, monkeypatch, capsys, eagerly):
+def ran(tmp_path, binary, eagerly):
     """A function: runs the binary in this process with flags; returns what it printed."""
-
-    def run(**options):
-        defaults = {
-            "data": None,
-            "split": "test[:40]",
-            "data_dir": None,
-            "batch_size": 20,
-            "preprocess": None,
-            "sort": None,
-            "broken_limit": 100,
-        }
-        strategy = {
-            "strategy": "one",
-            "tpu": None,
-            "model_parallel": None,
-            "evals": None,
-            "output": str(tmp_path / "out"),
-        }
-        monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**{**defaults, **strategy, **options}))
-        evaluate.main()
-        return capsys.readouterr().out
-
-    return run
+    given = {"split": "test[:40]", "batch_size": 20, "output": str(tmp_path / "out")}
+    return lambda **options: binary(evaluate, **{**given, **options})
 
 
 def test_one_command_evaluates_a_list_of_models(ran, tmp_path):

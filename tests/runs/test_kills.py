@@ -5,7 +5,6 @@ undisturbed run.
 import contextlib
 import itertools
 import json
-import os
 import pathlib
 import random
 import re
@@ -16,7 +15,7 @@ import sys
 
 import pytest
 import safetensors.numpy
-from interpreters import ROOT, wait_for
+from interpreters import ROOT, Fork, wait_for
 
 from keras_vit.runs.saving.rundir import RunDirectory
 
@@ -66,11 +65,9 @@ class Worker:
     def __init__(self, command, workdir, index, environment):
         self._progress = workdir.with_suffix(f".progress{index}")
         self._progress.unlink(missing_ok=True)
-        self._errors = open(workdir.with_suffix(f".errors{index}"), "w+")
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PROGRESS": str(self._progress), **environment}
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=self._errors
-        )
+        environment = {"PROGRESS": str(self._progress), **environment}
+        output = workdir.with_suffix(f".errors{index}")
+        self.process = Fork("tests.runs.reporting_pretrain", *command, output=output, **environment)
 
     def reports(self):
         """The lines of its progress, as lists of words."""
@@ -86,16 +83,15 @@ class Worker:
 
     def end(self):
         """Its exit code and its errors, once it has ended."""
-        self._errors.seek(0)
-        return self.process.wait(), self._errors.read()
+        return self.process.wait(), self.process.printed()
 
 
 class Run:
     """One run of reporting_pretrain.py, by one process or by the workers of a new cluster; the first is the chief."""
 
-    def __init__(self, workdir, total, workers=1, write_seconds=0.0, hold=None, module="tests.runs.reporting_pretrain"):
+    def __init__(self, workdir, total, workers=1, write_seconds=0.0, hold=None):
         overrides = {**OVERRIDES, **(FEWER if workers > 1 else {}), "total": f"{total} steps"}
-        command = [sys.executable, "-m", module, "--config=digits_pretrain", f"--workdir={workdir}"]
+        command = ["--config=digits_pretrain", f"--workdir={workdir}"]
         command += [f"--config.{key}={value}" for key, value in overrides.items()] + ["--strategy=multiworker"] * (
             workers > 1
         )
@@ -140,7 +136,7 @@ class Run:
     def kill(self):
         """Ends what has not ended; returns what `ends` does."""
         for worker in self.workers:
-            worker.process.kill()
+            worker.process.send_signal(signal.SIGKILL)
         return [worker.end() for worker in self.workers]
 
 
@@ -164,11 +160,6 @@ def after(steps):
 
 def reporting(*words):
     return lambda chief: any(line[: len(words)] == list(words) for line in chief.reports())
-
-
-def importing_tensorflow(chief):
-    """Its library is loaded, but the import has not finished."""
-    return "libtensorflow" in pathlib.Path(f"/proc/{chief.process.pid}/maps").read_text()
 
 
 def ended(run):
@@ -229,10 +220,15 @@ def test_a_run_that_gets_sigkill_and_sigterm_ends_bit_for_bit_the_same(tmp_path,
     assert [record["step"] for record in RunDirectory(whole).metrics()] == [24, 48, 60]
 
 
-def test_sigterm_before_training_exits_at_once_and_leaves_nothing(tmp_path, launch):
-    run = launch(tmp_path / "run", 60, module="trainers.pretrain")
-    [(code, errors)] = run.send(signal.SIGTERM, importing_tensorflow)
-    assert code == 75 and "SIGTERM: exit code 75" in errors and "Traceback" not in errors
+def test_sigterm_before_training_exits_at_once_and_leaves_nothing(tmp_path):
+    """While TensorFlow is imported: in a process that is not a fork."""
+    command = [sys.executable, "-m", "trainers.pretrain", "--config=digits_pretrain", f"--workdir={tmp_path / 'run'}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        maps = pathlib.Path(f"/proc/{process.pid}/maps")
+        wait_for(lambda: "libtensorflow" in maps.read_text(), [process])
+        process.send_signal(signal.SIGTERM)
+        errors, _ = process.communicate()
+    assert process.returncode == 75 and "SIGTERM: exit code 75" in errors and "Traceback" not in errors
     assert not (tmp_path / "run").exists()
 
 

@@ -24,7 +24,9 @@ def trained(tmp_path):
     def run(name, total=7, measure=lambda model, step: {"few_shot/5": step / 8}, ema=False, steps_per_execution=1):
         model = dense_on_images(dropout=0.1)
         optimizer = AdamW(0.01, use_ema=ema, ema_momentum=0.5)
-        model.compile(optimizer, SoftmaxCrossEntropy(), jit_compile=False, steps_per_execution=steps_per_execution)
+        eager = steps_per_execution == 1  # tracing takes longer than so few steps
+        options = {"steps_per_execution": steps_per_execution, "run_eagerly": eager, "jit_compile": False}
+        model.compile(optimizer, SoftmaxCrossEntropy(), **options)
         model.optimizer.build(model.trainable_variables)
         rundir = RunDirectory(tmp_path / name)
         start = rundir.resume(model)

@@ -217,7 +217,11 @@ def smaller(kind):
 
 @pytest.mark.parametrize(
     ("kind", "task"),
-    [("mae", "classification"), ("dino", "classification"), ("bit", "classification"), ("vit", "dino")],
+    [
+        ("dino", "classification"),
+        *(pytest.param(kind, "classification", marks=pytest.mark.extended) for kind in ("mae", "bit")),
+        pytest.param("vit", "dino", marks=pytest.mark.extended),
+    ],
 )
 def test_a_plan_is_of_the_model_that_the_run_would_load(kind, task, tmp_path):
     config = config_files.load_config("cifar10_finetune" if task == "classification" else "dino:cifar10")

@@ -316,6 +316,7 @@ def test_processes_that_see_different_files_run_the_point_all_the_same(config, t
     assert len(run.seen) == 2
 
 
+@pytest.mark.extended
 def test_real_runs_sweep_and_leave_no_model_behind(tmp_path, capsys, monkeypatch, eagerly):
     """The binary's own way: two learning rates of a tiny ViT on the digits, resumed; each model is gone when the next
     is made.

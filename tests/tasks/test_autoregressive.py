@@ -3,12 +3,13 @@ JAX as on TensorFlow.
 """
 
 import json
+import unittest.mock
 
 import keras
 import numpy as np
 import pytest
+import short_runs
 from interpreters import Interpreter
-from interrupted import ended_and_resumed
 from ml_collections import ConfigDict
 
 import keras_vit
@@ -16,7 +17,7 @@ from keras_vit.data import fit_palette, open_source, sample_pixels
 from keras_vit.distribution import Strategy, strategy
 from keras_vit.evaluation import NearestNeighbours, Samples, Setting, make_evaluator
 from keras_vit.planning import dry_run
-from keras_vit.runs import RunDirectory, run
+from keras_vit.runs import run, training_run
 from keras_vit.tasks import autoregressive, find_task
 from trainers import config_files
 
@@ -31,7 +32,7 @@ def config():
 def small():
     """The digits in grey at 4x4 pixels, 6 colours; a model of one block."""
     config = config_files.load_config("igpt")
-    config.update(total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, dtype="float32")
+    config.update(total="4 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, dtype="float32")
     config.evals = ConfigDict()
     config.model.update(image_size=4, channels=1, palette=COLORS, depth=1, width=16, heads=2, mlp_dim=16, dropout=0.1)
     text = "decode(1)|resize(4, 4, method='area')"
@@ -41,14 +42,30 @@ def small():
     return config
 
 
-def test_it_learns_and_says_how_much_in_bits(config, tmp_path):
-    config.update(total="60 steps", evaluate="30 steps")
-    config.model.dropout = 0.0
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Where another palette is found for the resumed run, as on another machine."""
+    config, found = small(), []
     config.optimizer.learning_rate = 1e-2
-    model, measures = run(config, tmp_path)
-    records = RunDirectory(tmp_path).metrics()
-    assert records[1]["loss"] < 0.9 * records[0]["loss"] and measures["loss"] < np.log(COLORS)
-    assert measures["loss"] == pytest.approx(records[1]["val_loss"], rel=1e-5) and measures["examples"] == 32
+    config.schedule.warmup = 0
+    config.evals.samples = {"every": "2 steps", "count": 3, "images": 2, "completions": 2, "rows": 1}
+
+    def fit(*arguments):
+        found.append(fit_palette(*arguments))
+        return found[-1] if len(found) == 1 else found[-1][::-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoregressive, "fit_palette", fit)
+        done = short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
+    assert len(found) == 2
+    return done
+
+
+def test_it_learns_and_says_how_much_in_bits(done):
+    first, last = done.records
+    assert last["loss"] < first["loss"] and last["val_loss"] < first["val_loss"]
+    measures, model = done.measures, done.model
+    assert measures["loss"] == pytest.approx(last["val_loss"], rel=1e-5) and measures["examples"] == 32
     images = np.stack(
         [example["image"] for example in open_source("digits", "test[:32]").ordered().as_numpy_iterator()]
     )
@@ -57,9 +74,36 @@ def test_it_learns_and_says_how_much_in_bits(config, tmp_path):
     log_softmax = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = -np.take_along_axis(log_softmax, colors[..., None], axis=-1).mean()
     assert measures["loss"] == pytest.approx(expected, rel=1e-4)
-    text = find_task("autoregressive")(config).summary(measures)
+    text = find_task("autoregressive")(done.config).summary(measures)
     assert f"{expected / np.log(2):.3f}" in text and "bits) per pixel, 32 examples" in text
-    assert "nats per pixel" in (tmp_path / "report.html").read_text() and (tmp_path / "model.keras").exists()
+    assert "nats per pixel" in done.page and (done.folder / "model.keras").exists()
+
+
+def test_pictures_of_samples_are_drawn_while_it_trains(done):
+    names = sorted(path.name for path in (done.folder / "pictures").iterdir())
+    assert names == [f"samples_{what}_0000000{step}.png" for what in ("completions", "drawn") for step in (2, 4)]
+    assert json.loads((done.folder / "samples.json").read_text())["samples"] == 3 and "samples" in done.page
+
+
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
+    """The colours are the checkpoint's, not those that were found the second time."""
+    assert done.state == done.resumed
+
+
+def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(done, tmp_path, eagerly):
+    tuned = config_files.load_config("igpt_finetune")
+    tuned.update(init=str(done.folder), total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
+    tuned.update(dtype="float32", mixup=None)
+    tuned.model.update(image_size=4, channels=1)
+    tuned.data.update(done.config.data.to_dict())
+    tuned.freeze = ("patch_encoder", "block_*")
+    model = short_runs.ended(tuned, tmp_path)
+    assert type(model) is keras_vit.ViT and model.spec.causal and model.classes == 10
+    for name in ("patch_encoder", "block_00"):
+        for a, b in zip(model.get_layer(name).get_weights(), done.model.get_layer(name).get_weights()):
+            np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="evaluated on a keras_vit.ImageGPT, got a ViT"):
+        find_task("autoregressive")(done.config).check_model(model, None)
 
 
 def test_the_palette_is_k_means_of_the_training_images_or_a_grid(config):
@@ -74,27 +118,14 @@ def test_the_palette_is_k_means_of_the_training_images_or_a_grid(config):
         find_task("autoregressive")(config)
 
 
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly, monkeypatch):
-    """Also where another palette is found the second time, as on another machine: the colours are the checkpoint's."""
-    found = []
-
-    def fit(*arguments):
-        found.append(fit_palette(*arguments))
-        return found[-1] if len(found) == 1 else found[-1][::-1]
-
-    monkeypatch.setattr(autoregressive, "fit_palette", fit)
-    whole, again = ended_and_resumed(config, tmp_path)
-    for a, b in zip(whole.get_weights(), again.get_weights()):
-        np.testing.assert_array_equal(a, b)
-
-
 def run_on_two(workdir):
     """{"one": the losses of a run on one device, "two": of the same on two}; pictures too."""
     config, weights, losses = small(), {}, {}
     config.model.dropout = 0.0
-    config.evals.samples = {"every": "6 steps", "count": 2, "images": 1}
+    config.evals.samples = {"every": "4 steps", "count": 2, "images": 1}
     for name, chosen in (("one", Strategy()), ("two", strategy("mirrored"))):
-        model, measures = run(config, f"{workdir}/{name}", strategy=chosen)
+        with unittest.mock.patch.object(training_run, "write_report", lambda *_: None):
+            model, measures = run(config, f"{workdir}/{name}", strategy=chosen)
         # Biases of keys have no effect: their gradients are rounding, which the optimizer enlarges.
         weights[name] = [np.asarray(v) for v in model.weights if not v.path.endswith("key/bias")]
         losses[name] = measures["loss"]
@@ -115,15 +146,6 @@ def test_two_replicas_end_where_one_device_does(tmp_path):
 def test_its_plan_reads_no_images(config):
     text = dry_run.plan(config, config_files.packaged("lib.datasets").DATASETS)
     assert "17 tokens" in text and "SparseCategoricalCrossentropy" in text
-
-
-def test_pictures_of_samples_are_drawn_while_it_trains(config, tmp_path, eagerly):
-    config.evals.samples = {"every": "3 steps", "count": 3, "images": 2, "completions": 2, "rows": 1}
-    run(config, tmp_path)
-    names = sorted(path.name for path in (tmp_path / "pictures").iterdir())
-    assert names == [f"samples_{what}_0000000{step}.png" for what in ("completions", "drawn") for step in (3, 6)]
-    assert json.loads((tmp_path / "samples.json").read_text())["samples"] == 3
-    assert "samples" in (tmp_path / "report.html").read_text()
 
 
 def test_a_picture_shows_the_originals_what_is_kept_and_completions(config):
@@ -169,32 +191,16 @@ def test_a_middle_blocks_mean_is_what_an_evaluator_measures(config):
         NearestNeighbours(**options, block=1).prepare(Setting(model))
 
 
-def test_a_classifier_is_fine_tuned_from_the_run_and_evaluated(config, tmp_path, eagerly):
-    pretrained, _ = run(config, tmp_path / "first")
-    tuned = config_files.load_config("igpt_finetune")
-    tuned.update(init=str(tmp_path / "first"), total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=8)
-    tuned.update(dtype="float32", mixup=None)
-    tuned.model.update(image_size=4, channels=1)
-    tuned.data.update(config.data.to_dict())
-    tuned.freeze = ("patch_encoder", "block_*")
-    model, measures = run(tuned, tmp_path / "second")
-    assert type(model) is keras_vit.ViT and model.spec.causal and 0 <= measures["top1"] <= 1
-    for name in ("patch_encoder", "block_00"):
-        for a, b in zip(model.get_layer(name).get_weights(), pretrained.get_layer(name).get_weights()):
-            np.testing.assert_array_equal(a, b)
-    with pytest.raises(ValueError, match="evaluated on a keras_vit.ImageGPT, got a ViT"):
-        find_task("autoregressive")(config).check_model(model, None)
-
-
 def run_on_jax(workdir):
     """The losses of a whole run, and of one in two parts whose weights must be the same; and samples."""
     config = small()
     config.schedule.update(warmup="2 steps", decay="constant")
-    whole, measures = run(config, f"{workdir}/whole")
-    config.total = "3 steps"
-    run(config, f"{workdir}/parts")
-    config.total = "6 steps"
-    parts, _ = run(config, f"{workdir}/parts", strategy=Strategy())
+    with unittest.mock.patch.object(training_run, "write_report", lambda *_: None):
+        whole, measures = run(config, f"{workdir}/whole")
+        config.total = "2 steps"
+        run(config, f"{workdir}/parts")
+        config.total = "4 steps"
+        parts, _ = run(config, f"{workdir}/parts")
     for a, b in zip(whole.get_weights(), parts.get_weights()):
         np.testing.assert_array_equal(a, b)
     np.savez(f"{workdir}/samples.npz", drawn=whole.sample(3), logits=whole.predict(whole.sample(3), verbose=0))

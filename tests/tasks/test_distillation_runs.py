@@ -2,86 +2,87 @@
 the student alone.
 """
 
-import json
 import math
 
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-from interrupted import ended_and_resumed, stopped
-from ml_collections import ConfigDict
+import short_runs
 
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.planning import dry_run
-from keras_vit.runs import RunDirectory, run
+from keras_vit.runs import run
 from keras_vit.tasks import find_task
 from keras_vit.training import HardDistillation, SoftDistillation
 from trainers import config_files
-
-SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
 
 
 def digits_vit(image_size=8, seed=1, **arguments):
     """A ViT for the digits with random numbers in its head, as after training."""
     names = [str(i) for i in range(10)]
-    vit = keras_vit.ViT("Ti/4", image_size=image_size, channels=1, classes=10, class_names=names, **SMALL, **arguments)
+    vit = keras_vit.ViT(
+        "Ti/4", image_size=image_size, channels=1, classes=10, class_names=names, **short_runs.SMALL, **arguments
+    )
     for head in vit.heads():
         head.kernel.assign(np.random.default_rng(seed).normal(size=head.kernel.shape))
     return vit
 
 
+def small(folder):
+    """Distillation of a few steps on the digits."""
+    digits_vit().save(folder / "teacher.keras")
+    config = short_runs.small("distillation", mixup=0.2, **{"model.drop_path": 0.1, "loss.label_smoothing": 0.1})
+    config.objective.update(teacher=str(folder / "teacher.keras"))
+    return config
+
+
 @pytest.fixture
 def config(tmp_path):
-    """Distillation of a few steps on the digits."""
-    digits_vit().save(tmp_path / "teacher.keras")
-    config = config_files.load_config("digits_pretrain")
-    config.update(
-        task="distillation", total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16, jit_compile=False
-    )
-    config.model.update(SMALL, drop_path=0.1)
-    config.data.update(train="train[:64]", evaluation="test[:32]")
-    config.objective.update(teacher=str(tmp_path / "teacher.keras"))
-    return config
+    return small(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    config = small(folder)
+    config.objective.update(kind="soft")
+    config.optimizer.learning_rate = 1e-2
+    return short_runs.whole_and_resumed(config, folder)
 
 
 def task_of(config):
     return find_task("distillation")(config)
 
 
-def test_it_learns_and_leaves_the_student_with_a_report(config, tmp_path):
-    config.update(total="60 steps", evaluate="30 steps", checkpoint="60 steps", mixup=None)
-    config.objective.update(kind="soft")
-    model, measures = run(config, tmp_path / "run")
-    records = RunDirectory(tmp_path / "run").metrics()
-    assert records[1]["loss"] < 0.9 * records[0]["loss"]
-    assert measures["top1"] == pytest.approx(records[1]["val_accuracy"], abs=1e-6)
-    student = keras_vit.load(tmp_path / "run")
-    assert (
-        type(student) is keras_vit.ViT is type(model)
-        and student.activation == "softmax"
-        and len(student.class_names) == 10
-    )
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "agreement of student and teacher" in page and f"{records[1]['val_teacher_accuracy']:.2%}" in page
+def test_it_learns_and_leaves_the_student_with_a_report(done):
+    first, last = done.records
+    assert last["val_loss"] < first["val_loss"]
+    assert done.measures["top1"] == pytest.approx(last["val_accuracy"], abs=1e-6)
+    student = keras_vit.load(done.folder)
+    assert type(student) is keras_vit.ViT is type(done.model)
+    assert student.activation == "softmax" and len(student.class_names) == 10
+    assert "agreement of student and teacher" in done.page and f"{last['val_teacher_accuracy']:.2%}" in done.page
 
 
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
-    whole, again = ended_and_resumed(config, tmp_path)
-    arrays = safetensors.numpy.load_file(RunDirectory(tmp_path / "resumed").checkpoints()[3])
-    teachers = sum(w.size for w in keras_vit.load(config.objective.teacher).get_weights())
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
+    assert done.state == done.resumed
+    arrays = safetensors.numpy.load(done.resumed)
+    teachers = sum(w.size for w in keras_vit.load(done.config.objective.teacher).get_weights())
     numbers = sum(array.size for name, array in arrays.items() if name.startswith("model/"))
     assert numbers < teachers + 100 and "fixed/crc32" in arrays  # the student's, as large as the teacher's
-    for a, b in zip(whole.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
-def test_a_teacher_that_changed_since_is_noticed(config, tmp_path, eagerly):
-    stopped(config, tmp_path / "run")
+def test_a_teacher_that_changed_since_is_noticed(done, eagerly):
+    """Without another run: the finished one looks for its checkpoint first."""
+    config = done.config.copy_and_resolve_references()
     digits_vit(seed=2).save(config.objective.teacher)
-    with pytest.raises(ValueError, match="began with a teacher of other weights"):
-        run(config, tmp_path / "run")
+    try:
+        with pytest.raises(ValueError, match="began with a teacher of other weights"):
+            run(config, done.folder)
+    finally:
+        digits_vit().save(config.objective.teacher)
 
 
 def test_a_teacher_of_another_size_and_precision_fits(config):
@@ -135,22 +136,15 @@ def test_options_that_make_no_sense_are_clear_errors(config, options, message):
 
 
 def test_a_teacher_of_other_classes_is_a_clear_error(config, tmp_path):
-    keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=7, **SMALL).save(config.objective.teacher)
+    keras_vit.ViT("Ti/4", image_size=8, channels=1, classes=7, **short_runs.SMALL).save(config.objective.teacher)
     with pytest.raises(ValueError, match="student has 10 classes, the teacher 7.*Fine-tune it"):
         run(config, tmp_path / "run")
 
 
-def test_another_run_is_a_teacher_and_the_sigmoid_is_not_for_it(config, tmp_path, eagerly):
-    first = config.copy_and_resolve_references()
-    first.update(task="classification", total="2 steps", evaluate="2 steps")
-    first.objective = ConfigDict()
-    run(first, tmp_path / "first")
-    config.objective.teacher = str(tmp_path / "first")
-    assert json.loads((tmp_path / "first" / "config.json").read_text())["task"] == "classification"
-    assert (
-        keras.backend.standardize_dtype(task_of(config).model(open_source("digits", "train[:64]")).output.dtype)
-        == "float32"
-    )
+def test_another_run_is_a_teacher_and_the_sigmoid_is_not_for_it(config, done):
+    config.objective.teacher = str(done.folder)
+    output = task_of(config).model(open_source("digits", "train[:64]")).output
+    assert keras.backend.standardize_dtype(output.dtype) == "float32"
     config.loss.name = "sigmoid"
     with pytest.raises(ValueError, match="Distillation does not use some options.*loss.name=softmax"):
         task_of(config).check_config()

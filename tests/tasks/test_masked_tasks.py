@@ -7,15 +7,15 @@ import functools
 import keras
 import numpy as np
 import pytest
+import short_runs
 from interpreters import Interpreter
-from interrupted import ended, ended_and_resumed
 from small_models import distance
 
 import keras_vit
-from keras_vit.data import from_arrays, training_batches
+from keras_vit.data import from_arrays, open_source, training_batches
 from keras_vit.distribution import strategy
 from keras_vit.planning import dry_run
-from keras_vit.runs import RunDirectory, run
+from keras_vit.runs import run
 from keras_vit.tasks import find_task
 from keras_vit.training import AdamW
 from trainers import config_files
@@ -28,59 +28,43 @@ TASKS = {
 
 def small(name, **objective):
     """A config of a tiny model on the digits."""
-    config = config_files.load_config("digits_pretrain")
-    config.model.update(depth=1, width=16, heads=2, mlp_dim=16, patch_size=2)
-    config.update(task=name, total="6 steps", evaluate="3 steps", checkpoint="3 steps", batch_size=16)
-    config.update(mixup=None, jit_compile=False)
-    config.loss.label_smoothing = 0.0
-    config.model.position_std = 0.02 if name == "masked_patches" else None
+    std = 0.02 if name == "masked_patches" else None
+    config = short_runs.small(name, **{"model.patch_size": 2, "model.position_std": std})
     config.objective.update({**TASKS[name], **objective})
-    config.data.update(train="train[:64]", evaluation="test[:40]")
     return config
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_it_learns_and_reports(name, tmp_path):
-    config = small(name)
-    config.update(total="40 steps", evaluate="20 steps", checkpoint="40 steps")
-    config.evals.reconstructions = {"every": "20 steps", "images": 3}
-    config.evals.knn = {"source": "digits", "train": "train[:100]", "test": "test[:40]"}
-    _, measures = run(config, tmp_path)
-    records = RunDirectory(tmp_path).metrics()
-    assert records[1]["loss"] < records[0]["loss"] and measures["loss"] == pytest.approx(
-        records[1]["val_loss"], rel=1e-5
-    )
-    assert 0 < records[1]["knn/top1"] <= 1 and records[1]["reconstructions/psnr"] > 0
-    assert len(list((tmp_path / "pictures").iterdir())) == 2
-    page = (tmp_path / "report.html").read_text()
-    for words in ("Reconstructions", "Each column is an image", "images, step 20", "Learning curves"):
-        assert words in page
+@pytest.fixture(scope="module", params=TASKS)
+def done(request, tmp_path_factory):
+    config = small(request.param)
+    config.optimizer.learning_rate = 1e-2
+    config.evals.reconstructions = {"every": "2 steps", "images": 3}
+    if request.param == "masked_patches":  # whose masks are drawn as the other's
+        return short_runs.whole(config, tmp_path_factory.mktemp("runs"))
+    config.evals.knn = {"source": "digits", "train": "train[:64]", "test": "test[:32]", "every": "4 steps"}
+    return short_runs.whole_and_resumed(config, tmp_path_factory.mktemp("runs"))
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_a_classifier_is_fine_tuned_from_what_it_learned(name, tmp_path, eagerly):
-    config = small(name)
-    config.update(total="1 steps", evaluate="1 steps", checkpoint="1 steps")
-    model, _ = run(config, tmp_path / "run")
-    tuned = config_files.load_config("digits_pretrain")
-    tuned.update(total="1 steps", evaluate="1 steps", checkpoint="1 steps", batch_size=16, init=str(tmp_path / "run"))
-    tuned.data.update(train="train[:64]", evaluation="test[:40]")
-    tuned.model.update(depth=1, width=16, heads=2, mlp_dim=16, patch_size=2, position_std=None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AdamW, "update_step", lambda *_: None)
-        vit = ended(tuned, tmp_path / "tuned")
+def test_it_learns_and_reports(done):
+    first, last = done.records
+    assert last["loss"] < first["loss"] and done.measures["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
+    assert 0 <= last.get("knn/top1", 0) <= 1 and last["reconstructions/psnr"] > 0
+    assert len(list((done.folder / "pictures").iterdir())) == 2
+    for words in ("Reconstructions", "Each column is an image", "images, step 2", "Learning curves"):
+        assert words in done.page
+
+
+@pytest.mark.parametrize("done", ["masked_autoencoding"], indirect=True)
+def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(done):
+    assert done.state == done.resumed
+
+
+def test_a_classifier_starts_from_what_it_learned(done):
+    config = short_runs.small(init=str(done.folder), **{"model.patch_size": 2, "model.position_std": None})
+    vit = find_task("classification")(config).model(open_source("digits", "train[:64]"))
     assert type(vit) is keras_vit.ViT and vit.classes == 10
-    np.testing.assert_array_equal(
-        vit.get_layer("block_00").get_weights()[3], model.get_layer("block_00").get_weights()[3]
-    )
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(name, tmp_path, eagerly):
-    config = small(name)
-    whole, again = ended_and_resumed(config, tmp_path)
-    for a, b in zip(whole.get_weights(), again.get_weights()):
-        np.testing.assert_array_equal(a, b)
+    for ours, theirs in zip(vit.get_layer("block_00").get_weights(), done.model.get_layer("block_00").get_weights()):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def trained(name, scope, **compiled):
@@ -174,7 +158,7 @@ def test_jax_gives_tensorflows_numbers(tmp_path):
                     np.testing.assert_allclose(theirs[each], ours[each], atol=1e-5)
 
 
-def test_it_goes_on_from_a_model_of_its_own(tmp_path, eagerly):
+def test_it_goes_on_from_a_model_of_its_own(tmp_path):
     config = small("masked_autoencoding")
     task = find_task(config.task)(config)
     source = from_arrays(np.zeros((4, 8, 8, 1), "uint8"), np.zeros(4, int))

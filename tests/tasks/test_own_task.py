@@ -1,67 +1,75 @@
-"""A task of a user's own, ink.py, does what classification does: it trains, resumes, reports its measure and sweeps by
-its own score.
-"""
+"""A user's own task, ink.py: it trains, resumes, reports its measure and sweeps by its score."""
 
 import dataclasses
 import json
-import os
 import pathlib
 
 import keras
 import numpy as np
 import pytest
-from interrupted import ended_and_resumed
+import short_runs
 
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.distribution import Strategy
 from keras_vit.evaluation import Evaluation, Evaluator, register
 from keras_vit.planning import dry_run
-from keras_vit.runs import RunDirectory, run, run_sweep
+from keras_vit.runs import run, run_sweep
 from keras_vit.tasks import Score, find_task
-from trainers import config_files
+from trainers import config_files, evaluate
 
 INK = f"{pathlib.Path(__file__).with_name('ink.py')}:Ink"
 
 
 @pytest.fixture
 def config():
-    config = config_files.load_config("digits_pretrain")
-    config.update(
-        task=INK,
-        total="6 steps",
-        evaluate="3 steps",
-        checkpoint="3 steps",
-        batch_size=16,
-        mixup=None,
-        jit_compile=False,
-    )
-    config.loss.label_smoothing = 0.0
-    config.model.update(depth=1, width=32, heads=2, mlp_dim=32)
-    config.data.update(
-        train="train[:64]", evaluation="test[:32]", dev_train="train[:48]", dev_evaluation="train[48:64]"
-    )
+    return small()
+
+
+def small():
+    config = short_runs.small(INK, **{"model.width": 32, "model.mlp_dim": 32})
+    config.data.update(dev_train="train[:48]", dev_evaluation="train[48:64]")
     return config
+
+
+@register("patches_of_grey")
+@dataclasses.dataclass(frozen=True)
+class Grey(Evaluator):
+    """Measures the step and draws it."""
+
+    def prepare(self, setting):
+        def evaluate():
+            step = int(setting.model.optimizer.iterations)
+            return Evaluation({"step": float(step)}, pictures={"grey": np.full((4, 6, 3), step, "uint8")})
+
+        return evaluate
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    config = small()
+    config.optimizer.learning_rate = 1e-2
+    config.evals.patches_of_grey = {"every": "2 steps"}
+    return short_runs.whole(config, tmp_path_factory.mktemp("runs"))
 
 
 def test_a_task_is_short():
     assert len(pathlib.Path(INK.rpartition(":")[0]).read_text().splitlines()) <= 60
 
 
-def test_it_reports_its_own_measure_and_learns(config, tmp_path):
-    config.update(total="60 steps", evaluate="30 steps", checkpoint="60 steps")
-    model, measures = run(config, tmp_path)
-    records = RunDirectory(tmp_path).metrics()
-    assert [record["step"] for record in records] == [30, 60] and records[1]["loss"] < 0.5 * records[0]["loss"]
-    assert measures["mae"] == pytest.approx(records[1]["val_mae"], rel=1e-5) and measures["examples"] == 32
-    assert json.loads((tmp_path / "evaluation.json").read_text())["mae"] == measures["mae"]
-    assert "mae" in (tmp_path / "report.html").read_text() and (tmp_path / "model.keras").exists()
+def test_it_reports_its_own_measure_and_learns(done):
+    first, last = done.records
+    assert [first["step"], last["step"]] == [2, 4] and last["loss"] < first["loss"]
+    assert done.measures["mae"] == pytest.approx(last["val_mae"], rel=1e-5) and done.measures["examples"] == 32
+    assert done.evaluation["mae"] == done.measures["mae"]
+    assert "mae" in done.page and (done.folder / "model.keras").exists()
 
 
-def test_a_stopped_run_ends_bit_for_bit_where_an_uninterrupted_one_does(config, tmp_path, eagerly):
-    whole, again = ended_and_resumed(config, tmp_path)
-    for a, b in zip(whole.get_weights(), again.get_weights()):
-        np.testing.assert_array_equal(a, b)
+def test_pictures_of_evaluators_are_kept_and_reported(done):
+    names = [f"patches_of_grey_grey_0000000{step}.png" for step in (2, 4)]
+    assert sorted(path.name for path in (done.folder / "pictures").iterdir()) == names
+    assert keras.utils.img_to_array(keras.utils.load_img(done.folder / "pictures" / names[1])).max() == 4
+    assert all(words in done.page for words in ("Patches of grey", "grey, step 2", "grey, step 4"))
 
 
 def test_a_sweep_ranks_by_its_own_score(config, tmp_path, capsys):
@@ -82,31 +90,17 @@ def test_its_plan_needs_no_classes(config):
         "parameters, all trained" in text
         and "MeanSquaredError" in text
         and "softmax" not in text
-        and "6 of 16 images" in text
+        and "4 of 16 images" in text
     )
 
 
-@pytest.mark.processes
-def test_the_binary_trains_and_evaluates_it(tmp_path):
-    import subprocess
-    import sys
-
-    root = pathlib.Path(__file__).resolve().parents[2]
-    options = [f"--config.task={INK}", "--config.total=4 steps", "--config.batch_size=16", "--config.mixup=None"]
-    options.append("--config.loss.label_smoothing=0")
-    commands = [
-        ["trainers.pretrain", "--config=digits_pretrain", f"--workdir={tmp_path / 'run'}", *options],
-        ["trainers.evaluate", f"--model={tmp_path / 'run'}", f"--output={tmp_path / 'out'}"],
-    ]
-    for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", *command], cwd=root, capture_output=True, text=True, check=False, env=os.environ
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-    evaluated, trained = (json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("out", "run"))
-    assert evaluated["mae"] == pytest.approx(trained["mae"], abs=1e-6) and "mae" in done.stdout
+def test_the_binary_evaluates_it(done, binary, tmp_path):
+    printed = binary(evaluate, model=str(done.folder), output=str(tmp_path))
+    evaluated = json.loads((tmp_path / "evaluation.json").read_text())
+    assert evaluated["mae"] == pytest.approx(done.measures["mae"], abs=1e-6) and "mae" in printed
     about = ("data", "split", "preprocess", "classes")
-    assert [evaluated[key] for key in about] == [trained[key] for key in about] and trained["data"] == "digits"
+    assert [evaluated[key] for key in about] == [done.evaluation[key] for key in about]
+    assert evaluated["data"] == "digits"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ class Doubling(find_task(INK)):
         return keras_vit.Model(model.input, keras.layers.Rescaling(self.options.factor)(model.output))
 
 
-def test_a_task_has_options_and_says_what_a_run_leaves(config, tmp_path, eagerly):
+def test_a_task_has_options_and_says_what_a_run_leaves(config):
     config.task = "classification"
     with pytest.raises(
         ValueError, match=r'no option "factor" \(--config.objective.factor\). It has no options of its own'
@@ -189,33 +183,3 @@ def config_with(config, **options):
     config = config.copy_and_resolve_references()
     config.objective.update(options)
     return config
-
-
-@register("patches_of_grey")
-@dataclasses.dataclass(frozen=True)
-class Grey(Evaluator):
-    """Measures the step and draws it."""
-
-    def prepare(self, setting):
-        def evaluate():
-            step = int(setting.model.optimizer.iterations)
-            return Evaluation({"step": float(step)}, pictures={"grey": np.full((4, 6, 3), step, "uint8")})
-
-        return evaluate
-
-
-def test_pictures_of_evaluators_are_kept_and_reported(config, tmp_path):
-    config.evals.patches_of_grey = {"every": "3 steps"}
-    run(config, tmp_path)
-    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
-        "patches_of_grey_grey_00000003.png",
-        "patches_of_grey_grey_00000006.png",
-    ]
-    assert (
-        keras.utils.img_to_array(
-            keras.utils.load_img(tmp_path / "pictures" / "patches_of_grey_grey_00000006.png")
-        ).max()
-        == 6
-    )
-    page = (tmp_path / "report.html").read_text()
-    assert "Patches of grey" in page and "grey, step 3" in page and "grey, step 6" in page

@@ -32,6 +32,7 @@ def few(monkeypatch):
     return images
 
 
+@pytest.mark.extended
 def test_the_input_is_compared_with_decoding_alone_and_the_memory_watched(few, capsys):
     input.main(types.SimpleNamespace(**SMALL))
     told = capsys.readouterr().out
@@ -86,7 +87,8 @@ def fewer(monkeypatch):
     monkeypatch.setattr(cheaper, "forms", lambda block: found)
 
 
-def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp_path, monkeypatch, capsys, eagerly):
+@pytest.mark.extended
+def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp_path, monkeypatch, capsys):
     model = tiny("Ti/2", classes=2, preprocessing="decode|resize(8, 12)")
     keras_vit.save(model, tmp_path / "model.keras")
     output = tmp_path / "curve.png"
@@ -111,7 +113,7 @@ def test_fewer_tokens_are_compared_with_the_whole_model(fewer, tiny, photos, tmp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys, eagerly):
+def test_scaling_prints_and_draws_every_point(tmp_path, monkeypatch, capsys):
     small = {"depth": 1, "width": 32, "heads": 2, "mlp_dim": 32}
     points = [(size, "Ti/16", size, small) for size in (32, 64)]
     monkeypatch.setattr(scaling, "SWEEPS", {"image size, px": {"tiny": points}, "width": {"tiny": points[:1]}})

@@ -24,31 +24,35 @@ def answer(capsys, monkeypatch, *arguments):
     return capsys.readouterr().out
 
 
-def test_an_export_and_its_model_say_the_same(tiny, image, tmp_path, capsys, monkeypatch):
-    model = tiny(class_names=list("abcde"), preprocessing="decode|resize(8, 12)")
-    keras_vit.save(model, tmp_path / "m.keras")
-    keras_vit.export(model, tmp_path / "export")
-    texts = [answer(capsys, monkeypatch, tmp_path / name, image, image) for name in ("m.keras", "export")]
+@pytest.fixture
+def file(tiny, tmp_path):
+    keras_vit.save(tiny(class_names=list("abcde"), preprocessing="decode|resize(8, 12)"), tmp_path / "m.keras")
+    return tmp_path / "m.keras"
+
+
+@pytest.mark.extended
+def test_an_export_and_its_model_say_the_same(file, image, tmp_path, capsys, monkeypatch, eagerly):
+    eagerly(False)
+    keras_vit.export(keras_vit.load(file), tmp_path / "export")
+    texts = [answer(capsys, monkeypatch, path, image, image) for path in (file, tmp_path / "export")]
     assert texts[0] == texts[1] and texts[0].count(f"{image}: ") == 2 and texts[0].count("%") == 6
+    check_unreadable(tmp_path / "export", image, 1, tmp_path, capsys, monkeypatch)
 
 
-def test_a_model_names_what_is_not_an_image(tiny, tmp_path, capsys, monkeypatch):
-    keras_vit.save(tiny(), tmp_path / "m.keras")
+def test_what_cannot_be_read_is_named_and_the_others_classified(file, image, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit, match="1"):
-        answer(capsys, monkeypatch, tmp_path / "m.keras", "missing.jpg")
+        answer(capsys, monkeypatch, file, "missing.jpg")
     assert capsys.readouterr().err.endswith('missing.jpg: There is no image file "missing.jpg".\n')
+    check_unreadable(file, image, 2, tmp_path, capsys, monkeypatch)
 
 
-def test_what_cannot_be_read_is_named_and_the_others_classified(tiny, image, tmp_path, capsys, monkeypatch):
-    model = tiny(class_names=list("abcde"), preprocessing="decode|resize(8, 12)")
-    keras_vit.save(model, tmp_path / "m.keras")
-    keras_vit.export(model, tmp_path / "export")
+def check_unreadable(model, image, readable, tmp_path, capsys, monkeypatch):
+    """Of a PNG, a TIFF and a text the first `readable` are classified, and the others named."""
     Image.open(image).save(tmp_path / "a.tiff")
     (tmp_path / "text.jpg").write_text("no image")
-    for name, readable in (("m.keras", 2), ("export", 1)):
-        paths = [image, str(tmp_path / "a.tiff"), str(tmp_path / "text.jpg")]
-        with pytest.raises(SystemExit, match="1"):
-            answer(capsys, monkeypatch, tmp_path / name, *paths)
-        shown = capsys.readouterr()
-        assert [line.split(": ")[0] for line in shown.out.splitlines()] == paths[:readable]
-        assert all(f"{path}: cannot be decoded" in shown.err for path in paths[readable:])
+    paths = [image, str(tmp_path / "a.tiff"), str(tmp_path / "text.jpg")]
+    with pytest.raises(SystemExit, match="1"):
+        answer(capsys, monkeypatch, model, *paths)
+    shown = capsys.readouterr()
+    assert [line.split(": ")[0] for line in shown.out.splitlines()] == paths[:readable]
+    assert all(f"{path}: cannot be decoded" in shown.err for path in paths[readable:])

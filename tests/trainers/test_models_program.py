@@ -1,7 +1,7 @@
 """`keras-vit models`: its tables and JSON, for names and for files."""
 
+import functools
 import json
-import types
 
 import pytest
 
@@ -10,16 +10,9 @@ from trainers import models
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command with flags and patterns, and returns what it prints."""
-
-    def run(*patterns, **values):
-        values = {"layers": None, "image_size": None, "json": False, **values}
-        monkeypatch.setattr(models.flags, "FLAGS", types.SimpleNamespace(**values))
-        models.main(list(patterns))
-        return capsys.readouterr().out
-
-    return run
+def run(binary):
+    """Runs the command with patterns and flags, and returns what it prints."""
+    return functools.partial(binary, models)
 
 
 def test_a_table_of_published_models(run):

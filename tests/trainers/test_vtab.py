@@ -3,7 +3,6 @@ fine-tune.
 """
 
 import json
-import types
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluation.vtab import VtabTask, means
-from trainers import config_files, flags, vtab
+from trainers import config_files, vtab
 
 lib = pytest.importorskip("tensorflow_datasets")
 TABLE = config_files.packaged("lib.vtab")
@@ -47,7 +46,7 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def ran(tmp_path, monkeypatch, capsys, data_dir, eagerly):
+def ran(tmp_path, monkeypatch, binary, data_dir):
     """A function: runs the binary in this process on three tasks, of which one is not prepared; returns what it
     printed.
     """
@@ -61,22 +60,8 @@ def ran(tmp_path, monkeypatch, capsys, data_dir, eagerly):
     model = keras_vit.ViT("Ti/2", image_size=4, classes=3, depth=1, width=16, heads=2, mlp_dim=16)
     monkeypatch.setattr(keras_vit, "load", lambda *_, **__: model)
 
-    def run(**options):
-        defaults = {
-            "model": "m",
-            "tasks": None,
-            "method": "ridge",
-            "finetune": None,
-            "image_size": None,
-            "batch_size": 256,
-            "broken_limit": 100,
-        }
-        values = {**defaults, "output": str(tmp_path / "out"), "data_dir": data_dir, **options}
-        monkeypatch.setattr(flags, "FLAGS", types.SimpleNamespace(**values))
-        vtab.main()
-        return capsys.readouterr().out
-
-    return run
+    given = {"model": "m", "method": "ridge", "output": str(tmp_path / "out"), "data_dir": data_dir}
+    return lambda **options: binary(vtab, **{**given, **options})
 
 
 def test_tasks_that_are_there_are_measured_and_the_others_named(ran, tmp_path):

@@ -37,7 +37,7 @@ def test_synsets_are_the_shared_table(shared_data):
     assert list(synsets()) == (shared_data / "imagenet_labels" / "imagenet_synsets.txt").read_text().split()
 
 
-def test_accuracy_is_among_the_shared_classes_only(eagerly):
+def test_accuracy_is_among_the_shared_classes_only():
     classes = np.arange(3, 1000, 100)  # ten
     names = [synsets()[c] for c in classes]
     labels = np.random.default_rng(1).integers(0, 10, 60)
@@ -48,7 +48,7 @@ def test_accuracy_is_among_the_shared_classes_only(eagerly):
     assert evaluation.measures["top5"] == pytest.approx((best[:, :5] == labels[:, None]).any(1).mean(), abs=1e-6)
 
 
-def test_several_classes_of_imagenet_count_as_one_and_others_are_left_out(tmp_path, eagerly):
+def test_several_classes_of_imagenet_count_as_one_and_others_are_left_out(tmp_path):
     (tmp_path / "map.json").write_text(json.dumps({"clock": [409, 530], "dog": "n02085620", "cat": 281}))
     names, labels = ["cat", "clock", "dog", "robot"], np.arange(60) % 4
     evaluation = measured(names, labels, mapping=str(tmp_path / "map.json"))
@@ -81,7 +81,7 @@ def mappings(tmp_path):
     return folder
 
 
-def test_objectnets_folder_says_its_classes(mappings, eagerly, monkeypatch):
+def test_objectnets_folder_says_its_classes(mappings, monkeypatch):
     assert objectnet(str(mappings)) == {"alarm_clock": [409, 530], "desk_lamp": [846]}
     names, labels = ["alarm_clock", "desk_lamp", "spork"], np.arange(60) % 3
     with pytest.raises(ValueError, match="objectnet shares 113 classes with ImageNet.* 2"):
@@ -96,7 +96,7 @@ def test_objectnets_folder_says_its_classes(mappings, eagerly, monkeypatch):
         objectnet(str(mappings))
 
 
-def test_of_data_that_names_all_classes_those_with_examples_are_taken(eagerly, monkeypatch):
+def test_of_data_that_names_all_classes_those_with_examples_are_taken(monkeypatch):
     monkeypatch.setitem(mapped.DATASETS, "imagenet_a", mapped.Row(3))
     labels = np.tile([5, 70, 900], 20)
     evaluation = measured(list(synsets()), labels, dataset="imagenet_a")
@@ -141,7 +141,7 @@ def test_tables_that_cannot_be_are_refused(tmp_path, table, message):
         class_map(["a", "b"], path="map.json", data_dir=str(tmp_path))
 
 
-def test_the_binary_takes_data_of_other_classes_for_it(tiny, tmp_path, photos, capsys, eagerly):
+def test_the_binary_takes_data_of_other_classes_for_it(tiny, tmp_path, photos, capsys):
     """The task's own evaluator refuses them, of whose classes the model has none."""
     for name, synset in (("dark", synsets()[3]), ("light", synsets()[7])):
         (photos / name).rename(photos / synset)

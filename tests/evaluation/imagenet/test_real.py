@@ -77,7 +77,7 @@ def measured(model, **options):
     )()
 
 
-def test_images_are_known_by_their_names_and_those_without_labels_do_not_count(validation, real_json, eagerly):
+def test_images_are_known_by_their_names_and_those_without_labels_do_not_count(validation, real_json):
     """real.json begins with [], [970, 795], [230, 231], [809], [516, 850], [57]."""
     model = always(0)
     options = {"labels": str(real_json), "source": validation, "split": "train", "preprocess": "decode|resize(4, 4)"}

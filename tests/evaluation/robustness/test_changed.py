@@ -17,7 +17,7 @@ IMAGES, _ = data(20)
 
 
 @pytest.fixture
-def setting(eagerly):
+def setting():
     """A model of dense layers, and 20 images of which it knows every other one."""
     model = dense_on_images()
     labels = model.predict_on_batch(IMAGES).argmax(-1)
@@ -115,7 +115,7 @@ def test_salient_patches_are_those_with_the_largest_values():
         without_patches(images, np.zeros((2, 3, 3)), 0.5, True)
 
 
-def test_salient_occlusion_takes_the_models_own_maps(tiny, eagerly):
+def test_salient_occlusion_takes_the_models_own_maps(tiny):
     model = tiny()
     logits = model.predict_on_batch(IMAGES)
     source = from_arrays(IMAGES, logits.argmax(-1), class_names=list("abcde"))

@@ -1,0 +1,8 @@
+"""Functions of TensorFlow run eagerly in this room: tracing is most of a look at so few images."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def untraced(eager_module):
+    """Yields nothing; see eager_module."""

@@ -1,0 +1,106 @@
+"""Runs of four steps on the digits: whole with a report, stopped after the first checkpoint, and resumed from it."""
+
+import contextlib
+import json
+import shutil
+import types
+
+import pytest
+import tensorflow as tf
+
+from keras_vit.runs import RunDirectory, run, training_run
+from trainers import config_files
+
+SMALL = {"depth": 1, "width": 16, "heads": 2, "mlp_dim": 16}
+
+
+def small(task="classification", **options):
+    """The config of the digits for a tiny model: evaluations and checkpoints at 2 and 4. No mixup and smoothing, which
+    not every task takes.
+    """
+    config = config_files.load_config("digits_pretrain")
+    config.update(total="4 steps", evaluate="2 steps", checkpoint="2 steps", batch_size=16, jit_compile=False)
+    config.update(task=task, mixup=None)
+    config.loss.label_smoothing = 0.0
+    config.model.update(SMALL)
+    config.data.update(train="train[:64]", evaluation="test[:32]")
+    config.update_from_flattened_dict(options)
+    return config
+
+
+@contextlib.contextmanager
+def eager():
+    """As the fixture `eagerly`, for fixtures of a module."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+class Stop(Exception):
+    """Instead of a kill."""
+
+
+def stopped(config, folder):
+    """Runs a config in a folder until its first checkpoint is written, after 2 of 4 steps."""
+    save = RunDirectory.save
+
+    def save_and_die(self, step, *arguments):
+        save(self, step, *arguments)
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "save", save_and_die)
+        with pytest.raises(Stop):
+            run(config, folder)
+    assert list(RunDirectory(folder).checkpoints()) == [2]
+
+
+def ended(config, folder):
+    """The model of a run in a folder at its last step, without the evaluation and the report after it."""
+    with pytest.MonkeyPatch.context() as patch:
+        measures = lambda task: {task.score.name: 0.0, "loss": 0.0, "examples": 1}  # noqa: E731
+        patch.setattr(training_run, "finish", lambda prepared, model, *_: (model, measures(prepared.task)))
+        return run(config, folder)[0]
+
+
+def whole(config, folder):
+    """A run in folder/whole. Returns a namespace of its config, folder, model, measures, records, page (the report),
+    evaluation (the JSON file) and state (the last checkpoint, as bytes).
+    """
+    place = folder / "whole"
+    with eager():
+        model, measures = run(config, place)
+    return types.SimpleNamespace(
+        config=config,
+        folder=place,
+        model=model,
+        measures=measures,
+        records=RunDirectory(place).metrics(),
+        page=(place / "report.html").read_text(),
+        evaluation=json.loads((place / "evaluation.json").read_text()),
+        state=RunDirectory(place).checkpoints()[4].read_bytes(),
+    )
+
+
+def whole_and_resumed(config, folder):
+    """`whole`, and a run in folder/resumed that goes on from the first's checkpoint of step 2, with the files that a
+    kill would have left then; its last checkpoint is `resumed`.
+    """
+    save, place, resumed = RunDirectory.save, folder / "whole", folder / "resumed"
+
+    def save_and_copy(self, step, *arguments):
+        save(self, step, *arguments)
+        if not resumed.exists():
+            shutil.copytree(place / "checkpoints", resumed / "checkpoints")
+            shutil.copy(place / "config.json", resumed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "save", save_and_copy)
+        done = whole(config, folder)
+    assert list(RunDirectory(resumed).checkpoints()) == [2]
+    with eager():
+        ended(config, resumed)
+    done.resumed = RunDirectory(resumed).checkpoints()[4].read_bytes()
+    return done
