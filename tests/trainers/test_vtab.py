@@ -14,6 +14,7 @@ from trainers import config_files, vtab
 
 lib = pytest.importorskip("tensorflow_datasets")
 TABLE = config_files.packaged("lib.vtab")
+config_files.packaged("vtab_finetune")  # reads the table when it is imported, which tests change
 
 
 class MadeScenes(lib.core.GeneratorBasedBuilder):
@@ -64,6 +65,7 @@ def ran(tmp_path, monkeypatch, binary, data_dir):
     return lambda **options: binary(vtab, **{**given, **options})
 
 
+@pytest.mark.extended
 def test_tasks_that_are_there_are_measured_and_the_others_named(ran, tmp_path):
     printed = ran()
     content = json.loads((tmp_path / "out" / "vtab.json").read_text())
