@@ -10,6 +10,7 @@ import multiprocessing.forkserver
 import os
 import pathlib
 import runpy
+import subprocess
 import sys
 import tempfile
 import time
@@ -90,6 +91,43 @@ def _run_module(module, arguments, output, environment):
     os.dup2(file, 1), os.dup2(file, 2)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+# Runs line after line, each in a fork of an interpreter that has imported nothing heavy yet: a module with its
+# arguments, or the installed script. Prints what each ends with.
+_LINES = """
+import os, runpy, sys
+for line in sys.stdin.read().splitlines():
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        os.dup2(1, 2)
+        sys.argv = line.split("\\t")
+        try:
+            if sys.argv[0].startswith("trainers."):
+                runpy.run_module(sys.argv[0], run_name="__main__")
+            else:
+                import keras_vit_command
+                keras_vit_command.main()
+            code = 0
+        except SystemExit as end:
+            code = 1 if isinstance(end.code, str) else end.code or 0
+            print(end.code if isinstance(end.code, str) else "")
+        heavy = {"tensorflow", "keras", "keras_vit", "jax", "tensorflow_datasets", "matplotlib"} & set(sys.modules)
+        print("heavy:", sorted(heavy), flush=True)
+        os._exit(code)
+    print("ended:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def ran(*commands, **environment):
+    """[(what a command line printed, its exit code)] of tuples of words; the last line is what heavy it imported."""
+    lines = "\n".join("\t".join(words) for words in commands)
+    run = {"cwd": ROOT, "input": lines, "capture_output": True, "text": True, "check": True}
+    done = subprocess.run([sys.executable, "-c", _LINES], **run, env={**os.environ, **environment})
+    parts = done.stdout.split("ended: ")
+    codes = [int(part.split("\n", 1)[0]) for part in parts[1:]]
+    return list(zip([parts[0], *(part.split("\n", 1)[1] for part in parts[1:-1])], codes, strict=True))
 
 
 class Interpreter:

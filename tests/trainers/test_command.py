@@ -3,58 +3,16 @@
 import ast
 import configparser
 import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+from interpreters import ROOT, ran
 
 from keras_vit.runs.grid import at, parse_grid
 from keras_vit.version import __version__
 from trainers import command, completion, config_files
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-# Runs command line after command line as the installed script does, each in a fork of an interpreter that has imported
-# nothing heavy yet.
-FORKS = """
-import os, sys
-for line in sys.stdin.read().splitlines():
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        os.dup2(1, 2)
-        sys.argv = line.split("\\t")
-        import keras_vit_command
-        try:
-            keras_vit_command.main()
-            code = 0
-        except SystemExit as end:
-            code = 1 if isinstance(end.code, str) else end.code or 0
-            print(end.code if isinstance(end.code, str) else "")
-        heavy = {"tensorflow", "keras", "keras_vit", "jax", "tensorflow_datasets", "matplotlib"} & set(sys.modules)
-        print("heavy:", sorted(heavy), flush=True)
-        os._exit(code)
-    print("ended:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def ran(*commands, **environment):
-    """[(what a command line printed, its exit code)] of tuples of words."""
-    text = "\n".join("\t".join(words) for words in commands)
-    run = {
-        "cwd": ROOT,
-        "input": text,
-        "capture_output": True,
-        "text": True,
-        "check": True,
-        "env": {**os.environ, **environment},
-    }
-    done = subprocess.run([sys.executable, "-c", FORKS], **run)
-    parts = done.stdout.split("ended: ")
-    codes = [int(part.split("\n", 1)[0]) for part in parts[1:]]
-    return list(zip([parts[0], *(part.split("\n", 1)[1] for part in parts[1:-1])], codes, strict=True))
 
 
 def test_every_binary_is_a_verb():

@@ -1,55 +1,21 @@
 """Configs by name and path, overrides, and what a user's mistakes and --help print."""
 
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from interpreters import ROOT, ran
 
 from keras_vit.data import from_arrays
 from keras_vit.models import families
 from keras_vit.tasks import find_task
 from trainers import config_files, flags
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARIES = sorted(
     path.stem
     for path in (ROOT / "trainers").glob("*.py")
     if "flags.launch(" in path.read_text() and path.stem != "flags"
 )
-
-# Runs module after module, each in a fork of an interpreter that has imported nothing heavy yet; prints what each ends
-# with.
-FORKS = """
-import os, runpy, sys
-for line in sys.stdin.read().splitlines():
-    module, *arguments = line.split("\\t")
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        sys.argv = [module, *arguments]
-        os.dup2(1, 2)
-        runpy.run_module(module, run_name="__main__")
-        heavy = {"tensorflow", "keras", "jax", "tensorflow_datasets", "matplotlib"} & set(sys.modules)
-        print("heavy:", sorted(heavy), flush=True)
-        os._exit(0)
-    print("ended:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def ran(*commands):
-    """[(what a command printed, its exit code)] of tuples (module, argument...)."""
-    text = "\n".join("\t".join(command) for command in commands)
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS], cwd=ROOT, input=text, capture_output=True, text=True, check=True, env=os.environ
-    )
-    parts = done.stdout.split("ended: ")
-    codes = [int(part.split("\n", 1)[0]) for part in parts[1:]]
-    printed = [parts[0], *(part.split("\n", 1)[1] for part in parts[1:-1])]
-    return list(zip(printed, codes, strict=True))
 
 
 @pytest.mark.processes
