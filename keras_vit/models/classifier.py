@@ -7,13 +7,38 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.layers.dense import apply_dense_config, dense_config
 from keras_vit.models import taps
 from keras_vit.models.checks import check_count, plain_names, preprocessing_or_none
 from keras_vit.models.finetuning import lora
-from keras_vit.models.model_of_arguments import ModelOfArguments
+from keras_vit.training import state
 from keras_vit.training.model import Model
 from keras_vit.training.model_metadata import describe_input
 from keras_vit.training.prediction.classify import Prediction
+
+
+class ModelOfArguments(Model):
+    """A model that a constructor makes from arguments. Its config also holds quantisation, LoRA and training state."""
+
+    made_from_arguments = True
+
+    def arguments(self) -> dict:
+        """The constructor's arguments, as JSON, that make an equal model with other weights."""
+        raise NotImplementedError
+
+    def get_config(self):
+        return {**self.arguments(), **dense_config(self), **state.to_config(self)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = {**config, "dtype": keras.dtype_policies.get(config["dtype"])}
+        quantization, adapted, training = (config.pop(name, None) for name in ("quantization", "lora", state.KEY))
+        model = cls(**config)
+        apply_dense_config(model, quantization, adapted)
+        if adapted:
+            lora.freeze_all_but_lora(model)
+        state.restore(model, training)
+        return model
 
 
 class Classifier(ModelOfArguments):

@@ -12,7 +12,7 @@ bfloat16:
 import dataclasses
 import math
 
-from keras_vit.models.reduction import Reduction
+from keras_vit.models.encoder import Reduction
 
 
 @dataclasses.dataclass(frozen=True)

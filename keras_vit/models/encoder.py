@@ -6,19 +6,56 @@ layers carry the names that checkpoints and taps rely on.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_vit import layers
 from keras_vit.layers.attention.self_attention import POSITIONS
+from keras_vit.layers.embedding.patch_dropout import kept_patches
 from keras_vit.layers.embedding.patches import grid_size
 from keras_vit.layers.normalization import LayerNormalization
 from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.models.checks import blocks_to_remat, float_policy
-from keras_vit.models.reduction import reductions
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.stems import conv_stem, hybrid_stem
+
+
+class Reduction(NamedTuple):
+    """What one block does after its attention: it keeps this many patches (None: all), then merges this many into
+    others.
+    """
+
+    kept: int | None
+    merged: int
+
+
+def reductions(spec: ViTSpec, patches: int) -> list[Reduction]:
+    """One Reduction per block.
+
+    Args:
+        spec: the architecture.
+        patches: how many go into the first block.
+
+    Raises:
+        ValueError: if a block would merge more than half of its patches: each is merged into one of another half.
+    """
+    found = []
+    for i in range(spec.depth):
+        kept = (
+            kept_patches(patches, spec.patch_dropout) if spec.patch_dropout and i == spec.patch_dropout_block else None
+        )
+        left = patches if kept is None else kept
+        merging = spec.token_merging
+        r = merging[i] if isinstance(merging, tuple) else merging or 0
+        if r > left // 2 and (isinstance(merging, tuple) or not i):
+            raise ValueError(
+                f"token_merging={merging!r}: block {i} has {left} patches, and can merge at most half of them,"
+                f" {left // 2}, into others."
+            )
+        found.append(Reduction(kept, min(r, left // 2)))
+        patches = left - found[-1].merged
+    return found
 
 
 def _positions(spec, grid, policy, name="position_embedding", registers=0):

@@ -19,7 +19,7 @@ from keras_vit.models.costs import (
     small,
     transformer_block,
 )
-from keras_vit.models.reduction import reductions
+from keras_vit.models.encoder import reductions
 
 
 def _conv_stem(widths, strides, form, size, channels):

@@ -18,7 +18,7 @@ from keras_vit.models.costs import (
     bottleneck_unit,
     transformer_block,
 )
-from keras_vit.models.reduction import Reduction
+from keras_vit.models.encoder import Reduction
 from keras_vit.planning.counting import layer_counts
 
 

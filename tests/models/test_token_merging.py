@@ -13,7 +13,7 @@ from small_models import signatures_of
 import keras_vit
 from keras_vit.layers.blocks import token_merging
 from keras_vit.models import BiT, encode, make_spec
-from keras_vit.models.reduction import reductions
+from keras_vit.models.encoder import reductions
 
 # DeiT-Ti/16's logits of classes 281, 282, 285, 797 and 811 for cats_expected.npz's pixels, by the authors' code
 # (facebookresearch/ToMe, apply_patch) on timm 1.0.31's deit_tiny_patch16_224 and torch 2.13.0. At 16 the last blocks

@@ -15,7 +15,7 @@ from keras_vit.layers.positions.embeddings import KINDS
 from keras_vit.layers.registration import serializable
 from keras_vit.models import taps
 from keras_vit.models.checks import model_name
-from keras_vit.models.model_of_arguments import ModelOfArguments
+from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.pretraining import sampling
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.layers.arguments import number
 from keras_vit.models.arguments import ViTOverrides
-from keras_vit.models.model_of_arguments import ModelOfArguments
+from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
 from keras_vit.training.model import Model
