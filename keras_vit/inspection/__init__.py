@@ -1,4 +1,4 @@
-"""Looking into models and runs."""
+"""Inspection of models and runs."""
 
 from keras_vit.inspection.attention import attention_maps, attention_weights, each_attention, head_maps, rollout
 from keras_vit.inspection.components import foreground, principal_components, token_colours

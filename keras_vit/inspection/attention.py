@@ -1,7 +1,6 @@
 """Attention on demand: the weights of any block, their rollout, and maps on the image.
 
-They work for a ViT, for a model built on its tensors (`vit.with_head(layer)`), and for a model that calls a ViT as a
-layer.
+For a ViT, a model built on its tensors (`vit.with_head(layer)`), or a model that calls a ViT as a layer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from keras_vit.models import taps
 
 
 def _call(block) -> dict:
-    """The symbolic arguments of a block's call: x (b, n, d), and its masks, Keras' own among them."""
+    """Symbolic arguments of a block's call: x (b, n, d), and its masks, including Keras' own."""
     call = block._inbound_nodes[0].arguments
     given = {**dict(zip(("x", "mask", "attention_mask"), call.args)), **call.kwargs}
     implicit = getattr(given["x"], "_keras_mask", None)
@@ -28,10 +27,10 @@ def _call(block) -> dict:
 
 
 def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
-    """(the model in whose graph the blocks are, its blocks with attention, in order).
+    """(model whose graph contains the blocks, its attention blocks in order).
 
     Raises:
-        ValueError: if there are none, or the model merges or leaves out patches.
+        ValueError: there are none, or the model merges or drops patches.
     """
     encoder, _ = taps.encoder_in(model)
     taps.check_whole_grid(encoder)
@@ -45,16 +44,14 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
 
 
 def _converted(model, images):
-    """Images, arrays, as float32 tensors of the engine; a list of them for a model with several inputs."""
+    """Image arrays as float32 tensors of the engine; a list of them for a model with several inputs."""
     is_one = isinstance(model.input, keras.KerasTensor)
     convert = lambda x: ops.convert_to_tensor(np.asarray(x, "float32"))  # noqa: E731
     return convert(images) if is_one else [convert(x) for x in images]
 
 
 def _computing(model, calls):
-    """The function from tensors of images that `model` takes to `calls`, {key: {name: symbolic tensor, or anything
-    else}}, computed.
-    """
+    """A function from the model's image tensors to `calls`, {key: {name: symbolic tensor or any value}}, computed."""
     encoder, image = taps.encoder_in(model)
     front = None if encoder is model else keras.Model(model.input, image)
     symbolic = {
@@ -70,9 +67,7 @@ def _computing(model, calls):
 
 
 def _weighing(model, blocks):
-    """The function from tensors of images to an iterator of (block number, weights (b, k, n, n) float32), for each of
-    `blocks`, or all.
-    """
+    """A function from image tensors to (block number, weights (b, k, n, n) float32) of `blocks`, or all, in turn."""
     _, layers = attention_blocks(model)
     try:
         numbers = {range(len(layers))[i]: None for i in (range(len(layers)) if blocks is None else blocks)}
@@ -91,18 +86,7 @@ def _weighing(model, blocks):
 def each_attention(
     model: keras.Model, images: Any, blocks: Sequence[int] | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """The attention weights of a model's blocks, one block after the other, so that memory holds those of a single
-    block.
-
-    Args:
-        model, images, blocks: as in `attention_weights`.
-
-    Yields:
-        (block number, (b, k, n, n) float32).
-
-    Raises:
-        ValueError: as in `attention_weights`, at the first step.
-    """
+    """As `attention_weights`, but yields (block number, (b, k, n, n) float32) one block at a time to save memory."""
     for i, weights in _weighing(model, blocks)(_converted(model, images)):
         yield i, ops.convert_to_numpy(weights)
 
@@ -112,28 +96,25 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
 
     Args:
         model: a ViT, or a functional model that contains one.
-        images: (b, h, w, c), what the model takes: pixels 0..255; a list for a model with several inputs, such as
-            masks.
-        blocks: block numbers, negative ones counting from the end; None for all.
+        images: (b, h, w, c), pixels 0..255; a list for a model with several inputs, such as masks.
+        blocks: block numbers, negative ones from the end; None for all.
 
     Returns:
-        {block number: (b, k, n, n) float32}; each row, over the tokens attended to, sums to 1, or 0 where a mask leaves
-        none.
+        {block number: (b, k, n, n) float32}; rows, over the tokens attended to, sum to 1, or to 0 if fully masked.
 
     Raises:
-        ValueError: if the model has no attention blocks, or not those.
+        ValueError: no attention blocks, or not these.
     """
     return dict(each_attention(model, images, blocks))
 
 
 def rollout(weights: Iterable[np.ndarray] | Mapping[int, np.ndarray]) -> np.ndarray:
-    """Attention rollout (Abnar and Zuidema 2020): how much of each input token each output token contains.
+    """Attention rollout (Abnar and Zuidema 2020): the share of each input token in each output token.
 
-    The heads are averaged, the identity is added for the residual, rows are normalised again, and the blocks are
-    multiplied.
+    Averages the heads, adds the identity for the residual, normalises rows again, and multiplies the blocks.
 
     Args:
-        weights: (b, k, n, n) of each block, the first block first; also as `attention_weights` returns them.
+        weights: (b, k, n, n) of each block, first block first; also as `attention_weights` returns them.
 
     Returns:
         (b, n, n), rows summing to 1.
@@ -153,9 +134,7 @@ def _rolled(blocks):
 
 
 def _reading(model):
-    """The function from tensors of images to how much of each token the output reads after the last block, (b, n) or
-    (1, n): of class and distillation token, of the patches, or by attention pooling.
-    """
+    """A function from image tensors to each token's share (b or 1, n) in what the output reads after the last block."""
     encoder, blocks = attention_blocks(model)
     pool = next((layer for layer in encoder.layers if layer.name == "pool"), None)
     if isinstance(pool, AttentionPooling):
@@ -174,14 +153,14 @@ def _reading(model):
         reads[:, :tokens] = 1 / tokens
         return lambda images: reads
     reads[:, n - h * w :] = 1 / (h * w)
-    if isinstance(pool, keras.layers.Concatenate):  # pool="token_gap": the class token beside the patches' mean
+    if isinstance(pool, keras.layers.Concatenate):  # pool="token_gap": class token and patches' mean
         reads = reads / 2
         reads[:, 0] = 1 / 2
     return lambda images: reads
 
 
 def _on_grid(model, reads, weights):
-    """Weights (b, ..., n, n) as the output sees them by `reads` (b or 1, n), on the patch grid: (b, ..., h, w)."""
+    """Weights (b, ..., n, n), read with shares `reads` (b or 1, n), on the patch grid: (b, ..., h, w)."""
     h, w = taps.patch_grid(attention_blocks(model)[0])
     middle = weights.shape[1:-2]
     reads = ops.reshape(reads, (-1, *(1 for _ in middle), 1, reads.shape[-1]))
@@ -190,12 +169,7 @@ def _on_grid(model, reads, weights):
 
 
 def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
-    """The function from images to `attention_maps` of them, tensors both, (b, height, width, c) -> (b, h, w): for
-    graphs and exports.
-
-    Raises:
-        ValueError: as in `attention_weights`.
-    """
+    """`attention_maps` as a function of tensors, (b, height, width, c) -> (b, h, w), for graphs and exports."""
     each, read = _weighing(model, None), _reading(model)
 
     def maps(images):
@@ -207,10 +181,10 @@ def attention_map_function(model: keras.Model) -> Callable[[Any], Any]:
 
 
 def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
-    """What the output of a ViT attends to: the rollout's row of the token that it reads.
+    """What a ViT's output attends to: the rollout's row of the token that it reads.
 
-    That is the class token, with a distillation token the mean of both; else the mean over the patches, or what
-    attention pooling (MAP) takes of each token; with pool="token_gap" the class token and the patches, one half each.
+    That is the class token (averaged with the distillation token), else the mean over patches, or attention pooling's
+    (MAP) share of each token; with pool="token_gap" half the class token and half the patches.
 
     Args:
         model: a ViT, or a functional model that contains one.
@@ -223,11 +197,7 @@ def attention_maps(model: keras.Model, images: Any) -> np.ndarray:
 
 
 def head_map_function(model: keras.Model, block: int) -> Callable[[Any], Any]:
-    """The function from images to one block's part of `head_maps`, tensors both, (b, height, width, c) -> (b, k, h, w).
-
-    Raises:
-        ValueError: as in `attention_weights`.
-    """
+    """One block's part of `head_maps` as a function of tensors, (b, height, width, c) -> (b, k, h, w)."""
     each, read = _weighing(model, [block]), _reading(model)
 
     def maps(images):
@@ -244,7 +214,7 @@ def head_maps(model: keras.Model, images: Any, blocks: Sequence[int] | None = No
         model, images, blocks: as in `attention_weights`.
 
     Returns:
-        {block number: (b, k, h, w)}, the weights of the patches; with those of the other tokens they sum to 1.
+        {block number: (b, k, h, w)}, weights of the patches; including all other tokens they sum to 1.
     """
     images = _converted(model, images)
     reads = _reading(model)(images)

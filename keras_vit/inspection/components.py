@@ -1,6 +1,4 @@
-"""Principal components: of the tokens of several images, as colours (the picture of DINOv2, arXiv 2304.07193), and of
-any vectors.
-"""
+"""Principal components of vectors, and of several images' tokens as colours (as in DINOv2, arXiv 2304.07193)."""
 
 import numpy as np
 
@@ -10,17 +8,17 @@ def principal_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, n
 
     Args:
         vectors: (m, d).
-        count: how many components, at most; fewer where m or d is smaller.
+        count: largest number of components; fewer if m or d is smaller.
 
     Returns:
-        (axes (count, d), of length 1, the largest entry of each positive; scores (m, count); each one's share of the
-        variance (count,)), float64.
+        (unit axes (count, d) whose largest entry is positive; scores (m, count); shares of the variance (count,)),
+            float64.
     """
     x = np.asarray(vectors, "float64")
     x = x - x.mean(0)
     m, d = x.shape
     is_wide = d > m
-    values, axes = np.linalg.eigh(x @ x.T if is_wide else x.T @ x)  # of the smaller side; ascending
+    values, axes = np.linalg.eigh(x @ x.T if is_wide else x.T @ x)  # of the smaller product; ascending
     values, axes = np.maximum(values[::-1], 0)[:count], axes[:, ::-1][:, :count].T
     if is_wide:
         axes = axes @ x  # (count, m) (m, d) -> (count, d)
@@ -31,11 +29,10 @@ def principal_components(vectors: np.ndarray, count: int) -> tuple[np.ndarray, n
 
 
 def foreground(features: np.ndarray) -> np.ndarray:
-    """Which tokens belong to the objects: those on the inner side of the first principal component of all tokens of all
-    images.
+    """The tokens of objects: those on the inner side of the first principal component of all images' tokens.
 
-    The component separates objects from background in models that learn well; the side that is rarer at the images'
-    borders is the foreground.
+    In well-trained models it separates objects from background; the side rarer at the images' borders is the
+    foreground.
 
     Args:
         features: (b, h, w, d), of several images of the same kind.
@@ -52,19 +49,19 @@ def foreground(features: np.ndarray) -> np.ndarray:
 
 
 def token_colours(features: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Colours of tokens: the first three principal components of all tokens of all images are red, green and blue.
+    """Colours of tokens: the first three principal components of all images' tokens as red, green and blue.
 
-    Equal colours are similar features, also between images.
+    Equal colours mean similar features, also across images.
 
     Args:
         features: (b, h, w, d).
-        mask: (b, h, w) bool, the tokens to colour, such as `foreground`; the others are black. None for all.
+        mask: (b, h, w) bool, tokens to colour, such as `foreground`; others are black. None for all.
 
     Returns:
         (b, h, w, 3), from 0 to 1; components are stretched from their 1st to their 99th percentile.
 
     Raises:
-        ValueError: if the mask leaves fewer than two tokens.
+        ValueError: the mask leaves fewer than two tokens.
     """
     mask = np.ones(features.shape[:-1], bool) if mask is None else mask
     if mask.sum() < 2:

@@ -1,6 +1,4 @@
-"""How far heads look: mean attention distance (figures 7 and 11 of arXiv 2010.11929), and how widely: the entropy of
-attention.
-"""
+"""Mean attention distance (figures 7 and 11 of arXiv 2010.11929) and entropy of attention heads."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,25 +11,19 @@ from keras_vit.models import taps
 
 
 def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
-    """The distances between the centres of all patches.
+    """Distances (h*w, h*w) float64, in pixels, between the centres of patches on a grid (h, w).
 
-    Args:
-        grid: (h, w) patches.
-        stride: pixels (height, width) from one patch to the next.
-
-    Returns:
-        (h*w, h*w) float64, in pixels.
+    `stride`: pixels (height, width) from one patch to the next.
     """
     places = np.indices(grid).reshape(2, -1).T * np.asarray(stride, "float64")  # (h*w, 2)
     return np.sqrt(np.square(places[:, None] - places[None]).sum(-1))  # (h*w, 1, 2) - (1, h*w, 2) -> (h*w, h*w)
 
 
 def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
-    """The distance between a patch and the patches that it attends to, weighted by the attention and averaged over the
-    patches.
+    """Distance from a patch to the patches it attends to, weighted by attention and averaged over patches.
 
-    Class token, distillation token and registers have no place: they are left out, and what a patch attends to among
-    the patches counts as all.
+    Class token, distillation token and registers have no position: they are left out, and attention is normalised over
+    the patches.
 
     Args:
         weights: (b, k, n, n); the last h*w of the n tokens are patches.
@@ -52,22 +44,22 @@ def mean_attention_distance(weights: np.ndarray, grid: tuple[int, int], stride: 
 
 
 def attention_entropy(weights: np.ndarray) -> np.ndarray:
-    """The entropy of the attention weights, averaged over the tokens: (b, k, n, n) -> (b, k) float64, in bits.
+    """Entropy of the attention weights, averaged over tokens: (b, k, n, n) -> (b, k) float64, in bits.
 
-    Attention spread evenly over m tokens has log2(m) bits, attention to a single one 0.
+    Even attention to m tokens has log2(m) bits, attention to a single one 0.
     """
     p = np.asarray(weights, "float64")
     return -(p * np.log2(np.where(p > 0, p, 1))).sum(-1).mean(-1)
 
 
 class HeadStatistics(NamedTuple):
-    """What the heads of a model do, averaged over images.
+    """Statistics of a model's heads, averaged over images.
 
     Attributes:
-        distance: (l, k), the mean attention distance of each block's heads in pixels.
-        entropy: (l, k), the entropy of their attention in bits.
-        even_distance: the distance of attention that is even over all patches, in pixels.
-        even_entropy: the entropy of attention that is even over all tokens, in bits.
+        distance: (l, k), mean attention distance per block and head, in pixels.
+        entropy: (l, k), entropy of the attention, in bits.
+        even_distance: distance of even attention to all patches, in pixels.
+        even_entropy: entropy of even attention to all tokens, in bits.
     """
 
     distance: np.ndarray
@@ -91,11 +83,11 @@ def head_statistics(
     Args:
         model: a ViT, or a functional model that contains one, with one input.
         images: (b, height, width, c), pixels 0..255. The paper averages over 128.
-        batch_size: images at once.
-        advance: called with the number of images that are done, to show progress.
+        batch_size: images per batch.
+        advance: called with the number of finished images, for progress.
 
     Raises:
-        ValueError: if the model has no attention, or there are no images.
+        ValueError: a model without attention, or no images.
     """
     if not len(images):
         raise ValueError("head_statistics needs images (b, height, width, c), and got none.")

@@ -1,7 +1,7 @@
-"""Pictures of a run. Those for files are PNG bytes; those for the report's page are SVG text in the page's own colours.
+"""Pictures of a run: PNG bytes for files, SVG text in the page's own colours for the report.
 
-They need matplotlib, the extra [viz]. Class names, which may be in any script, are never drawn: the page writes them
-next to a picture.
+They need matplotlib, the extra [viz]. Class names, in any script, are never drawn: the page writes them next to a
+picture.
 """
 
 import io
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-_INK = "#010203"  # stands for the text colour of the page: light on dark, dark on light
+_INK = "#010203"  # placeholder for the page's text colour
 _COLOURS = (
     "#3b82f6",
     "#e8590c",
@@ -22,16 +22,12 @@ _COLOURS = (
     "#a07000",
     "#868e96",
 )  # readable on white and black
-_SMALL = 96  # images up to this many pixels are kept whole, and shown enlarged
+_SMALL = 96  # pixels up to which images keep their size, and are shown enlarged
 _LARGE = 256  # the longer side of other images
 
 
 def matplotlib_or_error() -> Any:
-    """The module matplotlib.
-
-    Raises:
-        ImportError: saying how to install it.
-    """
+    """The module matplotlib; ImportError with an install command."""
     try:
         import matplotlib
     except ImportError as error:
@@ -40,7 +36,7 @@ def matplotlib_or_error() -> Any:
 
 
 def _empty(width, height):
-    """A figure of width x height inches without axes, off any screen."""
+    """An off-screen figure of width x height inches without axes."""
     matplotlib_or_error()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -67,14 +63,14 @@ def _png(figure):
 
 
 def _for_page():
-    """A context in which figures are drawn for a page: transparent, in its text colour, with text that stays text."""
+    """A context to draw figures for a page: transparent, in its text colour, with text kept as text."""
     coloured = ("axes.edgecolor", "axes.labelcolor", "grid.color", "text.color", "xtick.color", "ytick.color")
     plain = {"svg.fonttype": "none", "svg.hashsalt": "keras_vit", "font.size": 11, "legend.frameon": False}
     return matplotlib_or_error().rc_context({**plain, **dict.fromkeys(coloured, _INK)})
 
 
 def _svg(figure, name):
-    """The figure as an <svg> element; `name`, a word that is unique on the page, begins its ids."""
+    """The figure as an <svg> element; `name`, a word unique on the page, prefixes its ids."""
     buffer = io.StringIO()
     figure.savefig(
         buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -85,15 +81,13 @@ def _svg(figure, name):
 
 
 def _finite(points):
-    """The points (x, y) whose y is a finite number, as (xs, ys)."""
+    """(xs, ys) of the points with finite y."""
     found = [(x, y) for x, y in points if y is not None and np.isfinite(y)]
     return tuple(zip(*found)) if found else ((), ())
 
 
 def curves(series, x_label: str, name: str) -> str:
-    """Curves in one picture. `series` is {name: [(x, y)]}; the first is a line, the others are dashed and dotted.
-    SVG.
-    """
+    """Curves {name: [(x, y)]} in one picture, the first a solid line, the others dashed and dotted. SVG."""
     with _for_page():
         figure, axes = _new(4.4, 2.7)
         for i, (label, points) in enumerate(series.items()):
@@ -108,7 +102,7 @@ def curves(series, x_label: str, name: str) -> str:
 
 
 def histogram(percentages, x_label: str, y_label: str, name: str) -> str:
-    """How many of the values, from 0 to 100, lie in each of 20 intervals. SVG."""
+    """Histogram of values from 0 to 100 in 20 intervals. SVG."""
     with _for_page():
         figure, axes = _new(4.4, 2.7)
         axes.hist(percentages, bins=np.linspace(0, 100, 21), rwidth=0.9)
@@ -118,9 +112,7 @@ def histogram(percentages, x_label: str, y_label: str, name: str) -> str:
 
 
 def reliability(intervals, name: str) -> str:
-    """Accuracy against confidence, a dot for each interval [examples, accuracy, mean confidence], larger with more
-    examples. SVG.
-    """
+    """Accuracy against confidence: a dot per [examples, accuracy, mean confidence], larger with more examples. SVG."""
     examples, accuracy, confidence = np.asarray(intervals, "float64").T
     with _for_page():
         figure, axes = _new(4.4, 3.6)
@@ -133,9 +125,7 @@ def reliability(intervals, name: str) -> str:
 
 
 def reliabilities(curves: dict) -> bytes:
-    """Accuracy against confidence side by side, {title: [[examples, accuracy, mean confidence], ...]}, dots larger with
-    more examples. PNG.
-    """
+    """`reliability` plots side by side, from {title: [[examples, accuracy, mean confidence], ...]}. PNG."""
     figure = _empty(3.6 * len(curves), 3.4)
     for axes, (title, intervals) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items()):
         examples, accuracy, confidence = np.asarray(intervals, "float64").T
@@ -148,7 +138,7 @@ def reliabilities(curves: dict) -> bytes:
 
 
 def against_truth(truth, predicted, name: str) -> str:
-    """Predicted against true numbers, each (n,), with the line on which they are equal. SVG."""
+    """Predicted against true numbers, each (n,), with the line of equality. SVG."""
     with _for_page():
         figure, axes = _new(4.4, 3.6)
         ends = min(np.min(truth), np.min(predicted)), max(np.max(truth), np.max(predicted))
@@ -170,7 +160,7 @@ def _for_both(draw, width, height, name):
 
 
 def by_block(values, even: float, y_label: str, even_label: str, name: str) -> tuple[str, bytes]:
-    """A dot for each head's value (l, k) above its block, and a dashed line at `even`. (SVG, PNG)."""
+    """A dot per head's value (l, k) above its block, and a dashed line at `even`. (SVG, PNG)."""
 
     def draw(figure, axes):
         count, heads = values.shape
@@ -185,7 +175,7 @@ def by_block(values, even: float, y_label: str, even_label: str, name: str) -> t
 
 
 def matrix(values, label: str, name: str) -> tuple[str, bytes]:
-    """Values (l, l) from 0 to 1 between blocks, the first block at the bottom left. (SVG, PNG)."""
+    """Values (l, l) from 0 to 1 between blocks, first block at the bottom left. (SVG, PNG)."""
 
     def draw(figure, axes):
         axes.grid(visible=False)
@@ -199,9 +189,7 @@ def matrix(values, label: str, name: str) -> tuple[str, bytes]:
 
 
 def few_shot_accuracy(results) -> bytes:
-    """Accuracy against examples per class, with the standard deviation over samples; `results` is
-    evaluation.few_shot's. PNG.
-    """
+    """Accuracy against examples per class with standard deviations, from evaluation.few_shot's `results`. PNG."""
     figure, axes = _new(4.5, 3.2)
     shots = list(results)
     mean, std = ([100 * measures[name] for measures in results.values()] for name in ("mean", "std"))
@@ -212,19 +200,19 @@ def few_shot_accuracy(results) -> bytes:
 
 
 def _label_each(axes, label, xs, may_be_logarithmic=True):
-    """Scales the x axis so that the values stand apart, and labels each of them that has room beside the one before."""
+    """Scales the x axis to separate the values, and labels each that has room beside its predecessor."""
     xs = sorted({x for x in xs if not math.isnan(x)})
     positive = [x for x in xs if x > 0]
     if may_be_logarithmic and xs[0] >= 0 and positive and positive[-1] >= 4 * positive[0]:
-        axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, except 0, which stands one decade to the left
+        axes.set_xscale("symlog", linthresh=positive[0])  # logarithmic, with 0 one decade to the left
     axes.set_xlabel(label)
     axes.minorticks_off()
-    axes.autoscale_view()  # now: what follows measures
+    axes.autoscale_view()  # now: the labels are measured below
     places, labels = (
         axes.transData.transform([(x, 0) for x in xs])[:, 0],
         [f"{x:,.0f}" if x >= 1e4 else f"{x:.4g}" for x in xs],
     )
-    room = (2 + max(map(len, labels))) * 0.09 * axes.figure.dpi  # pixels: a digit is 0.09 inches wide
+    room = (2 + max(map(len, labels))) * 0.09 * axes.figure.dpi  # pixels; a digit is 0.09 inches wide
     shown = []
     for i, place in enumerate(places):
         if not shown or place - places[shown[-1]] >= room:
@@ -240,15 +228,14 @@ def lines(
     logarithmic: bool = True,
     from_zero: bool = False,
 ) -> bytes:
-    """Lines in one picture. `series` is {name: (xs, ys)}; a single point appears as a dot, and a NaN interrupts a line.
-    PNG.
+    """Lines {name: (xs, ys)} in one picture; a single point is a dot, and NaN interrupts a line. PNG.
 
     Args:
-        series, x_label, y_label: what is drawn, and the names of the axes.
-        label_each: whether the xs are few chosen values, to be labelled each, on a logarithmic axis if they span a
-            factor of 4; otherwise they are whole numbers, such as steps.
-        logarithmic: whether label_each may do so.
-        from_zero: whether the y axis begins at 0.
+        series, x_label, y_label: lines and axis labels.
+        label_each: whether the xs are few chosen values: labels each, on a logarithmic axis if they span a factor of 4.
+            Otherwise they are whole numbers, such as steps.
+        logarithmic: whether label_each may use a logarithmic axis.
+        from_zero: whether the y axis starts at 0.
     """
     figure, axes = _new(6, 3.6)
     for name, (xs, ys) in series.items():
@@ -266,7 +253,7 @@ def lines(
 
 
 def _drawable(text, number):
-    """`text` on lines of at most 40 characters; "point NUMBER" if the font lacks some of its characters."""
+    """`text` in lines of at most 40 characters; "point NUMBER" if the font lacks any of them."""
     from matplotlib import font_manager, ft2font
 
     font = ft2font.FT2Font(font_manager.findfont(font_manager.FontProperties()))
@@ -277,9 +264,9 @@ def _drawable(text, number):
 
 
 def bars(values: dict, label: str) -> bytes:
-    """Horizontal bars from {name: value}, the first at the top, each with its value. PNG.
+    """Horizontal bars with values from {name: value}, top to bottom. PNG.
 
-    A name stands on several lines, cut at its commas; one that the font cannot write is "point N", counted from 1.
+    Long names wrap at commas; a name that the font cannot draw is "point N", counted from 1.
     """
     matplotlib_or_error()
     names = [_drawable(name, number) for number, name in enumerate(values, 1)]
@@ -295,9 +282,7 @@ def bars(values: dict, label: str) -> bytes:
 
 
 def grouped_bars(panels: dict, label: str) -> bytes:
-    """Horizontal bars side by side, {title: {group: {name: value}}}, with a colour for each name; the first group is at
-    the top. PNG.
-    """
+    """Horizontal bars side by side, {title: {group: {name: value}}}, a colour per name, first group on top. PNG."""
     names = list(dict.fromkeys(name for groups in panels.values() for group in groups.values() for name in group))
     highest = max(
         (value for groups in panels.values() for group in groups.values() for value in group.values()), default=1
@@ -320,8 +305,8 @@ def grouped_bars(panels: dict, label: str) -> bytes:
 
 
 def _pillow(image):
-    """An image (h, w, c) of pixels 0..255 in Pillow's form: gray, or the first three channels."""
-    matplotlib_or_error()  # which brings Pillow
+    """An image (h, w, c) of pixels 0..255 for Pillow: gray, or the first three channels."""
+    matplotlib_or_error()  # matplotlib depends on Pillow
     from PIL import Image
 
     pixels = np.clip(np.round(image), 0, 255).astype("uint8")
@@ -329,16 +314,12 @@ def _pillow(image):
 
 
 def as_rgb(image) -> np.ndarray:
-    """An image (h, w, c) of pixels 0..255 as (h, w, 3) uint8: gray is repeated, channels after the third are left
-    out.
-    """
+    """An image (h, w, c) of pixels 0..255 as (h, w, 3) uint8: repeats gray, drops channels after the third."""
     return np.asarray(_pillow(image).convert("RGB"))
 
 
 def photograph(image) -> tuple[str, bytes]:
-    """An image (h, w, c) of pixels 0..255 as a file: (media type, bytes). Small ones are PNG, others JPEG of at most
-    256 pixels.
-    """
+    """(media type, bytes) of an image (h, w, c), pixels 0..255: PNG if small, else JPEG of at most 256 pixels."""
     picture, buffer = _pillow(image), io.BytesIO()
     if max(picture.size) <= _SMALL:
         picture.save(buffer, "PNG")
@@ -356,9 +337,7 @@ def png(image) -> bytes:
 
 
 def heat(image, weights) -> np.ndarray:
-    """An image (height, width, c) under a map (h, w) of weights from 0 to 1: (height', width', 3) uint8, small images
-    enlarged.
-    """
+    """An image (height, width, c) under a map (h, w) from 0 to 1: (height', width', 3) uint8, small images enlarged."""
     matplotlib = matplotlib_or_error()
     from PIL import Image
 
@@ -371,11 +350,7 @@ def heat(image, weights) -> np.ndarray:
 
 
 def neighbours(rows) -> bytes:
-    """PNG of images and what is most like each: a row for each query, first the query itself.
-
-    Args:
-        rows: a list of (pixels of the query, list of (similarity, pixels)); pixels are (h, w, c) uint8, of any sizes.
-    """
+    """PNG with a row per (query's pixels, list of (similarity, pixels)); pixels are (h, w, c) uint8 of any size."""
     columns = 1 + max(len(found) for _, found in rows)
     figure = _empty(1.5 * columns, 1.75 * len(rows))
     grid = figure.subplots(len(rows), columns, squeeze=False)

@@ -1,6 +1,4 @@
-"""Which parts of an image speak for a class: Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on the tokens
-or the feature map.
-"""
+"""Grad-CAM (Selvaraju et al. 2017, arXiv 1610.02391) on tokens or feature maps: image regions that support a class."""
 
 from typing import Any
 
@@ -11,14 +9,14 @@ from keras_vit.models import taps
 
 
 def grad_cam(features: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-    """Grad-CAM: channels are weighted by their mean gradient and summed; what speaks against the class is 0.
+    """Grad-CAM: the sum of channels weighted by their mean gradient, with negative values set to 0.
 
     Args:
         features: (b, h, w, d).
         gradients: (b, h, w, d), of a class's logit with respect to the features.
 
     Returns:
-        (b, h, w), each map scaled to a maximum of 1, or 0 where nothing speaks for the class.
+        (b, h, w), each map scaled to a maximum of 1, or all 0 if nothing supports the class.
     """
     channels = gradients.mean(axis=(1, 2), keepdims=True)  # (b, 1, 1, d)
     maps = np.maximum((channels * features).sum(-1), 0)  # (b, h, w)
@@ -27,7 +25,7 @@ def grad_cam(features: np.ndarray, gradients: np.ndarray) -> np.ndarray:
 
 
 def _gradient(score, x):
-    """The gradient of score(x), one number per example, with respect to the tensor x."""
+    """Gradient of score(x), one number per example, with respect to the tensor x."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -41,7 +39,7 @@ def _gradient(score, x):
 
 
 def _tap(block):
-    """A function from the encoder to the tensor of which the gradient is taken; see `class_maps`."""
+    """A function from the encoder to the tensor for the gradient; see `class_maps`."""
 
     def tap(encoder):
         units = taps.blocks(encoder)
@@ -55,11 +53,7 @@ def _tap(block):
 
 
 def _check_classes(model, classes, count):
-    """`classes` as integers (b,).
-
-    Raises:
-        ValueError: for another number of classes than images, or a class that the model does not have.
-    """
+    """`classes` as integers (b,); ValueError if their number is not `count`, or the model lacks one."""
     chosen = np.broadcast_to(np.asarray(classes), (count,)) if np.ndim(classes) == 0 else np.asarray(classes)
     outputs = model.output_shape[-1]
     if chosen.shape != (count,) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < outputs)).all():
@@ -71,7 +65,7 @@ def _check_classes(model, classes, count):
 
 
 def _on_grid(encoder, values):
-    """Tokens (b, n, d) without the prefix as (b, h, w, d); a feature map as it is."""
+    """Tokens (b, n, d) without the prefix as (b, h, w, d); a feature map as is."""
     values = keras.ops.convert_to_numpy(values).astype("float32")
     if values.ndim == 4:
         return values
@@ -82,24 +76,24 @@ def _on_grid(encoder, values):
 def class_maps(
     model: keras.Model, images: Any, classes: Any, block: int | None = None, batch_size: int = 8
 ) -> np.ndarray:
-    """Where images show a class, as the model sees it: Grad-CAM.
+    """Where the model sees a class in images: Grad-CAM.
 
     Args:
-        model: of any family with a head, or a model built on one, with one input and outputs (b, classes). The logit is
-            followed back; of a model that ends in probabilities, the logarithm of the probability.
+        model: of any family with a head, or built on one, with one input and outputs (b, classes): logits, or
+            probabilities, of which the logarithm is taken.
         images: (b, height, width, c), pixels 0..255.
-        classes: the class's number, or one for each image (b,).
-        block: whose output is weighed; negative numbers count from the end. None for the tokens that enter a ViT's last
-            block, since after it a class token has taken in all that the head will read, and for the last feature map
-            of a model without tokens, after its normalisation.
-        batch_size: images at once.
+        classes: a class number, or one per image (b,).
+        block: block whose output is weighted, negative from the end. None for the input of a ViT's last block (after
+            it, a class token has already taken in all that the head reads), or for the last normalised feature map of a
+            model without tokens.
+        batch_size: images per batch.
 
     Returns:
         (b, h, w) on the grid of the tokens or of the feature map, each map scaled to a maximum of 1.
 
     Raises:
-        ValueError: for outputs that are not (b, classes), classes or blocks that are not there, or a block after which
-            the output reads no patch.
+        ValueError: outputs that are not (b, classes), a missing class or block, or a block after which the output reads
+            no patch.
     """
     if len(model.output_shape) != 2:
         raise ValueError(

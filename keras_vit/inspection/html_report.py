@@ -1,7 +1,7 @@
-"""report.html: one self-contained page about a run, pictures included; page.html is its frame, with style and script.
+"""report.html: a self-contained page about a run, with pictures; page.html is its frame, with style and script.
 
-Sections are functions that return HTML, and `page` puts them into a document. Which sections a run's page has, its task
-says. Names of classes and files are HTML text, in any script, and always escaped.
+Sections are functions that return HTML, chosen by the run's task; `page` assembles them. Class and file names are HTML
+text in any script, always escaped.
 """
 
 import base64
@@ -16,15 +16,15 @@ import numpy as np
 from keras_vit.inspection import figures
 from keras_vit.inspection.attention import attention_maps
 
-MATRIX = 20  # up to so many classes the page shows the confusion matrix, with more the distribution of the recalls
-ROWS = 1000  # of the table of classes
+MATRIX = 20  # classes up to which the page shows the confusion matrix, above it the distribution of recalls
+ROWS = 1000  # in the table of classes
 PAIRS = 12  # most confused pairs
-PICTURES = 6  # steps of which an evaluator's pictures are shown
-NAMED = 200  # examples that could not be used
+PICTURES = 6  # steps with an evaluator's pictures
+NAMED = 200  # unusable examples to list
 
 
 def page(title: str, sections) -> str:
-    """The document: a heading, then the sections, each a string of HTML."""
+    """The document: a heading and sections of HTML."""
     frame = string.Template((importlib.resources.files(__package__) / "page.html").read_text("utf-8"))
     return frame.substitute(title=html.escape(title), body="\n".join(section for section in sections if section))
 
@@ -33,7 +33,7 @@ def page(title: str, sections) -> str:
 
 
 def number(value) -> str:
-    """A measure as text: whole numbers in full, others to four digits; anything else as it is."""
+    """A measure as text: whole numbers in full, others to four digits, anything else unchanged."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
         return str(value)
     if isinstance(value, (int, np.integer)):
@@ -46,17 +46,17 @@ def _percent(share):
 
 
 def own_text(text: object) -> str:
-    """Text of a user's own, which may run from right to left whatever stands around it."""
+    """User text, isolated because it may run from right to left."""
     return f"<bdi>{html.escape(str(text))}</bdi>"
 
 
 def section(title: str, body: str, note: str = "") -> str:
-    """A heading, HTML, and a note in plain text."""
+    """A heading, HTML, and a plain-text note."""
     return f"<h2>{html.escape(title)}</h2>\n{body}" + (f"\n<p>{html.escape(note)}</p>" if note else "")
 
 
 def table(rows) -> str:
-    """A table of (name, value) pairs; numbers are rounded."""
+    """A table of (name, value) pairs with rounded numbers."""
     cells = "".join(
         f'<tr><th scope="row">{html.escape(str(k))}</th><td>{own_text(number(v))}</td></tr>\n' for k, v in rows
     )
@@ -64,7 +64,7 @@ def table(rows) -> str:
 
 
 def figure_row(svgs: dict[str, str]) -> str:
-    """Pictures side by side, or below each other where there is no room, from {caption: SVG}."""
+    """Pictures {caption: SVG} side by side, wrapping if needed."""
     parts = (
         '<figure role="img"'
         f' aria-label="{html.escape(caption)}"><figcaption>{html.escape(caption)}</figcaption>{svg}</figure>'
@@ -81,7 +81,7 @@ def image_element(pixels: np.ndarray, alt: str) -> str:
 
 
 def embedded(data: bytes, alt: str) -> str:
-    """An <img> of a PNG file's bytes, in its own size where there is room."""
+    """An <img> of a PNG file's bytes, in its own size if there is room."""
     return f'<img class="sheet" alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
 
 
@@ -90,9 +90,7 @@ def _gallery(items):
 
 
 def _sortable(columns, rows):
-    """A table that sorts by a click, and scrolls if it is long; its columns as {title: attributes}, its rows lists of
-    cells.
-    """
+    """A sortable table, scrolling if long; columns are {title: attributes}, rows lists of cells."""
     head = "".join(f'<th scope="col"{attributes}>{title}</th>' for title, attributes in columns.items())
     body = "".join(f"<tr>{''.join(cells)}</tr>\n" for cells in rows)
     return (
@@ -102,7 +100,7 @@ def _sortable(columns, rows):
 
 
 def _cell(value, text=None):
-    """A cell that sorts by a number or, with `value` None, last."""
+    """A cell that sorts by a number, or last if `value` is None."""
     return f'<td class="number" data-value="{"" if value is None else value}">{text or number(value)}</td>'
 
 
@@ -110,9 +108,7 @@ def _cell(value, text=None):
 
 
 def curve_points(records: list[dict], key: str, scale: float) -> dict[str, list[tuple[int, float]]]:
-    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric; what the records do not have is left
-    out.
-    """
+    """{"training": [(step, value)], "evaluation": [(step, value)]} of a metric, as far as the records contain it."""
     series = {}
     for line, name in (("training", key), ("evaluation", f"val_{key}")):
         points = [(record["step"], scale * record[name]) for record in records if record.get(name) is not None]
@@ -121,13 +117,13 @@ def curve_points(records: list[dict], key: str, scale: float) -> dict[str, list[
 
 
 def learning_curves(records, metric: str = "accuracy", title: str = "", percent: bool = False, note: str = "") -> str:
-    """The loss and a metric against steps; "" without records.
+    """Curves of the loss and a metric over steps; "" without records.
 
     Args:
-        records: those of metrics.jsonl. A single one is shown as a table, for there is no curve yet.
-        metric: its name in the records; that of evaluation begins with "val_".
-        title: what the page calls it.
-        percent: whether it is shown times 100.
+        records: of metrics.jsonl; a single one is shown as a table.
+        metric: its name in the records; "val_" prefixes that of evaluation.
+        title: its name on the page.
+        percent: whether to show it times 100.
         note: text below the pictures.
     """
     titles, scales = {"loss": "loss", metric: title or metric}, {"loss": 1, metric: 100 if percent else 1}
@@ -148,14 +144,14 @@ def evaluator(
     caption: str = "",
     title: str = "",
 ) -> str:
-    """What an evaluator measured while the model trained; "" for nothing.
+    """An evaluator's results during training; "" without any.
 
     Args:
         name: of the evaluator.
-        measures: {measure: [(step, value)]}; those that do not change, such as a number of examples, are not drawn.
-        pictures: {picture: {step: PNG file}}, of which at most six steps are shown.
-        caption: what the pictures show.
-        title: the heading; "" for the name in words.
+        measures: {measure: [(step, value)]}; constant ones, such as a number of examples, are not drawn.
+        pictures: {picture: {step: PNG file}}; at most six steps are shown.
+        caption: of the pictures.
+        title: heading; "" for the name in words.
     """
     title = title or name.replace("_", " ").capitalize()
     curves = {key: points for key, points in measures.items() if len({value for _, value in points}) > 1}
@@ -179,7 +175,7 @@ def _share(count, whole):
 
 
 def confusion(matrix, names) -> str:
-    """The confusion matrix (classes, classes), rows true, columns predicted, with the classes' names."""
+    """The confusion matrix (classes, classes), rows true, columns predicted, with class names."""
     kind = "long" if max(map(len, names)) > 3 else "short"
     head = "".join(f'<th scope="col"><div class="{kind}">{own_text(name)}</div></th>' for name in names)
     rows = []
@@ -192,18 +188,16 @@ def confusion(matrix, names) -> str:
 
 
 def recalls(per_class) -> str:
-    """How the recalls of many classes are distributed; None for a class without examples."""
+    """Distribution of many classes' recalls; None marks a class without examples."""
     known = [100 * recall for recall in per_class if recall is not None]
     picture = figures.histogram(known, "recall, %", "classes", "recalls")
     return section("Recall of the classes", figure_row({f"{len(known):,} classes by their recall": picture}))
 
 
 def classes(details, names) -> str:
-    """A table of the classes, lowest recall first, which sorts by any column; "" if nothing is known of them.
+    """A sortable table of the classes, lowest recall first; "" without details.
 
-    Args:
-        details: with "per_class" and, if known, "precision" and "examples_per_class".
-        names: of the classes.
+    `details` holds "per_class" and, optionally, "precision" and "examples_per_class".
     """
     columns = {"recall": "per_class", "precision": "precision", "examples": "examples_per_class"}
     columns = {title: details[key] for title, key in columns.items() if key in details}
@@ -234,9 +228,9 @@ def confused(pairs, names, examples_per_class, samples=None) -> str:
 
     Args:
         pairs: [true, predicted, examples], most frequent first.
-        names: of the classes.
+        names: class names.
         examples_per_class: (classes,), for the shares.
-        samples: (images, labels, predicted classes), among which a picture of each pair is looked for.
+        samples: (images, labels, predicted classes) to find a picture of each pair.
     """
     items = []
     for true, guess, count in pairs[:PAIRS]:
@@ -250,12 +244,7 @@ def confused(pairs, names, examples_per_class, samples=None) -> str:
 
 
 def calibration(intervals, error: float) -> str:
-    """Confidence against accuracy, and the expected calibration error.
-
-    Args:
-        intervals: [examples, accuracy, mean confidence] of each interval of confidence.
-        error: the ECE, a share.
-    """
+    """Confidence against accuracy, from [examples, accuracy, mean confidence] per interval, and the ECE, a share."""
     picture = figures.reliability(intervals, "reliability")
     note = (
         "A dot is an interval of confidence, larger with more examples: above the line the model is too cautious, below"
@@ -267,12 +256,7 @@ def calibration(intervals, error: float) -> str:
 
 
 def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
-    """The numbers of the examples to show: failed ones first, at most half, then correct ones spread over the set.
-
-    Args:
-        logits, labels: (n, classes) and (n,).
-        count: how many to show at most.
-    """
+    """Positions of at most `count` of n examples: up to half wrong ones, then correct ones spread over the set."""
     wrong = np.flatnonzero(logits.argmax(-1) != labels)[: count // 2]
     right = np.flatnonzero(logits.argmax(-1) == labels)
     spread = (
@@ -282,9 +266,7 @@ def examples_to_show(logits, labels, count: int = 24) -> np.ndarray:
 
 
 def predictions(images, labels, logits, names) -> str:
-    """Images (n, h, w, c), 0..255, with predicted and true class (n,) and confidence from the logits (n, classes); ""
-    without any.
-    """
+    """Images (n, h, w, c), 0..255, with predicted and true class and confidence from logits (n, classes); or ""."""
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p = p / p.sum(-1, keepdims=True)
     items = []
@@ -315,7 +297,7 @@ def against_truth(truth, predicted) -> str:
 
 
 def skipped(failed) -> str:
-    """The examples that could not be used, {name: reason}: how many, and which."""
+    """The number and names of unusable examples, {name: reason}."""
     if not failed:
         return section("Left out", "<p>No example: all could be read.</p>")
     count = "1 example" if len(failed) == 1 else f"{len(failed):,} examples"
@@ -329,13 +311,13 @@ def skipped(failed) -> str:
 
 
 def configuration(config) -> str:
-    """A config, {key: value}, folded; "" for an empty one."""
+    """A config, {key: value}, folded; "" if empty."""
     if not config:
         return ""
     return section("Configuration", f"<details><summary>{len(config)} keys</summary>{table(config.items())}</details>")
 
 
 def about(command, facts) -> str:
-    """How the page was made: the words of the command, and (name, value) pairs such as versions and devices."""
+    """How the page was made: the command's words, and (name, value) pairs such as versions and devices."""
     words = " ".join(own_text(shlex.quote(word)) for word in command)
     return section("Made by", (f"<pre>{words}</pre>\n" if words else "") + table(facts))

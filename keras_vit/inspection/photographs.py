@@ -1,4 +1,4 @@
-"""The images to look at: files, folders and patterns, and their pixels."""
+"""Image files from paths, folders and patterns, and their pixels."""
 
 import glob
 import os
@@ -15,27 +15,23 @@ from keras_vit.io.suggest import did_you_mean
 
 
 def _in_folder(folder):
-    """The image files in and below a folder."""
+    """Image files in and below a folder."""
     with stage(f"Reading the folder {folder}", unit="files") as work:
         return [os.path.join(folder, *file) for file in walk(folder, work).files()]
 
 
 def _matches(pattern):
-    """What a pattern such as "photos/**/*.jpg" matches, sorted."""
+    """Sorted matches of a pattern such as "photos/**/*.jpg"."""
     return sorted(tf.io.gfile.glob(pattern) if "://" in pattern else glob.glob(pattern, recursive=True))
 
 
 def _found(part):
-    """The image files that a path or pattern stands for.
-
-    Raises:
-        FileNotFoundError: if it stands for none.
-    """
+    """Image files of a path or pattern; FileNotFoundError if there are none."""
     path = part if "://" in part else os.path.expanduser(part)
     if tf.io.gfile.isdir(path):
         files = _in_folder(path)
     elif tf.io.gfile.exists(path):
-        files = [path]  # whatever it is: what cannot be read is named later
+        files = [path]  # of any kind: unreadable files are reported later
     else:
         matches = _matches(path)
         files = [
@@ -55,14 +51,14 @@ def _found(part):
 
 
 def find_images(text: str) -> list[str]:
-    """The image files that a text names, each once, in its order.
+    """The image files named by a text, in order, without repetition.
 
     Args:
-        text: files, folders (with all folders in them) and patterns such as "photos/**/*.jpg", separated by commas;
-            local or in a bucket.
+        text: files, folders (recursive) and patterns such as "photos/**/*.jpg", separated by commas; local or in a
+            bucket.
 
     Raises:
-        FileNotFoundError: if a part of the text stands for no image.
+        FileNotFoundError: a part of the text matches no image.
     """
     whole = os.path.expanduser(text)
     parts = [text] if os.path.exists(whole) else [part.strip() for part in text.split(",") if part.strip()]
@@ -72,9 +68,7 @@ def find_images(text: str) -> list[str]:
 
 
 def short_names(paths: list[str]) -> list[str]:
-    """What to call files: their names; where two files share one, all paths without the folder that contains them
-    all.
-    """
+    """Display names of files: their names, or if two are equal, all paths relative to the common folder."""
     names = [os.path.basename(path) for path in paths]
     if len(set(names)) == len(names):
         return names
@@ -83,22 +77,22 @@ def short_names(paths: list[str]) -> list[str]:
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """At most `most` of the numbers from 0 to count - 1, spread evenly, the first among them: (n,) integers."""
+    """At most `most` of the numbers 0 to count - 1, evenly spread from 0: (n,) integers."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)) if count else np.zeros(0, int)
 
 
 def read_images(
     model: keras.Model, paths: list[str], advance: Callable[[], None] | None = None
 ) -> tuple[np.ndarray, list[str], dict[str, str]]:
-    """The pixels that a model takes of image files, by the model's own preprocessing; what cannot be read is left out.
+    """The pixels of image files by the model's own preprocessing, without unreadable files.
 
     Args:
         model: a keras_vit.Model with one input of images.
-        paths: of image files, local or in a bucket.
-        advance: called after each file, to show progress.
+        paths: image files, local or in a bucket.
+        advance: called after each file, for progress.
 
     Returns:
-        (pixels (b, height, width, c) uint8, the paths of those that were read, {path: why} of the others).
+        (pixels (b, height, width, c) uint8, paths of the files read, {path: why} of the others).
     """
     pixels, read, failed = [], [], {}
     for path in paths:

@@ -1,4 +1,4 @@
-"""How similar the representations of layers are: linear CKA (Kornblith et al. 2019, arXiv 1905.00414)."""
+"""Similarity of layers' representations: linear CKA (Kornblith et al. 2019, arXiv 1905.00414)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,24 +8,23 @@ import numpy as np
 
 from keras_vit.models import taps
 
-SMALLEST = 4  # examples of a batch, below which the unbiased estimate does not exist
+SMALLEST = 4  # examples per batch for which the unbiased estimate exists
 _LARGEST = 32
-_BYTES = 2**28  # of the features of a batch, about
+_BYTES = 2**28  # of a batch's features, about
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear CKA of two representations of the same examples: |Y'X|^2 / (|X'X| |Y'Y|) in Frobenius norms, of centred
-    features.
+    """Linear CKA of two representations: |Y'X|^2 / (|X'X| |Y'Y|) in Frobenius norms, of centred features.
 
-    It is 1 for representations that are equal up to a rotation and a factor. With more features than examples it is too
-    high; see `minibatch_cka`.
+    It is 1 for representations equal up to rotation and scale, and biased upwards with more features than examples; see
+    `minibatch_cka`.
 
     Args:
         x: (m, d), one row per example.
         y: (m, e), of the same examples.
 
     Raises:
-        ValueError: for other shapes.
+        ValueError: other shapes.
     """
     x, y = np.asarray(x, "float64"), np.asarray(y, "float64")
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
@@ -33,21 +32,14 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
             f"linear_cka expected features (m, d) and (m, e) of the same examples, got {x.shape} and {y.shape}."
         )
     x, y = x - x.mean(0), y - y.mean(0)
-    if max(x.shape[1], y.shape[1]) > len(x):  # the same by the smaller products: |Y'X|^2 = <XX', YY'>
+    if max(x.shape[1], y.shape[1]) > len(x):  # equal, from smaller products: |Y'X|^2 = <XX', YY'>
         k, g = x @ x.T, y @ y.T  # (m, m)
         return float((k * g).sum() / (np.linalg.norm(k) * np.linalg.norm(g)))
     return float(np.square(y.T @ x).sum() / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)))
 
 
 def unbiased_hsic(grams: np.ndarray) -> np.ndarray:
-    """The unbiased estimates of HSIC between kernels (Song et al. 2012, equation 5).
-
-    Args:
-        grams: (l, m, m), Gram matrices of m examples, 4 or more.
-
-    Returns:
-        (l, l) float64.
-    """
+    """Unbiased HSIC (l, l) float64 of Gram matrices (l, m, m), m of at least 4 examples (Song et al. 2012, eq. 5)."""
     grams = np.array(grams, "float64")
     count, m, _ = grams.shape
     if m < SMALLEST:
@@ -62,22 +54,22 @@ def unbiased_hsic(grams: np.ndarray) -> np.ndarray:
 def minibatch_cka(batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """Linear CKA between layers from small batches (Nguyen et al. 2021, arXiv 2010.15327, equation 3).
 
-    The unbiased estimates of HSIC are averaged over the batches before the division, so that neither the size of a
-    batch nor features that outnumber the examples raise the result. Noise may lead slightly above 1 and below 0.
+    Averaging unbiased HSIC estimates over batches before dividing keeps batch size and number of features from raising
+    the result. Noise may exceed 1 or fall below 0 slightly.
 
     Args:
-        batches: of each batch, which may come one by one, the features (m, ...) of all layers; m is 4 or more.
+        batches: for each batch, the features (m, ...) of all layers, m 4 or more; may be an iterator.
 
     Returns:
-        (l, l) float64, symmetric, with ones on the diagonal; NaN for a layer that is the same for all examples.
+        (l, l) float64, symmetric, with ones on the diagonal; NaN for a layer that is constant over all examples.
 
     Raises:
-        ValueError: without batches, or for a batch of fewer than 4.
+        ValueError: no batches, or one of fewer than 4 examples.
     """
     total: Any = 0.0
     for features in batches:
         rows = [np.asarray(x, "float32").reshape(len(x), -1) for x in features]  # (m, ...) -> (m, d)
-        rows = [x - x.mean(0) for x in rows]  # changes nothing but the rounding
+        rows = [x - x.mean(0) for x in rows]  # only affects rounding
         total = total + unbiased_hsic(np.stack([(x @ x.T).astype("float64") for x in rows]))
     if not np.ndim(total):
         raise ValueError("minibatch_cka needs at least one batch, and got none.")
@@ -87,7 +79,7 @@ def minibatch_cka(batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 
 
 def _even_batches(count, bytes_each):
-    """Slices of `count` images: batches of about the same size, 4 to 32, whose features take about 256 MB."""
+    """Slices of `count` images: batches of similar size, 4 to 32, whose features take about 256 MB."""
     largest = int(np.clip(_BYTES // max(bytes_each, 1), SMALLEST, _LARGEST))
     parts = max(1, min(-(-count // largest), count // SMALLEST))
     ends = np.linspace(0, count, parts + 1).round().astype(int)
@@ -95,19 +87,18 @@ def _even_batches(count, bytes_each):
 
 
 def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], None] | None = None) -> np.ndarray:
-    """Linear CKA between the outputs of all blocks: all tokens or positions of an
-    image are one vector.
+    """Linear CKA between the outputs of all blocks; all tokens or positions of an image form one vector.
 
     Args:
         model: of any family, or a functional model that contains one, with one input.
-        images: (b, height, width, c), pixels 0..255, 4 or more; tens give a steady picture.
-        advance: called with the number of images that are done, to show progress.
+        images: (b, height, width, c), pixels 0..255, 4 or more; tens give stable results.
+        advance: called with the number of finished images, for progress.
 
     Returns:
         (l, l) float64; see `minibatch_cka`.
 
     Raises:
-        ValueError: for fewer than 4 images.
+        ValueError: fewer than 4 images.
     """
     if len(images) < SMALLEST:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Pixels from arrays: filters and maps as small images, side by side on sheets, and as PNG files."""
+"""Filters and maps as small images, sheets of them, and PNG files."""
 
 import io
 
@@ -8,11 +8,10 @@ from keras_vit.inspection.figures import matplotlib_or_error
 
 
 def signed(filters: np.ndarray) -> np.ndarray:
-    """Filters as images, each stretched for itself: 0 is grey.
+    """Filters as images, each stretched separately, with 0 as grey.
 
     Args:
-        filters: (m, p, q, c); of more than three channels the first three are red, green and blue, of one or two the
-            first is grey.
+        filters: (m, p, q, c); the first three channels are red, green and blue, or with fewer the first is grey.
 
     Returns:
         (m, p, q, 3) uint8.
@@ -23,27 +22,18 @@ def signed(filters: np.ndarray) -> np.ndarray:
 
 
 def coloured(values: np.ndarray, low: float, high: float, colours: str = "viridis") -> np.ndarray:
-    """Values (...) in a colour map of matplotlib's that runs from `low` to `high`: (..., 3) uint8."""
+    """Values (...) in a matplotlib colour map from `low` to `high`: (..., 3) uint8."""
     shares = (np.asarray(values, "float64") - low) / max(high - low, np.finfo("float64").tiny)
     return np.round(255 * matplotlib_or_error().colormaps[colours](np.clip(shares, 0, 1))[..., :3]).astype("uint8")
 
 
 def enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
-    """Images (..., h, w, c) with each pixel a square of factor x factor."""
+    """Images (..., h, w, c) with each pixel as factor x factor pixels."""
     return pixels.repeat(factor, axis=-3).repeat(factor, axis=-2)
 
 
 def sheet(tiles: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
-    """Images of one size side by side, row by row, transparent between them.
-
-    Args:
-        tiles: (m, h, w, 3) uint8.
-        columns: tiles in a row.
-        gap: pixels between two tiles.
-
-    Returns:
-        (height, width, 4) uint8.
-    """
+    """Images (m, h, w, 3) uint8 in rows of `columns`, `gap` transparent pixels apart: (height, width, 4) uint8."""
     m, h, w, _ = tiles.shape
     columns = min(columns, m)
     rows = -(-m // columns)
@@ -59,13 +49,13 @@ def sheet(tiles: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
 
 
 def stacked(images: list[np.ndarray], gap: int) -> np.ndarray:
-    """Images (h, w, 4) uint8 of one width below each other, transparent between them."""
+    """Images (h, w, 4) uint8 of one width below each other, with transparent gaps."""
     between = np.zeros((gap, images[0].shape[1], 4), "uint8")
     return np.concatenate([part for image in images for part in (between, image)][1:])
 
 
 def resized(pixels: np.ndarray, size: tuple[int, int], smooth: bool = True) -> np.ndarray:
-    """An image (h, w, 3) uint8 at another size (height, width)."""
+    """An image (h, w, 3) uint8 resized to (height, width)."""
     from PIL import Image
 
     method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST

@@ -1,6 +1,4 @@
-"""What the weights alone show: the filters of the first layer, and how similar the position embeddings are (figure 7 of
-arXiv 2010.11929).
-"""
+"""Inspection of weights: first-layer filters and similarity of position embeddings (figure 7 of arXiv 2010.11929)."""
 
 from typing import NamedTuple
 
@@ -11,18 +9,17 @@ from keras_vit.inspection.components import principal_components
 from keras_vit.layers import AddPositionEmbs, PaletteEncoder, StdConv2D
 from keras_vit.models import taps
 
-# The layer that sees the pixels, whichever a model has: the root of a BiT or hybrid, the first convolution of a stem,
-# the patch embedding.
+# The layer applied to pixels: the root of a BiT or hybrid, a stem's first convolution, or the patch embedding.
 _FIRST = ("stem_conv", "stem_conv1", "patch_encoder")
 
 
 class FirstFilters(NamedTuple):
-    """The filters that see the pixels.
+    """The filters applied to the pixels.
 
     Attributes:
-        kernel: (p, q, c, d) float32, d filters; of a layer with weight standardisation the standardised ones.
-        layer: the layer's name.
-        embeds_patches: whether they embed patches, so that the tokens are their values.
+        kernel: (p, q, c, d) float32, d filters, after weight standardisation if any.
+        layer: layer name.
+        embeds_patches: whether they embed patches, so that their outputs are the tokens.
     """
 
     kernel: np.ndarray
@@ -31,11 +28,7 @@ class FirstFilters(NamedTuple):
 
 
 def first_filters(model: keras.Model) -> FirstFilters:
-    """The filters of the first layer of a model, or of the encoder in it.
-
-    Raises:
-        ValueError: if the model does not contain one encoder, or has a palette.
-    """
+    """The filters of a model's or its encoder's first layer; ValueError without a single encoder, or with a palette."""
     encoder, _ = taps.encoder_in(model)
     names = {layer.name for layer in encoder.layers}
     layer = encoder.get_layer(next(name for name in _FIRST if name in names))
@@ -49,14 +42,10 @@ def first_filters(model: keras.Model) -> FirstFilters:
 
 
 def principal_filters(kernel: np.ndarray, count: int = 28) -> tuple[np.ndarray, np.ndarray]:
-    """The principal components of the filters of a patch embedding.
-
-    Args:
-        kernel: (p, q, c, d), d filters.
-        count: how many, at most; the paper shows 28.
+    """Principal components of a patch embedding's filters (p, q, c, d), at most `count`; the paper shows 28.
 
     Returns:
-        (components (count, p, q, c), each one's share of the variance (count,)), float64.
+        (components (count, p, q, c), shares of the variance (count,)), float64.
     """
     *shape, d = kernel.shape
     axes, _, shares = principal_components(kernel.reshape(-1, d).T, count)  # (p, q, c, d) -> (d, p*q*c)
@@ -64,7 +53,7 @@ def principal_filters(kernel: np.ndarray, count: int = 28) -> tuple[np.ndarray, 
 
 
 class PatchPositions(NamedTuple):
-    """The position embeddings of the patches.
+    """Position embeddings of the patches.
 
     Attributes:
         table: (h*w, d) float32, row by row.
@@ -78,15 +67,14 @@ class PatchPositions(NamedTuple):
 
 
 def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
-    """The position embeddings of a ViT's patches, without those of class and distillation token.
+    """Position embeddings of a ViT's patches, without class and distillation tokens.
 
     Args:
         model: a ViT, or a model that contains one.
-        block: whose table it is, where each block has its own; otherwise it has no effect.
+        block: block to read, if each has its own table.
 
     Raises:
-        ValueError: if the model adds none: it contains no ViT, or its positions are in the attention, or
-            "none"; or for a block that it does not have.
+        ValueError: no ViT, no additive positions (they are in the attention, or "none"), or no such block.
     """
     encoder, _ = taps.encoder_in(model)
     tables = [layer for layer in encoder.layers if isinstance(layer, AddPositionEmbs)]
@@ -104,14 +92,9 @@ def patch_positions(model: keras.Model, block: int = 0) -> PatchPositions:
 
 
 def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """The cosine similarity of each patch's position embedding with all of them.
+    """Cosine similarities of patches' position embeddings, from a table (h*w, d): (h, w, h, w) float64 from -1 to 1.
 
-    Args:
-        table: (h*w, d).
-        grid: (h, w) patches.
-
-    Returns:
-        (h, w, h, w) float64 from -1 to 1: [i, j] is the map of the patch in row i, column j.
+    [i, j] is the map of the patch in row i, column j.
     """
     x = np.asarray(table, "float64")
     x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo("float64").tiny)
@@ -119,11 +102,7 @@ def position_similarity(table: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 
 
 def nearest_is_neighbour(similarity: np.ndarray) -> float:
-    """The share of the positions whose most similar other position is one of the up to eight around them on the grid.
-
-    Args:
-        similarity: (h, w, h, w), as `position_similarity` returns.
-    """
+    """Share of positions whose most similar other one is a neighbour (of up to eight), from `position_similarity`."""
     h, w = similarity.shape[:2]
     if h * w < 2:
         return 1.0

@@ -1,6 +1,4 @@
-"""The images of a page about a model: attention rollout, the map of a class, colours of the tokens, and the maps of
-each head.
-"""
+"""Images on a model's page: attention rollout, class maps, token colours, and maps of each head."""
 
 import html
 from typing import NamedTuple
@@ -18,7 +16,7 @@ from keras_vit.io.progress import stage
 from keras_vit.models import taps
 
 _SIDE = 160  # pixels of a picture's shorter side in the PNG files
-_COLUMNS = 4  # heads in a row
+_COLUMNS = 4  # heads per row
 _BATCH = 8
 _HEADS = (
     "folded below each image: where each head looks from the class token, or from the patches if the model reads those."
@@ -27,18 +25,18 @@ _HEADS = (
 
 
 def _stretched(maps):
-    """Maps (..., h, w), each stretched to run from 0 to 1."""
+    """Maps (..., h, w), each stretched to 0 to 1."""
     low, high = maps.min(axis=(-2, -1), keepdims=True), maps.max(axis=(-2, -1), keepdims=True)
     return (maps - low) / np.where(high > low, high - low, 1)
 
 
 class Column(NamedTuple):
-    """One kind of picture, for all images that are shown.
+    """One kind of picture, for all shown images.
 
     Attributes:
-        title: what it is called below each image.
+        title: caption below each image.
         text: what it shows, and how to read it.
-        pictures: of each image, (h, w, 3) uint8.
+        pictures: (h, w, 3) uint8 for each image.
     """
 
     title: str
@@ -61,7 +59,7 @@ def _rollout(subject):
 
 
 def _class_map(subject, classes):
-    """The column of class maps, of the classes (m,)."""
+    """The column of class maps, for the classes (m,)."""
     images = subject.shown_pixels
     place = "the tokens that enter the last block" if subject.family.spec.has_tokens else "the last feature map"
     text = (
@@ -74,7 +72,7 @@ def _class_map(subject, classes):
 
 
 def _colours(subject):
-    """The columns of the tokens' colours: of all tokens, and of the foreground."""
+    """The columns of token colours: of all tokens, and of the foreground."""
     model, size = keras.Model(subject.model.input, taps.feature_map(subject.model)), subject.pixels.shape[1:3]
     features = computed(model, subject.shown_pixels)  # (m, h, w, d)
     what = "tokens" if subject.family.spec.has_tokens else "feature map's positions"
@@ -96,7 +94,7 @@ def _colours(subject):
 
 
 def _head_pictures(subject):
-    """Of each image, {block: picture (h, w, 4) of its heads' maps}."""
+    """For each image, {block: picture (h, w, 4) of its heads' maps}."""
     images, found = subject.shown_pixels, [{} for _ in subject.shown]
     for start in range(0, len(images), _BATCH):
         for block, maps in head_maps(subject.model, images[start : start + _BATCH]).items():
@@ -113,7 +111,7 @@ def _figure(caption, image):
 
 
 def _heads_html(blocks):
-    """The maps of all heads of an image, folded."""
+    """An image's maps of all heads, folded."""
     if not blocks:
         return ""
     pictures = "".join(
@@ -134,7 +132,7 @@ def _card(name, pixels, columns, i, verdict, blocks):
 
 
 def _verdicts(subject, predicted, with_map):
-    """What is said below each image of its class, as HTML."""
+    """HTML about the class, below each image."""
     if predicted is None:
         return [f"class map: {own_text(subject.class_name(subject.chosen))}" if with_map else ""] * len(subject.shown)
     texts = [f"predicted: {own_text(subject.class_name(int(c)))}, {share:.0%}" for c, share in zip(*predicted)]
@@ -144,7 +142,7 @@ def _verdicts(subject, predicted, with_map):
 
 
 def _contact_sheet(subject, columns):
-    """All pictures on one sheet: a row for each image."""
+    """All pictures on one sheet, a row per image."""
     height, width = subject.pixels.shape[1:3]
     factor = max(1, round(_SIDE / min(height, width)))
     size, rows = (factor * height, factor * width), []
@@ -155,7 +153,7 @@ def _contact_sheet(subject, columns):
 
 
 def _columns(subject, predicted):
-    """(the columns, sentences on what there is none of, whether one shows a class)."""
+    """(columns, sentences about missing ones, whether one shows a class)."""
     columns, missing, why = [], [], subject.why_no_classes()
     if subject.family.spec.has_attention:
         columns.append(_rollout(subject))
@@ -164,14 +162,14 @@ def _columns(subject, predicted):
     if not why:
         try:
             columns.append(_class_map(subject, predicted[0] if subject.chosen is None else subject.chosen))
-        except ValueError as error:  # a model of the user's own that cannot be cut in two
+        except ValueError as error:  # a custom model that cannot be split
             why = f"There are no maps of a class: {error}"
     missing += [why] if why else []
     return columns + _colours(subject), missing, not why
 
 
 def images(subject: Subject) -> Section:
-    """The images that are shown, each with its pictures."""
+    """The shown images, each with its pictures."""
     with_heads = subject.family.spec.has_attention
     with stage("Drawing the images"):
         predicted = subject.predictions()

@@ -1,6 +1,4 @@
-"""The sections of a page about a model: what its weights and heads show, and how its layers compare. Each says how to
-read it.
-"""
+"""Sections of a model's page about weights, heads and layer similarity. Each explains how to read it."""
 
 import html
 import math
@@ -14,10 +12,10 @@ from keras_vit.inspection.model_page.subject import Section, Subject
 from keras_vit.inspection.similarity import SMALLEST, layer_similarity
 from keras_vit.io.progress import stage
 
-_COMPONENTS = 28  # as many as the paper shows
+_COMPONENTS = 28  # as in the paper
 _FILTERS = 64
-_MAPS = 16  # positions in a row or column, of those on the grid
-_SIDE = 640  # pixels of a sheet, about
+_MAPS = 16  # positions per row or column, sampled from the grid
+_SIDE = 640  # approximate pixels of a sheet
 _NO_TABLE = (
     "The model adds none to its tokens: its attention knows offsets between patches, or it has no positions at all."
 )
@@ -28,7 +26,7 @@ def _paragraphs(*texts):
 
 
 def _sheet(small, columns):
-    """Tiles (m, h, w, 3) on a sheet as PNG, enlarged to be seen."""
+    """Tiles (m, h, w, 3), enlarged on a sheet, as PNG."""
     factor = max(1, round(_SIDE / (columns * small.shape[2])))
     return tiles.png(tiles.sheet(tiles.enlarged(small, factor), columns, gap=max(2, factor // 2)))
 
@@ -47,7 +45,7 @@ def _palette(colors):
 
 
 def filters(subject: Subject) -> Section:
-    """The filters of the first layer; or the colours of a palette."""
+    """The first layer's filters, or a palette's colours."""
     if getattr(subject.model.spec, "palette", None) is not None:
         return _palette(np.asarray(subject.encoder.get_layer("patch_encoder").palette))
     first = weights.first_filters(subject.model)
@@ -84,7 +82,7 @@ def filters(subject: Subject) -> Section:
 
 
 def positions(subject: Subject) -> Section:
-    """How similar the position embeddings are."""
+    """Similarity of the position embeddings."""
     title = "Position embeddings"
     if not subject.family.spec.has_attention:
         return Section(
@@ -93,7 +91,7 @@ def positions(subject: Subject) -> Section:
         )
     try:
         table, grid, kind = weights.patch_positions(subject.model)
-    except ValueError:  # positions in the attention, or none
+    except ValueError:  # no additive positions
         return Section(title, _paragraphs(_NO_TABLE))
     similarity = weights.position_similarity(table, grid)
     near = weights.nearest_is_neighbour(similarity)
@@ -123,7 +121,7 @@ def positions(subject: Subject) -> Section:
 
 
 def heads(subject: Subject) -> Section:
-    """How far and how widely the heads look."""
+    """Attention distance and entropy of the heads."""
     title = "How far and how widely heads look"
     if not subject.family.spec.has_attention:
         return Section(title, _paragraphs(f"A {subject.family.name} has no attention."))
@@ -155,7 +153,7 @@ def heads(subject: Subject) -> Section:
 
 
 def layers(subject: Subject) -> Section:
-    """How similar the layers are."""
+    """Similarity of the layers."""
     title, count = "How similar the layers are", len(subject.pixels)
     if count < SMALLEST:
         text = (

@@ -1,4 +1,4 @@
-"""What a page about a model is made of: the model and its images, and the sections that come out."""
+"""Input and output of a model's page: the model and its images, and sections."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +13,7 @@ from keras_vit.training.prediction.classify import probabilities_of
 
 
 def computed(model: keras.Model, images: np.ndarray, batch_size: int = 8) -> np.ndarray:
-    """The outputs of a model for images (b, height, width, c), float32: (b, ...)."""
+    """The model's outputs (b, ...) float32 for images (b, height, width, c)."""
     starts = range(0, len(images), batch_size)
     parts = [model(np.asarray(images[i : i + batch_size], "float32"), training=False) for i in starts]
     return np.concatenate([keras.ops.convert_to_numpy(keras.ops.cast(part, "float32")) for part in parts])
@@ -21,14 +21,14 @@ def computed(model: keras.Model, images: np.ndarray, batch_size: int = 8) -> np.
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A model and images to look at.
+    """A model and images to inspect.
 
     Attributes:
         model: a keras_vit.Model with one input of images.
         pixels: (b, height, width, c), 0..255, of all images.
         names: of all images.
-        shown: the numbers of those that are shown.
-        chosen: the class of which maps are drawn; None for each image's predicted one.
+        shown: numbers of the images to show.
+        chosen: class for the maps; None for each image's predicted one.
     """
 
     model: Any
@@ -39,21 +39,21 @@ class Subject:
 
     @property
     def encoder(self) -> keras.Model:
-        """The model in whose graph the blocks are."""
+        """The model whose graph contains the blocks."""
         return taps.encoder_in(self.model)[0]
 
     @property
     def family(self) -> Family:
-        """The family of the encoder, which says what it offers."""
+        """The encoder's family, which describes its features."""
         return taps.family_in(self.encoder)
 
     @property
     def shown_pixels(self) -> np.ndarray:
-        """(m, height, width, c), the images that are shown."""
+        """(m, height, width, c), the images to show."""
         return self.pixels[self.shown]
 
     def why_no_classes(self) -> str:
-        """Why there are no class maps, a sentence; "" if there are."""
+        """A sentence on why there are no class maps; "" if there are."""
         shape = self.model.output_shape
         if not isinstance(self.model.output, keras.KerasTensor) or len(shape) != 2:
             return f"There are no maps of a class: the model's outputs {shape} are not one number per class."
@@ -66,9 +66,7 @@ class Subject:
         return ""
 
     def predictions(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The (class (m,), probability (m,)) that the model predicts for the images that are shown; None without
-        classes.
-        """
+        """(classes (m,), probabilities (m,)) predicted for the shown images; None without classes."""
         if self.model.classes is None or self.why_no_classes():
             return None
         outputs = computed(self.model, self.shown_pixels)  # (m, classes)
@@ -76,16 +74,12 @@ class Subject:
         return probabilities.argmax(-1), probabilities.max(-1)
 
     def class_name(self, number: int) -> str:
-        """The name of a class, or its number."""
+        """The name of a class, or else its number."""
         return self.model.class_names[number] if self.model.class_names else f"class {number}"
 
 
 def class_number(model: keras.Model, text: str) -> int:
-    """The class that a name or number means.
-
-    Raises:
-        ValueError: if the model has no such class.
-    """
+    """The class of a name or number; ValueError if the model has no such class."""
     names = list(model.class_names or ())
     folded = [name.casefold() for name in names]
     if text.casefold() in folded:
@@ -110,10 +104,10 @@ class Section:
     """A part of the page.
 
     Attributes:
-        title: its heading.
+        title: heading.
         body: HTML.
-        files: {name: PNG bytes}, what is written next to the page.
-        numbers: what inspection.json has of it.
+        files: {name: PNG bytes} written next to the page.
+        numbers: its part of inspection.json.
     """
 
     title: str

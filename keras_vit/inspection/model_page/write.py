@@ -1,4 +1,4 @@
-"""The page about a model as a whole, and the folder that it is written to."""
+"""Build a model's page and write it to a folder."""
 
 import json
 import os
@@ -27,20 +27,19 @@ _OURS = re.compile(
 def inspect_model(
     model: keras.Model, pixels: np.ndarray, names: Sequence[str], show: int = 12, chosen_class: int | str | None = None
 ) -> list[Section]:
-    """What a model does with images, as sections of a page.
+    """The sections of a page about a model and what it does with images.
 
     Args:
-        model: of any family, or a keras_vit.Model built on one, with one input of images; of a model of pre-training
-            its encoder.
-        pixels: (b, height, width, c), 0..255, what the model takes: model.preprocess(files). Heads and layers are
-            measured on all of them.
+        model: of any family, or a keras_vit.Model built on one, with one input of images; pre-training models show
+            their encoder.
+        pixels: (b, height, width, c), 0..255, from model.preprocess(files). All serve to measure heads and layers.
         names: of the images, in any script.
-        show: how many of the images are shown, spread evenly.
-        chosen_class: a class, by number or name, of which maps are drawn; None for each image's predicted one.
+        show: number of images to show, spread evenly.
+        chosen_class: class number or name for the maps; None for each image's predicted class.
 
     Raises:
         ImportError: without matplotlib (extra [viz]).
-        ValueError: without images, for a class that the model does not have, or a model that contains no encoder.
+        ValueError: no images, an unknown class, or a model without an encoder.
     """
     if not len(pixels) or len(names) != len(pixels):
         raise ValueError(
@@ -55,7 +54,7 @@ def inspect_model(
 
 
 def _about(subject):
-    """What the model is, without a heading."""
+    """The model's description, without a heading."""
     model, encoder = subject.model, subject.encoder
     height, width = subject.pixels.shape[1:3]
     rows = [
@@ -84,11 +83,11 @@ def _about(subject):
 
 
 def check_place(folder: str | os.PathLike) -> None:
-    """Refuses a folder where a page would replace something else than an earlier page, or where none can be written.
+    """Refuses a folder that is not writable, or where a page would replace anything but an earlier page.
 
     Raises:
-        OSError: if it cannot be written.
-        ValueError: if it is a file or in a bucket, or holds other files.
+        OSError: the folder is not writable.
+        ValueError: it is a file or in a bucket, or holds other files.
     """
     folder = locate(os.fspath(folder))
     if "://" in folder:
@@ -97,7 +96,7 @@ def check_place(folder: str | os.PathLike) -> None:
         raise ValueError(f'"{folder}" is a file; the page and its pictures are a folder. Give a new folder.')
     there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
     others = {name for name in there if not _OURS.fullmatch(name)}
-    if others or there and not {PAGE, _NUMBERS} <= there:  # an index.html without numbers is somebody else's
+    if others or there and not {PAGE, _NUMBERS} <= there:  # an index.html without numbers is not ours
         others = sorted(others or there)
         raise ValueError(
             f'"{folder}" holds other files than a page of inspect, which would be lost:'
@@ -107,7 +106,7 @@ def check_place(folder: str | os.PathLike) -> None:
 
 
 def _plain(value):
-    """Values as JSON has them: arrays as lists to six digits, NaN as null."""
+    """Values for JSON: arrays as lists to six digits, NaN as null."""
     if isinstance(value, (np.ndarray, list, tuple)):
         return [_plain(x) for x in value]
     if isinstance(value, (float, np.floating)):
@@ -116,13 +115,13 @@ def _plain(value):
 
 
 def write_page(folder: str | os.PathLike, title: str, parts: Sequence[Section], more: Sequence[str] = ()) -> None:
-    """Writes index.html, the pictures as PNG files and the numbers, inspection.json, to a folder, all or nothing.
+    """Writes index.html, pictures as PNG files, and numbers (inspection.json) to a folder, all or nothing.
 
     Args:
-        folder: local; an earlier page there is replaced.
+        folder: local; replaces an earlier page.
         title: of the page.
-        parts: as `inspect_model` returns.
-        more: further sections of HTML, such as those of inspection.report.
+        parts: from `inspect_model`.
+        more: further HTML sections, such as those of inspection.report.
 
     Raises:
         OSError, ValueError: as in `check_place`.
@@ -132,7 +131,7 @@ def write_page(folder: str | os.PathLike, title: str, parts: Sequence[Section], 
     text = html_report.page(title, [*body, *more])
     numbers = {key: _plain(value) for part in parts for key, value in part.numbers.items()}
     files = {name: data for part in parts for name, data in part.files.items()}
-    # A file's name may hold bytes that are no text, which UTF-8 cannot write.
+    # File names may contain bytes that UTF-8 cannot encode.
     files[PAGE] = text.encode("utf-8", "replace")
     files[_NUMBERS] = json.dumps(numbers, ensure_ascii=False).encode("utf-8", "replace")
     with replacing(folder) as temporary:
