@@ -1,4 +1,4 @@
-"""Sources of examples, the preprocessing vocabulary, and batches. Knows no model."""
+"""Sources of examples, the preprocessing vocabulary, and batches. Independent of any model."""
 
 from keras_vit.data.batches import evaluation_batches, image_and_label, training_batches
 from keras_vit.data.errors import ExampleErrors

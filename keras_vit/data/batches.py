@@ -1,8 +1,6 @@
-"""From a source to batches: training batches (x, y), evaluation batches (x, y, weights); by default x are images and y
-class labels.
+"""Batches from a source: (x, y) for training, (x, y, weights) for evaluation; by default images and class labels.
 
-Where several hosts work on one global batch, each asks for its part with `shard=(index, count)`: its number, and the
-number of hosts.
+When hosts share a global batch, each passes its index and the number of hosts as `shard=(index, count)`.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,15 +16,15 @@ from keras_vit.data.sharding import HostShard
 from keras_vit.data.sources.base import Source, fold
 
 Select = Callable[[dict[str, Any]], tuple]
-_SELECT = 0x73656C65  # folds an example's own seed from that of its ops, so that the two draw different numbers
-_KEPT = 8  # traced functions of a source
+_SELECT = 0x73656C65  # separates an example's seed from its ops' seeds, so that they draw different numbers
+_KEPT = 8  # traced functions per source
 
 
 def image_and_label(example: dict[str, Any]) -> tuple:
-    """(image, label) of an example: what a classifier learns from.
+    """(image, label) of an example, for classification.
 
     Raises:
-        ValueError: for an example without a label.
+        ValueError: if the example has no label.
     """
     if "label" not in example:
         raise ValueError(
@@ -37,12 +35,7 @@ def image_and_label(example: dict[str, Any]) -> tuple:
 
 
 def _check_outputs(outputs, text):
-    """Refuses what `select` returned if it is not (x, y) or (x, y, weights), or has no fixed shape: a TPU, and a batch,
-    need one.
-
-    Raises:
-        ValueError: naming the shape.
-    """
+    """Raises ValueError unless `select` returned (x, y) or (x, y, weights) of the fixed shapes that batches need."""
     if not isinstance(outputs, tuple) or len(outputs) not in (2, 3):
         raise ValueError(
             f"select= should return (x, y) or (x, y, weights), and returned {type(outputs).__name__}: {outputs}."
@@ -62,9 +55,7 @@ def _check_outputs(outputs, text):
 
 
 def _selected(source, ops, select, seed):
-    """A function: (number of a row, key) -> what `select` makes of the preprocessed example, which has a seed of its
-    own, (2,) int64.
-    """
+    """Returns (row number, key) -> what `select` makes of the preprocessed example with its own seed, (2,) int64."""
 
     def prepare(number, key):
         own = fold(seed, number)
@@ -75,13 +66,9 @@ def _selected(source, ops, select, seed):
 
 
 def _traced(source, ops, select, seed, element_spec):
-    """The ConcreteFunction of `_selected`, of (number, key).
+    """The ConcreteFunction of `_selected`, taking (number, key); raises like `_check_outputs`.
 
-    The source keeps it: tracing takes up to seconds, and a run would do it for its check of shapes, each evaluation and
-    the report.
-
-    Raises:
-        ValueError: as _check_outputs says.
+    The source caches it: tracing takes up to seconds, and a run needs it for the shape check, evaluation and report.
     """
     key = (ops.text, tuple(op for op, _ in ops.steps), select, seed, element_spec)
     keeps = isinstance(select, Hashable)
@@ -99,13 +86,12 @@ def _traced(source, ops, select, seed, element_spec):
 def example_spec(
     source: Source, preprocess: str, select: Select = image_and_label, training: bool = True, seed: int | None = None
 ) -> tuple:
-    """What one example becomes, as `training_batches` does it, and without `training` `evaluation_batches` with `seed`:
-    the specs of (x, y) or (x, y, weights).
+    """The specs of one example as `training_batches` yields it: (x, y) or (x, y, weights). Traces; reads no data.
 
-    It is traced; no data is read.
+    Without `training`, as `evaluation_batches` yields it with `seed`.
 
     Raises:
-        ValueError: as they do for a preprocessing.
+        ValueError: for an invalid preprocessing.
     """
     ops, host = parse(preprocess), HostShard(1)
     if not training:
@@ -116,14 +102,14 @@ def example_spec(
 
 
 def _mapped(source, keys, ops, select, seed, rows, batches=None):
-    """(fallible_map of a dataset of (number, key), the function of these that it is mapped by)."""
+    """(fallible_map of a dataset of (number, key), the function that it maps)"""
     function = _traced(source, ops, select, seed, keys.element_spec)
     ids_of = lambda number, key: tf.concat([number[:, None], source.ids(key)], 1)  # noqa: E731
     return fallible_map(keys, function, ids_of, rows, batches), function
 
 
 def _with_failed_replaced(errors, function, source):
-    """Maps the batches of fallible_map to batches in which the nearest good rows replace those that failed."""
+    """Maps the batches of fallible_map, replacing each failed row by the nearest good one."""
 
     @tf.autograph.experimental.do_not_convert
     def replace(values, good, failed, ids):
@@ -146,44 +132,39 @@ def training_batches(
     deterministic: bool = True,
     select: Select = image_and_label,
 ) -> tf.data.Dataset:
-    """An endless dataset of (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed,
+    """An endless dataset of (x, y), by default images (b, h, w, c) uint8 and labels (b,); a pure function of (seed,
     step).
 
-    Row i of the stream is augmented with a seed of its own, whatever the threads do. If the source has random access,
-    the hosts' batches of a step, concatenated, are the one-host batch, bit for bit; of records each host reads its own
-    files. An example that cannot be read or decoded is replaced by the nearest good one of its batch, and added to
-    `errors`.
+    Each row of the stream has its own augmentation seed, independent of threads. With random access, the hosts' batches
+    of a step, concatenated, equal the single-host batch bit for bit; records are split among hosts by file. An example
+    that cannot be read or decoded is replaced by the nearest good one in its batch and added to `errors`.
 
     Args:
         source: from `open_source` or `from_arrays`.
-        preprocess: text, see data/ops/registry.py.
+        preprocess: text; see data/ops/registry.py.
         batch_size: rows of the global batch.
         seed: of the order and the augmentation.
-        start_step: the number of global batches that have already been used; the dataset begins after them.
-        shard: (index, count): this host's rows of each step are index * batch_size / count to (index + 1) * batch_size
-            / count.
-        replicas: how many batches the host's rows of a step make.
-        service: "grpc://host:port" of a tf.data service, whose workers then prepare the batches. Hosts get them first
-            come, first served, each example once: neither the order nor the example at which a resumed run continues is
-            exact then.
-        errors: an ExampleErrors, which counts the examples that cannot be used; None for a new one, with a limit of
-            100.
-        deterministic: False takes records from whichever file has some ready, so that a slow file holds nothing up: the
-            order of records, and the example at which a resumed run continues, are then not exact. Random access is not
-            affected.
-        select: a preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes. The
-            example's "seed", (2,) int64, is its own: what is drawn from it is the same on any number of devices,
-            resumed or not.
+        start_step: global batches to skip.
+        shard: (index, count). This host takes rows index * batch_size / count to (index + 1) * batch_size / count.
+        replicas: batches that this host's rows of a step are split into.
+        service: "grpc://host:port" of a tf.data service whose workers prepare the batches. Hosts receive them first
+            come, first served, each example once; neither the order nor the point at which a run resumes is then exact.
+        errors: an ExampleErrors that counts unusable examples; None for a new one with a limit of 100.
+        deterministic: False takes records from whichever file is ready, so that a slow file delays nothing; their order
+            and the point at which a run resumes are then not exact. Random access is not affected.
+        select: preprocessed example, a dict -> (x, y) or (x, y, weights), structures of tensors of fixed shapes. Draw
+            random numbers from the example's "seed", (2,) int64: they are then the same on any number of devices, and
+            after a resume.
 
     Raises:
         ValueError: if the batch cannot be split evenly, the images have no fixed size, there are fewer files of records
-            than hosts, no data service answers, or the examples lack what `select` takes.
+            than hosts, no data service answers, or the examples lack what `select` needs.
     """
     ops, host, errors = parse(preprocess), HostShard(batch_size, *shard, replicas), errors or ExampleErrors()
     if service is None:
         keys = source.shuffled_keys(seed, start_step, host)
     else:
-        # Any host may get any batch, so to the service each batch is a step of its own.
+        # Any host may get any batch, so each batch is one step to the service.
         keys = source.served_keys(seed, start_step * host.count * replicas, HostShard(host.per_replica))
     dataset, function = _mapped(source, keys, ops, select, seed, host.per_replica)
     if service is not None:
@@ -198,12 +179,12 @@ def training_batches(
 
 
 def _per_row(values, like):
-    """Values (b,) in the shape (b, 1, ...) that broadcasts with `like`, (b, ...)."""
+    """Values (b,) reshaped to (b, 1, ...) to broadcast with `like`, (b, ...)."""
     return tf.reshape(values, (-1, *[1] * (like.shape.rank - 1)))
 
 
 def _check_evaluation(ops, text, seed):
-    """Refuses random ops without a seed, and those on labels, for evaluation."""
+    """Refuses random ops without a seed and ops on labels."""
     if ops.random and seed is None:
         raise ValueError(f'Evaluation must not be random, but its preprocessing is "{text}".')
     if ops.label_ops:
@@ -223,9 +204,9 @@ def evaluation_batches(
     """One pass in order: (x, y, weights), by default images (b, h, w, c) uint8, labels (b,) and weights (b,) float32.
 
     Every host gets the same number of batches; the last ones are padded with weight 0. An example that cannot be read
-    or decoded is all zeros, with weight 0, and is added to `errors`. `select` may return weights of its own, which are
-    multiplied by these. With `seed` random ops are allowed, and row n's are drawn by a seed folded from it: the same
-    pixels in each pass, on any number of hosts. The other arguments are those of `training_batches`.
+    or decoded becomes zeros with weight 0 and is added to `errors`. Weights that `select` returns are multiplied by
+    these. `seed` allows random ops: row n's seed is folded from it, so that its pixels are the same in each pass, on
+    any number of hosts. See `training_batches` for the other arguments.
 
     Raises:
         ValueError: if the preprocessing has random ops without a seed or ops on labels, or the batch cannot be split

@@ -1,8 +1,7 @@
-"""Writes a source as TFRecord files over many machines, by Apache Beam: the same files as records.write, in an order of
-its own.
+"""Writes a source as TFRecord files on many machines with Apache Beam: like records.write, but in another order.
 
-Workers read and encode the source in pieces; each example goes to a file, and to a place in it, by a hash of its name
-and the seed, so that files are of about equal size. They are moved into place when all are written.
+Workers read and encode the source in pieces. A hash of its name and the seed gives each example its file and its place
+in it, so that files are about equal in size. They are moved into place when all are written.
 """
 
 import dataclasses
@@ -26,18 +25,18 @@ from keras_vit.io.lock import owned
 from keras_vit.io.paths import locate
 from keras_vit.io.progress import stage
 
-_PIECE = 1000  # examples with random access that a worker reads at a time
+_PIECE = 1000  # random-access examples that a worker reads at a time
 
 
 @functools.cache
 def _source(data, split, data_dir, exclude):
-    """A source, opened once in a worker."""
+    """A source, opened once per worker."""
     source = open_source(data, split, data_dir)
     return without(source, exclude) if exclude else source
 
 
 def pieces(source: Source) -> int:
-    """How many pieces a source is read in: its files, or ranges of examples."""
+    """The number of pieces to read a source in: its files, or ranges of examples."""
     return len(source.files) if isinstance(source, Records) else -(-source.size // _PIECE)
 
 
@@ -49,14 +48,12 @@ def piece(source: Source, number: int) -> Source:
 
 
 def place(name: str, seed: int) -> int:
-    """The place of an example in a shuffled order: 64 bits of a hash."""
+    """An example's position in the shuffled order: a 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(errors="replace"), digest_size=8).digest(), "big")
 
 
 class _Encode(beam.DoFn):
-    """Number of a piece -> (number of a file, (place, name, record, whether it was shrunk, None)); (..., None, False,
-    why) if it does not decode.
-    """
+    """Piece number -> (file number, (place, name, record, was it shrunk, None)); (..., None, False, why) on failure."""
 
     def __init__(self, where, count, resize, quality, seed):
         self._where, self._count, self._seed = where, count, seed
@@ -71,7 +68,7 @@ class _Encode(beam.DoFn):
 
 
 class _Write(beam.DoFn):
-    """(number of a file, its examples) -> nothing; writes the file and, beside it, what is to be told of it."""
+    """Writes the examples of (file number, examples) to the file and a summary next to it; yields nothing."""
 
     def __init__(self, files):
         self._files = files
@@ -94,7 +91,7 @@ class _Write(beam.DoFn):
 
 
 def _read_told(files):
-    """What `_Write` told of each file."""
+    """The summaries that `_Write` left, file by file."""
     for number in range(len(files.names)):
         path = files.partial_path(number) + ".json"
         with tf.io.gfile.GFile(path) as file:
@@ -117,22 +114,21 @@ def write_by_beam(
     exclude: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Writes the examples of a source, shuffled, into a folder that all workers see.
+    """Writes the examples of a source, shuffled, to a folder that all workers share.
 
     Args:
-        data, split, data_dir: as for `open_source`, which the workers call.
+        data, split, data_dir: as for `open_source`, which each worker calls.
         folder, name, as_split, count, overwrite: as for records.write.Files.
         resize, quality: as for records.write.encoder.
         seed: of the order.
         exclude: names of examples to leave out.
-        options: Beam's own, such as ("--runner=FlinkRunner",); its DirectRunner by default.
+        options: Beam's, such as ("--runner=FlinkRunner",); DirectRunner by default.
 
     Returns:
         {"examples", "bytes", "shrunk": numbers, "skipped": {name: why} of examples that do not decode}.
 
     Raises:
-        ValueError: if an option is none of Beam's, the folder already has the split, or too few examples decode to fill
-            the files.
+        ValueError: for an unknown Beam option, an existing split, or too few readable examples to fill the files.
     """
     folder = locate(folder)
     beam_options, where = pipeline_options(options), (data, split, data_dir, tuple(exclude))

@@ -1,10 +1,9 @@
-"""Near-duplicates of one set's images in another, as the paper removes them from pre-training data (section 4.1;
-Kolesnikov et al. 2020).
+"""Near-duplicates of one set's images in another, to leave out of pre-training (Kolesnikov et al. 2020; section 4.1).
 
-Images are compared as grey thumbnails (n, 32, 32) uint8. A first comparison takes the low frequencies, 35 numbers per
-image, of all images with all others, also mirrored and slightly shifted: matrix products. Similar pairs are then
-overlaid in many positions and sizes, and their edges are correlated: after recompression, resizing, a change of
-brightness, a crop of up to a tenth or a mirror the correlation is still near 1, between different photos it is not.
+Images are compared as grey thumbnails (n, 32, 32) uint8. Matrix products first compare the low frequencies, 35 numbers
+per image, of all images with all others, also mirrored and slightly shifted. Similar pairs are then overlaid in many
+positions and sizes, and their edges correlated. The correlation stays near 1 after recompression, resizing, a change of
+brightness, a crop of up to a tenth or a mirroring, but not between different photos.
 """
 
 import concurrent.futures
@@ -27,20 +26,20 @@ from keras_vit.io.progress import stage
 SIDE = 32
 THRESHOLD = 0.9
 
-_LOW = 6  # frequencies each way
+_LOW = 6  # frequencies per axis
 _PART = (
     28  # side of the part of a thumbnail in the first comparison: its centre, and for the test image also its corners
 )
 _OFFSETS = ((2, 2), (0, 0), (0, 4), (4, 0), (4, 4))
-# Correlations of low frequencies above which pairs go on: the best of each image, or all.
+# Correlations of low frequencies above which pairs go on: the best pairs of each image, or all its pairs.
 _SIMILAR, _VERY_SIMILAR = 0.75, 0.88
-_BEST = 8  # of each image
-_WINDOW = 22  # side of the window of edges that is compared
-_SIZES = (26, 27, 29, 30, 32, 34, 36, 38, 40)  # to which the other image is resized
-_SHIFT = 4  # pixels, in each direction
-_ROUGH = 0.3  # the most that being one step off the right position and size lowers the correlation
+_BEST = 8  # pairs per image
+_WINDOW = 22  # side of the window of edges to compare
+_SIZES = (26, 27, 29, 30, 32, 34, 36, 38, 40)  # sizes to try for the other image
+_SHIFT = 4  # pixels in each direction
+_ROUGH = 0.3  # largest drop in correlation one step away from the right position and size
 _EVIDENCE = 18.0  # see _is_duplicate
-_PRODUCTS = 2**26  # computed at a time: a quarter of a gigabyte
+_PRODUCTS = 2**26  # products computed at a time: a quarter of a gigabyte
 _SHOWN = 48  # pairs in the picture
 _SHOWN_SIDE = 128
 _CHUNK = 500  # pairs per thread at a time
@@ -48,7 +47,7 @@ _CHUNK = 500  # pairs per thread at a time
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Image number `train` of one set is a near-duplicate of image number `test` of the other.
+    """Image number `train` of one set nearly duplicates image number `test` of the other.
 
     Attributes:
         correlation: of the edges, at most 1.
@@ -62,23 +61,22 @@ class Pair:
 
 
 def thumbnail(pixels: tf.Tensor) -> tf.Tensor:
-    """uint8 (h, w, 3) -> a grey thumbnail (32, 32) uint8, whatever the aspect. Runs in a graph."""
+    """A grey thumbnail (32, 32) uint8 of pixels uint8 (h, w, 3); ignores the aspect ratio. Runs in a graph."""
     grey = tf.image.rgb_to_grayscale(tf.cast(pixels, tf.float32))
     return as_uint8(tf.image.resize(grey, (SIDE, SIDE), antialias=True)[..., 0])
 
 
 def _cosines():
-    """The first rows of the discrete cosine transform (DCT-II, orthonormal except the first row), (6, 28)."""
+    """The first rows of the discrete cosine transform (DCT-II, orthonormal but for the first row), (6, 28)."""
     frequency, place = np.arange(_LOW)[:, None], np.arange(_PART)
     return (np.cos(np.pi * (place + 0.5) * frequency / _PART) * np.sqrt(2 / _PART)).astype("float32")
 
 
 def descriptors(thumbnails: np.ndarray, y: int = 2, x: int = 2) -> np.ndarray:
-    """The low frequencies of the part of thumbnails (n, 32, 32) that begins at (y, x), each times its frequency: in
-    photos high ones are weak.
+    """Low frequencies of thumbnails (n, 32, 32), cut at (y, x), each times its frequency, since high ones are weak.
 
     Returns:
-        (n, 35) float32 of length 1, or almost 0 for an image of a single colour.
+        (n, 35) float32 of length 1, or nearly 0 for an image of a single colour.
     """
     cosines, grid = _cosines(), np.arange(_LOW, dtype="float32")
     weight, part = np.hypot(grid[:, None], grid), thumbnails[:, y : y + _PART, x : x + _PART].astype("float32")
@@ -88,7 +86,7 @@ def descriptors(thumbnails: np.ndarray, y: int = 2, x: int = 2) -> np.ndarray:
 
 
 def candidates(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Pairs of thumbnails with similar low frequencies: (m, 3) integers: test, train, 1 for mirrored or 0."""
+    """Pairs of thumbnails with similar low frequencies: (m, 3) integers (test, train, 1 if mirrored else 0)."""
     pairs, centres = [], descriptors(train).T
     rows = max(1, _PRODUCTS // len(train))
     for start in range(0, len(test), rows):
@@ -127,9 +125,7 @@ def _window_energies(edges):
 
 
 def _correlations(a, b, resizing, step):
-    """The best correlation of the centre of images `a` with `b` (n, 32, 32), over sizes of `b` and every `step`-th
-    position: (n,).
-    """
+    """Best correlations (n,) of the centre of `a` with `b` (n, 32, 32), over sizes of `b` and each `step`-th offset."""
     edges = _edges(a)
     margin = (edges.shape[1] - _WINDOW) // 2
     edges = edges[:, margin : margin + _WINDOW, margin : margin + _WINDOW]
@@ -142,20 +138,19 @@ def _correlations(a, b, resizing, step):
         for y in places:
             for x in places:
                 product = np.einsum("nhwc,nhwc->n", edges, other[:, y : y + _WINDOW, x : x + _WINDOW])
-                # 1 per pixel for noise: images of a single colour are similar to nothing.
+                # Noise of 1 per pixel: images of a single colour resemble nothing.
                 best = np.maximum(best, product / (np.sqrt(energy * energies[:, y, x]) + _WINDOW**2))
     return best
 
 
 def _detail(images):
-    """The number of pixels over which the edges of images spread: (n,). For a bird in the sky it is small."""
+    """The number of pixels that the edges of each image cover, (n,); small for a bird in the sky."""
     energy = (_edges(images) ** 2).sum(-1).reshape(len(images), -1)
     return energy.sum(1) ** 2 / np.maximum((energy * energy).sum(1), 1e-6)
 
 
 def _is_duplicate(correlation, detail, threshold):
-    """Whether edges agree better than by chance: Fisher's z of the correlation, in its standard deviations, must be
-    high as well.
+    """Whether edges agree better than by chance: Fisher's z, in standard deviations, must be high as well.
 
     Silhouettes against an empty sky correlate at .9 by chance; `detail` is the number of observations.
     """
@@ -164,14 +159,11 @@ def _is_duplicate(correlation, detail, threshold):
 
 
 def near_duplicates(train: np.ndarray, test: np.ndarray, threshold: float = THRESHOLD) -> list[Pair]:
-    """Finds the images of `train` that are near-duplicates of one of `test`.
+    """Images of `train` that nearly duplicate an image of `test`: Pairs in the order of `test`, best correlation first.
 
     Args:
         train, test: thumbnails (n, 32, 32) uint8.
-        threshold: the correlation above which two images are duplicates.
-
-    Returns:
-        A list of Pair, in the order of `test` and by decreasing correlation.
+        threshold: correlation above which two images are duplicates.
     """
     similar = candidates(train, test)
     resizing = [_resizing(size) for size in _SIZES]
@@ -197,9 +189,7 @@ def near_duplicates(train: np.ndarray, test: np.ndarray, threshold: float = THRE
 
 
 def _collect(source, text):
-    """(names, thumbnails (n, 32, 32) uint8, labels, -1 for none) of the examples of a source that decode; warns of the
-    others.
-    """
+    """(names, thumbnails (n, 32, 32) uint8, labels or -1) of the examples that decode; warns about the others."""
 
     def work(example, pixels):
         return thumbnail(pixels), example.get("label", -1)
@@ -255,12 +245,12 @@ def _write_pictures(path, pairs, train, test):
 
 
 def deduplicate(train: Source, test: Source, output: str, threshold: float = THRESHOLD) -> dict[str, Any]:
-    """Writes the names of the examples of `train` that are near-duplicates of one of `test`; returns the report.
+    """Writes the names of `train` examples that nearly duplicate one of `test`; returns the report.
 
     Args:
         train, test: sources.
-        output: the path of the file of names, ending in .txt; the pairs are written next to it as .json and .png.
-        threshold: the correlation above which two images are duplicates.
+        output: path of the list of names, ending in .txt; the pairs are written next to it as .json and .png.
+        threshold: correlation above which two images are duplicates.
     """
     warn_of_files(train, test)
     (train_names, train_thumbnails, train_labels), (test_names, test_thumbnails, test_labels) = (

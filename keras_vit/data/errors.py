@@ -1,4 +1,4 @@
-"""Examples that cannot be read or decoded: a run leaves them out, names them, and stops when there are too many."""
+"""Examples that cannot be read or decoded: a run skips and names them, and stops when there are too many."""
 
 import ast
 import contextlib
@@ -13,17 +13,15 @@ from absl import logging
 from keras_vit.io.logs import printable
 
 _NAMED = 20
-DESCRIBED_WRONGLY = "The source is described wrongly:"  # begins the reason of a failure that is no fault of the example
+DESCRIBED_WRONGLY = "The source is described wrongly:"  # prefix of failures that are not the example's fault
 
 
 class WrongDescription(ValueError):
-    """An example does not fit what was said of the source: it is not left out, since others would fail, or be taken for
-    something else.
-    """
+    """An example contradicts the description of its source; skipping it would let others fail or be misread."""
 
 
 def wrong_description(name: str, found: str) -> WrongDescription | None:
-    """The error where `found`, why the example of that name fails, is no fault of the example; else None."""
+    """The WrongDescription for `found`, why example `name` failed, unless it is the example's fault: then None."""
     return WrongDescription(f"{name}. {found}") if found.startswith(DESCRIBED_WRONGLY) else None
 
 
@@ -36,12 +34,12 @@ def _line(name, reason):
 
 
 class ExampleErrors:
-    """The failed examples of a run; pass one to training_batches and evaluation_batches as `errors`.
+    """The failed examples of a run, passed to training_batches and evaluation_batches as `errors`.
 
     Attributes:
-        limit: how many examples may fail; one more is an error.
-        added: is called with each new line of the report, or None.
-        names: {name: reason} of the failed examples, in the order in which they failed.
+        limit: how many examples may fail; one more raises.
+        added: called with each new line of the report, or None.
+        names: {name: reason} in the order of failure.
 
     Raises:
         ValueError: if the limit is negative.
@@ -55,11 +53,11 @@ class ExampleErrors:
         self._lock = threading.Lock()
 
     def add(self, name: str, reason: Callable[[], str]) -> None:
-        """Counts a failed example, once, and warns of it; `reason` is called once.
+        """Counts a failed example once and warns about it; `reason` is called once.
 
         Raises:
             TooManyErrors: above the limit.
-            WrongDescription: for a reason that begins with DESCRIBED_WRONGLY.
+            WrongDescription: if the reason begins with DESCRIBED_WRONGLY.
         """
         with self._lock:
             if name in self.names:
@@ -92,11 +90,10 @@ class ExampleErrors:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """A context for reading batches: TensorFlow wraps an error from inside a dataset in its own, and this raises
-        the original one.
+        """A context for reading batches that raises the original of an error that TensorFlow wrapped inside a dataset.
 
         Raises:
-            TooManyErrors, WrongDescription: as `add` raised it.
+            TooManyErrors, WrongDescription: from `add`.
         """
         try:
             yield
@@ -106,7 +103,7 @@ class ExampleErrors:
             raise
 
     def report(self) -> str:
-        """A line for each failed example, its name and the reason separated by a tab; "" if there are none."""
+        """One line per failed example, its name and reason separated by a tab; "" if there are none."""
         return "".join(_line(name, reason) for name, reason in self.names.items())
 
 
@@ -115,21 +112,21 @@ def _plain(line):
 
 
 def reason(error: Exception) -> str:
-    """The message of a TensorFlow error alone, without its place in the program and in the graph."""
+    """The message of a TensorFlow error, without its location in the program and graph."""
     _, failed, lines = str(error).partition(" to be true. Summarized data: ")  # tf.debugging.Assert outside a graph
     if failed:
         return " ".join(map(_plain, lines.split("\n")))
     message = str(error).split("\n\t [[")[0].split("\nTraceback (most recent call last)")[0].rstrip().split("\n")[-1]
     message = message.rsplit("}} ", 1)[-1].split(" [Op:")[0]
-    _, failed, what = message.rpartition("assertion failed: ")  # [what] [number]..., in a dataset after where it failed
+    _, failed, what = message.rpartition("assertion failed: ")  # [what] [number]...; in a dataset after the location
     if failed:
         message = what.strip("[]").replace("] [", " ")
-    message = message.removeprefix("ValueError: ")  # of Python inside a graph
+    message = message.removeprefix("ValueError: ")  # from Python inside a graph
     return message or type(error).__name__
 
 
 def why(function: Callable[[], Any]) -> str:
-    """Why `function`, which reads an example that has failed, fails."""
+    """The reason why `function`, which reads a failed example, fails."""
     try:
         function()
     except (tf.errors.OpError, ValueError) as error:
@@ -138,12 +135,13 @@ def why(function: Callable[[], Any]) -> str:
 
 
 def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, function: Callable, source) -> tf.Tensor:
-    """Adds the rows (b,) bool that failed to `errors`; in a graph. Returns a tensor to wait for.
+    """Adds the failed rows to `errors`, in a graph. Returns a tensor to wait for.
 
     Args:
-        failed, ids: of fallible_map, the ids being (number of the row, *source.ids(key)).
+        failed: (b,) bool, of fallible_map.
+        ids: of fallible_map: (row number, *source.ids(key)).
         errors: an ExampleErrors.
-        function: what failed, of (number, key); called again to find out why.
+        function: the function of (number, key) that failed; called again to find out why.
         source: the source of the keys.
     """
 
@@ -161,16 +159,14 @@ def report_errors(failed: tf.Tensor, ids: tf.Tensor, errors: ExampleErrors, func
 
 
 def _nearest(good):
-    """For each row (b,) bool the nearest good row, of two the upper one."""
+    """For each row of (b,) bool the nearest good row, the upper one of two."""
     row = tf.range(tf.size(good))
     distance = tf.abs(row[:, None] - row[None])  # b b
     return tf.argmin(tf.where(good[None], distance, tf.size(good)), 1)
 
 
 def replaced(values, good: tf.Tensor, errors: ExampleErrors):
-    """`values` with each row that is not good replaced by the nearest good one; in a graph. Raises TooManyErrors if
-    none is good.
-    """
+    """`values` with each bad row replaced by the nearest good one, in a graph. Raises TooManyErrors if none is good."""
 
     def stop(rows):
         errors.stop(f"None of the {rows} examples of a batch can be used, so nothing can replace them.")

@@ -1,12 +1,12 @@
-"""Mapping examples, a fixed number at a time, and when some of them fail.
+"""Maps examples, a fixed number at a time, and marks those that fail.
 
-tf.data.AUTOTUNE is slower (docs/performance.md), and deleting an iterator of a tuned dataset sometimes takes up to a
-minute, for example at the end of `fit`.
+tf.data.AUTOTUNE is slower (docs/performance.md), and deleting an iterator of a tuned dataset, as at the end of `fit`,
+sometimes takes up to a minute.
 
-`Dataset.ignore_errors` silently drops a row that fails. `fallible_map` marks it, row by row and inside the graph, so
-that it also works in a tf.data service's workers. Each row knows its place in its batch, and each batch is followed by
-an end row, which cannot fail. Where places are missing, copies of the next row fill them and are marked. The ids of a
-batch's examples travel with its end row, since a dropped row can report nothing.
+`Dataset.ignore_errors` silently drops a failing row. `fallible_map` marks it, row by row inside the graph, so that it
+also works in a tf.data service's workers. Each row carries its place in its batch, and each batch is followed by an end
+row, which cannot fail. Copies of the next row, marked, fill missing places. The ids of a batch's examples travel with
+its end row, since a dropped row can report nothing.
 """
 
 import os
@@ -15,21 +15,20 @@ from typing import Any
 
 import tensorflow as tf
 
-# Examples come out in order, so others must be under way while a slow one is read. Each holds a decoded image: two per
-# core.
+# Examples come out in order, so others must run while a slow one is read. Each holds a decoded image: two per core.
 EXAMPLES = max(16, 2 * (os.cpu_count() or 1))
 _no_autograph = tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """`dataset`, without tuning; datasets made from it are not tuned either."""
+    """`dataset` without tuning, inherited by datasets made from it."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
 
 
 def _extended(value, size):
-    """The rows of `value`, followed by zeros up to `size` rows."""
+    """The rows of `value`, padded with zeros to `size` rows."""
     missing = tf.concat([[size - tf.shape(value)[0]], tf.shape(value)[1:]], 0)
     return tf.ensure_shape(tf.concat([value, tf.zeros(missing, value.dtype)], 0), (size, *value.shape[1:]))
 
@@ -39,10 +38,9 @@ def _zeros(spec):
 
 
 def _all_places(places):
-    """For Dataset.scan over surviving rows (place (n,), rows (n, ...)), whose places count from 0 to `places` - 1 again
-    and again.
+    """For Dataset.scan over surviving rows (place (n,), rows (n, ...)), with places cycling through 0 to `places` - 1.
 
-    Its state is the place of the last row; its output is (present (m,) bool, rows (m, ...)), one row for every place.
+    The state is the place of the last row; the output (present (m,) bool, rows (m, ...)) has one row per place.
     """
 
     @_no_autograph
@@ -64,18 +62,18 @@ def _all_places(places):
 def fallible_map(
     examples: tf.data.Dataset, function: Any, ids_of: Callable, rows: int, batches: int | None = None
 ) -> tf.data.Dataset:
-    """`examples` mapped by `function`, in batches, with the rows that fail marked.
+    """`examples` mapped by `function`, in batches, with failed rows marked.
 
     Args:
         examples: a dataset of tuples, the function's arguments.
-        function: a ConcreteFunction, an example -> a structure of tensors with static shapes; it may fail.
-        ids_of: a batch of examples -> (n, m) int64, the ids of the examples.
+        function: a ConcreteFunction, example -> structure of tensors of static shapes; it may fail.
+        ids_of: a batch of examples -> their ids, (n, m) int64.
         rows: the size of a batch.
-        batches: how many batches, padded with zeros; None for an endless dataset.
+        batches: the number of batches, padded with zeros; None for an endless dataset.
 
     Returns:
         A dataset of (values (rows, ...), good (rows,) bool, failed (rows,) bool, ids: serialized (n, m) int64). Padding
-        rows are neither good nor failed. The values of rows that are not good have no meaning.
+            rows are neither good nor failed. Values of rows that are not good are meaningless.
     """
     examples = examples.batch(rows)
     if batches is not None:

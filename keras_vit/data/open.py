@@ -1,6 +1,4 @@
-"""Opening a source by name: the values of --config.data.source and --data. A new kind is one row here and a file of its
-own.
-"""
+"""Opens a source by name, as in --config.data.source and --data. A new kind is one row here and one file."""
 
 import os
 import re
@@ -30,11 +28,9 @@ _VERSION = re.compile(r"[\d*]+\.[\d*]+\.[\d*]+|experimental_latest")
 
 
 def _check_no_file(text, data_dir):
-    """Refuses the path of a table, or of records, without its kind. Folders are left to tfds: a prepared dataset with a
-    config, "eurosat/rgb", is one, too.
+    """Refuses the path of a table or of records without its kind, and says what to write.
 
-    Raises:
-        ValueError: saying what to write.
+    Folders are left to tfds: a prepared dataset with a config, "eurosat/rgb", is one, too.
     """
     path = locate(text.partition("?")[0], data_dir)
     ending = os.path.splitext(path)[1].lower().lstrip(".")
@@ -51,12 +47,12 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
             folder or a glob; or a tensorflow-datasets name, "cifar10", "cifar10:3.0.2". Options follow a "?":
             "csv:PATH?label=breed".
         split: "train", "train[:90%]"...
-        data_dir: what relative paths are relative to, and where tensorflow-datasets' prepared data is; None for the
-            working directory and tensorflow-datasets' own folder. Paths may be in a bucket: gs://...
-        buffer: records in the shuffle buffer of sources that are read in order.
+        data_dir: base of relative paths and folder of prepared tensorflow-datasets; None for the working directory and
+            tensorflow-datasets' default. Paths may be in a bucket: gs://...
+        buffer: records in the shuffle buffer of sources read in order.
 
     Raises:
-        FileNotFoundError, ValueError: for an unknown kind; else as the source says.
+        FileNotFoundError, ValueError: for an unknown kind, or as the source says.
     """
     kind, colon, rest = text.partition(":")
     if text == "digits":
@@ -64,7 +60,7 @@ def open_source(text: str, split: str, data_dir: str | os.PathLike | None = None
     if kind in _KINDS:
         if not rest:
             raise ValueError(f'"{text}" names no path. Write "{kind}:PATH".')
-        if rest.partition("?")[0] == "PATH":  # what the packaged configs say
+        if rest.partition("?")[0] == "PATH":  # the placeholder in packaged configs
             raise ValueError(
                 f'"{text}" stands for data of yours: write {kind}: and the path of your'
                 f" {'folder' if kind in _FOLDERS else 'file'}."

@@ -1,6 +1,4 @@
-"""A palette for images: the colours to which pixels are reduced, found by k-means on the pixels of a source (iGPT,
-section 3 of the paper).
-"""
+"""Colour palettes for reducing pixels, found by k-means on a source's pixels (iGPT, section 3 of the paper)."""
 
 from typing import Any
 
@@ -15,9 +13,7 @@ _BATCH = 64  # images read at a time
 
 
 def nearest_colors(image: Any, palette: np.ndarray) -> tf.Tensor:
-    """The number of each pixel's nearest colour, of equally near ones the first; runs in tf.data, too: (h, w, c),
-    (colors, c) -> (n,) int32.
-    """
+    """The index of each pixel's nearest colour, the first of ties: (h, w, c), (colors, c) -> (n,) int32."""
     palette = tf.constant(palette, tf.float32)
     pixels = tf.reshape(tf.cast(image, tf.float32), (-1, palette.shape[1]))  # (h, w, c) -> (n, c)
     # |x - p|^2 - |x|^2, (n, colors)
@@ -26,7 +22,7 @@ def nearest_colors(image: Any, palette: np.ndarray) -> tf.Tensor:
 
 
 def _assigned(pixels, colors):
-    """(the number of each pixel's nearest colour (m,), its squared distance (m,))."""
+    """(index of each pixel's nearest colour, squared distance), each (m,)."""
     numbers, distances = [], []
     for part in (pixels[i : i + _ROWS] for i in range(0, len(pixels), _ROWS)):
         far = (colors**2).sum(-1) - 2.0 * part @ colors.T + (part**2).sum(-1)[:, None]  # (rows, colors)
@@ -36,9 +32,7 @@ def _assigned(pixels, colors):
 
 
 def _spread(pixels, counts, colors, rng):
-    """The first colours, by k-means++: each is drawn from the pixels by its squared distance to the nearest one so
-    far.
-    """
+    """Initial colours by k-means++: each is drawn from the pixels by squared distance to the nearest one so far."""
     chosen = [rng.choice(len(pixels), p=counts / counts.sum())]
     distance = ((pixels - pixels[chosen[0]]) ** 2).sum(-1)
     while len(chosen) < colors:
@@ -49,16 +43,16 @@ def _spread(pixels, counts, colors, rng):
 
 
 def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: int = 20) -> np.ndarray:
-    """The colours that k-means finds in pixels: whole numbers (colors, c) float32, the darkest first.
+    """The palette that k-means finds in pixels: whole numbers (colors, c) float32, darkest first.
 
     Args:
-        pixels: values 0..255, (..., c).
-        colors: how many.
-        seed: of the first colours, which k-means++ spreads over the pixels.
-        rounds: of k-means, at most.
+        pixels: (..., c), values 0..255.
+        colors: size of the palette.
+        seed: of the initial colours, which k-means++ spreads over the pixels.
+        rounds: most rounds of k-means.
 
     Raises:
-        ValueError: if the pixels have fewer different colours.
+        ValueError: if the pixels have fewer distinct colours.
     """
     pixels = np.asarray(pixels)
     pixels, counts = np.unique(np.rint(pixels.reshape(-1, pixels.shape[-1])), axis=0, return_counts=True)
@@ -81,9 +75,7 @@ def fit_palette(pixels: np.ndarray, colors: int = 512, seed: int = 0, rounds: in
 
 
 def sample_pixels(source: Source, preprocess: str, count: int, seed: int = 0, per_image: int = 64) -> np.ndarray:
-    """Pixels (about count, c) from random places of random images of a source, each preprocessed by the text; the same
-    for the same seed.
-    """
+    """About `count` pixels (n, c) from random places of random preprocessed images; the same for the same seed."""
     rng, found = np.random.default_rng(seed), []
     images = -(-count // per_image)
     select = lambda example: (example["image"], tf.zeros(()))  # noqa: E731

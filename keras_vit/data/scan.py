@@ -1,6 +1,4 @@
-"""One pass over a source outside training: each example by name, and the examples that do not decode by name and
-reason.
-"""
+"""One pass over a source outside training, which names each example, and the reason for each that does not decode."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +16,7 @@ _BATCH = 64
 
 @functools.cache
 def _decoder():
-    """`decode_image` of bytes, compiled: its many branches take seconds to trace, once per process."""
+    """`decode_image` for bytes, compiled once per process: tracing its many branches takes seconds."""
     return tf.function(decode_image, [tf.TensorSpec((), tf.string)], autograph=False)
 
 
@@ -31,7 +29,7 @@ def _decoded(source, example_id):
 
 
 def _keys(source, seed, only):
-    """The keys of one pass, each a tuple; see `scan`."""
+    """The keys of one pass, as tuples; see `scan`."""
     if seed is None:
         keys = source.keys()
     else:
@@ -45,7 +43,7 @@ def _keys(source, seed, only):
 
 
 def _id(source, key):
-    """The id of a key (a tuple), (m,) int64."""
+    """The id (m,) int64 of a key, a tuple."""
     batch = tuple(part[None] for part in key)
     return source.ids(batch if len(batch) > 1 else batch[0])[0]
 
@@ -57,17 +55,17 @@ def scan(
 
     Args:
         source: from `open_source` or `from_arrays`.
-        work: (example, pixels (h, w, 3) uint8 of its image) -> a tuple of tensors of static shapes; runs in a graph.
-            The example is the source's dict.
-        seed: of a shuffled order; None for the source's own order.
-        only: names of the examples to map, in the source's own order; None for all.
+        work: (example, a dict; pixels (h, w, 3) uint8 of its image) -> tuple of tensors of static shapes. Runs in a
+            graph.
+        seed: of a shuffled order; None for the source's order.
+        only: names of the examples to map, in the source's order; None for all.
 
     Yields:
-        (name, the arrays that `work` returns, None) for each example; at the end (name, None, reason) for those that do
-        not decode.
+        (name, arrays from `work`, None) for each example; at the end (name, None, reason) for each that does not
+            decode.
 
     Raises:
-        WrongDescription: at the end, for an example that does not fit what was said of the source.
+        WrongDescription: at the end, for an example that contradicts the description of its source.
     """
     keys = _keys(source, seed, only)
 

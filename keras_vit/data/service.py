@@ -10,11 +10,7 @@ _HOW = "Start one with tf.data.experimental.service.DispatchServer, and workers 
 
 
 def _check_answers(service, seconds=5):
-    """Checks that a dispatcher is running: TensorFlow would wait for one without a message.
-
-    Raises:
-        ValueError: if the address is malformed, or nothing accepts a connection there.
-    """
+    """Raises ValueError unless a dispatcher accepts connections there: TensorFlow would wait without a message."""
     match = _ADDRESS.fullmatch(service)
     if not match:
         raise ValueError(
@@ -27,20 +23,18 @@ def _check_answers(service, seconds=5):
 
 
 def distribute(dataset: tf.data.Dataset, service: str, job: str) -> tf.data.Dataset:
-    """`dataset`, prepared by the service's workers, with the same shapes.
+    """`dataset` prepared by the service's workers, with the same shapes.
 
-    The readers of one `job` get the elements first come, first served, each element once; elements that a worker holds
-    when it dies are lost. The workers share out the elements of the dataset's source (for HostShard.row_numbers:
-    steps).
+    Readers of one `job` receive elements first come, first served, each once; a dying worker's elements are lost.
+    Workers split the elements of the dataset's source (for HostShard.row_numbers: steps).
 
     Args:
         dataset: the same for all readers.
         service: "grpc://host:port" of the dispatcher.
-        job: its name. A dispatcher gives the elements of a known job to every reader that names it, whatever dataset
-            the reader has.
+        job: its name. A dispatcher serves a known job to every reader that names it, whatever the reader's dataset.
 
     Raises:
-        ValueError: if no dispatcher answers there within seconds.
+        ValueError: if no dispatcher answers within seconds.
     """
     _check_answers(service)
     policy = tf.data.experimental.service.ShardingPolicy.DYNAMIC

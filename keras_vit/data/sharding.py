@@ -1,7 +1,7 @@
-"""Which rows of the global batches a host prepares.
+"""The rows of the global batches that a host prepares.
 
-The global batch of a step is split into contiguous parts, one per host, and each part into batches, one per replica.
-Concatenated in that order, the hosts' batches of a step are the batch that a single host would make.
+A step's global batch is split into contiguous parts, one per host, and each part into batches, one per replica.
+Concatenated in that order, the hosts' batches are the batch of a single host.
 """
 
 import dataclasses
@@ -14,15 +14,15 @@ ENDLESS = np.iinfo(np.int64).max
 
 @dataclasses.dataclass(frozen=True)
 class HostShard:
-    """One host's rows in a stream of global batches. Row r of step s has the number s * batch_size + r.
+    """One host's rows in a stream of global batches. Row r of step s has number s * batch_size + r.
 
     Attributes:
         batch_size: rows of the global batch.
         index, count: the host is number `index` of `count`.
-        replicas: how many batches the host's rows of a step make.
+        replicas: batches that the host's rows of a step are split into.
 
     Raises:
-        ValueError: if there is no such host, or the batch cannot be split evenly.
+        ValueError: if `index` is not below `count`, or the batch cannot be split evenly.
     """
 
     batch_size: int
@@ -46,18 +46,16 @@ class HostShard:
 
     @property
     def per_host(self) -> int:
-        """Rows of the host in each step."""
+        """Rows per host in each step."""
         return self.batch_size // self.count
 
     @property
     def per_replica(self) -> int:
-        """Rows of each batch."""
+        """Rows per batch."""
         return self.per_host // self.replicas
 
     def row_numbers(self, start_step: int = 0) -> tf.data.Dataset:
-        """An endless dataset of the host's row numbers, beginning at a step. A tf.data service shares it out step by
-        step.
-        """
+        """An endless dataset of the host's row numbers from a step on. A tf.data service splits it by step."""
 
         @tf.autograph.experimental.do_not_convert
         def of_step(step):
@@ -75,7 +73,7 @@ class HostShard:
         return parts.flat_map(tf.autograph.experimental.do_not_convert(rows))
 
     def count_below(self, size: int) -> int:
-        """How many of the rows 0 to `size` - 1 are the host's."""
+        """How many of rows 0 to `size` - 1 are the host's."""
         steps, rest = divmod(size, self.batch_size)
         return steps * self.per_host + min(max(rest - self.index * self.per_host, 0), self.per_host)
 

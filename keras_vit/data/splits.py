@@ -11,8 +11,7 @@ _SPLIT = re.compile(r"(?P<name>[\w.\-]+)(?:\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%
 def _bound(text, size, default):
     """One bound of a slice as an index; percents are rounded to whole examples.
 
-    They count from the front before they are rounded, so that train[:90%] and train[-10%:] share no example and leave
-    none out.
+    Percents count from the front before rounding, so that train[:90%] and train[-10%:] are disjoint and complete.
     """
     if text is None:
         return default
@@ -23,9 +22,7 @@ def _bound(text, size, default):
 
 
 def canonical(name: str) -> str:
-    """The standard name of a split: "training" is "train"; "valid" and "validation" are "val"; upper case does not
-    matter.
-    """
+    """The standard name of a split, in any case: "training" is "train"; "valid" and "validation" are "val"."""
     return _WORDS.get(name.lower(), name.lower() if name.lower() in SPLITS else name)
 
 
@@ -33,7 +30,7 @@ def split_name(split: str) -> str:
     """'train[:90%]' -> 'train'.
 
     Raises:
-        ValueError: for text that is not a split.
+        ValueError: if the text is not a split.
     """
     match = _SPLIT.fullmatch(split)
     if not match:
@@ -59,16 +56,16 @@ def split_range(split: str, size: int) -> tuple[int, int]:
 
 
 def overlap(first: str, second: str) -> bool:
-    """Whether two splits of the same data share examples, as far as their texts say: "train" and "train[:10%]" do.
+    """Whether two splits of the same data share examples, judged by their text: "train" and "train[:10%]" do.
 
-    A slice in percent and one in numbers are not compared: that would take the number of examples.
+    Percent slices are not compared with numeric ones, which would take the number of examples.
     """
     parts = ([_SPLIT.fullmatch(part.strip()) for part in split.split("+")] for split in (first, second))
     return any(a and b and _share(a, b) for a, b in itertools.product(*parts))
 
 
 def _share(a, b):
-    """Whether two matches of _SPLIT have a common example."""
+    """Whether two matches of _SPLIT overlap."""
     in_percent = {bound.endswith("%") for match in (a, b) for bound in (match["start"], match["stop"]) if bound}
     if canonical(a["name"]) != canonical(b["name"]) or len(in_percent) > 1:
         return False

@@ -1,6 +1,4 @@
-"""The preprocessing ops, one file per kind. Importing this package registers all of them; registry.py parses the text
-that names them.
-"""
+"""The preprocessing ops, one file per kind. Importing this package registers them; registry.py parses their text."""
 
 from keras_vit.data.ops import (
     corrupt,

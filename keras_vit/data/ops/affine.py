@@ -1,8 +1,7 @@
-"""Affine transforms of one image: rotations, shears, shifts. Each output pixel takes the nearest input pixel, or `fill`
-outside the image.
+"""Affine transforms of one image. Each output pixel takes the nearest input pixel, or `fill` outside the image.
 
-They take pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and return uint8 of the same
-shape, with PIL's values. Parameters may be numbers or scalar tensors.
+Pixels (h, w, c), uint8 or floats on the 0..255 scale (rounded first), become uint8 of the same shape, with PIL's
+values. Parameters may be numbers or scalar tensors.
 """
 
 import math
@@ -15,16 +14,16 @@ GRAY = 128
 
 
 def affine(image: tf.Tensor, matrix, fill=GRAY) -> tf.Tensor:
-    """The image whose point (x, y) is the input's (a x + b y + c, d x + e y + f), for `matrix` (a, b, c, d, e, f).
+    """Output point (x, y) takes input point (a x + b y + c, d x + e y + f), for `matrix` (a, b, c, d, e, f).
 
-    A pixel's point is its centre: the first pixel's is (0.5, 0.5).
+    Points are pixel centres: the first is (0.5, 0.5).
     """
     image = as_uint8(image)
     a, b, c, d, e, f = (tf.cast(value, tf.float32) for value in matrix)
     h, w = tf.shape(image)[0], tf.shape(image)[1]
     x = tf.range(tf.cast(w, tf.float32)) + 0.5
     y = (tf.range(tf.cast(h, tf.float32)) + 0.5)[:, None]
-    # With a frame of `fill` around the image, every point outside is taken from the frame.
+    # A frame of `fill` around the image supplies every point outside it.
     framed = tf.pad(image, [[1, 1], [1, 1], [0, 0]], constant_values=tf.cast(fill, tf.uint8))
     column = tf.clip_by_value(tf.cast(tf.floor(a * x + (b * y + c)), tf.int32), -1, w) + 1
     row = tf.clip_by_value(tf.cast(tf.floor(d * x + (e * y + f)), tf.int32), -1, h) + 1
@@ -33,7 +32,7 @@ def affine(image: tf.Tensor, matrix, fill=GRAY) -> tf.Tensor:
 
 
 def rotate(image: tf.Tensor, degrees, fill=GRAY) -> tf.Tensor:
-    """The image turned counter-clockwise about its centre."""
+    """Rotates counter-clockwise about the centre."""
     angle = tf.cast(degrees, tf.float32) * (math.pi / 180.0)
     sin, cos = tf.sin(angle), tf.cos(angle)
     centre_x, centre_y = tf.cast(tf.shape(image)[1], tf.float32) / 2, tf.cast(tf.shape(image)[0], tf.float32) / 2
@@ -43,12 +42,12 @@ def rotate(image: tf.Tensor, degrees, fill=GRAY) -> tf.Tensor:
 
 
 def shear_x(image: tf.Tensor, amount, fill=GRAY) -> tf.Tensor:
-    """Each row moved left by `amount` times its distance from the top."""
+    """Moves each row left by `amount` times its distance from the top."""
     return affine(image, (1.0, amount, 0.0, 0.0, 1.0, 0.0), fill)
 
 
 def shear_y(image: tf.Tensor, amount, fill=GRAY) -> tf.Tensor:
-    """Each column moved up by `amount` times its distance from the left."""
+    """Moves each column up by `amount` times its distance from the left."""
     return affine(image, (1.0, 0.0, 0.0, amount, 1.0, 0.0), fill)
 
 
@@ -65,10 +64,10 @@ def _shift(image, pixels, axis, fill):
 
 
 def translate_x(image: tf.Tensor, pixels, fill=GRAY) -> tf.Tensor:
-    """The image moved to the right by a whole number of pixels."""
+    """Moves the image right by whole pixels."""
     return _shift(image, pixels, 1, fill)
 
 
 def translate_y(image: tf.Tensor, pixels, fill=GRAY) -> tf.Tensor:
-    """The image moved down by a whole number of pixels."""
+    """Moves the image down by whole pixels."""
     return _shift(image, pixels, 0, fill)

@@ -1,4 +1,4 @@
-"""Branches of a graph that cost nothing while they are not taken, neither when the graph starts nor for each image."""
+"""Branches of a graph that cost nothing unless taken, neither at the graph's start nor per image."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,8 +6,7 @@ import tensorflow as tf
 
 
 def outlined(function: Callable) -> Callable:
-    """`function` of tensors and Python values as a graph of its own, which is called instead of inlined; for branches
-    seldom taken.
+    """`function` of tensors and Python values as a separate graph, called instead of inlined; for rare branches.
 
     It is traced once per process for each kind of arguments. A call takes about 50 microseconds.
     """
@@ -15,14 +14,13 @@ def outlined(function: Callable) -> Callable:
 
 
 def switch(functions: Sequence[Callable]) -> Callable:
-    """Returns apply(number, image, *values): functions[number](image, *values), an image of the same shape and dtype.
+    """Returns apply(number, image, *values): functions[number](image, *values), of the image's shape and dtype.
 
-    In a graph, tf.switch_case would be lowered to the nodes of all functions, and every image would visit every node,
-    dead or alive. Here each function is a graph of its own, traced once for all uses, and only the chosen one is
-    entered.
+    In a graph, tf.switch_case is lowered to the nodes of all functions, and every image visits every node, dead or
+    alive. Here each function is a separate graph, traced once for all uses, and only the chosen one runs.
 
     Args:
-        functions: functions of tensors (image, *values) only; anything else that they need is a Python value.
+        functions: functions of the tensors (image, *values); everything else that they use must be a Python value.
     """
     traced = [tf.function(function, autograph=False) for function in functions]
 

@@ -1,11 +1,10 @@
 """Colour: deterministic functions of one image, with PIL's values.
 
-Each takes pixels (h, w, c), uint8 or floats on the 0..255 scale, which are rounded first, and returns uint8 of the same
-shape. `c` is 1 or 3; a grey image has no colour to change, so `saturation` and `hue` return it unchanged. Parameters
-may be numbers or scalar tensors.
+Pixels (h, w, c), uint8 or floats on the 0..255 scale (rounded first), become uint8 of the same shape. `c` is 1 or 3;
+`saturation` and `hue` leave grey images unchanged. Parameters may be numbers or scalar tensors.
 
-Most functions make few passes over the pixels, since that is where the time goes: `tf.where` on uint8 takes six times
-as long as `choose`, and so does `tf.gather`.
+Passes over the pixels dominate the time, so most functions make few: `tf.where` on uint8 takes six times as long as
+`choose`, and so does `tf.gather`.
 """
 
 import tensorflow as tf
@@ -28,7 +27,7 @@ def flat_rows(image: tf.Tensor) -> tf.Tensor:
 
 
 def _same_shape(rows, image):
-    """The inverse of `flat_rows`: rows (h, w * c) in the shape of `image`."""
+    """The inverse of `flat_rows`: (h, w * c) to the shape of `image`."""
     return tf.ensure_shape(tf.reshape(rows, tf.shape(image)), image.shape)
 
 
@@ -42,12 +41,12 @@ def _truncated(pixels):
 
 
 def _blend(degenerate, pixels, factor):
-    """degenerate + factor * (pixels - degenerate): 0 gives `degenerate`, 1 the pixels, and more extrapolates."""
+    """degenerate + factor * (pixels - degenerate): 0 gives `degenerate`, 1 the pixels; above 1 extrapolates."""
     return _truncated(degenerate + tf.cast(factor, tf.float32) * (pixels - degenerate))
 
 
 def _gray_levels(pixels):
-    """Float pixels (h, w, c) -> their grey levels, whole numbers, the same in each channel: (h, w, c)."""
+    """Float pixels -> their grey levels, whole numbers repeated in each channel: (h, w, c)."""
     channels = pixels.shape[-1]
     if channels == 1:
         return pixels
@@ -89,7 +88,7 @@ def hue(image: tf.Tensor, turn) -> tf.Tensor:
 
 
 def sharpness(image: tf.Tensor, factor) -> tf.Tensor:
-    """0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, 1 the image. The outermost pixels stay, as in PIL."""
+    """0 gives the image smoothed by (1 1 1, 1 5 1, 1 1 1) / 13, 1 the image. Border pixels stay, as in PIL."""
     image, channels = as_uint8(image), image.shape[-1]
     pixels = _float(image)
     weights = tf.constant([[1, 1, 1], [1, 5, 1], [1, 1, 1]], tf.float32)[:, :, None, None]
@@ -105,7 +104,7 @@ def invert(image: tf.Tensor) -> tf.Tensor:
 
 
 def posterize(image: tf.Tensor, bits) -> tf.Tensor:
-    """The highest `bits` of each pixel's 8, at least one; the others are 0."""
+    """Keeps the highest `bits` (at least one) of each pixel's 8; the others become 0."""
     shift = tf.cast(8 - tf.clip_by_value(tf.cast(bits, tf.int32), 1, 8), tf.uint8)
     mask = tf.bitwise.left_shift(tf.constant(255, tf.uint8), shift)
     return tf.bitwise.bitwise_and(as_uint8(image), mask)
@@ -117,29 +116,25 @@ def _reaches(image, threshold):
 
 
 def choose(mask, chosen, image) -> tf.Tensor:
-    """`chosen` where `mask` is true, else `image`; all of the same shape. tf.where, which can broadcast, takes six
-    times as long.
-    """
+    """`chosen` where `mask` is true, else `image`, all of one shape. Broadcasting tf.where takes six times as long."""
     return tf.raw_ops.Select(condition=mask, x=chosen, y=image)
 
 
 def solarize(image: tf.Tensor, threshold=128) -> tf.Tensor:
-    """Pixels of at least `threshold` inverted."""
+    """Inverts pixels of at least `threshold`."""
     image = as_uint8(image)
     return choose(_reaches(image, threshold), 255 - image, image)
 
 
 def solarize_add(image: tf.Tensor, addition, threshold=128) -> tf.Tensor:
-    """Pixels below `threshold` made lighter by `addition`, 0 to 255, at most white."""
+    """Adds `addition`, 0 to 255, to pixels below `threshold`, up to white."""
     image = as_uint8(image)
     addition = tf.cast(tf.clip_by_value(tf.cast(addition, tf.int32), 0, 255), tf.uint8)
     return choose(_reaches(image, threshold), image, tf.minimum(image, 255 - addition) + addition)
 
 
 def autocontrast(image: tf.Tensor) -> tf.Tensor:
-    """Each channel stretched, so that its darkest pixel is 0 and its lightest 255; a channel with a single value
-    stays.
-    """
+    """Stretches each channel so that its darkest pixel is 0 and its lightest 255; constant channels stay."""
     image = as_uint8(image)
     low, high = (tf.cast(extreme(image, axis=(0, 1)), tf.float32) for extreme in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
@@ -150,9 +145,7 @@ def autocontrast(image: tf.Tensor) -> tf.Tensor:
 
 
 def equalize(image: tf.Tensor) -> tf.Tensor:
-    """Each channel mapped by a table of 256 values that makes its histogram as even as possible (PIL's
-    ImageOps.equalize).
-    """
+    """Maps each channel by a table of 256 values that evens its histogram (PIL's ImageOps.equalize)."""
     image, channels = as_uint8(image), image.shape[-1]
     start = 256 * tf.range(channels)
     place = tf.cast(flat_rows(image), tf.int32) + per_channel(start, image)
@@ -167,9 +160,7 @@ def equalize(image: tf.Tensor) -> tf.Tensor:
 
 
 def gaussian_blur(image: tf.Tensor, sigma, radius) -> tf.Tensor:
-    """Blurred by a Gaussian of standard deviation `sigma`, cut off `radius` pixels, a Python integer, from its centre;
-    borders reflect.
-    """
+    """A Gaussian blur of standard deviation `sigma`, cut off at `radius` pixels, a Python integer; borders reflect."""
     pixels, channels = _float(image)[None], image.shape[-1]
     distance = tf.range(-radius, radius + 1, dtype=tf.float32)
     taps = tf.exp(-0.5 * tf.square(distance / tf.cast(sigma, tf.float32)))

@@ -1,4 +1,4 @@
-"""ImageNet-C's corruptions (arXiv 1903.12261) as one op, made on the fly: corrupt('fog', 3)."""
+"""ImageNet-C's corruptions (arXiv 1903.12261) as one op, computed on the fly: corrupt('fog', 3)."""
 
 import tensorflow as tf
 
@@ -10,11 +10,11 @@ from keras_vit.io.suggest import did_you_mean
 
 @op("image", random=True)
 def corrupt(name, strength=3):
-    """One of the corruptions in data/ops/corruption/table.py, at a strength of 1 to 5, whose pixels are meant for
-    images of about 224: put it after the crop.
+    """A corruption from data/ops/corruption/table.py at strength 1 to 5. Use it after the crop: it suits sizes near
+    224.
 
-    Levels are rounded down, as the authors' are. Masks and boxes stay. A grey image becomes the red channel of what it
-    would become in colour.
+    Levels are rounded down, as in the authors' code. Masks and boxes stay. A grey image becomes the red channel of its
+    corrupted colour version.
     """
     if name not in CORRUPTIONS:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Encoded bytes to pixels: the op `decode`, which gives what a viewer shows, upright, 8 bit, in one channel or three.
+"""Encoded bytes to pixels: the op `decode` gives what a viewer shows, upright, 8-bit, in one channel or three.
 
-Everything is TensorFlow ops, so that an exported SavedModel does the same. Bytes that cannot be decoded are an error of
-the op, which training and evaluation catch (data/errors.py).
+All of it is TensorFlow ops, so that an exported SavedModel does the same. Undecodable bytes are an error of the op,
+which training and evaluation catch (data/errors.py).
 """
 
 import tensorflow as tf
@@ -9,43 +9,43 @@ import tensorflow as tf
 from keras_vit.data.ops.branches import outlined
 from keras_vit.data.ops.registry import op
 
-MAX_PIXELS = 2**28  # of a JPEG; other formats, which are always decoded whole, may have half of that
+MAX_PIXELS = 2**28  # of a JPEG; half for other formats, which are always decoded whole
 LARGE = 2**25  # a JPEG with more pixels is decoded at a half or a quarter of its sides
 
-# The orientation that a camera writes into a JPEG's EXIF data (Exif 2.32, 4.5.4 and 4.6.4): segment APP1 holds "Exif",
-# two zeros and a TIFF file, whose first directory has the tag 0x0112.
+# A camera writes the orientation into a JPEG's EXIF data (Exif 2.32, 4.5.4 and 4.6.4): segment APP1 holds "Exif", two
+# zeros and a TIFF file, whose first directory has the tag 0x0112.
 _EXIF_MARK = b"Exif\0\0"
 _EXIF_TAG = 0x0112
-_EXIF_OFFSETS = (6, 24)  # of the mark, where the segment is the first or the second
+_EXIF_OFFSETS = (6, 24)  # of the mark, if its segment is the first or the second
 _EXIF_ENTRY = 12  # bytes: the tag (2), the value's type (2), the number of values (4), the value (4)
 
-# GIF89a: a header and the screen, 13 bytes, and perhaps a table of colours; then blocks: extensions, frames, the end.
-# The data of a block are chunks: a byte with the size, and as many bytes as it says; the size 0 ends them.
+# GIF89a: a header and the screen, 13 bytes, perhaps a colour table, then blocks: extensions, frames, the end. A block's
+# data are chunks: a size byte and as many bytes; size 0 ends them.
 _GIF_EXTENSION, _GIF_FRAME = 0x21, 0x2C  # the first bytes of blocks
-_GIF_MOST = 10_000  # steps of a walk; chunks are written at full size, and a frame is a few steps
-_GIF_RUN = 4096  # chunks that one step passes at most
+_GIF_MOST = 10_000  # steps of a walk; chunks have full size, so a frame takes few steps
+_GIF_RUN = 4096  # chunks per step at most
 
 
 def _within(encoded, pixels, limit):
-    """`encoded`, after a check of the number of pixels that its header states."""
+    """`encoded`, after a check of the pixel count in its header."""
     message = f"The image has too many pixels: {limit} at most. It has"
     with tf.control_dependencies([tf.debugging.Assert(pixels <= limit, [message, pixels])]):
         return tf.identity(encoded)
 
 
 def _head(encoded, at, count):
-    """`count` bytes, beginning at byte `at`, of the first 32; zeros after the end."""
+    """`count` bytes from byte `at`, within the first 32; zeros after the end."""
     return tf.strings.substr(tf.strings.substr(encoded, 0, 32) + b"\0" * 32, at, count)
 
 
 def _product(encoded, at, kind, little):
-    """The product, int64, of the two integers of dtype `kind` that begin at byte `at`."""
+    """The int64 product of the two integers of dtype `kind` at byte `at`."""
     numbers = tf.io.decode_raw(_head(encoded, at, 2 * kind.size), kind, little_endian=little)
     return tf.reduce_prod(tf.abs(tf.cast(numbers, tf.int64)))
 
 
 def _webp_pixels(encoded):
-    """How many pixels a WebP has, int64, by its header, which is of one of three kinds."""
+    """A WebP's int64 pixel count from its header, which is of one of three kinds."""
     kind = _head(encoded, 12, 4)
 
     def number(at, shift, bits):
@@ -60,9 +60,7 @@ def _webp_pixels(encoded):
 
 @outlined
 def _with_an_end(encoded):
-    """A JPEG that does not end in its end marker, after a check that the marker is somewhere before: cameras add videos
-    to photographs.
-    """
+    """A JPEG after a check that it has an end marker, though not at the end: cameras append videos to photographs."""
     data = tf.io.decode_raw(encoded, tf.uint8)
     ends = tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xD9))  # in compressed data a zero follows each 0xFF
     with tf.control_dependencies([tf.debugging.Assert(ends, ["The JPEG is cut short: its end is missing."])]):
@@ -70,25 +68,25 @@ def _with_an_end(encoded):
 
 
 def not_cut_short(encoded: tf.Tensor) -> tf.Tensor:
-    """`encoded`, a JPEG, after a check that it has an end: libjpeg would print a line each time, and then refuse it."""
+    """A JPEG after a check for its end marker: libjpeg would print a line for each one without, then refuse it."""
     is_whole = tf.strings.substr(encoded, tf.strings.length(encoded) - 2, 2) == b"\xff\xd9"
     return tf.cond(is_whole, lambda: encoded, lambda: _with_an_end(encoded))
 
 
 def read_jpeg(encoded: tf.Tensor, channels: int, ratio: int = 1) -> tf.Tensor:
     """A JPEG's pixels as stored, uint8; `ratio` 2, 4 or 8 divides the sides."""
-    # The exact transform, as in PIL: with the fast one a DeiT's logits correlate .998 with those on PIL's pixels.
+    # The exact transform, as in PIL: with the fast one, a DeiT's logits correlate only .998 with those on PIL's pixels.
     return tf.io.decode_jpeg(encoded, channels=channels, ratio=ratio, dct_method="INTEGER_ACCURATE")
 
 
 def _first_bytes(text, size):
-    """The first `size` bytes (n,) int32 of a scalar string tensor."""
+    """The first `size` bytes, (n,) int32, of a scalar string tensor."""
     return tf.cast(tf.io.decode_raw(tf.strings.substr(text, 0, size), tf.uint8), tf.int32)
 
 
 @outlined
 def _exif_orientation(tiff):
-    """The value of the orientation tag of a TIFF file, 1 if there is none."""
+    """The orientation in a TIFF file, 1 if there is none."""
     raw = _first_bytes(tiff + b"\0" * 16, 2**16)
     little = raw[0] == ord("I")
 
@@ -107,9 +105,9 @@ def _exif_orientation(tiff):
 
 
 def _orientation(encoded: tf.Tensor) -> tf.Tensor:
-    """The orientation, 1 (upright) to 8, of a scalar string tensor that holds a JPEG; 1 without a legible one.
+    """The orientation, 1 (upright) to 8, of a JPEG in a scalar string tensor; 1 without a legible one.
 
-    The segment is looked for where the standard and cameras put it: first, or after JFIF's segment of 16 bytes.
+    The segment is expected where the standard and cameras put it: first, or after JFIF's 16-byte segment.
     """
     head = tf.strings.substr(encoded, 0, _EXIF_OFFSETS[1] + len(_EXIF_MARK)) + b"\0" * (
         _EXIF_OFFSETS[1] + len(_EXIF_MARK)
@@ -121,9 +119,7 @@ def _orientation(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Stored pixels (h, w, c), turned and mirrored as they are meant to be seen; orientations 5 to 8 exchange h and
-    w.
-    """
+    """Stored pixels (h, w, c) turned and mirrored upright; orientations 5 to 8 exchange h and w."""
     image = tf.cond(orientation >= 5, lambda: tf.transpose(image, (1, 0, 2)), lambda: image)
     upside_down = tf.reduce_any(orientation == [3, 4, 7, 8])
     mirrored = tf.reduce_any(orientation == [2, 3, 6, 7])
@@ -132,9 +128,7 @@ def _upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
 @outlined
 def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
-    """A JPEG that is large (it is read at a half or a quarter of its sides, at most LARGE pixels), turned, or grey from
-    CMYK.
-    """
+    """A JPEG that is turned, grey from CMYK, or large (read at a half or a quarter of its sides, within LARGE)."""
     encoded = _within(encoded, pixels, MAX_PIXELS)
 
     def stored(channels):
@@ -153,9 +147,7 @@ def _odd_jpeg(encoded, channels, pixels, turned, cmyk):
 
 
 def header(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Of a JPEG: (its shape (3,) int32 by the header, 4 channels for CMYK; EXIF's orientation; whether it can be
-    decoded directly).
-    """
+    """(a JPEG's shape (3,) int32 by its header, 4 channels for CMYK; EXIF orientation; can it be decoded directly)"""
     shape, turned = tf.image.extract_jpeg_shape(encoded), _orientation(encoded)
     simple = (turned == 1) & (shape[2] < 4) & (tf.reduce_prod(tf.cast(shape[:2], tf.int64)) <= LARGE)
     return shape, turned, simple
@@ -171,14 +163,14 @@ def _jpeg(encoded, channels):
 
 @outlined
 def _not_too_large_png(encoded):
-    starts = _head(encoded, 12, 4) == b"IHDR"  # libpng takes a PNG with another chunk before its header
+    starts = _head(encoded, 12, 4) == b"IHDR"  # libpng accepts a PNG with another chunk before its header
     with tf.control_dependencies([tf.debugging.Assert(starts, ["The PNG does not begin with its header."])]):
         return _within(encoded, _product(encoded, 16, tf.int32, False), MAX_PIXELS // 2)
 
 
 def _guarded_png(encoded):
-    """`encoded`, after a check of its size where that is needed."""
-    # A smaller file cannot hold more pixels: deflate packs 1032 to one, and a byte has 8 pixels at most.
+    """`encoded`, after a check of its size if needed."""
+    # Deflate packs at most 1032 to one, and a byte holds at most 8 pixels, so smaller files pass.
     small = tf.strings.length(encoded) < MAX_PIXELS // 2 // 1032 // 8
     return tf.cond(small, lambda: encoded, lambda: _not_too_large_png(encoded))
 
@@ -188,9 +180,7 @@ def _png(encoded, channels):
 
 
 def _matched(image, channels):
-    """Pixels of 1, 3 or 4 channels, a number known only at run time, converted to `channels`; an alpha channel is
-    dropped.
-    """
+    """Converts pixels of 1, 3 or 4 channels, known only at run time, to `channels`; drops an alpha channel."""
     if channels == 1:
         grey = lambda: tf.image.rgb_to_grayscale(image[..., :3])  # noqa: E731
         return tf.cond(tf.shape(image)[-1] == 1, lambda: image, grey)
@@ -198,9 +188,7 @@ def _matched(image, channels):
 
 
 def _bmp(encoded):
-    """TensorFlow reads palette indices as shades of grey; here a file of 8 bits per pixel is looked up in its
-    palette.
-    """
+    """Looks up 8-bit pixels in the file's palette: TensorFlow reads palette indices as shades of grey."""
     encoded = _within(encoded, _product(encoded, 18, tf.int32, True), MAX_PIXELS // 2)
     image = tf.io.decode_bmp(encoded)
 
@@ -215,25 +203,23 @@ def _bmp(encoded):
 
 
 def _gif_table(flags):
-    """How many bytes the table of colours has that `flags` announce."""
+    """Bytes of the colour table that `flags` announce."""
     return tf.where(flags >= 128, tf.bitwise.left_shift(6, tf.bitwise.bitwise_and(flags, 7)), 0)
 
 
 def _gif_frame(data, size):
-    """Where the first frame of a GIF of `size` bytes begins and ends in `data`, which has zeros after it, and whether
-    it was found.
-    """
+    """(start, end, found) of the first frame of a GIF of `size` bytes in `data`, which is padded with zeros."""
     byte = lambda at: tf.cast(data[at], tf.int32)  # noqa: E731
 
     def chunks(at, frame):
-        """Passes chunks of one size, as far as they follow each other."""
+        """Passes consecutive chunks of one size."""
         step = byte(at) + 1
         alike = data[at : at + _GIF_RUN * step : step] == data[at]
         passed = tf.reduce_sum(tf.math.cumprod(tf.cast(alike, tf.int32)))
         return tf.where(step > 1, at + passed * step, at + 1), frame, step > 1
 
     def block(at, frame):
-        """Passes the head of a block; behind any that is no extension and no frame there is nothing to read."""
+        """Passes the head of a block; after any but an extension or a frame there is nothing to read."""
         kind = byte(at)
         head = tf.where(kind == _GIF_FRAME, 11 + _gif_table(byte(at + 9)), tf.where(kind == _GIF_EXTENSION, 2, size))
         return at + head, tf.where(kind == _GIF_FRAME, at, frame), tf.constant(True)
@@ -252,8 +238,7 @@ def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The first frame of a GIF, a scalar string tensor.
 
     Returns:
-        (a GIF of that frame alone, its (top, left) int32 in the picture that viewers show, the (height, width) int32 of
-        that picture).
+        (a GIF of that frame alone, its (top, left) int32 on the canvas, the canvas's (height, width) int32).
 
     Raises:
         InvalidArgumentError: at run time, if there is no whole frame.
@@ -267,7 +252,7 @@ def first_frame(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     numbers = lambda at, size: tf.cast(tf.io.decode_raw(tf.strings.substr(padded, at, size), tf.uint16), tf.int32)  # noqa: E731
     box, screen = numbers(frame + 1, 8), numbers(6, 4)  # (left, top, width, height), (width, height)
     picture = tf.maximum(screen, box[:2] + box[2:])
-    # At 0, 0: TensorFlow takes the frame for the whole picture, and would cut off what is further right and below.
+    # At 0, 0: TensorFlow takes the frame for the canvas and would cut off what lies further right and below.
     alone = [
         tf.strings.substr(encoded, 0, frame + 1),
         b"\0" * 4,
@@ -286,9 +271,7 @@ def _gif(encoded):
 
 
 def _webp(encoded):
-    """TensorFlow 2.21 writes beyond its memory when it decodes an animation's first frame, so animations are
-    refused.
-    """
+    """Refuses animations: TensorFlow 2.21 writes out of bounds when decoding their first frame."""
     flags = tf.cast(tf.io.decode_raw(_head(encoded, 20, 1), tf.uint8), tf.int32)[0]
     animated = (_head(encoded, 12, 4) == b"VP8X") & (tf.bitwise.bitwise_and(flags, 2) > 0)
     with tf.control_dependencies(
@@ -311,8 +294,8 @@ def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     """A scalar string tensor of an encoded image -> uint8 (h, w, channels), upright.
 
     Raises:
-        InvalidArgumentError: at run time, if TensorFlow does not know the format, the data is damaged or cut short, or
-            the image has more than MAX_PIXELS pixels (half of that if it is not a JPEG).
+        InvalidArgumentError: at run time, for an unknown format, damaged or truncated data, or more than MAX_PIXELS
+            pixels (half of that unless a JPEG).
     """
     start = tf.strings.substr(encoded, 0, 2)
     kinds = {b"\xff\xd8": _jpeg, b"\x89P": _png}
@@ -321,7 +304,7 @@ def decode_bytes(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
-    """An image, a scalar string tensor of encoded bytes or pixels (h, w, c), as pixels (h, w, channels)."""
+    """An image, encoded bytes (a scalar string tensor) or pixels (h, w, c), as pixels (h, w, channels)."""
     if image.dtype == tf.string:
         return decode_bytes(image, channels)
     if image.shape[-1] == channels:
@@ -334,12 +317,10 @@ def decode_image(image: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
 
 def decode_mask(mask: tf.Tensor) -> tf.Tensor:
-    """A mask, a scalar string tensor of a grey PNG of 1 to 16 bits, as int32 (h, w, 1) with exactly the stored values;
-    integers stay.
+    """A mask, a grey PNG of 1 to 16 bits (a scalar string tensor), as its values, int32 (h, w, 1); integers stay.
 
     Raises:
-        InvalidArgumentError: at run time, for anything but a grey PNG: a palette's or a photograph's colours are not
-            class numbers.
+        InvalidArgumentError: at run time, for anything but a grey PNG: colours are not class numbers.
     """
     if mask.dtype != tf.string:
         return mask
@@ -351,17 +332,17 @@ def decode_mask(mask: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([tf.debugging.Assert(is_grey_png, [what])]):
         mask = tf.identity(mask)
     bits = tf.cast(tf.io.decode_raw(_head(mask, 24, 1), tf.uint8), tf.int32)[0]
-    # TensorFlow spreads the values of fewer bits evenly over 0..65535.
+    # TensorFlow spreads values of fewer bits evenly over 0..65535.
     step = 65535 // (tf.bitwise.left_shift(1, bits) - 1)
     return tf.cast(tf.io.decode_png(_guarded_png(mask), channels=1, dtype=tf.uint16), tf.int32) // step
 
 
 def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """A mask (h, w, 1) that is one of an image of `size`, (2,) int32, at that size.
+    """Fits the mask (h, w, 1) of an image of `size`, (2,) int32, to that size.
 
     Raises:
-        InvalidArgumentError: at run time, if it is of another size, and the image was not decoded at a fraction of the
-            mask's size.
+        InvalidArgumentError: at run time, if sizes differ and the image was not decoded at a fraction of the mask's
+            size.
     """
     own = tf.shape(mask)[:2]
     fits = tf.reduce_any([tf.reduce_all((own + ratio - 1) // ratio == size) for ratio in (1, 2, 4)])
@@ -374,11 +355,10 @@ def mask_of_size(mask: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 @op("image", "mask")
 def decode(channels=3):
-    """Encoded JPEG, PNG, BMP, GIF or WebP bytes (of animations the first frame) to uint8 (h, w, channels), and an
-    encoded mask to integers.
+    """JPEG, PNG, BMP, GIF (the first frame) or WebP bytes to uint8 (h, w, channels), and mask bytes to integers.
 
-    Pixels stay as they are, with channels converted. A mask is one of the upright image, as viewers and annotation
-    tools show it.
+    Pixels only have their channels converted. A mask belongs to the upright image, as viewers and annotation tools show
+    it.
     """
 
     def apply(example):

@@ -1,4 +1,4 @@
-"""Rectangles of an image that are filled: Cutout and random erasing."""
+"""Filled rectangles: Cutout and random erasing."""
 
 import math
 
@@ -7,22 +7,20 @@ import tensorflow as tf
 from keras_vit.data.ops.color import choose, flat_rows
 from keras_vit.data.ops.registry import as_uint8, op
 
-# The mean and standard deviation of random erasing's noise: ImageNet's, of red, green and blue, and of all three.
+# Mean and standard deviation of random erasing's noise: ImageNet's per channel, and over all channels.
 _MEAN = {3: (123.675, 116.28, 103.53), 1: (114.5,)}
 _STD = {3: (58.395, 57.12, 57.375), 1: (57.6,)}
 _ATTEMPTS = 10
 
 
 def _within(start, length, size, repeats):
-    """True from `start` to `start + length`, of `size` places, each of them repeated `repeats` times."""
+    """True from `start` to `start + length` among `size` places, each repeated `repeats` times."""
     place = tf.repeat(tf.range(size), repeats)
     return tf.logical_and(place >= start, place < start + length)
 
 
 def fill_box(image: tf.Tensor, top, left, height, width, fill) -> tf.Tensor:
-    """uint8 `image` (h, w, c) with a box replaced by `fill`, a number or uint8 pixels (h, w, c). A part outside the
-    image is ignored.
-    """
+    """uint8 `image` (h, w, c) with a box set to `fill`, a number or uint8 pixels (h, w, c); clipped at the border."""
     h, w, c = tf.shape(image)[0], tf.shape(image)[1], image.shape[-1]
     mask = tf.logical_and(_within(top, height, h, 1)[:, None], _within(left, width, w, c)[None])
     rows = flat_rows(image)
@@ -31,9 +29,7 @@ def fill_box(image: tf.Tensor, top, left, height, width, fill) -> tf.Tensor:
 
 
 def cutout(image: tf.Tensor, half, row, column, fill=128) -> tf.Tensor:
-    """A filled square of side 2 * `half` around the pixel (`row`, `column`) (arXiv 1708.04552); it is cut off at the
-    border.
-    """
+    """A filled square of side 2 * `half` around pixel (`row`, `column`), clipped at the border (arXiv 1708.04552)."""
     half = tf.cast(half, tf.int32)
     return fill_box(as_uint8(image), row - half, column - half, 2 * half, 2 * half, fill)
 
@@ -59,11 +55,10 @@ def _constants(image):
 
 @op("image", random=True)
 def random_erasing(probability=0.25, scale=(0.02, 1 / 3), ratio=(0.3, 10 / 3), mode="pixel"):
-    """With `probability`, fills one rectangle with `scale` of the area and an aspect within `ratio` (arXiv 1708.04896).
+    """With `probability`, fills a rectangle with `scale` of the area and an aspect within `ratio` (arXiv 1708.04896).
 
-    `mode`: "pixel" fills every pixel with noise of ImageNet's mean and standard deviation; "rand" fills all with one
-    such colour; "const" with the mean. After the usual normalisation these are timm's standard normal noise, and 0. The
-    image alone changes, not its mask.
+    `mode`: "pixel" fills with noise of ImageNet's mean and standard deviation per pixel, "rand" with one such colour,
+    "const" with the mean. After the usual normalisation these are timm's standard normal noise and 0. Masks stay.
     """
     modes = ("pixel", "rand", "const")
     if mode not in modes:

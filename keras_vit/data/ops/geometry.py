@@ -1,12 +1,10 @@
-"""Ops that move pixels: sizes, windows, flips and shifts. They move an example's image, mask and boxes by the same
-window and seed.
+"""Ops that move an example's pixels, mask and boxes by the same window and seed: sizes, windows, flips, shifts.
 
 - image: pixels (h, w, c).
-- mask: integers (h, w, 1), one per pixel of the image. It is resampled to the nearest pixel; what padding brings in is
-  PADDING.
-- boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as
-  tensorflow-datasets has them. They are clipped to the window. A box outside it keeps its row, so that it stays aligned
-  with the objects' labels, and has no area.
+- mask: integers (h, w, 1), one per pixel, resampled to the nearest pixel; padding is PADDING.
+- boxes: float32 (m, 4), one per object: top, left, bottom, right as fractions of the image's height and width, as in
+  tensorflow-datasets. They are clipped to the window. A box outside keeps its row, with no area, so that rows stay
+  aligned with the objects' labels.
 """
 
 from collections.abc import Callable
@@ -17,11 +15,11 @@ import tensorflow as tf
 from keras_vit.data.ops.decode import LARGE
 from keras_vit.data.ops.registry import op
 
-PADDING = 0  # of masks: the value of pixels that were not in the image
+PADDING = 0  # mask value of pixels outside the image
 
 
 def pair(height: int, width: int | None) -> tuple[int, int]:
-    """The parameters of a size as (height, width): one number or two, positive integers."""
+    """A size's parameters, one positive integer or two, as (height, width)."""
     size = (height, height if width is None else width)
     if not all(isinstance(s, int) and s > 0 for s in size):
         raise ValueError(f"A size is one or two positive integers, got {size}.")
@@ -29,7 +27,7 @@ def pair(height: int, width: int | None) -> tuple[int, int]:
 
 
 def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_boxes: Callable) -> dict[str, Any]:
-    """An example whose image is now `image`, with its mask and boxes, if it has them, moved by the two functions.
+    """`example` with the new `image`, and with its mask and boxes, if any, moved by the two functions.
 
     Raises:
         ValueError: if the mask is still encoded.
@@ -45,18 +43,18 @@ def moved(example: dict[str, Any], image: tf.Tensor, move_mask: Callable, move_b
 
 
 def resized_mask(mask: tf.Tensor, size) -> tf.Tensor:
-    """A mask (h, w, 1) at another size: each pixel takes the value of the nearest one."""
+    """A mask (h, w, 1) resized to the nearest pixel."""
     return tf.image.resize(mask, size, method="nearest")
 
 
 def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
-    """Boxes (m, 4), fractions of an image, as fractions of a window of it, and clipped to it.
+    """Boxes (m, 4), fractions of an image, as fractions of a window of it, clipped.
 
     Args:
         boxes: top, left, bottom, right.
-        shape: height and width of the image in pixels, (2,) integers.
-        begin: top and left of the window, which may be outside the image, (2,) integers.
-        extent: height and width of the window, (2,) integers.
+        shape: (2,) integers. Height and width of the image in pixels.
+        begin: (2,) integers. Top and left of the window, possibly outside the image.
+        extent: (2,) integers. Height and width of the window.
     """
     shape, begin, extent = (tf.tile(tf.cast(value, tf.float32), [2]) for value in (shape, begin, extent))  # (4,)
     return tf.clip_by_value((boxes * shape - begin) / extent, 0.0, 1.0)
@@ -64,10 +62,9 @@ def boxes_in_window(boxes: tf.Tensor, shape, begin, extent) -> tf.Tensor:
 
 @op("image", "mask", "boxes")
 def resize(height, width=None, method="bilinear", antialias=True):
-    """resize(256): the shorter side to 256, the longer by the same factor, rounded down (as torchvision). resize(256,
-    320): to that size.
+    """resize(256): the shorter side to 256, the longer to scale, rounded down (torchvision); resize(256, 320): both.
 
-    An image so long that the result would have more than LARGE pixels is an error while it is read.
+    An image so long that the result would exceed LARGE pixels is an error at read time.
     """
     size = pair(height, width)
 
@@ -90,15 +87,13 @@ def resize(height, width=None, method="bilinear", antialias=True):
 
 @op("image", "mask", "boxes")
 def central_crop(height, width=None):
-    """The middle height x width pixels, of two middles the one at the even offset (as torchvision); a smaller image is
-    padded with black.
-    """
+    """The middle height x width pixels, at the even offset of two (as torchvision); pads smaller images with black."""
     size = pair(height, width)
 
     def apply(example):
         shape = tf.shape(example["image"])[:2]
         kept = tf.minimum(shape, size)
-        # tf.round takes halves to the even number.
+        # tf.round rounds halves to even.
         offset = tf.cast(tf.round(tf.cast(shape - kept, tf.float32) / 2), tf.int32)
 
         def cropped(pixels):
@@ -113,9 +108,7 @@ def central_crop(height, width=None):
 
 @op("image", "mask", "boxes")
 def crop_border(pixels):
-    """Without `pixels` on each side, a frame that is no part of the picture; an image that would have none left is an
-    error while it is read.
-    """
+    """Removes a frame of `pixels` from each side; an image with nothing left is an error at read time."""
     if isinstance(pixels, bool) or not isinstance(pixels, int) or pixels < 0:
         raise ValueError(f"crop_border: expected a whole number of pixels, 0 or more, got {pixels!r}.")
 
@@ -144,7 +137,7 @@ def crop_border(pixels):
 
 @op("image", "mask", "boxes", random=True)
 def random_crop(height, width=None, padding=0):
-    """A random height x width window of the image, padded first by `padding` black pixels on each side."""
+    """A random height x width window, after padding each side with `padding` black pixels."""
     size = pair(height, width)
 
     def padded(pixels):
@@ -158,7 +151,7 @@ def random_crop(height, width=None, padding=0):
         )
         with tf.control_dependencies([fits]):
             limit = shape - window + 1
-        # The draw of tf.image.stateless_random_crop, whose offset the boxes need.
+        # The draw of tf.image.stateless_random_crop; boxes need its offset.
         offset = tf.random.stateless_uniform((3,), seed, 0, tf.int32.max, tf.int32) % limit
 
         def cropped_mask(mask):
@@ -185,20 +178,18 @@ def sampled_window(shape: tf.Tensor, seed, scale, ratio) -> tuple[tf.Tensor, tf.
 
 
 def _slice(pixels, begin, extent):
-    """The window of pixels (h, w, c) from `begin`, (2,), of the size `extent`, (2,)."""
+    """The window of pixels (h, w, c) at `begin`, (2,), of size `extent`, (2,)."""
     window = tf.slice(pixels, tf.concat([begin, [0]], 0), tf.concat([extent, [-1]], 0))
     return tf.ensure_shape(window, (None, None, pixels.shape[-1]))
 
 
 def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.Tensor:
-    """The pixels (h, w, c) of a window at `size`: float32, antialiased; with method "auto" uint8 for uint8 pixels, in a
-    third of the time.
-    """
+    """A window (h, w, c) resized to float32, antialiased; "auto" keeps uint8 and takes a third of the time."""
     if method != "auto":
         image = tf.image.resize(window, size, method=method, antialias=True)
     else:
-        # Where both sides shrink, the mean over each pixel's area is as smooth as an antialiased filter. Where only one
-        # does, it shrinks by the window's aspect at most: too little to need smoothing.
+        # If both sides shrink, area means are as smooth as an antialiased filter. If one does, it shrinks by at most
+        # the window's aspect: too little to need smoothing.
         shrinks = tf.reduce_all(tf.shape(window)[:2] > size)
         area, bilinear = (
             lambda method=method: tf.image.resize(window, size, method=method) for method in ("area", "bilinear")
@@ -212,10 +203,10 @@ def moved_to_window(example, image, shape, begin, extent, size):
     """An example whose image was cropped to a window and resized, with mask and boxes moved likewise.
 
     Args:
-        example: the example before the crop.
-        image: (height, width, c), after it.
-        shape: of the image before the crop, (3,) int32.
-        begin, extent: the window, each (2,) int32.
+        example: before the crop.
+        image: (height, width, c). After it.
+        shape: (3,) int32. Of the image before the crop.
+        begin, extent: (2,) int32 each. The window.
         size: height and width of `image`.
     """
     to_size = lambda mask: tf.ensure_shape(resized_mask(_slice(mask, begin, extent), size), (*size, 1))  # noqa: E731
@@ -224,11 +215,10 @@ def moved_to_window(example, image, shape, begin, extent, size):
 
 @op("image", "mask", "boxes", random=True)
 def random_resized_crop(height, width=None, scale=(0.05, 1.0), ratio=(0.75, 4 / 3), method="auto"):
-    """A random window with `scale` of the area and an aspect within `ratio`, resized to height x width (Inception
-    crop).
+    """A random window of `scale` of the area and an aspect within `ratio`, resized to height x width (Inception crop).
 
-    With `method` "auto" a window that shrinks both ways becomes means over areas, and any other is interpolated
-    bilinearly; "bilinear", "bicubic" and the others of tf.image.resize antialias.
+    `method`: "auto" averages areas where a window shrinks both ways and interpolates bilinearly otherwise; "bilinear",
+    "bicubic" and the others of tf.image.resize antialias.
     """
     size = pair(height, width)
 
@@ -244,7 +234,7 @@ def random_resized_crop(height, width=None, scale=(0.05, 1.0), ratio=(0.75, 4 / 
 
 @op("image", "mask", "boxes", random=True)
 def random_flip():
-    """Exchanges left and right with probability 1/2."""
+    """Mirrors left and right with probability 1/2."""
 
     def mirrored(example):
         top, left, bottom, right = range(4)
@@ -264,7 +254,7 @@ def random_flip():
 
 @op("image", "mask", "boxes", random=True)
 def random_shift(pixels):
-    """A shift by up to `pixels` in each direction; what comes in at the border is black."""
+    """Shifts by up to `pixels` in each direction; black fills the border."""
 
     def apply(example, seed):
         offset = tf.random.stateless_uniform((2,), seed, 0, 2 * pixels + 1, tf.int32)

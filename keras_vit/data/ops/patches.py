@@ -1,6 +1,4 @@
-"""Ops that test what a model holds on to: shifts by pixels, patches that are dropped or shuffled. They need images of a
-fixed size.
-"""
+"""Ops that test robustness: pixel shifts, dropped and shuffled patches. Images need a fixed size."""
 
 import tensorflow as tf
 
@@ -11,11 +9,7 @@ _BORDERS = ("mirror", "black")
 
 
 def _check_size(image, name):
-    """Refuses an image whose size is not known.
-
-    Raises:
-        ValueError: saying where the op belongs.
-    """
+    """Refuses an image of unknown size, saying where the op belongs."""
     if not image.shape.is_fully_defined():
         raise ValueError(
             f'{name} needs images of a fixed size, got {tuple(image.shape)}: put it after "central_crop(224)", for'
@@ -31,7 +25,7 @@ def _whole(value, name, lowest):
 
 @op("image", refuses=("mask", "boxes"))
 def shift(down=0, right=0, border="mirror"):
-    """Moved by whole pixels, negative ones up and left. What comes in is the image's mirror image, or black."""
+    """Moves by whole pixels, negative ones up and left. The border fills with the mirror image, or black."""
     for value in (down, right):
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"shift: expected whole numbers of pixels, got {value!r}.")
@@ -44,7 +38,7 @@ def shift(down=0, right=0, border="mirror"):
             n = image.shape[axis]
             places = tf.range(n) - pixels
             if border == "black":
-                places = tf.where((places >= 0) & (places < n), places, n)  # a black pixel stands behind the last one
+                places = tf.where((places >= 0) & (places < n), places, n)  # n: a black pixel after the last
                 image = tf.pad(image, [[0, int(i == axis)] for i in range(3)])
                 image = tf.gather(image, places, axis=axis)
             else:
@@ -75,10 +69,9 @@ def _check_divisible(image, rows, columns, what):
 
 @op("image", random=True)
 def drop_patches(patch, share, fill=0):
-    """A share of the patches of `patch` pixels, one number or (height, width), sampled for each image, filled with the
-    level `fill`.
+    """Fills a random share of an image's patches, of `patch` pixels or (height, width), with level `fill`.
 
-    As arXiv 2105.10497, Sec. 3.1. Exactly round(share * patches) of each image are dropped.
+    As arXiv 2105.10497, Sec. 3.1. Drops exactly round(share * patches) per image.
     """
     sides = [_whole(side, "drop_patches", 1) for side in (patch if isinstance(patch, tuple) else (patch, patch))]
     if not 0 <= share <= 1:
@@ -104,7 +97,7 @@ def drop_patches(patch, share, fill=0):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def shuffle_patches(grid):
-    """Cut into grid x grid parts, which change places at random (as arXiv 2105.10497, Sec. 3.2)."""
+    """Cuts into grid x grid parts and shuffles them (arXiv 2105.10497, Sec. 3.2)."""
     _whole(grid, "shuffle_patches", 1)
 
     def apply(image, seed):

@@ -1,10 +1,10 @@
 """Augmentation policies: RandAugment, AutoAugment and TrivialAugment.
 
-Their ops are functions of (image, value, samples, fill): uint8 pixels (h, w, c); the strength, a float scalar, which a
-policy computes from its level; three samples from [0, 1), for a sign or a position; the grey level that fills in from
-outside. Only the sampled op runs.
+Their ops are functions of (image, value, samples, fill): uint8 pixels (h, w, c); a float scalar, the strength computed
+from the level; three samples from [0, 1), for a sign or a position; the grey level for pixels from outside. Only the
+sampled op runs.
 
-The policies rotate, shear and shift the image alone, so they refuse examples with a mask or boxes.
+Policies rotate, shear and shift the image alone, so they refuse examples with a mask or boxes.
 """
 
 import tensorflow as tf
@@ -15,7 +15,7 @@ from keras_vit.data.ops.erasing import cutout
 from keras_vit.data.ops.registry import as_uint8, op
 
 # AutoAugment's policy for ImageNet (arXiv 1805.09501, appendix, Table 9), as in the authors' code ("v0"): one of 25
-# pairs of (op, probability, level) is sampled, and its two ops are applied one after the other.
+# pairs of (op, probability, level) is sampled, and its two ops run in turn.
 _V0 = (
     (("equalize", 0.8, 1), ("shear_y", 0.8, 4)),
     (("color", 0.4, 9), ("equalize", 0.6, 3)),
@@ -73,7 +73,7 @@ def _cutout(image, value, samples, fill):
     return cutout(image, value, row, column, fill)
 
 
-# RandAugment's 16 ops, in its order; they include AutoAugment's.
+# RandAugment's 16 ops, in its order, which include AutoAugment's.
 AUTO_OPS = {
     "autocontrast": _fixed(color.autocontrast),
     "equalize": _fixed(color.equalize),
@@ -95,9 +95,9 @@ AUTO_OPS = {
 
 
 def auto_value(name: str, level: float, translate: float, cut: float) -> float:
-    """The strength of an op at a level, as in the authors' code; AutoAugment's levels are at most 10.
+    """An op's strength at a level, as in the authors' code; AutoAugment's levels are at most 10.
 
-    `translate` and `cut` are pixels at level 10: the length of a shift, and half the side of Cutout's square.
+    `translate` and `cut` are pixels at level 10: a shift's length, and half the side of Cutout's square.
     """
     part = level / 10
     if name in ("color", "contrast", "brightness", "sharpness"):
@@ -105,7 +105,7 @@ def auto_value(name: str, level: float, translate: float, cut: float) -> float:
     return {
         "rotate": 30 * part,
         "posterize": int(4 * part),
-        # The authors' uint8 wraps around: 256 is 0, and RandAugment's level 15 means 128.
+        # The authors' uint8 wraps around: 256 becomes 0, and RandAugment's level 15 means 128.
         "solarize": int(256 * part) % 256,
         "shear_x": 0.3 * part,
         "shear_y": 0.3 * part,
@@ -136,7 +136,7 @@ TRIVIAL_OPS = {
 
 
 def trivial_value(name: str, level: float) -> float:
-    """The strength of an op at a level of 0 to 30, in the paper's "wide" ranges (arXiv 2103.10158, Table 7)."""
+    """An op's strength at level 0 to 30, in the paper's "wide" ranges (arXiv 2103.10158, Table 7)."""
     part = level / 30
     if name in ("brightness", "color", "contrast", "sharpness", "shear_x", "shear_y"):
         return 0.99 * part
@@ -150,21 +150,20 @@ def trivial_value(name: str, level: float) -> float:
 
 
 def _any_of(ops, fill):
-    """A function of (number, image, value, samples) that applies op `number` of a dict of ops."""
+    """Returns (number, image, value, samples) -> op `number` of a dict of ops, applied."""
     return switch([lambda image, value, samples, op=op: op(image, value, samples, fill) for op in ops.values()])
 
 
 def _index(sample, count):
-    """An index below `count` from a sample from [0, 1)."""
+    """An index below `count` from a sample in [0, 1)."""
     return tf.minimum(tf.cast(sample * count, tf.int32), count - 1)
 
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
-    """`layers` times one of 16 ops, all at the strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and
-    AugReg).
+    """`layers` times one of 16 ops, at strength `magnitude`, 0 to 30 (arXiv 1909.13719, as in EfficientNet and AugReg).
 
-    `translate` and `cut` are pixels at magnitude 10: the length of a shift, and half the side of Cutout's square. The
+    `translate` and `cut` are pixels at magnitude 10: a shift's length, and half the side of Cutout's square. The
     defaults suit 224 pixels; for 32 pixels use about 14 and 6.
     """
     if layers < 1 or not 0 <= magnitude <= 30:
@@ -187,9 +186,7 @@ def rand_augment(layers=2, magnitude=10, translate=100, cut=40, fill=128):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def auto_augment(policy="v0", translate=250, fill=128):
-    """One of a learned policy's pairs of ops (arXiv 1805.09501); "v0" is ImageNet's. `translate`: the length of a shift
-    at level 10, in pixels.
-    """
+    """A pair of ops from a learned policy (arXiv 1805.09501); "v0" is ImageNet's. `translate`: pixels at level 10."""
     if policy not in POLICIES:
         raise ValueError(f'auto_augment: unknown policy "{policy}". Valid: {", ".join(POLICIES)}.')
     ops = {**AUTO_OPS, "identity": _fixed(as_uint8)}
@@ -214,7 +211,7 @@ def auto_augment(policy="v0", translate=250, fill=128):
 
 @op("image", random=True, refuses=("mask", "boxes"))
 def trivial_augment(fill=0):
-    """One of 14 ops, at a strength sampled for each image (arXiv 2103.10158, the "wide" ranges)."""
+    """One of 14 ops, its strength sampled per image (arXiv 2103.10158, the "wide" ranges)."""
     table = [[float(trivial_value(name, level)) for level in range(31)] for name in TRIVIAL_OPS]
     applied = _any_of(TRIVIAL_OPS, fill)
 

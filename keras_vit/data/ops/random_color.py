@@ -1,4 +1,4 @@
-"""Random colour, blur and noise: colour jitter, the ops of DeiT III's 3-Augment, Gaussian noise."""
+"""Random colour, blur and noise: colour jitter, DeiT III's 3-Augment, Gaussian noise."""
 
 import math
 
@@ -16,9 +16,7 @@ def _probability(value, name):
 
 
 def _maybe(function, probability):
-    """(image, sample) -> function(image) where `sample`, from [0, 1), is below the probability, else the image; uint8
-    either way.
-    """
+    """Returns (image, sample in [0, 1)) -> uint8: function(image) if sample < probability, else the image."""
 
     def apply(image, sample):
         image = as_uint8(image)
@@ -28,8 +26,7 @@ def _maybe(function, probability):
 
 
 def _range(value, name, middle, lowest, highest):
-    """(low, high) of a parameter of color_jitter: a number x for middle - x, at least `lowest`, to middle + x, or a
-    pair; None for no jitter.
+    """(low, high) of a color_jitter parameter, a number to add and subtract or a pair; None for no jitter.
 
     Raises:
         ValueError: for bounds outside `lowest` and `highest`, or in the wrong order.
@@ -43,10 +40,10 @@ def _range(value, name, middle, lowest, highest):
 
 @op("image", random=True)
 def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probability=1.0):
-    """Changes brightness, contrast, saturation and hue, in a random order for each image, as torchvision's ColorJitter.
+    """Changes brightness, contrast, saturation and hue, in a random order per image, like torchvision's ColorJitter.
 
-    A number x means a factor sampled uniformly from [max(0, 1 - x), 1 + x], for `hue` a turn of [-x, x] of the circle,
-    x at most 0.5; a pair is the range itself. With probability 1 - `probability` the image stays.
+    A number x gives a factor uniform in [max(0, 1 - x), 1 + x]; for `hue` a turn in [-x, x] of the circle, x at most
+    0.5; a pair is the range itself. With probability 1 - `probability` the image stays.
     """
     ranges = {
         color.brightness: _range(brightness, "brightness", 1, 0, math.inf),
@@ -77,24 +74,20 @@ def color_jitter(brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0, probabil
 
 @op("image", random=True)
 def random_grayscale(probability=0.1):
-    """With `probability`, the grey image, with as many channels."""
+    """With `probability`, greys the image, keeping its channels."""
     apply = _maybe(color.grayscale, _probability(probability, "random_grayscale"))
     return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
 
 
 @op("image", random=True)
 def solarize(probability=0.2, threshold=128):
-    """With `probability`, pixels of at least `threshold` inverted."""
+    """With `probability`, inverts pixels of at least `threshold`."""
     apply = _maybe(lambda image: color.solarize(image, threshold), _probability(probability, "solarize"))
     return lambda image, seed: apply(image, tf.random.stateless_uniform((), seed))
 
 
 def _radius(sigma):
-    """Three standard deviations of the widest blur, in pixels.
-
-    Raises:
-        ValueError: unless sigma is (low, high), both positive.
-    """
+    """Three deviations of the widest blur, in pixels. Raises ValueError unless sigma is a positive (low, high)."""
     if not 0 < sigma[0] <= sigma[1]:
         raise ValueError(f"gaussian_blur: expected sigma as 0 < low <= high, in pixels, got {sigma}.")
     return max(1, round(3 * sigma[1]))
@@ -102,9 +95,7 @@ def _radius(sigma):
 
 @op("image", random=True)
 def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
-    """With `probability`, blurred by a Gaussian with a standard deviation sampled uniformly from `sigma`, in pixels;
-    borders reflect.
-    """
+    """With `probability`, a Gaussian blur of a standard deviation uniform in `sigma`, in pixels; borders reflect."""
     radius = _radius(sigma)
     _probability(probability, "gaussian_blur")
 
@@ -118,16 +109,14 @@ def gaussian_blur(probability=0.5, sigma=(0.1, 2.0)):
 
 @op("image", random=True)
 def three_augment(sigma=(0.1, 2.0)):
-    """DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4): one of grey, solarized, blurred. Its colour jitter is
-    color_jitter(.3, .3, .3).
-    """
+    """DeiT III's 3-Augment (arXiv 2204.07118, Sec. 4): grey, solarize or blur. Add its color_jitter(.3, .3, .3)."""
     radius = _radius(sigma)
 
     def apply(image, seed):
         image = as_uint8(image)
         samples = tf.random.stateless_uniform((2,), seed)
         deviation = sigma[0] + (sigma[1] - sigma[0]) * samples[1]
-        # In the graph itself, unlike branches.switch: inside a function TensorFlow's blur takes seven times as long.
+        # Inlined, unlike branches.switch: inside a function TensorFlow's blur takes seven times as long.
         choices = (
             lambda: color.grayscale(image),
             lambda: color.solarize(image),
@@ -140,7 +129,7 @@ def three_augment(sigma=(0.1, 2.0)):
 
 @op("image", random=True)
 def noise(std):
-    """Gaussian noise with that standard deviation, on the 0..255 scale."""
+    """Gaussian noise of standard deviation `std` on the 0..255 scale."""
     return lambda image, seed: (
         tf.cast(image, tf.float32) + tf.random.stateless_normal(tf.shape(image), seed, stddev=std)
     )

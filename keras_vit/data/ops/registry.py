@@ -1,20 +1,18 @@
 """Preprocessing as text, "decode|resize(256)|central_crop(224)", and the registry of its ops.
 
-`parse` turns text into a Preprocess, which maps an example, a dict, to an example whose image is uint8 pixels (h, w,
-c). Training and evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
+`parse` turns text into a Preprocess, which maps an example, a dict, to one whose image is uint8 pixels (h, w, c).
+Training and evaluation call it inside tf.data, export inside the SavedModel: the same text everywhere.
 
-An op is one decorated factory, whose parameters are the ones written in the
-text's brackets.
+An op is a decorated factory; its parameters are those in the text's brackets. The decorator names the keys that the op
+changes, and says whether it is random.
 
-The decorator names the keys of an example that the op changes, and says whether the op is random.
-
-- An op on one key is a function of that value: `@op("image")` maps pixels (h, w, c) to pixels, `@op("label")` a label
+- An op on one key is a function of its value: `@op("image")` maps pixels (h, w, c) to pixels, `@op("label")` a label
   to a label.
-- An op on several keys is a function of a dict with those of its keys that the example has, and returns a dict of the
-  same keys: so it moves the pixels, the mask and the boxes of an example together.
-- With `random=True` the function takes a second argument, a seed of (2,) integers, and must be a pure function of both.
+- An op on several keys maps a dict of those that the example has to a dict of the same keys, and so moves pixels, mask
+  and boxes together.
+- With `random=True` the function takes a seed of (2,) integers too, and must be a pure function of both.
 
-Values stay on the 0..255 scale. An op of your own needs no change here:
+Values stay on the 0..255 scale. A custom op needs no change here:
 
     @op("image", "mask", "boxes", random=True)
     def my_flip():
@@ -35,7 +33,7 @@ import tensorflow as tf
 
 from keras_vit.io.suggest import did_you_mean
 
-# Ops of other vocabularies that are not needed here.
+# Ops of other vocabularies that are superfluous here.
 _NOT_NEEDED = {
     "keep": "A batch holds what `select` takes of each example, by default (image, label): leave it out.",
     "value_range": "Pixels stay within 0..255, and the model normalises them: leave it out.",
@@ -43,7 +41,7 @@ _NOT_NEEDED = {
 
 
 def as_uint8(image: tf.Tensor) -> tf.Tensor:
-    """`image` rounded to uint8; uint8 stays as it is."""
+    """`image` rounded to uint8; uint8 stays."""
     if image.dtype == tf.uint8:
         return image
     return tf.cast(tf.clip_by_value(tf.round(tf.cast(image, tf.float32)), 0.0, 255.0), tf.uint8)
@@ -54,11 +52,11 @@ class Op:
     """A registered op.
 
     Attributes:
-        name: how the text calls it.
+        name: in the text.
         factory: parameters -> the function of an example's values.
-        keys: what of an example it changes.
+        keys: keys of an example that it changes.
         random: whether its function takes a seed.
-        refuses: keys that an example must not have, since the op would leave them behind.
+        refuses: keys that an example must not have, since the op would not update them.
     """
 
     name: str
@@ -68,11 +66,10 @@ class Op:
     refuses: tuple[str, ...] = ()
 
     def apply(self, function: Callable, example: dict[str, Any], *seed) -> dict[str, Any]:
-        """The example as `function`, which the factory made, changes it.
+        """The example after `function`, which the factory made.
 
         Raises:
-            ValueError: if the example has a key that the op refuses, lacks the op's only key, or loses one of the op's
-                keys.
+            ValueError: if the example has a refused key, lacks the op's only key, or loses one of the op's keys.
         """
         refused = [key for key in self.refuses if key in example]
         if refused:
@@ -102,12 +99,12 @@ def op(*keys: str, random: bool = False, refuses: tuple[str, ...] = ()) -> Calla
     """A decorator that registers an op's factory under the function's name.
 
     Args:
-        keys: what of an example the op changes: "image", "mask", "boxes", "label"...
+        keys: keys of an example that the op changes: "image", "mask", "boxes", "label"...
         random: whether its function takes a seed.
         refuses: keys that an example must not have.
 
     Raises:
-        ValueError: without keys, or if another op has the name.
+        ValueError: without keys, or if the name is taken.
     """
     if not keys or not all(isinstance(key, str) for key in keys):
         raise ValueError(
@@ -130,9 +127,7 @@ _FUSED: dict[tuple[str, ...], Callable] = {}
 
 
 def fused(first: str, second: str) -> Callable:
-    """A decorator that registers a factory, (parameters of the first op, parameters of the second) -> a function of an
-    example and a seed, for two ops that begin a text.
-    """
+    """Registers a factory, (first op's parameters, second's) -> f(example, seed), for two ops that begin a text."""
 
     def register(factory):
         _FUSED[first, second] = factory
@@ -142,11 +137,7 @@ def fused(first: str, second: str) -> Callable:
 
 
 def _check_shapes(example):
-    """Refuses an example without an image, and masks and boxes of another form than the ops move.
-
-    Raises:
-        ValueError: naming what is wrong.
-    """
+    """Refuses an example without an image, and masks and boxes in a form that ops do not support."""
     if "image" not in example:
         raise ValueError(f'An example needs an "image", and this one has only: {", ".join(example)}.')
     if "mask" in example and example["mask"].dtype != tf.string:
@@ -173,8 +164,8 @@ class Preprocess:
     """A parsed preprocessing: a function of an example.
 
     Attributes:
-        text: what it was parsed from.
-        steps: its ops, each with the function that the op's factory made.
+        text: the source text.
+        steps: its ops, each with the function that its factory made.
     """
 
     text: str
@@ -182,12 +173,12 @@ class Preprocess:
 
     @property
     def random(self) -> bool:
-        """Whether any op is random, so that a call needs a seed."""
+        """Whether any op is random, so that calls need a seed."""
         return any(op.random for op, _ in self.steps)
 
     @property
     def label_ops(self) -> tuple[str, ...]:
-        """The names of the ops that change the label."""
+        """Names of ops that change the label."""
         return tuple(op.name for op, _ in self.steps if "label" in op.keys)
 
     def _apply(self, example, seed, keys=None):
@@ -200,16 +191,15 @@ class Preprocess:
         return {**example, "image": as_uint8(example["image"])}
 
     def __call__(self, example: dict[str, Any], seed=None) -> dict[str, Any]:
-        """An example with its image, mask, boxes and label preprocessed, and everything else as it was.
+        """The example with image, mask, boxes and label preprocessed; its other values stay.
 
         Args:
-            example: "image", encoded bytes or pixels (h, w, c), and anything else; see geometry.py for "mask" and
-                "boxes".
-            seed: (2,) integers, needed if `random`; each op gets a seed folded from it and the op's place in the text.
+            example: "image", encoded bytes or pixels (h, w, c), and others; see geometry.py for "mask" and "boxes".
+            seed: (2,) integers. Required if `random`; each op's seed is folded from it and the op's place in the text.
 
         Raises:
-            ValueError: if the example lacks what an op changes, has a mask or boxes that an op cannot move, or random
-                ops get no seed.
+            ValueError: if the example lacks a key, has a mask or boxes that an op cannot move, or random ops get no
+                seed.
         """
         tensors = {key: tf.convert_to_tensor(example[key]) for key in ("image", "mask", "boxes") if key in example}
         example = {**example, **tensors}
@@ -217,16 +207,12 @@ class Preprocess:
         return self._apply(example, seed)
 
     def image(self, image, seed=None) -> tf.Tensor:
-        """An image without anything else, encoded bytes or pixels (h, w, c), to uint8 pixels (h, w, c). Ops on labels
-        are left out.
-        """
+        """A bare image, encoded bytes or pixels (h, w, c), to uint8 pixels (h, w, c); skips ops on labels."""
         return self._apply({"image": tf.convert_to_tensor(image)}, seed, {"image"})["image"]
 
 
 def parse_call(expression: str) -> tuple[str, list, dict] | None:
-    """'resize(256)' -> (name, args, kwargs). Arguments are literals: nothing is evaluated. None for text of another
-    form.
-    """
+    """'resize(256)' -> (name, args, kwargs), with literal arguments, never evaluated. None for text of another form."""
     try:
         node = ast.parse(expression, mode="eval").body
         if isinstance(node, ast.Name):
@@ -240,7 +226,7 @@ def parse_call(expression: str) -> tuple[str, list, dict] | None:
 
 
 def parse(text: str) -> Preprocess:
-    """Returns the Preprocess that `text` describes: ops with literal arguments, joined by "|".
+    """The Preprocess that `text` describes: ops with literal arguments, joined by "|".
 
     Raises:
         ValueError: for an unknown op, with the nearest name, or arguments that the op does not take.
@@ -267,6 +253,6 @@ def parse(text: str) -> Preprocess:
         parameters.append(bound.arguments)
     fuse = _FUSED.get(tuple(op.name for op, _ in steps[:2]))
     if fuse is not None:
-        # Still two steps, so that every op keeps its place in the text, from which its seed is folded.
+        # Still two steps: every op's seed is folded from its place in the text.
         steps[:2] = (steps[0][0], lambda example: example), (steps[1][0], fuse(*parameters[:2]))
     return Preprocess(text, tuple(steps))

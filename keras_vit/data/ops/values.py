@@ -1,4 +1,4 @@
-"""Ops on values: a check of the pixels' scale, a factor for images on another scale, labels as one-hot rows."""
+"""Ops on values: a scale check, a scale factor, one-hot labels."""
 
 import tensorflow as tf
 
@@ -7,9 +7,7 @@ from keras_vit.data.ops.registry import op
 
 @op("image")
 def check(low=0, high=255):
-    """The unchanged image; tf.errors.InvalidArgumentError, while the data is read, if a pixel is out of range or not
-    finite.
-    """
+    """The image unchanged; raises tf.errors.InvalidArgumentError at read time for pixels out of range or not finite."""
     if not low <= high:
         raise ValueError(f"check: expected low <= high, got {low} and {high}.")
     what = (
@@ -30,7 +28,7 @@ def check(low=0, high=255):
 
 @op("image")
 def multiply(factor):
-    """Every pixel times `factor`, as float32: multiply(255) for images whose pixels are 0 and 1, such as dSprites'."""
+    """Pixels times `factor`, as float32: multiply(255) for images of zeros and ones, such as dSprites'."""
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
         raise ValueError(f"multiply: expected a positive number, got {factor!r}.")
     return lambda image: tf.cast(image, tf.float32) * factor
@@ -38,11 +36,9 @@ def multiply(factor):
 
 @op("label")
 def one_hot(classes, on=1.0, off=0.0):
-    """A label below `classes` as a row (classes,) of `off` with a single `on`; any other label is an error while the
-    data is read.
+    """A label below `classes` as a row (classes,) of `off` with one `on`; any other label is an error at read time.
 
-    Losses, mixup and cutmix also take integer labels, and make the rows on the device: only your own code needs this
-    op.
+    Only custom code needs this op: losses, mixup and cutmix accept integers and make the rows on the device.
     """
     if not isinstance(classes, int) or classes < 1:
         raise ValueError(f"one_hot: expected the number of classes, a positive integer, got {classes}.")

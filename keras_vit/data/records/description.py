@@ -1,13 +1,12 @@
-"""dataset.json, which is next to TFRecord files and says what a run must know before it reads them.
+"""dataset.json, next to TFRecord files: what a run must know before it reads them.
 
     {"name": "photos", "class_names": ["cat", "dog"],
      "features": {"image": "image/encoded", "label": "image/class/label"},
      "first_label": 0, "splits": {"train": {"photos-train-00000-of-00002.tfrecord": 500, ...}, ...},
      "bytes": {"photos-train-00000-of-00002.tfrecord": 60213870, ...}}
 
-`features` are the examples' keys, `first_label` is the label of the first class, `splits` gives the number of records
-in each file, and `bytes` the length of each file, by which a damaged one is recognised; files of version 0.3 and before
-lack it.
+`features` are the examples' keys, `first_label` is the first class's label, `splits` gives the records per file, and
+`bytes` each file's length, which reveals damage; files of version 0.3 and before lack it.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ from keras_vit.io.atomic import write_bytes
 from keras_vit.io.paths import read_text
 
 NAME = "dataset.json"
-FEATURES = {"image": "image/encoded", "label": "image/class/label"}  # the keys that tf-slim's TFRecords have
+FEATURES = {"image": "image/encoded", "label": "image/class/label"}  # tf-slim's keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +35,17 @@ class Description:
     bytes: dict = dataclasses.field(default_factory=dict)
 
     def own_split(self, split: str) -> str | None:
-        """The name that a split has here: itself, or another spelling of it, as "validation" is one of "val"; None if
-        it is not here.
-        """
+        """The spelling of `split` here: itself or a synonym, as "validation" for "val"; None if it is absent."""
         if split in self.splits:
             return split
         return next((name for name in self.splits if canonical(name) == canonical(split)), None)
 
 
 def read_description(folder: str) -> Description | None:
-    """The Description in `folder`; None if there is no dataset.json.
+    """The Description in `folder`; None without a dataset.json.
 
     Raises:
-        ValueError: for a dataset.json of another form.
+        ValueError: if dataset.json has another form.
     """
     path = os.path.join(folder, NAME)
     if not tf.io.gfile.exists(path):
@@ -71,6 +68,6 @@ def read_description(folder: str) -> Description | None:
 
 
 def write_description(folder: str, description: Description) -> None:
-    """Writes dataset.json, all or nothing."""
+    """Writes dataset.json atomically."""
     text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
     write_bytes(os.path.join(folder, NAME), f"{text}\n".encode())

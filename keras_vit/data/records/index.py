@@ -1,4 +1,4 @@
-"""The number of records in files without a dataset.json, found by reading them once and kept in the cache folder."""
+"""Record counts of files without a dataset.json, from reading them once, kept in the cache folder."""
 
 import concurrent.futures
 import struct
@@ -12,11 +12,11 @@ from keras_vit.io.logs import log_once
 from keras_vit.io.paths import THREADS
 from keras_vit.io.suggest import listed
 
-FRAME = 16  # bytes that frame a record: its length (8) and two checksums (4 each)
+FRAME = 16  # bytes around a record: its length (8) and two checksums (4 each)
 
 
 def count_records(path: str) -> int:
-    """The number of records in a TFRecord file, found from their lengths alone.
+    """The number of records in a TFRecord file, from their lengths alone.
 
     Raises:
         ValueError: if it is not a complete TFRecord file.
@@ -38,7 +38,7 @@ def count_records(path: str) -> int:
 
 
 def record_counts(paths: list[str]) -> list[int]:
-    """The number of records of each file, with a progress bar; from the cache if the files have not changed."""
+    """The number of records in each file, with a progress bar; from the cache if the files are unchanged."""
 
     def count():
         logging.info("Counting the records of %d files, once.", len(paths))

@@ -1,9 +1,8 @@
-"""TFRecord files of tf.train.Example: "tfrecord:FOLDER" as trainers.prepare writes it, or files from elsewhere,
-"tfrecord:GLOB".
+"""TFRecord files of tf.train.Example: "tfrecord:FOLDER", written by trainers.prepare, or "tfrecord:GLOB", any others.
 
-An example has the image's encoded bytes under image/encoded and its integer label under image/class/label, or under
-other keys: "tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files
-nothing is read at the start.
+An example has the image's bytes under image/encoded and its integer label under image/class/label, or under other keys:
+"tfrecord:GLOB?image=KEY&label=KEY&first_label=1&classes=names.txt". With a dataset.json next to the files, nothing is
+read at the start.
 """
 
 import fnmatch
@@ -29,13 +28,13 @@ from keras_vit.io.suggest import listed
 
 _WILDCARD = re.compile(r"[*?\[]")
 _SHARD = re.compile(r"(?P<base>.*)-(?P<number>\d+)-of-(?P<count>\d+)[^/]*")
-_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # which may be next to records
+_OTHER_FILES = (".txt", ".json", ".partial", ".csv", ".md")  # that may lie next to records
 
 
 def _matching(pattern):
-    """The files that a glob matches, sorted, without hidden files and those of other kinds."""
+    """The files that a glob matches, sorted, without hidden files and other kinds."""
     folder, names = os.path.split(pattern)
-    if tf.io.gfile.isdir(folder):  # its name may look like a glob, too
+    if tf.io.gfile.isdir(folder):  # its name may look like a glob
         paths = [os.path.join(folder, name) for name in fnmatch.filter(tf.io.gfile.listdir(folder), names)]
     else:
         paths = tf.io.gfile.glob(pattern)
@@ -45,20 +44,14 @@ def _matching(pattern):
 
 
 def _by_split(files, asked):
-    """{split: the files whose names contain its word, as in train-00000-of-01024}; all are "train" if no name contains
-    a split.
-    """
+    """{split: files whose names contain its word, as in train-00000-of-01024}; all "train" if no name has a split."""
     words = {path: {canonical(word) for word in re.split(r"[^A-Za-z0-9]+", os.path.basename(path))} for path in files}
     named = {split: [path for path in files if split in words[path]] for split in (*SPLITS, asked)}
     return {split: paths for split, paths in named.items() if paths} or {"train": files}
 
 
 def _check_all_shards(files):
-    """Refuses files named train-00000-of-00003 and so on of which some are missing.
-
-    Raises:
-        FileNotFoundError: naming them.
-    """
+    """Raises FileNotFoundError if files of a set such as train-00000-of-00003 are missing."""
     shards = {path: _SHARD.fullmatch(path) for path in files}
     for base, count in sorted({(match["base"], match["count"]) for match in shards.values() if match}):
         there = {
@@ -96,7 +89,7 @@ def _damaged(files):
 
 
 def _range_of_labels(files, key):
-    """The smallest and the largest label of all records; reads everything, once."""
+    """The smallest and the largest label; reads all records, once."""
     logging.info(
         "Reading the labels of %d files, once. A labels.txt next to them, or classes=NUMBER, would save that.",
         len(files),
@@ -122,8 +115,7 @@ def _range_of_labels(files, key):
 
 
 def _numbers_as_names(pattern, files, key, first):
-    """Class names where only the labels say which classes there are: the numbers from 0 on; `first` is the label of the
-    first class.
+    """Class names "0", "1", ... where only labels define the classes; `first` is the first class's label.
 
     Raises:
         ValueError: for labels below the first.
@@ -144,10 +136,10 @@ def _numbers_as_names(pattern, files, key, first):
 
 
 def _describe(pattern, files, split, chosen):
-    """The Description of files without a dataset.json; only the records of `split` are counted.
+    """The Description of files without a dataset.json; counts only the records of `split`.
 
     Raises:
-        ValueError: if no file belongs to that split, or the first record lacks the keys.
+        ValueError: if no file belongs to the split, or the first record lacks the keys.
     """
     splits = _by_split(files, split)
     if split not in splits:
@@ -168,11 +160,7 @@ def _describe(pattern, files, split, chosen):
 
 
 def _check_sizes(counts, description):
-    """Refuses files, {path: records}, that are shorter or longer than when they were written. No file is opened.
-
-    Raises:
-        ValueError: naming the file.
-    """
+    """Raises ValueError if one of the files {path: records} has changed in length. Opens no file."""
     for path, stat in zip(counts, in_threads(tf.io.gfile.stat, counts)):
         size, least = description.bytes.get(os.path.basename(path)), counts[path] * FRAME
         if stat.length < least or size not in (None, stat.length):
@@ -184,11 +172,11 @@ def _check_sizes(counts, description):
 
 
 def _described(description, pattern, files, split):
-    """{path: records} of the files of `split` that the pattern matches, according to dataset.json.
+    """{path: records} of the files of `split` that match the pattern, according to dataset.json.
 
     Raises:
-        FileNotFoundError: if one of them is missing.
-        ValueError: if there is no such split, or a file is not as long as it was.
+        FileNotFoundError: if a file is missing.
+        ValueError: for an unknown split, or a file that has changed in length.
     """
     own = description.own_split(split)
     if own is None:
@@ -210,7 +198,7 @@ def _described(description, pattern, files, split):
 
 
 def _cut(counts, start, stop):
-    """(path, records to skip, records to take) for each file with any of the records `start` to `stop`."""
+    """(path, records to skip, records to take) of each file with records from `start` to `stop`."""
     parts, before = [], 0
     for path, count in counts.items():
         skip, end = max(start - before, 0), min(stop - before, count)
@@ -221,9 +209,7 @@ def _cut(counts, start, stop):
 
 
 def _parser(features, first_label, classes):
-    """A function of a serialized record: the example, a dict of image and label, from 0. A label that is not a class is
-    an error of all the source.
-    """
+    """Returns serialized record -> {image, label from 0}. A label outside the classes fails the whole source."""
     image, label = features["image"], features["label"]
     expected = {image: tf.io.FixedLenFeature((), tf.string), label: tf.io.FixedLenFeature((), tf.int64)}
 
@@ -248,18 +234,17 @@ def _parser(features, first_label, classes):
 def tfrecord(text: str, split: str = "train", data_dir: str | None = None, buffer: int = 10_000) -> Records:
     """The source of `split` in TFRecord files.
 
-    Without a dataset.json the files' names give the split ("train-00000-of-01024"), the records are counted once and
-    their number is kept in the cache, and the class names are those of labels.txt next to the files or of classes=FILE,
-    else "0", "1", ...
+    Without a dataset.json, file names give the split ("train-00000-of-01024"), records are counted once and the number
+    cached, and class names come from labels.txt next to the files or classes=FILE, else "0", "1", ...
 
     Args:
-        text: a folder or a glob, and options; a relative path is relative to `data_dir`, if that is given.
-        split: with slices, which number the records in the order of the files.
+        text: a folder or a glob, with options; relative to `data_dir`, if given.
+        split: with slices, which number records in file order.
         buffer: records in the shuffle buffer.
 
     Raises:
-        FileNotFoundError: if there are no such files, or some of a numbered set are missing.
-        ValueError: if they have no such split, are damaged or no TFRecord files, or lack the keys.
+        FileNotFoundError: if there are no such files, or a numbered set is incomplete.
+        ValueError: if they lack the split or the keys, are damaged, or are not TFRecord files.
     """
     path, chosen = split_options(text, image="", label="", first_label="", classes="")
     if chosen["first_label"] and not chosen["first_label"].isdecimal():

@@ -1,7 +1,7 @@
-"""Writes a source as TFRecord files of equal size and a dataset.json, which "tfrecord:FOLDER" reads.
+"""Writes a source as TFRecord files of equal size and a dataset.json, for "tfrecord:FOLDER".
 
-The files are written to a temporary folder inside the output and moved into place at the end, dataset.json last: if the
-process is killed, or the disk is full, the output is as it was before.
+The files are written to a temporary folder inside the output and moved into place at the end, dataset.json last: a
+killed process or a full disk leaves the output as it was.
 """
 
 import contextlib
@@ -26,22 +26,21 @@ from keras_vit.io.progress import stage
 
 
 def _shrunk(image, side):
-    """uint8 pixels, resized so that the shorter side is `side`."""
+    """uint8 pixels with the shorter side resized to `side`."""
     size = tf.cast(tf.shape(image)[:2], tf.float64)
     target = tf.cast(tf.round(size * side / tf.reduce_min(size)), tf.int32)
     return as_uint8(tf.image.resize(image, target, method="bicubic", antialias=True))
 
 
 def encoder(resize: int | None = None, quality: int = 95) -> Callable:
-    """The `work` of data.scan.scan that returns the contents of an example's record.
+    """Returns the `work` of data.scan.scan that makes a record's contents.
 
-    An encoded image keeps its bytes, unless its shorter side is longer than `resize`: then a JPEG becomes a smaller
-    JPEG of that quality, any other format a smaller PNG. Arrays, and BMPs, which are not compressed, become PNGs.
+    An encoded image keeps its bytes unless its shorter side exceeds `resize`: then a JPEG becomes a smaller JPEG of
+    that quality, any other format a smaller PNG. Arrays and (uncompressed) BMPs become PNGs.
 
     Returns:
-        A function of (example, pixels) that returns (encoded bytes, height, width, whether it is a JPEG, whether it was
-        shrunk, label). It raises ValueError for examples with anything but an image and a label, since a record has
-        room for no more.
+        (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, label). Raises ValueError for
+            examples with more than an image and a label, which records cannot hold.
     """
 
     def encode(example, pixels):
@@ -90,7 +89,7 @@ def _suffix(encoded, is_jpeg):
 
 
 def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes:
-    """The serialized tf.train.Example of what an `encoder` returned, under tf-slim's keys."""
+    """The serialized tf.train.Example, under tf-slim's keys, of what an `encoder` returned."""
     encoded, height, width, is_jpeg, _, label = values
     features = {
         FEATURES["image"]: encoded,
@@ -108,7 +107,7 @@ def serialized(name: str, values: Sequence, class_names: Sequence[str]) -> bytes
 
 @contextlib.contextmanager
 def clear_errors(folder: str) -> Iterator[None]:
-    """A context in which a failed write, such as to a full disk, is an OSError that says so."""
+    """A context that turns a failed write, as to a full disk, into a clear OSError."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -117,12 +116,7 @@ def clear_errors(folder: str) -> Iterator[None]:
 
 
 def _check_same_form(folder, description):
-    """Refuses a folder whose dataset.json is about records that are not as those written here: they could not be read
-    as one.
-
-    Raises:
-        ValueError: saying what differs.
-    """
+    """Raises ValueError if dataset.json describes records in another form, which could not be read with these."""
     differs = {key: description.features[key] for key in FEATURES if description.features[key] != FEATURES[key]}
     if description.first_label:
         differs["first_label"] = description.first_label
@@ -134,23 +128,22 @@ def _check_same_form(folder, description):
 
 
 class Files:
-    """The files of one split, written next to where they belong and moved there together.
+    """The files of one split, written next to their destination and moved there together.
 
     Args:
-        folder: where they belong; created if it does not exist.
-        name: the files are NAME-SPLIT-00000-of-00016.tfrecord.
-        split: the split's name in dataset.json.
-        count: how many files.
+        folder: the destination; created if missing.
+        name: prefix of NAME-SPLIT-00000-of-00016.tfrecord.
+        split: its name in dataset.json.
+        count: number of files.
         class_names: the same for all splits in the folder.
-        overwrite: whether a split that is already there is replaced.
+        overwrite: whether to replace an existing split.
 
     Attributes:
-        names: of the files, in order.
+        names: file names, in order.
         partial: the folder in which they are written.
 
     Raises:
-        ValueError: if the folder already has the split, splits of other classes, or records of another form; or for a
-            name of hidden files.
+        ValueError: for an existing split, splits of other classes, records of another form, or a hidden name.
     """
 
     def __init__(
@@ -179,15 +172,15 @@ class Files:
         self.partial = os.path.join(folder, f".partial-{split}")
 
     def partial_path(self, number: int) -> str:
-        """Where file `number` is written."""
+        """The path at which file `number` is written."""
         return os.path.join(self.partial, self.names[number])
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """A context in which `partial` is a new folder; it is removed at the end."""
+        """A context with `partial` as a new folder, removed at the end."""
         try:
             with clear_errors(self.folder):
-                if tf.io.gfile.exists(self.partial):  # left by a killed run
+                if tf.io.gfile.exists(self.partial):  # from a killed run
                     tf.io.gfile.rmtree(self.partial)
                 tf.io.gfile.makedirs(self.partial)
             yield
@@ -196,9 +189,7 @@ class Files:
                 tf.io.gfile.rmtree(self.partial)
 
     def put_in_place(self, counts: Sequence[int]) -> None:
-        """Replaces the split's old files by the new ones, of so many records. dataset.json comes last, and does not
-        list the split in between.
-        """
+        """Replaces the split's files by the new ones, of `counts` records; dataset.json omits the split meanwhile."""
         splits = dict(self._description.splits)
         old = splits.pop(self._old, {})
         if old:
@@ -216,10 +207,10 @@ class Files:
 
 
 class ShardWriter:
-    """Writes examples to the files of a split in turn, as a context; they are in place at its end.
+    """A context that writes examples to a split's files in turn and puts them in place at its end.
 
     Attributes:
-        counts: the records in each file.
+        counts: records per file.
     """
 
     def __init__(self, files: Files):
@@ -234,7 +225,7 @@ class ShardWriter:
         return self
 
     def write(self, record: bytes) -> None:
-        """Adds a serialized example to the next file, in turn."""
+        """Adds a serialized example to the next file."""
         i = sum(self.counts) % len(self.counts)
         with clear_errors(self._files.folder):
             self._writers[i].write(record)
@@ -249,9 +240,7 @@ class ShardWriter:
 
 
 def default_name(source: str, data_dir: str | None = None) -> str:
-    """A name for the files, from the source's text: the last part of its path, without extension and without dots that
-    would hide them.
-    """
+    """A name for the files: the last part of the source's path, without extension and leading dots."""
     kind, _, rest = source.partition("?")[0].partition(":")
     if kind in ("folder", "images", "csv", "jsonl", "tfrecord"):
         path = rest.rstrip("/*")
@@ -270,19 +259,19 @@ def write_records(
     seed: int = 0,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Writes the examples of a source, shuffled; returns the report, which is also written to the folder.
+    """Writes a source's examples, shuffled; returns the report, also written to the folder.
 
     Args:
-        name, split: of the files: NAME-SPLIT-00000-of-00016.
-        shards: the number of files.
+        name, split: of the files NAME-SPLIT-00000-of-00016.
+        shards: number of files.
         resize, quality: as for `encoder`.
         seed: of the order.
-        overwrite: whether to replace a split that the folder already has.
+        overwrite: whether to replace an existing split.
 
     Raises:
-        ValueError: if the folder already has the split, another process is writing to it, there are fewer examples than
-            files, the examples have more than an image and a label, or none decodes.
-        OSError: if it cannot be written.
+        ValueError: for an existing split, another writer, fewer examples than files, examples with more than an image
+            and a label, or none that decodes.
+        OSError: if writing fails.
     """
     if not 1 <= shards <= source.size:
         raise ValueError(f"--shards={shards} for {source.size} examples: expected 1 to {source.size}.")
@@ -316,7 +305,7 @@ def write_report(
     seed: int,
     told: dict[str, Any],
 ) -> dict[str, Any]:
-    """Writes prepare-SPLIT.json from the settings and what is `told` of the examples; returns its contents."""
+    """Writes prepare-SPLIT.json, the settings and `told` about the examples; returns its contents."""
     report = {
         "source": source,
         "split": split,

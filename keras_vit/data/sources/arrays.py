@@ -1,4 +1,4 @@
-"""Examples that are in memory already."""
+"""Examples in memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,7 @@ from keras_vit.data.sources.base import RandomAccess
 
 
 def _check_pixels(images, name):
-    """Refuses pixels that are not 0..255: rounded to uint8 they would be black, or lose what is outside.
-
-    Raises:
-        ValueError: naming the range and the mend.
-    """
+    """Raises ValueError for pixels outside 0..255, or scaled to 0..1: rounding to uint8 would lose them."""
     if images.dtype == bool or not np.issubdtype(images.dtype, np.number) or np.iscomplexobj(images):
         raise ValueError(f"{name}: expected pixels as numbers 0..255, got {images.dtype}.")
     if not images.size:
@@ -22,7 +18,7 @@ def _check_pixels(images, name):
     low, high = images.min(), images.max()
     if not np.isfinite([low, high]).all():
         raise ValueError(f"{name}: the images hold NaN or infinite pixels.")
-    # Floats of 0.0 and 1.0 alone lose nothing.
+    # Floats of only 0.0 and 1.0 lose nothing.
     fractions = 0 <= low and high <= 1 and (images != np.round(images)).any()
     if fractions or low < -0.5 or high >= 255.5:
         mend = "multiply them by 255" if fractions else "undo their normalization, or clip or scale them"
@@ -32,11 +28,7 @@ def _check_pixels(images, name):
 
 
 def _images(images, name):
-    """Images as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,).
-
-    Raises:
-        ValueError: for other shapes, and pixels that are not 0..255.
-    """
+    """Images as a uint8 tensor (b, h, w, c), or encoded ones as a string tensor (b,); checks shape and range."""
     if isinstance(images, list | tuple) and images and all(isinstance(image, bytes) for image in images):
         return tf.constant(images)
     try:
@@ -53,7 +45,7 @@ def _images(images, name):
             f"{name}: expected images (b, h, w, c), got shape {images.shape} with the channels first:"
             " np.moveaxis(images, 1, -1)."
         )
-    if images.dtype.kind == "V":  # bfloat16, which numpy does not know as a number
+    if images.dtype.kind == "V":  # bfloat16, not a number to numpy
         images = images.astype("float32")
     if images.dtype != np.uint8:
         _check_pixels(images, name)
@@ -62,7 +54,7 @@ def _images(images, name):
 
 
 def _integers(labels, name):
-    """Labels as int64; floats if they are integral.
+    """Labels as int64, from integers or integral floats.
 
     Raises:
         ValueError: for text, NaN and fractions.
@@ -73,7 +65,7 @@ def _integers(labels, name):
         raise ValueError(
             f"{name}: expected integer labels, got {labels.dtype}: give the names as class_names, and their numbers."
         )
-    wrong = labels[labels != np.round(labels)]  # NaN is not equal to itself
+    wrong = labels[labels != np.round(labels)]  # NaN is unequal to itself
     if len(wrong) or not np.isfinite(labels).all():
         raise ValueError(f"{name}: expected integer labels, got {wrong[0] if len(wrong) else 'infinity'}.")
     return labels.astype("int64")
@@ -105,11 +97,11 @@ def _labels(labels, class_names, size, name):
 
 
 def _rows(values):
-    """One tensor whose element i is the value of example i; ragged if the values differ in length."""
+    """One tensor whose element i is example i's value; ragged if lengths differ."""
     if isinstance(values, list | tuple) and any(isinstance(value, str | bytes) for value in values):
         return tf.constant(values)
     parts = [np.asarray(value) for value in values]
-    kinds = [part.dtype for part in parts if part.size]  # an empty list says nothing of its dtype
+    kinds = [part.dtype for part in parts if part.size]  # an empty list has no informative dtype
     parts = [part.astype(np.result_type(*kinds)) for part in parts] if kinds else parts
     if len({part.shape for part in parts}) <= 1:
         return tf.constant(np.stack(parts)) if parts else tf.zeros((0,))
@@ -142,10 +134,10 @@ def _check_mask(mask, images):
 
 
 def _feature(key, values, images):
-    """The tensor of one further feature, checked.
+    """The checked tensor of one further feature.
 
     Raises:
-        ValueError: for a key that is taken, another number of examples, or masks and boxes of another form.
+        ValueError: for a reserved key, another number of examples, or malformed masks and boxes.
     """
     if key in ("image", "label"):
         raise ValueError("give images and labels as the first two arguments")
@@ -173,15 +165,15 @@ def from_arrays(
 
     Args:
         images: (b, h, w, c), pixels 0..255; floats are rounded to uint8. Or a list of encoded images, bytes.
-        labels: (b,) integers, or floats of integral value; None for examples without a class.
-        class_names: in the order of the labels; None for "0", "1", ...
+        labels: (b,) integers or integral floats; None for examples without a class.
+        class_names: in label order; None for "0", "1", ...
         name: in messages.
-        features: what else the examples have, {key: one value per example}: "mask", integers (b, h, w, 1) or a list of
-            encoded PNGs; "boxes", (m, 4) per example, fractions of the height and width; "labels", (m,) per example;
-            "id"... A list of arrays may differ in their first axis.
+        features: further {key: one value per example}: "mask", integers (b, h, w, 1) or a list of encoded PNGs;
+            "boxes", (m, 4) per example, fractions of height and width; "labels", (m,) per example; "id"... Arrays in a
+            list may differ in their first axis.
 
     Raises:
-        ValueError: for other shapes, lengths that differ, pixels that are not 0..255, or labels without a name.
+        ValueError: for other shapes, unequal lengths, pixels outside 0..255, or labels without a name.
     """
     images, tensors = _images(images, name), {}
     if labels is not None:

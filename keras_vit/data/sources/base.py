@@ -1,5 +1,4 @@
-"""What a source is. An example is a dict: "image", encoded bytes or uint8 pixels (h, w, c), and whatever the source has
-beside it.
+"""Sources of examples. An example is a dict: "image", encoded bytes or uint8 pixels (h, w, c), and other values.
 
     label   an integer, the example's class
     labels  (m,) integers, one per object
@@ -7,16 +6,16 @@ beside it.
     mask    encoded PNG bytes or integers (h, w, 1), one per pixel
     text, id, ...
 
-A source gives keys, and `read(key)` gives the example, so that examples that cannot be read are caught one by one
-(data/errors.py). There are two kinds: RandomAccess finds any example by its number, so that a run resumes at its exact
-example at no cost; Records reads files in order through a shuffle buffer, and resumes by skipping. Both give, for the
-rows of one host (data/sharding.py; by default all rows),
-  `keys(shard)`: one pass in order;
-  `shuffled_keys(seed, start_step, shard)`: (number, key), pass after pass without end, a pure function of its
-  arguments; `served_keys(seed, start_step, shard)`: the same for the workers of a tf.data service, in whatever order
-  they share it out; and `ordered(shard)`, `shuffled(...)`: the examples themselves, for scripts: dicts, and (number,
-  dict).
-No two rows of a run have the same number, over all hosts: the seeds of the augmentation are folded from it.
+A source gives keys, and `read(key)` the example, so that unreadable examples are caught one by one (data/errors.py).
+RandomAccess finds any example by number, so that a run resumes exactly at no cost; Records reads files in order through
+a shuffle buffer, and resumes by skipping. For the rows of one host (data/sharding.py; by default all), both have:
+
+- `keys(shard)`: one pass in order.
+- `shuffled_keys(seed, start_step, shard)`: endless passes of (number, key), a pure function of the arguments.
+- `served_keys(seed, start_step, shard)`: the same for a tf.data service's workers, in whatever order they share it.
+- `ordered(shard)`, `shuffled(...)`: the examples themselves, for scripts: dicts, and (number, dict).
+
+Row numbers of a run are unique over all hosts: augmentation seeds are folded from them.
 """
 
 import dataclasses
@@ -32,18 +31,18 @@ from keras_vit.data.sharding import ENDLESS, WHOLE, HostShard
 
 _FILES_AT_A_TIME = 16
 _READ = 64  # examples read into memory at a time
-# It warns of lambdas that share a line, and there is nothing to convert.
+# AutoGraph warns about lambdas that share a line, and has nothing to convert.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 
 def fold(seed: int, number) -> tf.Tensor:
-    """A (2,) int64 seed from an integer seed and an integer (or scalar tensor): a different stream for each number."""
+    """A (2,) int64 seed from an integer seed and an integer (or scalar tensor): one stream per number."""
     base = tf.constant([seed, 0x6B657261], tf.int64)
     return tf.cast(tf.random.experimental.stateless_fold_in(base, tf.cast(number, tf.int64)), tf.int64)
 
 
 def record_name(path: str, number: int) -> str:
-    """The name of record `number` of a file in messages and in files of names."""
+    """The name of a file's record `number` in messages and files of names."""
     return f"{path}, record {number}"
 
 
@@ -53,17 +52,17 @@ def _starts(counts):
 
 
 class Source:
-    """What both kinds have in common.
+    """The base of both kinds.
 
     Attributes:
-        name: for messages.
-        class_names: the classes' names, in order; () for examples without labels.
-        size: the number of examples.
+        name: in messages.
+        class_names: in label order; () for examples without labels.
+        size: number of examples.
     """
 
     name: str
     class_names: tuple[str, ...]
-    # As in the two kinds below, whose keys and ids differ.
+    # Declared as in the two kinds below, whose keys and ids differ.
     read: Callable[..., dict[str, Any]]
     ids: Callable[..., tf.Tensor]
     example_name: Callable[..., str]
@@ -79,7 +78,7 @@ class Source:
 
     @functools.cached_property
     def traced(self) -> dict[tuple, Any]:
-        """What batches have traced of this source, by what it was traced from."""
+        """Functions that batches traced for this source, by what they were traced from."""
         return {}
 
     def ordered(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
@@ -88,7 +87,7 @@ class Source:
         return untuned(self.keys(shard).map(read, num_parallel_calls=EXAMPLES))
 
     def shuffled(self, seed: int, start_step: int = 0, shard: HostShard = WHOLE) -> tf.data.Dataset:
-        """(number, example) without end."""
+        """Endless (number, example)."""
         numbered = self.shuffled_keys(seed, start_step, shard)
         read = _no_autograph(lambda number, key: (number, self.read(key)))
         return untuned(numbered.map(read, num_parallel_calls=EXAMPLES))
@@ -96,18 +95,18 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class RandomAccess(Source):
-    """Examples by number; the key of an example is its number, int64.
+    """Examples by number, int64, which is the key.
 
     Attributes:
-        name: for messages.
-        class_names: in the order of the labels; () without labels.
-        labels: (size,) integers, the classes; None if the examples have none.
-        lookup: a scalar int64 tensor, the number, -> the example without its label, a dict; runs inside tf.data.
-        names: the number -> a scalar string tensor, the example's name in messages; None to name it by its number.
-        count: how many examples there are, needed without labels.
+        name: in messages.
+        class_names: in label order; () without labels.
+        labels: (size,) integers, the classes; None without labels.
+        lookup: number, a scalar int64 tensor -> the example without its label, a dict; runs inside tf.data.
+        names: number -> the example's name in messages, a scalar string tensor; None to use the number.
+        count: number of examples; required without labels.
 
     Raises:
-        ValueError: without labels and without count.
+        ValueError: without labels and count.
     """
 
     name: str
@@ -136,7 +135,7 @@ class RandomAccess(Source):
         return np.bincount(self.labels, minlength=len(self.class_names))
 
     def read(self, key) -> dict[str, Any]:
-        """The example with that number."""
+        """The example with number `key`."""
         example = self.lookup(key)
         return example if self.labels is None else {**example, "label": tf.constant(self.labels, tf.int64)[key]}
 
@@ -145,7 +144,7 @@ class RandomAccess(Source):
         return keys[:, None]
 
     def example_name(self, number: int) -> str:
-        """The name in messages of the example with that id."""
+        """The name of the example with id `number` in messages."""
         return (
             f"{self.name}, example {int(number)}"
             if self.names is None
@@ -160,7 +159,7 @@ class RandomAccess(Source):
         return shard.row_numbers().take(shard.count_below(self.size))
 
     def shuffled_keys(self, seed: int, start_step: int = 0, shard: HostShard = WHOLE) -> tf.data.Dataset:
-        """Row number n of the stream is example permutation(pass = n // size)[n % size], on every host."""
+        """Row n of the stream is example permutation(pass = n // size)[n % size], on every host."""
 
         @_no_autograph
         def key(number):
@@ -170,14 +169,11 @@ class RandomAccess(Source):
         return shard.row_numbers(start_step).map(key)
 
     def served_keys(self, seed: int, start_step: int, shard: HostShard) -> tf.data.Dataset:
-        """The stream itself: workers take whole steps of it."""
+        """The whole stream: workers take whole steps of it."""
         return self.shuffled_keys(seed, start_step, shard)
 
     def cached(self) -> "RandomAccess":
-        """This source with its encoded images (and masks) read into memory, once; arrays are in memory already.
-
-        Examples that cannot be read still fail.
-        """
+        """This source with its encoded images and masks read into memory once; unreadable examples still fail."""
         numbers = tf.data.Dataset.zip((tf.data.Dataset.range(self.size),))
 
         def encoded(number):
@@ -193,7 +189,7 @@ class RandomAccess(Source):
             for key, value in values.items():
                 parts[key].append(np.where(good, value, b""))
         memory = {key: tf.constant(np.concatenate(values)[: self.size]) for key, values in parts.items()}
-        # What was read from files is now unused in the graph of the lookup, and pruned.
+        # The lookup's nodes that read from files are now unused, and pruned.
         return dataclasses.replace(
             self, lookup=lambda i: {**self.lookup(i), **{key: values[i] for key, values in memory.items()}}
         )
@@ -204,13 +200,13 @@ class Records(Source):
     """Serialized examples in files; the key of an example is (file number, index in the file, record).
 
     Attributes:
-        name: for messages.
-        class_names: in the order of the labels; () without labels.
+        name: in messages.
+        class_names: in label order; () without labels.
         files: (path, records to skip, records to take) of each file.
-        parse: a serialized record -> the example, a dict; runs inside tf.data.
-        buffer: records in the shuffle buffer; they stay encoded there.
-        memory: all records as one tensor, in the order of the files; None to read the files each time.
-        excluded: {path: indices of the file's records that are left out}; see selection.py.
+        parse: serialized record -> the example, a dict; runs inside tf.data.
+        buffer: records in the shuffle buffer, still encoded.
+        memory: all records as one tensor, in file order; None to read the files each time.
+        excluded: {path: indices of records to leave out}; see selection.py.
     """
 
     name: str
@@ -223,7 +219,7 @@ class Records(Source):
 
     @property
     def counts(self) -> list[int]:
-        """How many examples each file gives."""
+        """Examples per file."""
         left_out = lambda path, skip, take: sum(skip <= n < skip + take for n in self.excluded.get(path, ()))  # noqa: E731
         return [file[2] - left_out(*file) for file in self.files]
 
@@ -246,7 +242,7 @@ class Records(Source):
         return counts
 
     def read(self, key) -> dict[str, Any]:
-        """The example of that key."""
+        """The example of `key`."""
         lost = ["The record, or one before it in its file, is damaged: copy or write the file again."]
         with tf.control_dependencies([tf.debugging.Assert(tf.strings.length(key[2]) > 0, lost)]):
             return self.parse(tf.identity(key[2]))
@@ -256,11 +252,11 @@ class Records(Source):
         return tf.stack(keys[:2], 1)
 
     def example_name(self, file: int, index: int) -> str:
-        """The name in messages of the example with that id."""
+        """The name of the example with that id in messages."""
         return record_name(self.files[int(file)][0], int(index))
 
     def key_of(self, file: int, index: int) -> tuple:
-        """The key of an id; the record is read again."""
+        """The key of an id; reads the record again."""
         record = next(iter(self._records(self.files[file][0], index, 1)))
         return tf.constant(file), tf.constant(index), record
 
@@ -274,7 +270,7 @@ class Records(Source):
 
     @staticmethod
     def _records(path, skip, take):
-        """Records of a file. Those that cannot be read are empty, so that each is a failed example in its own place."""
+        """Records of a file. Unreadable ones are empty, so that each fails in its own place."""
         lost = tf.data.Dataset.from_tensors("").repeat()
         return tf.data.TFRecordDataset(path).ignore_errors().concatenate(lost).skip(skip).take(take)
 
@@ -295,9 +291,7 @@ class Records(Source):
         return keys.filter(_no_autograph(lambda file, number, record: tf.reduce_all(number != left_out)))
 
     def _all_keys(self, files, parallel):
-        """The keys of a dataset of file numbers, `parallel` files at a time; in order unless the dataset's options say
-        otherwise.
-        """
+        """The keys of a dataset of file numbers, `parallel` files at a time, in order unless its options relax that."""
         return files.interleave(_no_autograph(self._keys), cycle_length=parallel, num_parallel_calls=parallel)
 
     def keys(self, shard: HostShard = WHOLE) -> tf.data.Dataset:
@@ -305,9 +299,7 @@ class Records(Source):
         return shard.select(self._all_keys(tf.data.Dataset.range(len(self.files)), 1))
 
     def _stream(self, seed, start, files):
-        """The keys of these files, pass after pass, from number `start`. Each pass has its own order of files, and a
-        shuffle buffer.
-        """
+        """Endless keys of these files from number `start`; each pass has its own file order and shuffle buffer."""
         size = sum(self.counts[i] for i in files)
 
         @_no_autograph
@@ -315,8 +307,8 @@ class Records(Source):
             key = fold(seed, epoch)
             order = tf.random.experimental.stateless_shuffle(tf.constant(files), key)
             keys = self._all_keys(tf.data.Dataset.from_tensor_slices(order), min(_FILES_AT_A_TIME, len(files)))
-            # Dataset.shuffle also mixes in the graph's seed, which is the program's global one unless it is fixed here.
-            # The first word of the key is the same in every pass.
+            # Dataset.shuffle also mixes in the graph's seed, which is the program's global one unless set here. The
+            # first word of the key is the same in every pass.
             tf.compat.v1.set_random_seed(1)
             return keys.shuffle(min(self.buffer, size), seed=key[0] + epoch, reshuffle_each_iteration=False)
 
@@ -324,7 +316,7 @@ class Records(Source):
         return tf.data.Dataset.range(first, ENDLESS).flat_map(one_pass).skip(skip)
 
     def shuffled_keys(self, seed: int, start_step: int = 0, shard: HostShard = WHOLE) -> tf.data.Dataset:
-        """Only host i reads the files i, i + count, ..., in its own passes over them.
+        """Host i reads only the files i, i + count, ..., in its own passes over them.
 
         Raises:
             ValueError: if there are fewer files than hosts.
@@ -341,7 +333,7 @@ class Records(Source):
         )
 
     def served_keys(self, seed: int, start_step: int, shard: HostShard) -> tf.data.Dataset:
-        """Workers take whole files, in a new order for each pass; `start_step` is rounded down to a file."""
+        """Workers take whole files, in a new order each pass; `start_step` is rounded down to a file."""
         files, size = len(self.files), self.size
 
         @_no_autograph
@@ -350,7 +342,7 @@ class Records(Source):
             return self._keys(i).enumerate(v // files * size + tf.constant(_starts(self.counts), tf.int64)[i])
 
         visits = tf.data.Dataset.range(start_step * shard.batch_size * files // size, ENDLESS)
-        # The files that a worker reads at a time are taken from the other workers: with 64 workers, still files of one
+        # A worker takes the files that it reads at a time from the other workers: with 64 workers, still files of one
         # pass.
         together = min(_FILES_AT_A_TIME, max(1, files // 64))
         keys = visits.interleave(visit, cycle_length=together, num_parallel_calls=together)

@@ -1,4 +1,4 @@
-"""Class names in the order of their labels, from a file next to the data; and names that look alike."""
+"""Class names in label order, from a file next to the data; and names that look alike."""
 
 import collections
 import unicodedata
@@ -14,14 +14,14 @@ def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
 
     Args:
         folder: the data's folder.
-        choice: text, such as "1000" or "names.txt"; "" for the folder's labels.txt, if it has one.
+        choice: text, such as "1000" or "names.txt"; "" for the folder's labels.txt, if any.
 
     Returns:
-        A tuple of names in the order of the labels; None if there is no such file.
+        A tuple of names in label order; None if `choice` is "" and there is no labels.txt.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it has no names, or the same one twice.
+        FileNotFoundError: if the named file does not exist.
+        ValueError: if it is empty or repeats a name.
     """
     if choice.isdecimal():
         return tuple(str(i) for i in range(int(choice)))
@@ -38,7 +38,7 @@ def class_names(folder: str, choice: str) -> tuple[str, ...] | None:
 
 
 def _alike(names):
-    """The names that differ only in case, spaces or the way in which their letters are encoded, in groups."""
+    """Groups of names that differ only in case, spaces or Unicode form."""
     groups = collections.defaultdict(list)
     for name in names:
         groups[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
@@ -46,7 +46,7 @@ def _alike(names):
 
 
 def doubts(source: str, names: Sequence[str]) -> Iterator[str]:
-    """What may be a mistake in the class names of a source: a single one, and names that look alike."""
+    """Possible mistakes in a source's class names: a single one, and names that look alike."""
     if len(names) == 1:
         yield f'{source}: all images are of one class, "{names[0]}": there is nothing to tell apart.'
     for group in _alike(names):

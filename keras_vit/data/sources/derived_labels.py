@@ -1,20 +1,18 @@
-"""Class labels derived from other features of a tensorflow-datasets example, by a word in the source's text:
-"clevr?label=count(objects, 3, 10)".
+"""Class labels derived from features of a tensorflow-datasets example: "clevr?label=count(objects, 3, 10)".
 
     label=FEATURE                  a class label of another name: label=label_azimuth
-    label=group(FEATURE, n)        the k classes of a label in n groups of neighbours: class c is in floor(c * n / k)
+    label=group(FEATURE, n)        a label's k classes in n groups of neighbours: class c is in floor(c * n / k)
     label=count(FEATURE, low, high)
                                    the number of objects; low is class 0, and a number outside low..high is an error
     label=least(FEATURE[COLUMN], edge, ...)
-                                   the smallest value over the objects: class i is above i of the ascending edges, so a
-                                   value equal to an edge is in the class below it
+                                   the smallest value over the objects: class i is above i of the ascending edges; a
+                                   value equal to an edge is in the class below
     ..., where=FEATURE, among=("Car", ...))
-                                   only over the objects whose class label FEATURE is one of these; without any such
-                                   object the value is infinite: the last class
+                                   only over objects whose class label FEATURE is one of these; with none, the value
+                                   is infinite: the last class
 
-FEATURE is a name, or a path into nested features: objects.location. Arguments are literals; nothing is evaluated. These
-are the words that VTAB's tasks on CLEVR, dSprites, KITTI and SmallNORB need (arXiv 1910.04867, as in the authors'
-task_adaptation).
+FEATURE is a name, or a path into nested features: objects.location. Arguments are literals, never evaluated. VTAB's
+tasks on CLEVR, dSprites, KITTI and SmallNORB need these (arXiv 1910.04867, as in the authors' task_adaptation).
 """
 
 import ast
@@ -35,8 +33,8 @@ class Label:
     """A label of a data set's examples.
 
     Attributes:
-        class_names: in the order of the labels.
-        of: an example, a dict as tensorflow-datasets decodes it -> the label, a scalar int64 tensor.
+        class_names: in label order.
+        of: an example, a dict as tensorflow-datasets decodes it -> its label, a scalar int64 tensor.
     """
 
     class_names: tuple[str, ...]
@@ -44,7 +42,7 @@ class Label:
 
 
 def _path(node, text):
-    """The feature's path of names: objects.location -> ("objects", "location")."""
+    """A feature's path of names: objects.location -> ("objects", "location")."""
     if isinstance(node, ast.Name):
         return (node.id,)
     if isinstance(node, ast.Attribute):
@@ -55,17 +53,17 @@ def _path(node, text):
 
 
 def value_at(example: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """The value of a path in nested dicts."""
+    """The value at a path in nested dicts."""
     for name in path:
         example = example[name]
     return example
 
 
 def feature_at(features: Any, path: tuple[str, ...]) -> Any:
-    """The feature of a path in tensorflow-datasets' features; through sequences of dicts too.
+    """The feature at a path in tensorflow-datasets' features, also through sequences of dicts.
 
     Raises:
-        ValueError: if it is not there, with the nearest name.
+        ValueError: if it does not exist, with the nearest name.
     """
     feature = features
     for depth, name in enumerate(path):
@@ -82,11 +80,7 @@ def feature_at(features: Any, path: tuple[str, ...]) -> Any:
 
 
 def _class_label(features, path):
-    """The names of a class label.
-
-    Raises:
-        ValueError: if the feature is of another kind.
-    """
+    """The names of a class label. Raises ValueError for a feature of another kind."""
     feature = feature_at(features, path)
     inner = getattr(feature, "feature", feature)
     if not hasattr(inner, "num_classes"):
@@ -104,7 +98,7 @@ def _integers(values, expected):
 
 
 def _group(features, path, count):
-    """Label: the classes of a label in groups of neighbours."""
+    """Label: a label's classes in groups of neighbours."""
     names = _class_label(features, path)
     _integers([count], "the number of groups")
     if not 1 < count <= len(names):
@@ -133,7 +127,7 @@ def _count(features, path, low, high):
 
 
 def _least(features, path, column, edges, where, among):
-    """Label: the smallest value of a column over the objects, in the bins between ascending edges."""
+    """Label: the smallest value of a column over the objects, binned by ascending edges."""
     feature_at(features, path)
     if not edges or not all(isinstance(edge, int | float) for edge in edges) or list(edges) != sorted(set(edges)):
         raise ValueError(f"expected edges in ascending order, got {', '.join(map(repr, edges)) or 'none'}")
@@ -153,7 +147,7 @@ def _least(features, path, column, edges, where, among):
         if kinds is not None:
             matches = tf.cast(value_at(example, where), tf.int64)[:, None] == tf.constant(kinds, tf.int64)
             values = tf.where(tf.reduce_any(matches, 1), values, math.inf)
-        least = tf.reduce_min(values)  # of no values: infinity
+        least = tf.reduce_min(values)  # infinity without values
         return tf.math.count_nonzero(tf.constant(edges, tf.float32) < least)
 
     between = (f"above {low:g} to {high:g}" for low, high in zip(edges, edges[1:]))
@@ -190,10 +184,10 @@ def parse_label(text: str, features: Any) -> Label:
 
     Args:
         text: see the module's docstring.
-        features: tensorflow-datasets' features of the data set.
+        features: the data set's features in tensorflow-datasets.
 
     Raises:
-        ValueError: for text of another form, and features or classes that are not there.
+        ValueError: for text of another form, and unknown features or classes.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body

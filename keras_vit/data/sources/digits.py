@@ -1,4 +1,4 @@
-"""The 1797 real 8x8 scans of handwritten digits that come with scikit-learn (UCI ML, Alpaydin and Kaynak 1998)."""
+"""The 1797 real 8x8 scans of handwritten digits in scikit-learn (UCI ML, Alpaydin and Kaynak 1998)."""
 
 import numpy as np
 
@@ -8,8 +8,7 @@ from keras_vit.data.splits import split_name, split_range
 
 
 def digits(split: str) -> RandomAccess:
-    """Grey images (8, 8, 1), 0..255. "train" has 1437 and "test" 360: a stratified 80/20 split, by train_test_split at
-    seed 0.
+    """Grey images (8, 8, 1), 0..255: 1437 "train" and 360 "test", a stratified 80/20 train_test_split at seed 0.
 
     Raises:
         ValueError: for any other split.

@@ -1,6 +1,4 @@
-"""A look into the image files of sources before they are decoded: which are huge, and which are copies of others. It
-reads from every file, so opening a source does not do it; prepare and deduplicate do.
-"""
+"""Finds huge image files and copies before decoding. It reads every file, so only prepare and deduplicate call it."""
 
 import collections
 import hashlib
@@ -18,12 +16,12 @@ from keras_vit.io.paths import in_threads
 from keras_vit.io.progress import stage
 from keras_vit.io.suggest import counted, listed
 
-_LARGEST = 100  # files, in bytes, whose size in pixels is looked up
-_SAMPLE = 4096  # bytes that are compared first
+_LARGEST = 100  # files, in bytes, whose size in pixels is checked
+_SAMPLE = 4096  # bytes compared first
 
 
 def _bytes(path):
-    """The length of a file; None if it is empty or gone."""
+    """A file's length; None if empty or gone."""
     try:
         return os.stat(path).st_size or None
     except OSError:
@@ -31,7 +29,7 @@ def _bytes(path):
 
 
 def _sample(path):
-    """A few bytes from the middle of a file; None if it cannot be read."""
+    """A few bytes from a file's middle; None if unreadable."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size // 2 - _SAMPLE // 2))
@@ -41,7 +39,7 @@ def _sample(path):
 
 
 def _digest(path):
-    """A hash of a file; None if it cannot be read."""
+    """A file's hash; None if unreadable."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
@@ -50,7 +48,7 @@ def _digest(path):
 
 
 def _finer(groups, key):
-    """Groups of paths, divided by key(path); without paths whose key is None, and those that are then alone."""
+    """Groups of paths, divided by key(path); drops paths with key None and paths left alone."""
     members = [(number, path) for number, group in enumerate(groups) for path in group]
     finer = collections.defaultdict(list)
     for (number, path), value in zip(members, in_threads(key, [path for _, path in members])):
@@ -60,7 +58,7 @@ def _finer(groups, key):
 
 
 def copies(paths: Sequence[str]) -> list[list[str]]:
-    """Files with the same contents, in groups, in the order of `paths`, without empty files."""
+    """Groups of non-empty files with equal contents, in the order of `paths`."""
     groups = [list(dict.fromkeys(paths))]
     for key in (_bytes, _sample, _digest):
         groups = _finer(groups, key)
@@ -68,16 +66,16 @@ def copies(paths: Sequence[str]) -> list[list[str]]:
 
 
 def _pixels(path):
-    """(width, height) of an image by its header; None if that is not legible."""
+    """An image's (width, height) by its header; None if illegible."""
     try:
         with opened(path, format_of(path)) as image:
             return image.size
-    except Exception:  # Pillow raises errors of any kind; decoding names what is damaged
+    except Exception:  # Pillow raises errors of any kind; decoding reports damage
         return None
 
 
 def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """{path: (width, height)} of the images of more than LARGE pixels, slow to decode, among the largest files."""
+    """{path: (width, height)} of images above LARGE pixels, slow to decode, among the largest files."""
     if len(paths) > _LARGEST:
         lengths = [length or 0 for length in in_threads(_bytes, paths)]
         paths = [path for _, path in heapq.nlargest(_LARGEST, zip(lengths, paths))]
@@ -86,9 +84,7 @@ def giants(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def warn_of_files(*sources: Source) -> None:
-    """Warns of huge images among the files of the sources, and of files with the same contents, each named. Files in
-    buckets, and sources without image files, are left out.
-    """
+    """Warns about huge images and identical files among the sources' image files, by name. Skips files in buckets."""
     with_files = [source for source in sources if isinstance(source, RandomAccess) and source.names is not None]
     paths = [path for source in with_files for path in image_files(source) if "://" not in path]
     with stage("Looking for huge images and copies"):

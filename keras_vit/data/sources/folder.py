@@ -1,9 +1,8 @@
-"""A folder of images. Of "folder:PATH" an image's class is the folder that contains it; "images:PATH" has no classes.
+"""A folder of images. In "folder:PATH" the containing folder is an image's class; "images:PATH" has no classes.
 
-A folder is any tree, on this machine or in a bucket. Folders train, val, test at the top of "folder:" are splits;
-without them all of it is "train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all
-classes. Opening lists names: no image is opened, unless its name has no ending. data/sources/examine.py looks into the
-files.
+A folder is any tree, local or in a bucket. Top-level folders train, val, test of "folder:" are splits; without them all
+of it is "train", in a fixed random order, so that "train[:90%]" and "train[90%:]" both hold all classes. Opening lists
+names: it opens no image unless its name has no ending. data/sources/examine.py looks into files.
 """
 
 import collections
@@ -27,16 +26,12 @@ from keras_vit.io.suggest import counted, did_you_mean, listed
 
 
 def _class_files(tree):
-    """(folder, name) of the images in class folders."""
+    """(folder, name) of each image in a class folder."""
     return [(place, name) for place, name in tree.files() if place]
 
 
 def _check_folder(root):
-    """Refuses a path that is no folder.
-
-    Raises:
-        FileNotFoundError: saying what is there.
-    """
+    """Raises FileNotFoundError for a path that is not a folder, saying what is there."""
     if tf.io.gfile.isdir(root):
         return
     if tf.io.gfile.exists(root):
@@ -48,13 +43,12 @@ def _check_folder(root):
 
 
 def _split_trees(root, work):
-    """({split: its Tree}, the Tree of the top alone), if `root` contains splits; else ({"train": the Tree of all},
-    None).
+    """({split: Tree}, the Tree of the top alone) if `root` contains splits, else ({"train": the whole Tree}, None).
 
-    A folder train, val or test that holds images and no class folders is a class among others, not a split.
+    A folder train, val or test that holds images but no class folders is an ordinary class, not a split.
 
     Raises:
-        ValueError: where it is not clear which folders are splits and which are classes.
+        ValueError: if splits and classes cannot be told apart.
     """
     whole = top(root, work)
     named = {name: canonical(name) for name in whole.folders[""] if canonical(name) in SPLITS}
@@ -85,12 +79,12 @@ def _split_trees(root, work):
 
 
 def _class_of(place):
-    """A folder's class; macOS and other systems write the same accents in different ways."""
+    """A folder's class, normalised: systems such as macOS encode accents differently."""
     return unicodedata.normalize("NFC", os.fsencode(place).decode(errors="replace"))
 
 
 def _no_images(tree):
-    """The error for a folder without images in class folders; it says what the folder holds."""
+    """The error for a folder without images in class folders; says what it holds."""
     outside = tree.images.get("", [])
     if outside:
         contents = f"{counted(len(outside), 'image')} and no class folders"
@@ -102,14 +96,14 @@ def _no_images(tree):
 
 
 def _ignored(root, trees, whole):
-    """{reason: paths} of what all splits together leave out, and the folder above them."""
+    """{reason: paths} that all splits and the folder above them leave out."""
     every = collections.defaultdict(list)
     for tree in [*trees.values(), whole] if whole else trees.values():
         shown = lambda path, tree=tree: os.path.relpath(os.path.join(tree.root, path), root)  # noqa: E731
         for reason, paths in tree.ignored.items():
             every[reason] += map(shown, paths)
         every[OUTSIDE] += map(shown, tree.images.get("", []))
-        # A folder of folders is no class.
+        # A folder of folders is not a class.
         empty = (place for place, images in tree.images.items() if place and not images and place not in tree.folders)
         every[NO_IMAGES] += map(shown, empty)
     if whole:
@@ -118,14 +112,14 @@ def _ignored(root, trees, whole):
 
 
 def _tell(title, found, ignored):
-    """Says in one line what was found and what was ignored; as a warning if something was that may be wanted."""
+    """Reports in one line what was found and ignored; warns if something ignored may be wanted."""
     loud = any(not reason.expected for reason in ignored)
     text = f"{title}: {found}; ignored: {told(ignored)}." if ignored else f"{title}: {found}."
     log_once(logging.WARNING if loud else logging.INFO, text)
 
 
 def _found(files, classes):
-    """ "2,310 images of 11 classes", or with the number of each split."""
+    """ "2,310 images of 11 classes", or the number in each split."""
     if len(files) == 1:
         images = counted(len(files["train"]), "image")
     else:
@@ -134,14 +128,12 @@ def _found(files, classes):
 
 
 def _classes(files):
-    """The classes of a split's (folder, name), sorted."""
+    """The sorted classes of a split's (folder, name)."""
     return sorted({_class_of(place) for place in {place for place, _ in files}})
 
 
 def _doubts(name, files, classes):
-    """What may be a mistake: classes that look alike, are named as splits or are missing in a split, and a single
-    class.
-    """
+    """Possible mistakes: classes alike, named like splits or missing in a split, and a single class."""
     yield from doubts(name, classes)
     taken = [c for c in classes if len(files) == 1 and canonical(c) in SPLITS]
     if taken:
@@ -153,9 +145,7 @@ def _doubts(name, files, classes):
 
 
 def _nested_splits(classes):
-    """(folder, names of the splits in it) of the first folder among the classes' with both train and another split;
-    None if there is none.
-    """
+    """(folder, its splits) of the first class folder that holds train and another split; None without one."""
     splits = collections.defaultdict(dict)
     for name in classes:
         parts = name.split("/")
@@ -168,10 +158,10 @@ def _nested_splits(classes):
 
 
 def _check_classes(root, split, files, classes):
-    """Refuses folders of splits that would become classes, and a split with a class that train does not have.
+    """Refuses split folders that would become classes, and a split with a class that train lacks.
 
     Raises:
-        ValueError: saying what was expected, with the nearest class of train.
+        ValueError: saying what was expected, with train's nearest class.
     """
     nested = _nested_splits(classes)
     if nested and nested[0]:
@@ -192,21 +182,19 @@ def _check_classes(root, split, files, classes):
 
 
 def folder(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of `split` of the folder `path`; a relative path is relative to `data_dir`, if that is given.
+    """The source of `split` of the folder `path`, relative to `data_dir`, if given.
 
-    One line says what was found and what was ignored. No image is decoded here: one that is damaged fails when it is
-    read.
+    One line reports what was found and ignored. No image is decoded: a damaged one fails when read.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        ValueError: if it holds no images in class folders, or no such split, or it is not clear which folders are
-            classes.
+        ValueError: if it has no images in class folders, lacks the split, or it is unclear which folders are classes.
     """
     root, title = locate(path, data_dir), f"folder:{path}"
     _check_folder(root)
     with stage(f"Reading the folder {root}", unit="files") as work:
         trees, whole = _split_trees(root, work)
-        # Of a file in several splits, test and val have it before train.
+        # If a file is in several splits, test and val take precedence over train.
         in_order = sorted(trees, key=SPLITS.index, reverse=True)
         once = each_once([(trees[which], _class_files(trees[which])) for which in in_order])
         files = {which: once[in_order.index(which)] for which in trees}
@@ -234,14 +222,13 @@ def folder(path: str, split: str = "train", data_dir: str | None = None) -> Rand
 
 
 def images(path: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of all images in and below the folder `path`, each file once, in a fixed random order; its examples
-    have no label.
+    """The source of all images below the folder `path`, each file once, in a fixed random order, without labels.
 
-    A relative path is relative to `data_dir`, if that is given.
+    A relative path is relative to `data_dir`, if given.
 
     Raises:
         FileNotFoundError: if there is no such folder.
-        ValueError: if it holds no images, or for another split than "train", which is all of it, or a slice of that.
+        ValueError: if it has no images, or the split is not "train" or a slice of it.
     """
     root, title = locate(path, data_dir), f"images:{path}"
     _check_folder(root)

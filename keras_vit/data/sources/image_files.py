@@ -1,6 +1,4 @@
-"""Image files: their formats by ending and by first bytes, and reading them, with Pillow where TensorFlow does not know
-the format.
-"""
+"""Image files: formats by ending and first bytes; reading, with Pillow where TensorFlow lacks the format."""
 
 import dataclasses
 import functools
@@ -18,10 +16,10 @@ import tensorflow as tf
 from keras_vit.data.ops.decode import MAX_PIXELS
 from keras_vit.data.sources.base import RandomAccess
 
-HEAD = 16  # bytes that tell a format
-_NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a kind of file, unlike those of "scan.2019" and "photo.jpg_2"
+HEAD = 16  # bytes that identify a format
+_NAMED_ENDING = re.compile(r"\.[a-z][a-z0-9]{1,4}")  # a file type, unlike in "scan.2019" and "photo.jpg_2"
 _BITS = 258  # TIFF's tag BitsPerSample
-_opening = threading.Lock()  # warnings are filtered for the whole process
+_opening = threading.Lock()  # warning filters are global to the process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,18 +55,18 @@ NEEDS_HEIF = "to read them: pip install pillow-heif"
 
 
 def ending(name: str) -> str:
-    """The ending of a file's name in lower case, with its dot; "" without one that names a kind of file."""
+    """A file name's ending in lower case, with its dot; "" unless it names a file type."""
     text = os.path.splitext(name)[1].lower()
     return text if _NAMED_ENDING.fullmatch(text) else ""
 
 
 def format_of_start(start: bytes) -> str | None:
-    """The format of a file that begins with `start`, HEAD bytes; None for no image."""
+    """The format of a file that starts with `start`, HEAD bytes; None if not an image."""
     return next((name for name, row in FORMATS.items() if re.match(row.start, start, re.DOTALL)), None)
 
 
 def format_of(path: str) -> str | None:
-    """The format of a file by the ending of its name; the file is opened only if it has none."""
+    """The format of a file by its name's ending; opens the file only without one."""
     kind = ending(path)
     if kind:
         return _BY_ENDING.get(kind)
@@ -80,13 +78,13 @@ def format_of(path: str) -> str | None:
 
 
 def is_readable(name: str) -> bool:
-    """Whether the library that reads the format of that name is installed."""
+    """Whether the library that reads format `name` is installed."""
     return not FORMATS[name].module or importlib.util.find_spec(FORMATS[name].module) is not None
 
 
 @functools.cache
 def _with_heif():
-    """Teaches Pillow to read HEIC."""
+    """Registers Pillow's HEIC reader."""
     if not is_readable("HEIC"):
         raise ValueError(f"pillow-heif is not installed; {NEEDS_HEIF}")
     import pillow_heif
@@ -95,7 +93,7 @@ def _with_heif():
 
 
 def opened(file, name: str):
-    """The Pillow image of a file of the format of that name: its header is read, its pixels are not."""
+    """The Pillow image of a file of format `name`, with only its header read."""
     from PIL import Image
 
     if FORMATS[name].module == "pillow_heif":
@@ -106,14 +104,14 @@ def opened(file, name: str):
 
 
 def _depth(image):
-    """The bits of a Pillow image's grey levels, where they are more than 8; None for other images."""
+    """The bits of a Pillow image's grey levels if more than 8, else None."""
     if image.mode.startswith("I;16"):
         return image.tag_v2[_BITS][0] if image.format == "TIFF" else 16
-    return 16 if (image.mode, image.format) == ("I", "PPM") else None  # of which Pillow makes 0 to 65535
+    return 16 if (image.mode, image.format) == ("I", "PPM") else None  # Pillow scales these to 0..65535
 
 
 def _pixels(image):
-    """A Pillow image as an upright one of 8 bits, grey or RGB."""
+    """A Pillow image made upright, 8-bit, grey or RGB."""
     from PIL import Image, ImageOps
 
     limit, bits = MAX_PIXELS // 2, _depth(image)
@@ -125,18 +123,17 @@ def _pixels(image):
         )
     image = ImageOps.exif_transpose(image)
     if bits is not None:
-        return Image.fromarray((np.asarray(image) >> bits - 8).astype("uint8"))  # the high 8 bits, as of a PNG
+        return Image.fromarray((np.asarray(image) >> bits - 8).astype("uint8"))  # the high 8 bits, as for a PNG
     return image if image.mode == "L" else image.convert("RGB")
 
 
 def to_known_format(encoded: bytes) -> bytes:
-    """An image that Pillow has to read in a format that TensorFlow knows, 8 bit and upright; any other bytes as they
-    are.
+    """Converts an image that needs Pillow to a format that TensorFlow supports, 8-bit and upright; other bytes stay.
 
-    The format is BMP, which costs a tenth of PNG's time, but PNG for grey, which BMP has only by a palette.
+    BMP costs a tenth of PNG's time; PNG is for grey, which BMP has only through a palette.
 
     Raises:
-        ValueError: if it cannot be read, has too many pixels, or pixels that are floats or of 32 bits.
+        ValueError: if it is unreadable, has too many pixels, or float or 32-bit pixels.
     """
     name = format_of_start(encoded[:HEAD])
     if name is None or not FORMATS[name].module:
@@ -145,7 +142,7 @@ def to_known_format(encoded: bytes) -> bytes:
         pixels = _pixels(opened(io.BytesIO(encoded), name))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    except Exception as error:  # of a damaged file Pillow raises errors of many kinds
+    except Exception as error:  # Pillow raises many kinds of errors for damaged files
         raise ValueError(f"Damaged {name}: {error}") from None
     file = io.BytesIO()
     pixels.save(file, "PNG" if pixels.mode == "L" else "BMP")
@@ -153,14 +150,12 @@ def to_known_format(encoded: bytes) -> bytes:
 
 
 def _to_known_format(encoded):
-    """`to_known_format` of what tf.numpy_function passes on: bytes in a graph, an array of them eagerly."""
+    """`to_known_format` of tf.numpy_function's argument: bytes in a graph, an array of them eagerly."""
     return to_known_format(np.asarray(encoded, object).item())
 
 
 def read_image(path: tf.Tensor) -> tf.Tensor:
-    """The bytes of the image file `path`, scalar string tensors, in a format that the op `decode` knows. Runs in a
-    graph.
-    """
+    """The bytes of image file `path`, scalar string tensors, in a format that `decode` supports. Runs in a graph."""
     encoded = tf.io.read_file(path)
     start = tf.strings.substr(encoded, 0, 2)
     is_known = tf.reduce_any(start == [b"\xff\xd8", b"\x89P", b"BM", b"GI", b"RI"])
@@ -175,9 +170,7 @@ def read_image(path: tf.Tensor) -> tf.Tensor:
 def source_of_files(
     title: str, class_names: Sequence[str], labels: np.ndarray | None, files: Sequence[str]
 ) -> RandomAccess:
-    """The source of image files, in this order, named `title` in messages; `labels` (n,) are their classes, None for
-    none.
-    """
+    """The source of image files, in this order; `title` is its name in messages, `labels` (n,) classes or None."""
     paths = tf.constant([os.fsencode(file) for file in files])
 
     def lookup(i):

@@ -1,10 +1,8 @@
-"""Parts of a source: a subset by position, a source without the examples of some names, the names and the labels of
-all.
+"""Subsets of a source by position or by name, and the names and labels of its examples.
 
-Leaving out by name is for near-duplicates of a test set, and for pictures that somebody asked to have removed. An
-example's name is the one in messages: the path of its image, or "FILE, record NUMBER". A file of names has one per
-line; lines that begin with "# " are comments. A name may be shortened from the left at a "/": "cat/a.jpg" is
-"/data/photos/cat/a.jpg".
+Leaving out by name is for near-duplicates of a test set, and for pictures whose removal was requested. An example's
+name is the one in messages: its image's path, or "FILE, record NUMBER". A file of names has one per line; lines that
+begin with "# " are comments. A name may be shortened from the left at a "/": "cat/a.jpg" is "/data/photos/cat/a.jpg".
 """
 
 import dataclasses
@@ -33,12 +31,12 @@ def read_names(path: str | os.PathLike) -> list[str]:
 
 
 def _names(source):
-    """A function of the number of an example of a RandomAccess source: its name, a scalar string tensor."""
+    """Returns number -> name, a scalar string tensor, for a RandomAccess source."""
     return source.names or (lambda i: tf.strings.join([f"{source.name}, example ", tf.strings.as_string(i)]))
 
 
 def example_names(source: Source) -> list[str]:
-    """The names of all examples of a source, in its order."""
+    """The names of all examples of a source, in order."""
     if isinstance(source, Records):
         records = ((path, n) for path, skip, take in source.files for n in range(skip, skip + take))
         return [record_name(path, n) for path, n in records if n not in source.excluded.get(path, ())]
@@ -47,7 +45,7 @@ def example_names(source: Source) -> list[str]:
 
 
 def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
-    """The names of the examples `numbers`, positions in the source's order; nothing is read."""
+    """The names of the examples at positions `numbers`; reads nothing."""
     if not isinstance(source, Records):
         return example_names(_picked(source, np.asarray(numbers, "int64")))
     starts = np.cumsum([0, *source.counts])
@@ -61,9 +59,7 @@ def names_at(source: Source, numbers: Sequence[int]) -> list[str]:
 
 
 def digest(source: Source) -> str:
-    """A checksum of which examples a source has, in which order: of their names, or of files and places in them.
-    Nothing is read.
-    """
+    """A checksum of a source's examples and order: of their names, or of files and positions. Reads nothing."""
     if isinstance(source, Records):
         names = [f"{path} {skip} {take} {sorted(source.excluded.get(path, ()))}" for path, skip, take in source.files]
     elif isinstance(source, RandomAccess) and source.names is None:
@@ -74,10 +70,10 @@ def digest(source: Source) -> str:
 
 
 def labels_of(source: Source) -> np.ndarray:
-    """The labels (size,) int64 of a source, in its order. Records are read once for this; their images are not decoded.
+    """A source's labels (size,) int64, in order. Reads records once, without decoding images.
 
     Raises:
-        ValueError: if the examples have no labels, or one that is not a class.
+        ValueError: if the examples have no labels, or one outside the classes.
     """
     if source.labels is None if isinstance(source, RandomAccess) else not source.class_names:
         raise ValueError(f"{source.name} has no labels.")
@@ -123,15 +119,13 @@ class _RecordSubset(Records):
 
 
 def _around(source, numbers):
-    """(a Records of the files that hold the examples `numbers`, each from its first to its last of them, their numbers
-    there).
-    """
+    """(Records of only the files that hold the examples `numbers`, from first to last of them; their numbers there)"""
     counts = source.counts
     starts, files, places, before = np.cumsum([0, *counts]), [], [], 0
     for i in np.unique(np.searchsorted(starts, numbers, side="right") - 1):
         path, skip, take = source.files[i]
         count, own = counts[i], numbers[slice(*np.searchsorted(numbers, starts[i : i + 2]))] - starts[i]
-        if count == take:  # else some are left out, and a number is not a place in the file
+        if count == take:  # else some are left out, and a number is not a position in the file
             skip, take, own = skip + int(own[0]), int(own[-1] - own[0]) + 1, own - own[0]
             count = take
         files.append((path, skip, take))
@@ -141,10 +135,10 @@ def _around(source, numbers):
 
 
 def subset(source: Source, numbers) -> Source:
-    """The examples `numbers`, ascending positions in the source's order, as a source for evaluation_batches.
+    """The examples at `numbers`, ascending positions, as a source for evaluation_batches.
 
-    With random access only these examples are read. Of records only the files that hold them are, each up to the last
-    of them, and only these are decoded.
+    Random access reads only these examples. Records reads only the files that hold them, each up to the last, and
+    decodes only these.
     """
     numbers = np.asarray(numbers, "int64")
     if isinstance(source, RandomAccess):
@@ -156,7 +150,7 @@ def subset(source: Source, numbers) -> Source:
 
 
 def _matches(name, names):
-    """Which of the set `names` is `name`, whole or shortened from the left; None if none is."""
+    """The element of the set `names` that is `name`, whole or shortened from the left; None without one."""
     while name not in names:
         _, slash, name = name.partition("/")
         if not slash:
@@ -165,15 +159,14 @@ def _matches(name, names):
 
 
 def without(source: Source, names: Iterable[str]) -> Source:
-    """`source` without the examples of those names. Names that match no example are counted in a warning: a slice may
-    not hold them.
+    """`source` without the examples of those names; warns with the number of names that match none, as in a slice.
 
     Args:
         source: from `open_source` or `from_arrays`.
-        names: text, as `example_names` gives it, whole or shortened from the left.
+        names: text, as from `example_names`, whole or shortened from the left.
 
     Raises:
-        ValueError: if no name matches an example, or no example is left.
+        ValueError: if no name matches, or no example is left.
     """
     names = set(names)
     every = example_names(source)

@@ -1,9 +1,8 @@
-"""A table of images and their classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
+"""A table of images and classes: "csv:PATH" with a header line, or "jsonl:PATH" with one object per line.
 
-Columns: the image's path (image, path, file or filename), its class (label or class), and, if there are splits, the
-row's split (split). "csv:PATH?image=photo&label=breed&split=fold" names others; with "csv:PATH?labels=none" the images
-have no class. A relative image path is relative to the table's folder. Cells are separated by commas, semicolons, tabs
-or "|", whichever makes columns of the header line.
+Columns: image path (image, path, file or filename), class (label or class) and, optionally, split (split).
+"csv:PATH?image=photo&label=breed&split=fold" names others; "csv:PATH?labels=none" has no classes. A relative image path
+is relative to the table's folder. Commas, semicolons, tabs or "|" separate cells, whichever gives the header columns.
 """
 
 import collections
@@ -32,20 +31,19 @@ from keras_vit.io.suggest import counted, did_you_mean
 _COLUMNS = {"image": ("image", "path", "file", "filename"), "label": ("label", "class"), "split": ("split",)}
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_CLASSES = 1_000_000
-# 1.0 is what a column of integers becomes when one of them is missing.
+# Integers become 1.0 in a column with a missing one.
 _INTEGER = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE | re.ASCII)
-_MISSING = ("nan", "na", "n/a", "<na>", "null")  # how other software writes that there is no value
+_MISSING = ("nan", "na", "n/a", "<na>", "null")  # missing values in other software
 
-Row = collections.namedtuple("Row", "image label split line")  # text, except the number of the line; "" for no label
+Row = collections.namedtuple("Row", "image label split line")  # text, except the line number; "" for no label
 
 
 def _wanted(text, chosen):
-    """{"image", "label", "split": names of the column that holds it}, those of the options; without "label" for
-    labels=none.
+    """{"image", "label", "split": accepted column names}, from the options; without "label" for labels=none.
 
     Raises:
-        ValueError: for options of labels beside labels=none, or another value.
+        ValueError: for label options combined with labels=none, or another value.
     """
     if chosen["labels"] not in ("", "none"):
         raise ValueError(
@@ -63,7 +61,7 @@ def _wanted(text, chosen):
 
 
 def _columns(wanted, header):
-    """{"image", "label", "split": the column of the header that holds it}; without those that are not there."""
+    """{"image", "label", "split": header column}, without missing ones."""
     found = {}
     for kind, valid in wanted.items():
         spellings = [*((name, name) for name in header), *((name.strip().lower(), name) for name in header)]
@@ -73,11 +71,7 @@ def _columns(wanted, header):
 
 
 def _check_columns(path, wanted, header, found):
-    """Refuses a header in which a column is missing.
-
-    Raises:
-        ValueError: naming the columns that there are.
-    """
+    """Raises ValueError for a header that lacks a column, naming those it has."""
     for kind, valid in wanted.items():
         if kind not in found and (kind != "split" or valid != _COLUMNS["split"]):
             without = ' Images without classes are "?labels=none".' if kind == "label" else ""
@@ -114,7 +108,7 @@ def _csv_rows(path, wanted):
 
 
 def _jsonl_rows(path, wanted):
-    """(line number, {column: value}) of each line that is not empty."""
+    """(line number, {column: value}) of each non-empty line."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
@@ -129,18 +123,18 @@ def _jsonl_rows(path, wanted):
 
 
 def _text(value):
-    """A value of a table as text, in which 1.0 is 1; None for what is neither text nor a number."""
+    """A value as text, with 1.0 as 1; None unless it is text or a number."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return None if isinstance(value, bool) or not isinstance(value, str | int | float) else str(value).strip()
 
 
 def _read(kind, path, wanted):
-    """The Rows of a table."""
+    """A table's Rows."""
     rows = list((_csv_rows if kind == "csv" else _jsonl_rows)(path, wanted))
     if not rows:
         raise ValueError(f'"{path}" has no rows.')
-    # A line of JSON need not have the columns of the first.
+    # A line of JSON may lack columns of the first.
     header = list(dict.fromkeys(column for _, row in rows for column in row))
     columns = _columns(wanted, header)
     _check_columns(path, wanted, header, columns)
@@ -155,11 +149,7 @@ def _read(kind, path, wanted):
 
 
 def _check_names(path, rows):
-    """Refuses labels that are no names of classes: missing values, measures, and numbers among names.
-
-    Raises:
-        ValueError: naming a line.
-    """
+    """Raises ValueError, naming a line, for labels that cannot be classes: missing, measures, numbers among names."""
     listed = "If they are classes all the same, list them in labels.txt beside the table, or with ?classes=FILE."
     for row in rows:
         if row.label.lower() in _MISSING:
@@ -183,7 +173,7 @@ def _check_names(path, rows):
 
 
 def _of_numbers(path, rows, names, first):
-    """(labels from 0, class names) of integer labels; `first` is the label of the first class."""
+    """(labels from 0, class names) of integer labels; `first` is the first class's label."""
     labels = [int(row.label.partition(".")[0]) - first for row in rows]
     low, top = min(labels), max(labels)
     if low < 0:
@@ -219,12 +209,10 @@ def _of_numbers(path, rows, names, first):
 
 
 def _numbered(path, rows, names, first_label):
-    """(integer labels of `rows`, class names). Text labels are sorted into classes; integer labels are the classes'
-    numbers.
-    """
+    """(integer labels of `rows`, class names). Text labels are sorted into classes; integers are class numbers."""
     texts = [row.label for row in rows]
     if names is not None and not first_label and set(texts) <= set(names):
-        pass  # names that happen to be numbers too
+        pass  # names that look like numbers
     elif all(_INTEGER.fullmatch(text) for text in texts):
         labels, names = _of_numbers(path, rows, names, int(first_label or 0))
         return np.array(labels), names
@@ -243,7 +231,7 @@ def _numbered(path, rows, names, first_label):
 
 
 def _paths(folder, rows):
-    """The path of each row's image."""
+    """Each row's image path."""
     windows = next((row.image for row in rows if "\\" in row.image), None)
     if windows and not tf.io.gfile.exists(os.path.join(folder, windows)):
         rows = [row._replace(image=row.image.replace("\\", "/")) for row in rows]
@@ -251,7 +239,7 @@ def _paths(folder, rows):
 
 
 def _names_in(folder, work):
-    """The names in a folder; none if there is no such folder."""
+    """The names in a folder; none if it does not exist."""
     work.advance()
     try:
         return set(tf.io.gfile.listdir(folder or "."))
@@ -260,9 +248,7 @@ def _names_in(folder, work):
 
 
 def _missing(paths, work):
-    """{path of a missing file: a file in its folder whose name differs only in case, or ""}. Folders are listed, not
-    each file asked for.
-    """
+    """{missing path: a file there that differs only in case, or ""}. Lists folders instead of checking each file."""
     folders = sorted({os.path.dirname(path) for path in paths})
     names = dict(zip(folders, in_threads(lambda folder: _names_in(folder, work), folders)))
     doubtful = [path for path in dict.fromkeys(paths) if os.path.basename(path) not in names[os.path.dirname(path)]]
@@ -274,10 +260,10 @@ def _missing(paths, work):
 
 
 def _without_missing(table, paths, rows, work):
-    """The positions of the rows whose image is there; the others are told.
+    """Positions of rows whose image exists; reports the others.
 
     Raises:
-        FileNotFoundError: if none is there.
+        FileNotFoundError: if none exists.
     """
     gone = _missing(paths, work)
     lost = [i for i, path in enumerate(paths) if path in gone]
@@ -299,11 +285,7 @@ def _without_missing(table, paths, rows, work):
 
 
 def _check_repeated(table, paths, rows):
-    """Warns of images that several rows name.
-
-    Raises:
-        ValueError: if they name different classes.
-    """
+    """Warns about images named by several rows; raises ValueError if their classes differ."""
     first, again, elsewhere = {}, [], []
     for path, row in zip(paths, rows):
         known = first.setdefault(path if "://" in path else os.path.normpath(path), row)
@@ -326,22 +308,21 @@ def _check_repeated(table, paths, rows):
 
 
 def table(kind: str, text: str, split: str = "train", data_dir: str | None = None) -> RandomAccess:
-    """The source of the rows of `split`; without a split column all rows are "train". With labels=none its examples
-    have no label.
+    """The source of the rows of `split`; all rows are "train" without a split column. No labels with labels=none.
 
-    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0, or
-    from the option first_label=; the classes are the same for every split. A file labels.txt next to the table, or the
-    option classes= (a number of classes, or another such file), fixes the classes and their order. Rows whose image is
-    missing are ignored, with a warning.
+    The rows are in a fixed random order, so that slices hold all classes. Labels are class names, or numbers from 0 or
+    the option first_label=; all splits share the classes. A file labels.txt next to the table, or the option classes=
+    (a number of classes, or another such file), fixes the classes and their order. Rows whose image is missing are
+    skipped, with a warning.
 
     Args:
         kind: "csv" or "jsonl".
-        text: the table's path and options; a relative path is relative to `data_dir`, if that is given.
+        text: the table's path and options; relative to `data_dir`, if given.
 
     Raises:
-        FileNotFoundError: if there is no such table, or none of the images.
-        ValueError: naming the line, for rows without an image or a label, and labels that are no classes; for splits
-            and columns that do not exist.
+        FileNotFoundError: if the table or all images are missing.
+        ValueError: naming the line, for rows without an image or label and invalid labels; for unknown splits and
+            columns.
     """
     path, chosen = split_options(text, image="", label="", split="", classes="", first_label="", labels="")
     if chosen["first_label"] and not chosen["first_label"].isdecimal():

@@ -7,20 +7,16 @@ from keras_vit.data.sources.derived_labels import feature_at, parse_label, value
 from keras_vit.io.paths import locate, split_options
 from keras_vit.io.suggest import nearest
 
-# Keys of an example that an option may fill, besides image and label.
+# Keys of an example that options may fill, besides image and label.
 _FURTHER = ("labels", "boxes", "mask", "text", "id")
 
 
 class NotPrepared(ValueError):
-    """A dataset that tensorflow-datasets knows, and whose data is not there."""
+    """A dataset known to tensorflow-datasets whose data is missing."""
 
 
 def _check_kind(name, features, key, path, kind):
-    """Refuses a feature that is not of class `kind`.
-
-    Raises:
-        ValueError: naming those of that class.
-    """
+    """Raises ValueError unless a feature is of class `kind`, naming those that are."""
     try:
         feature = feature_at(features, path)
     except ValueError:
@@ -40,11 +36,7 @@ def _check_kind(name, features, key, path, kind):
 
 
 def _further(name, features, chosen):
-    """{key: path} of the options that name further features.
-
-    Raises:
-        ValueError: for features that are not there.
-    """
+    """{key: path} of the options for further features. Raises ValueError for unknown features."""
     paths = {key: tuple(chosen[key].split(".")) for key in _FURTHER if chosen[key]}
     for key, path in paths.items():
         try:
@@ -55,7 +47,7 @@ def _further(name, features, chosen):
 
 
 def _label(name, features, text, further):
-    """The Label of the option label=; None where the examples have other targets and no label was asked for.
+    """The Label of the option label=; None if the examples have other targets and no label was requested.
 
     Raises:
         ValueError: as derived_labels says.
@@ -74,7 +66,7 @@ def _label(name, features, text, further):
 
 
 def _parser(features, image, label, further):
-    """A serialized record -> the example, a dict; the image, and a mask, stay encoded."""
+    """Returns serialized record -> the example, a dict; image and mask stay encoded."""
     import tensorflow_datasets as lib
 
     encoded = [image, *(path[0] for key, path in further.items() if key == "mask" and len(path) == 1)]
@@ -89,16 +81,14 @@ def _parser(features, image, label, further):
 
 
 def _unknown(name, data_dir, error=None):
-    """The message about a dataset that tensorflow-datasets does not have, with the nearest names; a folder or file of
-    that name is named.
-    """
+    """The message about an unknown dataset, with the nearest names, and a folder or file of that name."""
     import tensorflow_datasets as lib
 
     path = locate(name, data_dir)
     if os.path.isdir(path):
         return f'"{name}" is a folder: write folder:{name}'
     known = lib.list_builders(with_community_datasets=False)
-    if name.partition(":")[0].partition("/")[0] in known:  # another version, for example: its own message is short
+    if name.partition(":")[0].partition("/")[0] in known:  # such as an unknown version: its own message is short
         return f'tensorflow-datasets has no "{name}" (data_dir={data_dir}): {error}'
     near = nearest(name, known, 3)
     text = f'tensorflow-datasets has no "{name}"' + (f" in {data_dir}" if data_dir else "")
@@ -110,11 +100,7 @@ def _unknown(name, data_dir, error=None):
 
 
 def _builder(name, data_dir):
-    """tensorflow-datasets' builder of that name.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """tensorflow-datasets' builder `name`. Raises ValueError if there is none."""
     import tensorflow_datasets as lib
 
     if os.path.isfile(locate(name, data_dir)) or not name[:1].isidentifier():  # a path
@@ -123,7 +109,7 @@ def _builder(name, data_dir):
         return lib.builder(name, data_dir=data_dir)
     except (lib.core.registered.DatasetNotFoundError, AssertionError) as error:
         raise ValueError(_unknown(name, data_dir, error)) from None
-    except ValueError as error:  # of a name that cannot be one, or a config that the dataset does not have
+    except ValueError as error:  # for an invalid name, or an unknown config of the dataset
         if not os.path.isdir(locate(name, data_dir)):
             raise
         raise ValueError(
@@ -135,16 +121,16 @@ def tfds(text: str, split: str = "train", data_dir: str | os.PathLike | None = N
     """The source of a tensorflow-datasets dataset.
 
     Args:
-        text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... The options image= and label= name the features of
-            the image and the class, if these are not "image" and "label"; label= may also derive the class from other
-            features, see derived_labels.py. labels=, boxes=, mask=, text= and id= name further features of the
-            examples, nested ones as objects.bbox; with any of these a dataset need not have a label.
+        text: "cifar10", "imagenet2012:5.*.*", "my_dataset/config"... Options image= and label= name the image and class
+            features, by default "image" and "label"; label= may also derive the class, see derived_labels.py. labels=,
+            boxes=, mask=, text= and id= name further features, nested ones as objects.bbox; with any of these the label
+            is optional.
         split: with slices: "train[:90%]".
-        data_dir: where the prepared data is, also in a bucket; None for tensorflow-datasets' own folder.
+        data_dir: the prepared data, also in a bucket; None for tensorflow-datasets' default.
         buffer: records in the shuffle buffer.
 
     Raises:
-        ValueError: if the dataset has not been prepared, or has no such split or features.
+        ValueError: if the dataset is not prepared, or lacks the split or features.
     """
     import tensorflow_datasets as lib
 

@@ -1,8 +1,7 @@
-"""The image files in and below a folder, each real file once, and what else is there.
+"""The image files below a folder, each real file once, and what else is there.
 
-The files and folders that operating systems, file servers and tools leave behind are no images. Links are followed,
-unless they lead to a folder that contains them or is read anyway: loops end, and nothing is found twice. A folder in a
-bucket has no links.
+Files and folders left by operating systems, file servers and tools are not images. Links are followed unless they lead
+to a folder that contains them or is read anyway: loops end, and nothing is found twice. Buckets have no links.
 """
 
 import bisect
@@ -26,7 +25,7 @@ _METADATA = re.compile(
     re.IGNORECASE,
 )
 _FILE, _FOLDER, _FILE_LINK, _FOLDER_LINK = "file", "folder", "file link", "folder link"
-_NAMED = 3  # paths of each reason
+_NAMED = 3  # paths shown per reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Reason:
     Attributes:
         noun: what it is, in the singular; "" where `text` says it.
         text: what follows the noun.
-        expected: whether it is what may always be there, and nobody has to be warned of it.
-        named: whether names are told.
+        expected: whether it is normal and needs no warning.
+        named: whether to show names.
     """
 
     noun: str
@@ -60,7 +59,7 @@ _TEXT_FILES = ".txt .md .csv .tsv .json .jsonl .xml .yaml .yml .html .db .ini .n
 
 
 def _of_kind(ending, fix=""):
-    """The reason of files that end so; `fix` says how to read them."""
+    """The reason for files with that ending; `fix` says how to read them."""
     if not ending:
         return Reason("file", "of no known format")
     return Reason("", f"{ending} ({fix})" if fix else ending, expected=ending in _TEXT_FILES, named=False)
@@ -73,7 +72,7 @@ def _told(reason, names):
 
 
 def told(ignored: dict[Reason, list[str]]) -> str:
-    """ "3 .txt, 2 folders of metadata (.git, __MACOSX)"; the most of a kind first, and "" for nothing."""
+    """ "3 .txt, 2 folders of metadata (.git, __MACOSX)", most frequent first; "" for nothing."""
     order = sorted(ignored, key=lambda reason: (-len(ignored[reason]), reason.text))
     return ", ".join(_told(reason, ignored[reason]) for reason in order)
 
@@ -84,10 +83,10 @@ class Tree:
 
     Attributes:
         root: the folder.
-        images: {folder, relative to the root: names of its images}; "" is the root itself.
-        folders: {folder: names of the folders in it that were read}.
-        linked: {path of an image, relative to the root: real path}, of images that are links or below one.
-        ignored: {reason: paths, relative to the root}.
+        images: {folder relative to the root: its images' names}; "" is the root.
+        folders: {folder: names of its subfolders that were read}.
+        linked: {image path relative to the root: real path} of images that are links or below one.
+        ignored: {reason: paths relative to the root}.
     """
 
     root: str
@@ -97,21 +96,21 @@ class Tree:
     ignored: dict[Reason, list[str]] = dataclasses.field(default_factory=dict)
 
     def ignore(self, reason: Reason, path: str) -> None:
-        """Adds a path, relative to the root, to what is ignored."""
+        """Marks a path, relative to the root, as ignored."""
         self.ignored.setdefault(reason, []).append(path)
 
     def files(self, place: str = "") -> Iterator[tuple[str, str]]:
-        """(folder, name) of all images in and below a folder: each folder's own, then those of the folders in it."""
+        """(folder, name) of all images below a folder: each folder's, then its subfolders'."""
         yield from ((place, name) for name in self.images.get(place, ()))
         for name in self.folders.get(place, ()):
             yield from self.files(os.path.join(place, name))
 
 
 def _kind(entry):
-    """The kind of an entry of os.scandir, or the reason why it is ignored. Only links cost a call of the system."""
+    """The kind of an os.scandir entry, or the reason to ignore it. Only links cost a system call."""
     try:
         kind = _FOLDER if entry.is_dir() else _FILE if entry.is_file() else None
-    except OSError:  # links in a circle
+    except OSError:  # circular links
         return BROKEN_LINK
     if kind is None:
         return BROKEN_LINK if entry.is_symlink() and not os.path.exists(entry.path) else SPECIAL
@@ -121,9 +120,7 @@ def _kind(entry):
 
 
 def _remote_kinds(folder):
-    """[(name, kind)] of the entries of a folder in a bucket. It marks its folders; asking about each file would take a
-    long time.
-    """
+    """[(name, kind)] in a bucket's folder, from its markers: a query per file would take long."""
     names = tf.io.gfile.listdir(folder)
     may_be = [name for name in names if not name.endswith("/") and ending(name) not in ENDINGS]
     folders = {name for name in may_be if tf.io.gfile.isdir(os.path.join(folder, name))}
@@ -131,7 +128,7 @@ def _remote_kinds(folder):
 
 
 def _kinds(folder):
-    """[(name, kind, or the reason why it is ignored)] of the entries of a folder, sorted by name."""
+    """[(name, kind or reason to ignore)] of a folder's entries, sorted by name."""
     if "://" in folder:
         return sorted(_remote_kinds(folder))
     with os.scandir(folder) as entries:
@@ -139,7 +136,7 @@ def _kinds(folder):
 
 
 def _why_no_image(path):
-    """The reason why a file is ignored; None for an image."""
+    """The reason to ignore a file; None for an image."""
     name = format_of(path)
     if name is None:
         return _of_kind(ending(path))
@@ -147,7 +144,7 @@ def _why_no_image(path):
 
 
 def _entries(folder, work):
-    """[(name, kind or reason)] of what is in a folder, sorted by name; None if it cannot be read."""
+    """[(name, kind or reason)] of a folder's entries, sorted by name; None if unreadable."""
     try:
         kinds = _kinds(folder)
     except (OSError, tf.errors.OpError):
@@ -172,14 +169,14 @@ def _contains(folder, path):
 
 
 class _Walk:
-    """A tree while it is read, and which folders have been read, by their real paths."""
+    """A tree being read, and the real paths of the folders read so far."""
 
     def __init__(self, root):
         self.tree, self.links = Tree(root), []
         self.real, self.read = {"": _real(root)}, set()
 
     def follow(self, place):
-        """The place of a link to a folder as a list; [] if it leads back to a folder that contains it."""
+        """[place of a linked folder], or [] if it leads back to a folder that contains it."""
         self.real[place] = _real(os.path.join(self.tree.root, place))
         if not any(_contains(self.real[place], self.real[above]) for above in ("", os.path.dirname(place))):
             return [place]
@@ -187,7 +184,7 @@ class _Walk:
         return []
 
     def new(self, places):
-        """Those of `places` that have not been read."""
+        """Those of `places` not read yet."""
         new = []
         for place in places:
             if self.real[place] in self.read:
@@ -198,7 +195,7 @@ class _Walk:
         return new
 
     def enter(self, place, entries):
-        """Takes in the entries of a folder; returns the folders in it."""
+        """Records a folder's entries; returns its subfolders."""
         tree, real = self.tree, self.real[place]
         if entries is None:
             tree.ignore(UNREADABLE, place)
@@ -227,15 +224,15 @@ class _Walk:
 
 
 def walk(root: str, work: Stage) -> Tree:
-    """Reads a folder and all folders in it; those of one depth at once.
+    """Reads a folder and all folders in it, one depth at a time.
 
     Args:
-        root: a folder, on this machine or in a bucket.
+        root: a folder, local or in a bucket.
         work: counts the files.
     """
     state, level = _Walk(root), [""]
     while level or state.links:
-        # Links come last: a folder is read where it really is, if it is in the tree.
+        # Links last: a folder in the tree is read at its real place.
         level = state.new(level or state.follow(state.links.pop(0)))
         listed = in_threads(lambda place: _entries(os.path.join(root, place), work), level)
         level = [name for place, entries in zip(level, listed) for name in state.enter(place, entries)]
@@ -243,7 +240,7 @@ def walk(root: str, work: Stage) -> Tree:
 
 
 def top(root: str, work: Stage) -> Tree:
-    """What is in the folder itself; `folders[""]` names the folders in it, which are not read."""
+    """The contents of the folder itself; `folders[""]` names its subfolders, which are not read."""
     state = _Walk(root)
     folders = state.enter("", _entries(root, work))
     state.tree.folders[""] = sorted([*folders, *state.links])
@@ -251,14 +248,13 @@ def top(root: str, work: Stage) -> Tree:
 
 
 def each_once(trees: Sequence[tuple[Tree, list[tuple[str, str]]]]) -> list[list[tuple[str, str]]]:
-    """The images of each tree, (folder, name), without links to a file that is found elsewhere: by their paths, without
-    a look into any file.
+    """Each tree's images, (folder, name), without links to files found elsewhere; compares paths, opens no file.
 
-    A file that is found several times counts where it really is, or else at its first link, in the order of the trees;
-    where it does not count, its tree ignores it.
+    A file found several times counts at its real place, or else at its first link in the order of the trees; elsewhere
+    its tree ignores it.
 
     Args:
-        trees: each tree, and which of its images are asked about.
+        trees: each tree with those of its images to consider.
     """
     if not any(tree.linked for tree, _ in trees):
         return [files for _, files in trees]

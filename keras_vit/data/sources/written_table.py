@@ -1,6 +1,4 @@
-"""Writes a table of image files and labels, FOLDER/table.jsonl, which "jsonl:FOLDER/table.jsonl" reads; labels.txt
-beside it has the classes.
-"""
+"""Writes a table of image files and labels, FOLDER/table.jsonl for "jsonl:FOLDER/table.jsonl", and its labels.txt."""
 
 import json
 import os
@@ -18,10 +16,10 @@ _TABLE, _CLASSES = "table.jsonl", "labels.txt"
 
 
 def image_files(source: Source) -> list[str]:
-    """The paths of a source's images, in its order; relative ones become absolute.
+    """The absolute paths of a source's images, in order.
 
     Raises:
-        ValueError: for a source whose images are not in files of their own.
+        ValueError: if the source's images are not separate files.
     """
     if not isinstance(source, RandomAccess) or source.names is None:
         raise ValueError(
@@ -34,31 +32,25 @@ def image_files(source: Source) -> list[str]:
 
 
 def names_for_table(class_names: Sequence[str]) -> tuple[str, ...]:
-    """The classes as a table can name them: by their names, or if these are not all different lines of text, by
-    number.
-    """
+    """The classes' names in a table: their own, or numbers unless these are distinct lines of text."""
     names = tuple(unicodedata.normalize("NFC", name) for name in class_names)
     lines = all(name.splitlines() == [name.strip()] for name in names)
     return names if lines and len(set(names)) == len(names) else tuple(map(str, range(len(names))))
 
 
 def check_table_folder(folder: str, class_names: Sequence[str]) -> None:
-    """Refuses a folder whose labels.txt has other classes than the table that is to be written.
-
-    Raises:
-        ValueError: naming the file.
-    """
+    """Raises ValueError if the folder's labels.txt has other classes than the table to write."""
     path = os.path.join(folder, _CLASSES)
     if tf.io.gfile.exists(path) and read_text(path).splitlines() != list(class_names):
         raise ValueError(f'"{path}" has other classes. Use another folder.')
 
 
 def write_table(folder: str, class_names: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Writes rows such as {"image": path, "label": name, "split": "train"}, all or nothing.
+    """Writes rows such as {"image": path, "label": name, "split": "train"} atomically.
 
     Raises:
         ValueError: if the folder has a labels.txt with other classes.
-        OSError: if it cannot be written.
+        OSError: if writing fails.
     """
     check_table_folder(folder, class_names)
     tf.io.gfile.makedirs(folder)

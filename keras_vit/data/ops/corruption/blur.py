@@ -9,12 +9,12 @@ from keras_vit.data.ops.corruption.filters import filtered, framed, gaussian, zo
 
 
 def gaussian_blur(x: tf.Tensor, draws, sigma: float) -> tf.Tensor:
-    """A Gaussian of `sigma` pixels; the border's pixels continue."""
+    """A Gaussian blur of `sigma` pixels; border pixels repeat."""
     return gaussian(x, sigma)
 
 
 def disk(radius: int, alias: float) -> np.ndarray:
-    """A disk of `radius` pixels whose sum is 1, its edge blurred by a Gaussian of `alias` pixels, as OpenCV's."""
+    """A disk of `radius` pixels with sum 1, its edge blurred by a Gaussian of `alias` pixels, like OpenCV's."""
     reach = max(radius, 8)
     offsets = np.arange(-reach, reach + 1)
     kernel = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype("float32")
@@ -32,16 +32,15 @@ def defocus_blur(x: tf.Tensor, draws, radius: int, alias: float) -> tf.Tensor:
 
 
 def _shuffled(pixels, offsets, reach):
-    """uint8 pixels (n, c) of an image (h, w) after one pass, from its last pixel to its first, in which each takes the
-    pixel at its offset.
+    """uint8 pixels (n, c) of an image (h, w) after a pass, last pixel first, in which each takes the one at its offset.
 
-    The authors' code means to swap the two; NumPy copies, since both sides are views. A pixel whose source has had its
-    turn takes what the source has become: such chains are followed by doubling.
+    The authors' code means to swap the two; NumPy copies, since both sides are views. A pixel takes what its source has
+    become if the source's turn came earlier: doubling follows such chains.
 
     Args:
         pixels: (h * w, c).
-        offsets: (h, w, 2) integers: to the right, and down.
-        reach: how many pixels of the border have no turn.
+        offsets: (h, w, 2) integers: right, down.
+        reach: width of the border whose pixels take no turn.
     """
     height, width = offsets.shape[:2]
     n = height * width
@@ -57,7 +56,7 @@ def _shuffled(pixels, offsets, reach):
 
 
 def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf.Tensor:
-    """Frosted glass: blurred, pixels mixed with others up to `reach` away, blurred."""
+    """Frosted glass: a blur, pixels mixed with others up to `reach` away, a blur."""
     height, width, channels = x.shape
     pixels = tf.reshape(tf.floor(gaussian(x, sigma) * 255), (height * width, channels))
     for _ in range(passes):
@@ -66,9 +65,7 @@ def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf
 
 
 def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Tensor:
-    """Smeared in one direction by half a Gaussian of 2 * radius + 1 taps, as ImageMagick's motion blur; the border's
-    pixels continue.
-    """
+    """Smears in one direction by half a Gaussian of 2 * radius + 1 taps, like ImageMagick's motion blur."""
     width = 2 * radius + 1
     taps = np.exp(-0.5 * np.square(np.arange(width) / sigma))
     radians = degrees * (math.pi / 180)
@@ -81,11 +78,11 @@ def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Ten
 
 
 def motion_blur(x: tf.Tensor, draws, radius: int, sigma: float) -> tf.Tensor:
-    """A moving camera, in a direction within 45 degrees of the horizontal."""
+    """A moving camera, within 45 degrees of the horizontal."""
     return along(x, radius, sigma, draws.uniform((), -45, 45))
 
 
 def zoom_blur(x: tf.Tensor, draws, last: float, step: float) -> tf.Tensor:
-    """The mean of the image and of its middle enlarged by 1, 1 + step... up to `last`."""
+    """The mean of the image and of its centre enlarged by 1, 1 + step... up to `last`."""
     factors = np.arange(1, last, step)
     return tf.add_n([x, *(zoomed(x, factor) for factor in factors)]) / (len(factors) + 1)

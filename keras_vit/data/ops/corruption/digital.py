@@ -1,6 +1,4 @@
-"""Contrast, saturation, elastic transforms, pixels and JPEG on pixels (h, w, 3), float64 from 0 to 1; see the
-package's docstring.
-"""
+"""Contrast, saturation, elasticity, pixelation and JPEG on pixels (h, w, 3), float64 0 to 1; see the package."""
 
 import numpy as np
 import tensorflow as tf
@@ -32,21 +30,19 @@ def rgb_of(hue: tf.Tensor, saturation: tf.Tensor, value: tf.Tensor) -> tf.Tensor
 
 
 def contrast(x: tf.Tensor, draws, factor: float) -> tf.Tensor:
-    """Each channel's distance from its mean, times a factor."""
+    """Multiplies each channel's distance from its mean by a factor."""
     mean = tf.reduce_mean(x, (0, 1), keepdims=True)
     return (x - mean) * factor + mean
 
 
 def saturate(x: tf.Tensor, draws, factor: float, addition: float) -> tf.Tensor:
-    """The saturation of HSV times a factor, and raised."""
+    """Multiplies HSV's saturation by a factor, then adds to it."""
     hue, saturation, value = hsv_of(x)
     return rgb_of(hue, tf.clip_by_value(saturation * factor + addition, 0.0, 1.0), value)
 
 
 def elastic_transform(x: tf.Tensor, draws, stretch: float, sigma: float, skew: float) -> tf.Tensor:
-    """An affine transform that moves three points by up to `skew` pixels, then each pixel moved by smooth noise times
-    `stretch`.
-    """
+    """An affine transform that moves three points by up to `skew` pixels, then smooth noise times `stretch`."""
     height, width = x.shape[:2]
     middle, reach = np.array([height, width]) // 2, min(height, width) // 3
     points = middle + reach * np.array([[1, 1], [1, -1], [-1, -1]])  # the authors' (x, y), taken from (height, width)
@@ -74,20 +70,20 @@ def _box_matrix(size: int, target: int) -> np.ndarray:
 
 
 def _boxed(x, height, width):
-    """Levels 0..255 (h, w, c) at another size by Pillow's box filter: rows first, each pass rounded."""
+    """Resizes levels 0..255 (h, w, c) by Pillow's box filter: rows first, each pass rounded."""
     x = tf.floor(tf.einsum("vw,hwc->hvc", _box_matrix(x.shape[1], width), x) + 0.5)
     return tf.floor(tf.tensordot(_box_matrix(x.shape[0], height), x, 1) + 0.5)
 
 
 def pixelate(x: tf.Tensor, draws, share: float) -> tf.Tensor:
-    """Made smaller to a share of its sides, and as large as before, by a box filter."""
+    """Shrinks the sides to a share and enlarges again by a box filter."""
     height, width = x.shape[:2]
     small = _boxed(tf.round(x * 255), max(int(height * share), 1), max(int(width * share), 1))
     return _boxed(small, height, width) / 255
 
 
 def jpeg_compression(x: tf.Tensor, draws, quality: int) -> tf.Tensor:
-    """Encoded as a JPEG of a quality from 1 to 100, colour at half the resolution, and decoded."""
+    """Encodes as JPEG of quality 1 to 100, with colour at half resolution, and decodes."""
     encoded = tf.io.encode_jpeg(tf.cast(tf.round(x * 255), tf.uint8), quality=quality)
     decoded = tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_ACCURATE")
     return tf.cast(tf.ensure_shape(decoded, x.shape), x.dtype) / 255

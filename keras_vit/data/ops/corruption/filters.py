@@ -1,18 +1,15 @@
-"""Linear filters and resampling of pixels (h, w) or (h, w, c), float64, of a fixed size. Matrices and indices are NumPy
-constants.
-"""
+"""Linear filters and resampling of float64 pixels (h, w) or (h, w, c) of a fixed size, with NumPy constants."""
 
 import numpy as np
 import tensorflow as tf
 
 
 def folded(places, n: int, border: str):
-    """Integer places beyond 0..n - 1 as those inside that stand for them: "nearest" a a|a b c|c c, "symmetric" b a|a b
-    c|c b, "mirror" c b|a b c|b a.
+    """Maps places outside 0..n - 1 inside: "nearest" a a|a b c|c c, "symmetric" b a|a b c|c b, "mirror" c b|a b c|b a.
 
     Args:
-        places: an array or an integer tensor.
-        n: how many places there are.
+        places: integer array or tensor.
+        n: number of places inside.
         border: the rule.
     """
     lib = tf if tf.is_tensor(places) else np
@@ -24,9 +21,7 @@ def folded(places, n: int, border: str):
 
 
 def gaussian_matrix(n: int, sigma: float, border: str = "nearest", truncate: float = 4.0) -> np.ndarray:
-    """(n, n): the Gaussian filter of a row of n pixels, cut off at `truncate` standard deviations, as SciPy's
-    gaussian_filter1d.
-    """
+    """(n, n): the Gaussian filter of n pixels, cut off at `truncate` deviations, as SciPy's gaussian_filter1d."""
     radius = int(truncate * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     taps = np.exp(-0.5 * np.square(offsets / sigma))
@@ -37,14 +32,14 @@ def gaussian_matrix(n: int, sigma: float, border: str = "nearest", truncate: flo
 
 
 def gaussian(x: tf.Tensor, sigma: float, border: str = "nearest", truncate: float = 4.0) -> tf.Tensor:
-    """Blurred by a Gaussian of standard deviation `sigma` pixels."""
+    """A Gaussian blur of standard deviation `sigma` pixels."""
     rows, columns = (gaussian_matrix(n, sigma, border, truncate) for n in x.shape[:2])
     blurred = tf.tensordot(rows, x, 1)  # h h, h w ... -> h w ...
     return tf.einsum("vw,hw...->hv...", columns, blurred)
 
 
 def framed(x: tf.Tensor, radius: int, border: str) -> tf.Tensor:
-    """With `radius` more pixels on each side."""
+    """Pads each side by `radius` pixels."""
     for axis in (0, 1):
         n = x.shape[axis]
         x = tf.gather(x, folded(np.arange(-radius, n + radius), n, border), axis=axis)
@@ -52,14 +47,14 @@ def framed(x: tf.Tensor, radius: int, border: str) -> tf.Tensor:
 
 
 def filtered(x: tf.Tensor, kernel: np.ndarray, border: str = "mirror") -> tf.Tensor:
-    """Each channel of (h, w, c) correlated with a square kernel of odd size."""
+    """Correlates each channel of (h, w, c) with a square kernel of odd size."""
     kernel = np.asarray(kernel, "float64")
     taps = np.repeat(kernel[:, :, None, None], x.shape[-1], axis=2)  # (size, size, c, 1)
     return tf.nn.depthwise_conv2d(framed(x, len(kernel) // 2, border)[None], taps, (1, 1, 1, 1), "VALID")[0]
 
 
 def between(x: tf.Tensor, places: np.ndarray, axis: int) -> tf.Tensor:
-    """The pixels at fractional places (m,) of an axis, between two neighbours in proportion."""
+    """Pixels at fractional places (m,) of an axis, interpolated linearly between neighbours."""
     low = np.clip(np.floor(places).astype("int64"), 0, max(x.shape[axis] - 2, 0))
     share = (places - low).reshape([-1 if i == axis else 1 for i in range(len(x.shape))])
     below, above = (tf.gather(x, np.minimum(index, x.shape[axis] - 1), axis=axis) for index in (low, low + 1))
@@ -67,9 +62,7 @@ def between(x: tf.Tensor, places: np.ndarray, axis: int) -> tf.Tensor:
 
 
 def zoomed(x: tf.Tensor, factor: float) -> tf.Tensor:
-    """Its middle, enlarged by a factor of at least 1 to the whole size: SciPy's zoom of order 1, cut to the middle
-    again.
-    """
+    """Its centre enlarged by a factor of at least 1 to full size: SciPy's zoom of order 1, cropped to the centre."""
     for axis in (0, 1):
         n = x.shape[axis]
         kept = int(np.ceil(n / factor))
@@ -80,7 +73,7 @@ def zoomed(x: tf.Tensor, factor: float) -> tf.Tensor:
 
 
 def at(x: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, border: str) -> tf.Tensor:
-    """The pixels of (h, w, c) at fractional rows and columns, each (h', w'), between four neighbours in proportion."""
+    """Pixels of (h, w, c) at fractional rows and columns, each (h', w'), interpolated bilinearly."""
     top, left = tf.floor(rows), tf.floor(columns)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
     height, width = x.shape[:2]

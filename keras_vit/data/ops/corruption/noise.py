@@ -4,11 +4,7 @@ import tensorflow as tf
 
 
 class Draws:
-    """Random float64 tensors, each a pure function of the seed and of how many were drawn before it.
-
-    Args:
-        seed: (2,) integers.
-    """
+    """Random float64 tensors, each a pure function of the seed, (2,) integers, and of the number of earlier draws."""
 
     def __init__(self, seed):
         self._seed, self._count = seed, 0
@@ -18,7 +14,7 @@ class Draws:
         return tf.random.experimental.stateless_fold_in(self._seed, self._count)
 
     def normal(self, shape) -> tf.Tensor:
-        """Of mean 0 and standard deviation 1."""
+        """Mean 0, standard deviation 1."""
         return tf.random.stateless_normal(shape, self._next(), dtype=tf.float64)
 
     def uniform(self, shape, low=0.0, high=1.0) -> tf.Tensor:
@@ -30,7 +26,7 @@ class Draws:
         return tf.random.stateless_uniform(shape, self._next(), low, high, tf.int32)
 
     def poisson(self, rate) -> tf.Tensor:
-        """Counts, one for each element of `rate`."""
+        """Counts, one per element of `rate`."""
         return tf.random.stateless_poisson(tf.shape(rate), self._next(), rate, tf.float64)
 
 
@@ -40,16 +36,16 @@ def gaussian_noise(x: tf.Tensor, draws, deviation: float) -> tf.Tensor:
 
 
 def shot_noise(x: tf.Tensor, draws, photons: float) -> tf.Tensor:
-    """The counts of a sensor that white gives `photons` on average."""
+    """Photon counts of a sensor that averages `photons` for white."""
     return draws.poisson(x * photons) / photons
 
 
 def impulse_noise(x: tf.Tensor, draws, share: float) -> tf.Tensor:
-    """A share of the values, each channel on its own, black or white."""
+    """Turns a share of the values, channel by channel, black or white."""
     hit, white = draws.uniform(x.shape) <= share, draws.uniform(x.shape) <= 0.5
     return tf.where(hit, tf.cast(white, x.dtype), x)
 
 
 def speckle_noise(x: tf.Tensor, draws, deviation: float) -> tf.Tensor:
-    """Normal noise in proportion to the pixel."""
+    """Normal noise proportional to the pixel."""
     return x + x * deviation * draws.normal(x.shape)

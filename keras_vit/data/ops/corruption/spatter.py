@@ -1,7 +1,6 @@
-"""Spatter, water or mud on a lens, on pixels (h, w, 3), float64 from 0 to 1; and what it takes of OpenCV: edges,
-distances, histograms.
+"""Spatter, water or mud on a lens, on pixels (h, w, 3), float64 from 0 to 1, and OpenCV's functions for it.
 
-The functions of OpenCV's kind work on levels 0..255 (h, w), whole numbers as float64.
+Those take levels 0..255 (h, w), whole numbers as float64.
 """
 
 import numpy as np
@@ -11,7 +10,7 @@ from keras_vit.data.ops.corruption.filters import filtered, gaussian
 
 _WATER, _MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
 _FARTHEST = 20
-_STEPS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # OpenCV's distances of neighbours, in a mask of 5 x 5
+_STEPS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # OpenCV's distances of neighbours in a 5 x 5 mask
 _TANGENT = 0.4142135623730950488  # of 22.5 degrees
 
 
@@ -20,13 +19,13 @@ def _filtered(levels, kernel, border):
 
 
 def _moved(x, down, right):
-    """x (h, w) with each pixel replaced by the one `down` and `right` of it, 0 outside."""
+    """x (h, w) shifted: each pixel becomes the one `down` and `right` of it, 0 outside."""
     height, width = x.shape
     return tf.pad(x, [[2, 2], [2, 2]])[2 + down : 2 + down + height, 2 + right : 2 + right + width]
 
 
 def _spread(strong, weak):
-    """Weak pixels, (h, w) bool, that are connected to strong ones through weak ones, and the strong ones."""
+    """Strong pixels and the weak ones, (h, w) bool, connected to them through weak ones."""
 
     def grown(mask):
         levels = tf.cast(mask, tf.float32)[None, ..., None]
@@ -40,9 +39,7 @@ def _spread(strong, weak):
 
 
 def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Canny's edges (h, w) bool, as OpenCV's: Sobel's gradients of 3 x 3, |dx| + |dy|, thinned across the edge, kept by
-    two thresholds.
-    """
+    """OpenCV's Canny edges (h, w) bool: 3 x 3 Sobel, |dx| + |dy|, thinned across the edge, two thresholds."""
     sobel = np.outer((1, 2, 1), (-1, 0, 1))
     dx, dy = (_filtered(levels, kernel, "nearest") for kernel in (sobel, sobel.T))
     size = tf.abs(dx) + tf.abs(dy)
@@ -59,9 +56,7 @@ def edges(levels: tf.Tensor, low: float, high: float) -> tf.Tensor:
 
 
 def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
-    """Distances (h, w) to the nearest true pixel, at most `farthest`, along steps of a mask of 5 x 5, as OpenCV's
-    DIST_L2.
-    """
+    """Distances (h, w) to the nearest true pixel, at most `farthest`, in steps of a 5 x 5 mask: OpenCV's DIST_L2."""
     offsets = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if tuple(sorted((abs(i), abs(j)))) in _STEPS]
     far = tf.constant(float(farthest), tf.float64)
 
@@ -74,7 +69,7 @@ def distances(mask: tf.Tensor, farthest: int) -> tf.Tensor:
 
 
 def equalized(levels: tf.Tensor) -> tf.Tensor:
-    """Levels with a histogram as even as possible, as OpenCV's equalizeHist."""
+    """Levels with an evened histogram, as OpenCV's equalizeHist."""
     counts = tf.math.bincount(
         tf.cast(tf.reshape(levels, [-1]), tf.int32), minlength=256, maxlength=256, dtype=tf.float64
     )
@@ -90,7 +85,7 @@ def _box(levels):
 
 
 def _drops(layer):
-    """How strong the water is, (h, w) from 0 to 1: bright at the edges of the drops."""
+    """Intensity of the water, (h, w) from 0 to 1: bright at the drops' edges."""
     levels = tf.floor(layer * 255)
     distance = equalized(tf.floor(_box(distances(edges(levels, 50, 150), _FARTHEST))))
     relief = tf.clip_by_value(_filtered(distance, [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], "mirror"), 0.0, 255.0)
@@ -101,9 +96,7 @@ def _drops(layer):
 def spatter(
     x: tf.Tensor, draws, mean: float, deviation: float, sigma: float, least: float, amount: float, is_mud: bool
 ) -> tf.Tensor:
-    """Drops where smooth noise is above `least`: of water, added with `amount`, or of mud, their edges blurred by
-    `amount` pixels.
-    """
+    """Drops where smooth noise exceeds `least`: water, added times `amount`, or mud with edges blurred by `amount`."""
     layer = gaussian(mean + deviation * draws.normal(x.shape[:2]), sigma)
     inside = layer >= least
     if not is_mud:

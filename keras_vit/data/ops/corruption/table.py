@@ -1,6 +1,4 @@
-"""The corruptions by name, with the parameters of their five strengths, for images of 224 pixels (hendrycks/robustness,
-make_imagenet_c.py).
-"""
+"""Corruptions by name, with parameters for five strengths at 224 pixels (hendrycks/robustness, make_imagenet_c.py)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,8 +14,8 @@ class Corruption:
 
     Attributes:
         kind: noise, blur, weather or digital.
-        function: (x, draws, *row) -> x, see the package's docstring.
-        rows: its parameters at the strengths 1 to 5.
+        function: (x, draws, *row) -> x; see the package's docstring.
+        rows: its parameters at strengths 1 to 5.
         is_extra: whether it is one of the four that the authors keep for validation.
     """
 

@@ -20,7 +20,7 @@ def snow(
     sigma: float,
     kept: float,
 ) -> tf.Tensor:
-    """Flakes: noise above `least`, enlarged and smeared downwards, on an image that is made paler."""
+    """Flakes: noise above `least`, enlarged and smeared downwards, over a paler image."""
     height, width = x.shape[:2]
     layer = zoomed(mean + deviation * draws.normal((height, width)), zoom)
     layer = tf.clip_by_value(tf.where(layer < least, tf.zeros_like(layer), layer), 0.0, 1.0)
@@ -31,9 +31,7 @@ def snow(
 
 
 def plasma(draws, height: int, width: int, decay: float) -> tf.Tensor:
-    """Clouds (height, width) from 0 to 1: the diamond-square fractal, whose noise is divided by `decay` from scale to
-    scale.
-    """
+    """Clouds (height, width) from 0 to 1: the diamond-square fractal; each scale divides its noise by `decay`."""
     grid, wobble = tf.zeros((1, 1), tf.float64), 100.0  # a torus; each round doubles its sides
     while grid.shape[0] < max(height, width):
 
@@ -51,16 +49,14 @@ def plasma(draws, height: int, width: int, decay: float) -> tf.Tensor:
 
 
 def fog(x: tf.Tensor, draws, amount: float, decay: float) -> tf.Tensor:
-    """Clouds added, and all of it made as dark as the brightest pixel was."""
+    """Adds clouds, then darkens all to the original maximum."""
     brightest = tf.reduce_max(x)
     clouds = plasma(draws, x.shape[0], x.shape[1], decay)[..., None]
     return (x + amount * clouds) * brightest / (brightest + amount)
 
 
 def _needles(draws, height, width):
-    """Crystals (height, width) from 0 to 1: bright streaks from random points in six directions, denser where clouds
-    are.
-    """
+    """Crystals (height, width) from 0 to 1: bright streaks from random points in six directions, denser in clouds."""
     clouds = plasma(draws, height, width, 1.7)
     layers = []
     for direction in range(6):
@@ -71,14 +67,12 @@ def _needles(draws, height, width):
 
 
 def frost(x: tf.Tensor, draws, kept: float, amount: float) -> tf.Tensor:
-    """A layer of bluish white crystals. The authors take photographs of frost: errors are not comparable with
-    theirs.
-    """
+    """Bluish white crystals. The authors use photographs of frost, so errors are not comparable with theirs."""
     layer = 0.2 + 0.8 * _needles(draws, *x.shape[:2])
     return kept * x + amount * layer[..., None] * tf.constant((0.86, 0.94, 1.0), x.dtype)
 
 
 def brightness(x: tf.Tensor, draws, addition: float) -> tf.Tensor:
-    """The value of HSV raised."""
+    """Adds to HSV's value."""
     hue, saturation, value = hsv_of(x)
     return rgb_of(hue, saturation, tf.clip_by_value(value + addition, 0.0, 1.0))
