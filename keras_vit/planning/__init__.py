@@ -1,1 +1,1 @@
-"""What a run would do and what it would cost, without data and without devices."""
+"""A run's meaning and cost, without data and devices."""

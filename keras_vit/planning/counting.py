@@ -1,4 +1,4 @@
-"""What a model costs, counted from its spec; no model is built. models/costs.py says what is counted."""
+"""A model's cost, counted from its spec without building it. models/costs.py defines what counts."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import families
 from keras_vit.models.costs import LayerCount
 
-BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # of a number, by compute dtype
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}  # per value, by compute dtype
 
 
 def layer_counts(
@@ -16,38 +16,38 @@ def layer_counts(
     channels: int = 3,
     remat: bool | tuple[int, ...] = False,
 ) -> list[LayerCount]:
-    """The rows of a model's layers, in order, with the names that they have in the model.
+    """Rows of a model's layers, in order, with their names in the model.
 
     Args:
         spec: of any family (`keras_vit.models.make_spec("B/16")`).
-        image_size: in pixels, a number or (height, width).
-        classes: of the head; None for a model without one.
+        image_size: pixels, a number or (height, width).
+        classes: of the head; None for no head.
         channels: of the image.
         remat: as in ViT and BiT.
 
     Raises:
-        ValueError: if the image is not a whole number of patches.
+        ValueError: the image is not a whole number of patches.
     """
     size = pair(image_size, "image_size")
     return families.find(spec).layer_counts(spec, size, classes, channels, remat)
 
 
 def parameters(rows: Iterable[LayerCount]) -> int:
-    """The number of parameters of all rows."""
+    """Number of parameters of all rows."""
     return sum(row.parameters for row in rows)
 
 
 def flops(rows: Iterable[LayerCount]) -> int:
-    """Operations of one image's forward pass; layers whose products are not known are left out."""
+    """Operations of one image's forward pass, without layers of unknown cost."""
     return sum(row.flops or 0 for row in rows)
 
 
 def forward_activations(rows: Iterable[LayerCount]) -> int:
-    """The numbers that one image's forward pass holds at once."""
+    """Peak number of values in one image's forward pass."""
     return max(row.alive for row in rows)
 
 
 def training_activations(rows: Iterable[LayerCount]) -> int:
-    """The numbers that one image's training step keeps for the gradients, where all layers train."""
+    """Number of values that one image's training step keeps for the gradients, if all layers train."""
     rows = list(rows)
     return sum(row.kept for row in rows) + max(row.recomputed for row in rows)

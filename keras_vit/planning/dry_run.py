@@ -1,4 +1,4 @@
-"""--dry_run: the page that says what a config means and what it costs."""
+"""--dry_run: what a config means and costs."""
 
 import math
 import os
@@ -25,7 +25,7 @@ def _size(variables):
 
 
 def _trained_layers(model):
-    """The layers that train, by name; of many the first and the last."""
+    """Names of the layers that train; of more than four, only the first two and the last."""
     names = [layer.name for layer in model.layers if layer.trainable_variables]
     return ", ".join(names) if len(names) <= 4 else f"{names[0]}, {names[1]}, ..., {names[-1]}"
 
@@ -33,7 +33,7 @@ def _trained_layers(model):
 def _model_row(config, model, remark):
     images = [
         tuple(t.shape[-3:-1]) for t in keras.tree.flatten(model.input) if len(t.shape) in (4, 5)
-    ]  # 5: of several crops
+    ]  # 5 for several crops
     size = " x ".join(map(str, images[0])) if images else "?"
     tokens = f", {math.prod(model.grid) + model.spec.prefix} tokens" if hasattr(model, "grid") else ""
     trained = _size(model.trainable_variables)
@@ -52,7 +52,7 @@ def _steps_row(resolved, size):
 
 
 def _loss_name(prepared):
-    """The name of the loss: an object's, a function's, or Keras' name as text."""
+    """Name of the loss: an object's, a function's, or Keras' name as text."""
     if "loss.name" in prepared.task.reads:
         return f"{prepared.resolved['loss']['name']} loss"
     loss = prepared.task.loss(prepared.train)
@@ -72,7 +72,7 @@ def _optimizer_row(resolved, loss):
 
 
 def _rate_rows(resolved, schedule):
-    """The learning rate, as a curve in text and as its values at a few steps."""
+    """The learning rate as a text curve and at a few steps."""
     total, s = resolved["total"], resolved["schedule"]
     at = lambda steps: np.asarray(keras.ops.convert_to_numpy(schedule(np.asarray(steps, "float32"))))  # noqa: E731
     marks = sorted({0, s["warmup"], total // 4, total // 2, total * 3 // 4, total - 1})
@@ -87,14 +87,14 @@ def _rate_rows(resolved, schedule):
 
 
 def copies(optimizer):
-    """How many numbers an optimizer keeps for each weight."""
+    """How many values an optimizer keeps per weight."""
     weight = keras.Variable(np.zeros(1000, "float32"), name="kernel")
     optimizer.build([weight])
     return _size(optimizer.variables) // 1000
 
 
 def _memory_row(model, optimizer):
-    """The memory of the state on one device; all of its variables are float32."""
+    """Memory of the state on one device; all variables are float32."""
     weights, trained = 4 * _size(model.variables), 4 * _size(model.trainable_variables)
     slots = trained * copies(optimizer)
     parts = f"weights {short(weights, 'B')}, gradients {short(trained, 'B')}, optimizer {short(slots, 'B')}"
@@ -106,7 +106,7 @@ def _memory_row(model, optimizer):
 
 
 def _draw_rate(resolved, schedule, workdir):
-    """Writes learning_rate.png if matplotlib is installed; returns the row that says so."""
+    """Writes learning_rate.png if matplotlib is installed; returns a row that says so."""
     steps = np.linspace(0, resolved["total"] - 1, 500)
     try:
         png = figures.lines(
@@ -121,7 +121,7 @@ def _draw_rate(resolved, schedule, workdir):
 
 
 def _computation_row(model, resolved):
-    """Operations per image and in all, for models whose operations can be counted."""
+    """Operations per image and in total, if they can be counted."""
     if getattr(model, "spec", None) is None:
         return []
     flops, step = counting.flops(count(model)), training_flops(model)
@@ -135,18 +135,18 @@ def _computation_row(model, resolved):
 
 
 def plan(config, datasets, workdir=None, examples=None, classes=None, sweep=None, runs=1, data_dir=None):
-    """The plan of a config as text; the learning-rate curve is written to workdir/learning_rate.png.
+    """A config's plan as text; writes the learning-rate curve to workdir/learning_rate.png.
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
         datasets: {name: (classes, {split: examples})} of well-known datasets.
-        workdir: the folder for the picture, or None for no picture.
-        examples, classes: of a dataset that is not well known and not on this machine.
-        sweep, runs: the values of the flags --sweep and --runs.
-        data_dir: the base of relative paths.
+        workdir: folder for the picture, or None for no picture.
+        examples, classes: of a dataset that is neither well known nor on this machine.
+        sweep, runs: values of the flags --sweep and --runs.
+        data_dir: base of relative paths.
 
     Raises:
-        ValueError: as training would, for a dataset whose size is not known, and for a sweep that is not valid.
+        ValueError: as training, for a dataset of unknown size, and for an invalid sweep.
     """
     train, held_out = planned_data(config.data, datasets, examples, classes, data_dir)
     prepared, remark = check(config).on(train, held_out).without_checkpoint()

@@ -1,4 +1,4 @@
-"""Operations of a forward pass and of a training step: matrix products and convolutions, 2 per multiply-add."""
+"""Operations of forward pass and training step: matrix products and convolutions, 2 per multiply-add."""
 
 import keras
 
@@ -10,40 +10,27 @@ from keras_vit.planning.model_counts import count, counted_layers
 def forward_flops(
     spec: Spec, image_size: int | tuple[int, int] = 224, channels: int = 3, classes: int | None = 1000
 ) -> int:
-    """Operations of one image's forward pass, head included.
-
-    Args:
-        spec: of any family.
-        image_size: in pixels, a number or (height, width).
-        channels: of the image.
-        classes: of the head; None for a model without one.
-
-    Raises:
-        ValueError: if the image is not a whole number of patches.
-    """
+    """Operations of one image's forward pass, head included; arguments and errors as in `counting.layer_counts`."""
     return counting.flops(counting.layer_counts(spec, image_size, classes, channels))
 
 
 def run_costs(model: keras.Model, examples: int) -> dict[str, int]:
-    """{"forward_flops": of one image, "training_flops": of so many training examples}; {} for a model that cannot be
-    counted.
-    """
+    """{"forward_flops": of one image, "training_flops": of all `examples`}; {} for uncountable models."""
     try:
         rows = count(model)
-    except ValueError:  # shapes that are known only at run time
+    except ValueError:  # shapes known only at run time
         return {}
-    if any(row.flops is None for row in rows):  # a layer of one's own
+    if any(row.flops is None for row in rows):  # a custom layer
         return {}
     return {"forward_flops": counting.flops(rows), "training_flops": training_flops(model) * examples}
 
 
 def training_flops(model: keras.Model) -> int:
-    """Operations of one image's step: the forward pass, as much again for the weights that train, and as much again for
-    the activations of everything above the lowest of them. Where all weights train this is three times the forward
-    pass; where only a head does, hardly more than once.
+    """Operations of one image's training step, for a model that `count` takes.
 
-    Args:
-        model: a model that `count` takes; its frozen layers count.
+    That is the forward pass, as much again for the weights that train, and as much again for the activations of
+    everything above the lowest of them: three times the forward pass if all weights train, hardly more than once if
+    only a head does.
     """
     layers = [(row.flops or 0, bool(layer.trainable_variables)) for row, layer in counted_layers(model)]
     lowest = next((i for i, (_, trains) in enumerate(layers) if trains), len(layers))

@@ -1,6 +1,4 @@
-"""What a model that was built costs, layer by layer: any that keras_vit.load gives, with a head of one's own, nested,
-or with LoRA.
-"""
+"""A built model's cost by layer, for anything from keras_vit.load, with custom heads, nesting or LoRA."""
 
 import dataclasses
 import math
@@ -23,13 +21,13 @@ from keras_vit.planning.counting import layer_counts
 
 
 def _shape(tensors):
-    """The shape of a layer's output without the batch; of several outputs that of the first."""
+    """Shape of a layer's first output, without the batch."""
     tensor = keras.tree.flatten(tensors)[0]
     return tuple(tensor.shape[1:])
 
 
 def _products(layer, inputs, output):
-    """Multiply-adds of one of Keras' own layers, for shapes without the batch; None if they are not known."""
+    """Multiply-adds of a Keras layer, for shapes without the batch; None if unknown."""
     if not layer.weights or isinstance(layer, (keras.layers.LayerNormalization, keras.layers.BatchNormalization)):
         return 0
     if isinstance(layer, (keras.layers.GroupNormalization, layers.LayerScale, keras.layers.Embedding)):
@@ -70,7 +68,7 @@ def _from_shapes(name, layer, inputs, output):
 
 
 def _described(model):
-    """{name: row} of the layers of the encoder in the model's own graph; {} if there is none, or it has no spec."""
+    """{name: row} of the encoder's layers in the model's own graph; {} without an encoder or its spec."""
     if not taps.blocks(model) or getattr(model, "spec", None) is None:
         return {}
     first = "normalization" if model.spec is None or getattr(model.spec, "palette", None) is None else "patch_encoder"
@@ -81,7 +79,7 @@ def _described(model):
 
 
 def _shapes_in(model):
-    """{layer: (shape of its input, shape of its output)} in the model's own graph: a layer may be in several."""
+    """{layer: (input shape, output shape)} in the model's own graph; a layer may be in several graphs."""
     nodes = [node for level in model._nodes_by_depth.values() for node in level]
     return {
         node.operation: (_shape(node.input_tensors), _shape(node.output_tensors))
@@ -91,9 +89,9 @@ def _shapes_in(model):
 
 
 def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCount, keras.layers.Layer]]:
-    """(row, layer) of each layer, as `count` has them; names begin with `prefix`."""
+    """(row, layer) of each layer, as in `count`; `prefix` starts the names."""
     if not getattr(model, "_nodes_by_depth", None):
-        functional = getattr(model, "_functional", None)  # what a Sequential is, once it is built
+        functional = getattr(model, "_functional", None)  # of a built Sequential
         if functional is None:
             raise ValueError(
                 f'"{model.name}" has no graph of layers to count: call or build it first, with images of a fixed size.'
@@ -121,15 +119,14 @@ def counted_layers(model: keras.Model, prefix: str = "") -> list[tuple[LayerCoun
 
 
 def count(model: keras.Model) -> list[LayerCount]:
-    """The rows of a model's layers, in order; those of a nested model are called "vit/block_00".
+    """Rows of a model's layers, in order; a nested model's are named like "vit/block_00".
 
-    Parameters are those that the layers hold, with LoRA's. LoRA's products are left out, and the `flops` of a layer of
-    your own are None.
+    Parameters include LoRA's, operations do not; `flops` is None for custom layers.
 
     Args:
-        model: of any family, or any functional or sequential model, such as one built on them.
+        model: of any family, or any functional or sequential model.
 
     Raises:
-        ValueError: for a layer whose output has no fixed shape, or a model that is not built.
+        ValueError: a layer without a fixed output shape, or a model that is not built.
     """
     return [row for row, _ in counted_layers(model)]

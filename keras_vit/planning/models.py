@@ -1,4 +1,4 @@
-"""What the variants and the published models cost, counted without building or downloading one."""
+"""Costs of variants and published models, counted without building or downloading any."""
 
 import dataclasses
 import fnmatch
@@ -11,7 +11,7 @@ from keras_vit.planning.text import short
 
 
 def variants() -> list[str]:
-    """The variants of all families, counted at 224 pixels with 1000 classes."""
+    """Variants of all families, counted at 224 pixels with 1000 classes."""
     return [name for family in FAMILIES.values() for name in family.variants]
 
 
@@ -20,12 +20,12 @@ class ModelCount:
     """A model's row.
 
     Attributes:
-        name: a variant, or the name of a published model.
+        name: a variant or a published model.
         image_size: pixels (height, width).
-        parameters: how many numbers its weights hold.
+        parameters: number of values in its weights.
         flops: operations of one image's forward pass, 2 per multiply-add.
         forward_bytes, training_bytes: activations of one image in float32, see `counting`.
-        files: the files that hold its weights: .npz, safetensors, .pth.
+        files: formats of its weight files: .npz, safetensors, .pth.
     """
 
     name: str
@@ -38,31 +38,25 @@ class ModelCount:
 
 
 def spec_of(variant: str, **fields) -> Spec:
-    """The spec of a variant of any family.
-
-    Raises:
-        ValueError: for an unknown variant or field.
-    """
+    """The spec of any family's variant; ValueError for an unknown variant or field."""
     return family_of(variant).make_spec(variant, **fields)
 
 
 def rows_of(name: str, image_size: int | tuple[int, int] | None = None) -> list[counting.LayerCount]:
-    """The rows of a variant's or a published model's layers.
+    """Rows of the layers of a variant or a published model, such as "B/16" or "deit/tiny".
 
-    Args:
-        name: "B/16", or "deit/tiny".
-        image_size: in pixels, a number or (height, width); None for 224 or the published model's own.
+    `image_size` is in pixels, a number or (height, width); None for 224 or the published model's own.
 
     Raises:
-        ValueError: for an unknown name, or an image that is not a whole number of patches.
+        ValueError: an unknown name, or an image that is not a whole number of patches.
     """
     if name not in CATALOGUE and name.partition("/")[0] in {known.partition("/")[0] for known in CATALOGUE}:
-        find(name)  # which says what is nearest
+        find(name)  # raises, with the nearest name
     if name not in CATALOGUE:
         return counting.layer_counts(spec_of(name), image_size or 224)
     published = CATALOGUE[name]
     spec = spec_of(published.variant, **published.fields)
-    if image_size is None and spec.has_tokens:  # patches of 14 pixels see 378 of 384
+    if image_size is None and spec.has_tokens:  # with patches of 14 pixels, 378 of 384
         image_size = tuple(published.image_size // stride * stride for stride in spec.strides[0])
     return counting.layer_counts(spec, image_size or published.image_size, published.classes)
 
@@ -73,14 +67,12 @@ def _files(published: Published) -> tuple[str, ...]:
 
 
 def count_models(pattern: str = "*", image_size: int | tuple[int, int] | None = None) -> list[ModelCount]:
-    """The rows of the variants and of the published models whose names match `pattern`, as `list_models` has patterns.
+    """Rows of the variants and published models that match `pattern` ("deit/*", "*16*"; case-sensitive).
 
-    Args:
-        pattern: "deit/*", "*16*"; upper and lower case differ.
-        image_size: in pixels; None for 224, or for each published model its own.
+    `image_size` is in pixels; None for 224, or each published model's own.
 
     Raises:
-        ValueError: if no name matches, or an image is not a whole number of patches of each of them.
+        ValueError: no name matches, or an image is not a whole number of patches.
     """
     names = [name for name in (*variants(), *sorted(CATALOGUE)) if fnmatch.fnmatchcase(name, pattern)]
     if not names:
@@ -117,7 +109,7 @@ def models_table(models: list[ModelCount]) -> str:
 
 
 def layers_table(rows: list[counting.LayerCount]) -> str:
-    """One model's layers as text, and their sums; "?" for the operations of layers that are not known."""
+    """A model's layers and totals as text; "?" for unknown operations."""
     head = ("", "output", "parameters", "MFLOP", "forward", "training")
     cells = [
         (
@@ -137,7 +129,7 @@ def layers_table(rows: list[counting.LayerCount]) -> str:
 
 
 def _aligned(lines):
-    """Rows of cells as text: the first column to the left, and the last if it is of words; numbers to the right."""
+    """Rows of cells as text: the first column left-aligned, and the last if it is words; numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     words = (0, 6)
     aligned = [

@@ -1,4 +1,4 @@
-"""Formatting a plan as text: large numbers, a curve in one line, rows of names and values."""
+"""Plans as text: large numbers, one-line curves, rows of names and values."""
 
 import textwrap
 
@@ -13,7 +13,7 @@ def short(number, unit=""):
 
 
 def sparkline(values):
-    """Numbers as a line of bars: the highest for the largest number, the lowest for 0 or less."""
+    """Numbers as a line of bars, from the lowest for 0 or less to the highest for the maximum."""
     top = max(values)
     if top <= 0:
         return _BARS[0] * len(values)
@@ -21,7 +21,7 @@ def sparkline(values):
 
 
 def rows(pairs, width=120):
-    """(name, text) pairs as aligned lines; long texts continue below, indented."""
+    """(name, text) pairs as aligned lines; long texts wrap with indentation."""
     indent = max(len(name) for name, _ in pairs) + 2
     wrap = lambda text: textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]  # noqa: E731
     lines = [(name if i == 0 else "").ljust(indent) + line for name, text in pairs for i, line in enumerate(wrap(text))]

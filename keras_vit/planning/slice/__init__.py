@@ -1,1 +1,1 @@
-"""A training step compiled for a slice of TPUs, without one: what it needs, what it costs, and where."""
+"""A training step compiled for a TPU slice, without one: its needs, costs and bottlenecks."""

@@ -1,7 +1,7 @@
-"""The chips of TPUs, and slices of them by name: "v5e:4x4".
+"""TPU chips, and slices of them by name: "v5e:4x4".
 
-Rates and memory are those of the public datasheets. `clock` is in which XLA counts its estimated cycles: the rate in
-bfloat16 over the products per cycle of the chip's matrix units.
+Rates and memory are from the public datasheets. `clock` is the unit of XLA's cycle estimates: the bfloat16 rate over
+the products per cycle of the chip's matrix units.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ class Chip:
 
     Attributes:
         flops: per second, in bfloat16.
-        bandwidth: bytes per second between the chip and its HBM.
+        bandwidth: bytes per second between chip and HBM.
         memory: bytes of HBM.
-        interconnect: bytes per second from and to the other chips, over all links.
+        interconnect: bytes per second to and from other chips, over all links.
         clock: cycles per second.
     """
 
@@ -41,13 +41,7 @@ _EXAMPLES = "v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1"
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A slice of TPUs.
-
-    Attributes:
-        name: "v5e:4x4".
-        kind: of its chips, a name of CHIPS.
-        chips: how many there are.
-    """
+    """A TPU slice such as "v5e:4x4": the kind of its chips, a name of CHIPS, and their number."""
 
     name: str
     kind: str
@@ -59,11 +53,7 @@ class Slice:
 
 
 def parse_slice(name: str) -> Slice:
-    """The slice of that name.
-
-    Raises:
-        ValueError: for a name that is none, with the nearest kind.
-    """
+    """The slice of that name; ValueError, with the nearest kind, if the name is not a slice."""
     kind, colon, shape = name.strip().partition(":")
     if kind not in CHIPS:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The parts of a training step, by the names that layers and gradients leave in a compiled program."""
+"""Parts of a training step, by the names of layers and gradients in a compiled program."""
 
 import dataclasses
 import re
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from keras_vit.planning.slice.hlo import Cost
 
-RANDOM = r"_bernoulli|_uniform|threefry|random_bits"  # what draws random numbers
-# The first pattern that is found in an op's name gives its group.
+RANDOM = r"_bernoulli|_uniform|threefry|random_bits"  # draws random numbers
+# An op's group is the first whose pattern its name matches.
 _GROUPS = (
     ("dropout", rf"dropout|drop_path|{RANDOM}"),
     ("loss and metrics", r"compile_loss|loss|metric|accuracy"),
@@ -26,13 +26,7 @@ ORDER = (*(name for name, _ in _GROUPS), "optimizer", "sums between chips", "cop
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """What a part of the step costs.
-
-    Attributes:
-        name: of ORDER.
-        direction: "forward", "backward", or "" where there is neither.
-        cycles, hbm: of a step.
-    """
+    """Cost per step of a part of it: name in ORDER, direction ("forward", "backward" or ""), cycles, bytes of HBM."""
 
     name: str
     direction: str
@@ -41,7 +35,7 @@ class Group:
 
 
 def group_of(cost: Cost, optimizer: str) -> tuple[str, str]:
-    """(name, direction) of the group of an instruction; `optimizer` is the optimizer's name in the program."""
+    """(name, direction) of an instruction's group; `optimizer` is the optimizer's name in the program."""
     op, opcode = cost.instruction.op_name, cost.instruction.opcode
     if cost.instruction.collective:
         return "sums between chips", ""
@@ -56,9 +50,7 @@ def group_of(cost: Cost, optimizer: str) -> tuple[str, str]:
 
 
 def grouped(costs: Iterable[Cost], optimizer: str) -> list[Group]:
-    """The groups of a program's instructions, in the order of ORDER, forward before backward; those that cost nothing
-    are left out.
-    """
+    """Groups of a program's instructions by ORDER, forward before backward, without those that cost nothing."""
     totals = {}
     for cost in costs:
         key = group_of(cost, optimizer)

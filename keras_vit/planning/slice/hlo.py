@@ -1,9 +1,8 @@
-"""What a program that XLA has compiled for a TPU says of itself, read from its text: traffic with HBM, estimated
-cycles, sums between chips.
+"""Reads the text of a program that XLA compiled for a TPU: HBM traffic, estimated cycles, collectives.
 
-`cost_analysis()` counts bytes wherever they are. Here only what is in HBM counts, operands and results of the
-instructions of the entry computation; what an asynchronous copy moves counts once. A layout with S(1), such as
-{1,0:T(8,128)S(1)}, is in the chip's own memory.
+`cost_analysis()` counts bytes in any memory. Here only HBM counts: operands and results of the entry computation's
+instructions, with asynchronous copies counted once. A layout with S(1), such as {1,0:T(8,128)S(1)}, is in the chip's
+own memory.
 """
 
 import dataclasses
@@ -31,9 +30,9 @@ _INSTRUCTION = re.compile(
 )
 _METADATA = re.compile(
     r"(kernel_metadata=\{)\n(.*?)\n(\})", re.DOTALL
-)  # of a kernel: the one place where an instruction goes over lines
+)  # of a kernel: the only multi-line part of instructions
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%(?P<name>[\w.\-]+) .*\{$")
-# What takes and gives names to values that are where they are.
+# Instructions that only name values in place.
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
 _COLLECTIVES = (
     "all-reduce",
@@ -50,16 +49,15 @@ class Instruction:
     """An instruction of a computation.
 
     Attributes:
-        name, opcode: as in the text; of an asynchronous one "copy-start" and "copy-done".
-        results: (bytes, whether in HBM) of each array that it makes.
-        operands: names of the instructions whose results it takes.
-        op_name: where it comes from in the traced program, "jit(train_step)/jvp(block_00)/mlp/dot_general"; "" if that
-            is not known.
-        cycles: XLA's estimate, 0 if it gives none.
-        calls: the computation that a fusion holds, or None.
-        body: the computation that a loop repeats, or None; `trips` is how often.
-        kernel: the code of the Pallas kernel that it is, or "".
-        programs: how often a kernel's program runs; 0 for what is no kernel, or does not say.
+        name, opcode: as in the text; asynchronous ones are "copy-start" and "copy-done".
+        results: (bytes, whether in HBM) of each array in the result.
+        operands: names of the instructions that compute its operands.
+        op_name: origin in the traced program, "jit(train_step)/jvp(block_00)/mlp/dot_general"; "" if unknown.
+        cycles: XLA's estimate, or 0.
+        calls: a fusion's computation, or None.
+        body: a loop's computation, or None; `trips` is the number of iterations.
+        kernel: code of a Pallas kernel, or "".
+        programs: number of runs of a kernel's program; 0 if unknown, or not a kernel.
         flops: of a kernel, which XLA does not count.
     """
 
@@ -78,13 +76,13 @@ class Instruction:
 
     @property
     def collective(self) -> str | None:
-        """The kind of sum or exchange between chips that it is, or begins; None for any other."""
+        """The kind of collective that it is or starts, or None."""
         kind = self.opcode.removesuffix("-start")
         return kind if kind in _COLLECTIVES else None
 
     @property
     def moved(self) -> float:
-        """The bytes of what an asynchronous copy moves: the smallest of its arrays but its flag."""
+        """Bytes moved by an asynchronous copy: the smallest of its arrays except its flag."""
         sizes = [size for size, _ in self.results if size > 4]
         return min(sizes, default=0.0)
 
@@ -100,7 +98,7 @@ def _arrays(text):
 
 
 def _operands(rest):
-    """The names in the brackets of an instruction, of the text after the opening one."""
+    """Names in an instruction's brackets, from the text after the opening one."""
     depth = 1
     for i, character in enumerate(rest):
         depth += (character in "([{") - (character in ")]}")
@@ -120,7 +118,7 @@ def _kernel(rest):
 
 
 def _instruction(line):
-    """The Instruction on a line; None for any other line."""
+    """The Instruction on a line, or None."""
     match = _INSTRUCTION.match(line)
     if not match:
         return None
@@ -145,14 +143,7 @@ def _instruction(line):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What an instruction of the program costs each time the program runs, repeated ones included.
-
-    Attributes:
-        instruction: the instruction.
-        hbm: bytes read from and written to HBM.
-        cycles: estimated ones.
-        times: how often it runs.
-    """
+    """Cost of an instruction over all its runs (`times`): bytes read from and written to HBM, estimated cycles."""
 
     instruction: Instruction
     hbm: float
@@ -161,15 +152,10 @@ class Cost:
 
 
 class Program:
-    """The computations in the text of a compiled program.
+    """The computations in a compiled program's text; ValueError without an entry computation.
 
-    Args:
-        text: of the program.
-        bundles: {instruction: bundles} of its kernels, whose cycles XLA does not estimate. Of equal kernels one is
-            enough: XLA compiles that.
-
-    Raises:
-        ValueError: for text without an entry computation.
+    `bundles` is {instruction: bundles} of its kernels, for which XLA estimates no cycles. One of several equal kernels
+    is enough: XLA compiles only that one.
     """
 
     def __init__(self, text: str, bundles: Mapping[str, int] | None = None):
@@ -187,11 +173,11 @@ class Program:
             raise ValueError("This is not the text of a compiled program: it has no entry computation.")
 
     def costs(self) -> Iterator[Cost]:
-        """The cost of each instruction of the entry computation and of the loops in it."""
+        """Cost of each instruction of the entry computation and its loops."""
         yield from self._costs(self._entry, 1)
 
     def holds(self, instruction: Instruction, pattern: str) -> bool:
-        """Whether an instruction, or one that is fused into it, comes from an op whose name has the pattern."""
+        """Whether an instruction, or one fused into it, comes from an op whose name matches the pattern."""
         inside = self._computations.get(instruction.calls, {}).values()
         return any(re.search(pattern, each.op_name) for each in (instruction, *inside))
 
@@ -204,11 +190,11 @@ class Program:
                 yield Cost(instruction, times * self._hbm(instruction, here), times * self._cycles(instruction), times)
 
     def _cycles(self, instruction):
-        """Of one run: XLA's estimate, or a kernel's schedule as often as it runs."""
+        """Cycles of one run: XLA's estimate, or a kernel's schedule times its runs."""
         return instruction.cycles or instruction.programs * self._bundles.get(instruction.kernel, 0)
 
     def _hbm(self, instruction, here):
-        """The bytes that one run of an instruction reads from and writes to HBM."""
+        """Bytes that one run of an instruction reads from and writes to HBM."""
         if instruction.opcode.endswith("-start") and not instruction.collective:
             return instruction.moved  # to or from HBM, once
         read = sum(size for name in instruction.operands for size, in_hbm in self._made(name, here) if in_hbm)

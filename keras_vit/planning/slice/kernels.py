@@ -1,9 +1,8 @@
-"""The time of Pallas kernels in a program for TPUs, of which XLA has no estimate: the schedule that the compiler makes
-of each.
+"""Cycles of Pallas kernels in a TPU program, from the compiler's schedules, since XLA does not estimate them.
 
-A kernel's program is a list of bundles, one of which the chip begins each cycle; layers/tpu/images.py says how often it
-runs. Waiting for memory is not in it: blocks are fetched while the program before computes. libtpu writes the schedules
-to a folder, if it is told to before it is loaded.
+A kernel's program is a list of bundles, of which the chip starts one per cycle; layers/tpu/images.py gives its number
+of runs. Waiting for memory is excluded: blocks are prefetched. libtpu writes the schedules to a folder that must be set
+before it is loaded.
 """
 
 import atexit
@@ -21,7 +20,7 @@ _BUNDLES = re.compile(r"total scheduled bundles:\s*(\d+)")
 
 @functools.cache
 def folder() -> pathlib.Path:
-    """Where libtpu writes schedules, if it is loaded after the first call; deleted when the process ends."""
+    """The folder of libtpu's schedules; call it before libtpu is loaded. Deleted when the process ends."""
     path = tempfile.mkdtemp(prefix="keras_vit_schedules_")
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {_FLAGS.format(folder=path)}".strip()
@@ -29,7 +28,7 @@ def folder() -> pathlib.Path:
 
 
 def read_schedules(path: pathlib.Path) -> dict[str, int]:
-    """{instruction: bundles} of the kernels that were compiled since the last call; the files are deleted."""
+    """{instruction: bundles} of kernels compiled since the last call; deletes the files."""
     found = {}
     for file in path.iterdir():
         match = _FILE.fullmatch(file.name)

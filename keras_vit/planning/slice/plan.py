@@ -1,6 +1,4 @@
-"""A plan of a config's training step on a slice of TPUs: does it compile, does it fit, what does it cost. Nothing is
-run: the times are XLA's predictions.
-"""
+"""Plans a config's training step on a TPU slice: does it compile and fit, and XLA's predicted cost. Runs nothing."""
 
 import dataclasses
 import hashlib
@@ -31,29 +29,26 @@ from keras_vit.runs.prepare import check, planned_data
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[2]
 _SIZE = r"([\d.]+)([KMGT]?)"
-# What the compiler says of too much memory: of the whole program, or of its temporaries alone, where these do not fit
-# already.
+# The compiler's messages if the whole program, or its temporaries alone, exceed the memory.
 _NO_ROOM = (re.compile(rf"Used {_SIZE} of {_SIZE} hbm"), re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"))
-MOST_PER_CHIP = 4096  # images that find_batch tries
+MOST_PER_CHIP = 4096  # largest number of images that find_batch tries
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiled step says, of one chip.
+    """Costs of the compiled step on one chip.
 
     Attributes:
-        flops, bytes_accessed: of XLA's cost analysis, and of kernels, which it leaves out; the latter counts bytes
-            wherever they are.
-        hbm: bytes read from and written to HBM; None, as `cycles`, where the program cannot be read.
-        cycles: estimated ones, without sums between chips.
-        kernel_cycles: of these, in kernels, by their own schedules.
-        random_cycles: of these, in instructions that draw random numbers among other work.
-        arguments, temporaries, results, code: bytes of memory; results that take the place of arguments are not
-            counted.
-        sums: {kind: (how many, bytes)} of the sums and exchanges between chips.
-        groups: what each part of the step costs.
-        seconds: of the compilation.
+        flops, bytes_accessed: XLA's cost analysis plus kernels, which it leaves out; bytes in any memory.
+        hbm: bytes read from and written to HBM; None, like `cycles`, if the program cannot be read.
+        cycles: estimate, without collectives.
+        kernel_cycles: part of `cycles` in kernels, by their own schedules.
+        random_cycles: part of `cycles` in instructions that draw random numbers among other work.
+        arguments, temporaries, results, code: bytes of memory; results that reuse arguments' memory are not counted.
+        sums: {kind: (number, bytes)} of collectives.
+        groups: cost of each part of the step.
+        seconds: compilation time.
     """
 
     flops: float
@@ -72,22 +67,18 @@ class Compiled:
 
     @property
     def memory(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return self.arguments + self.temporaries + self.results + self.code
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Compiled":
-        """What `dataclasses.asdict` was written of."""
+        """The inverse of `dataclasses.asdict`."""
         groups = tuple(Group(**group) for group in values["groups"])
         return cls(**{**values, "groups": groups, "sums": {kind: tuple(pair) for kind, pair in values["sums"].items()}})
 
 
 class DoesNotFit(ValueError):
-    """The step needs more memory than a chip has.
-
-    Attributes:
-        used, limit: bytes.
-    """
+    """The step needs more memory than a chip has: `used` and `limit` bytes."""
 
     def __init__(self, used: float, limit: float):
         self.used, self.limit = used, limit
@@ -101,9 +92,9 @@ class Plan:
     Attributes:
         where: the slice.
         batch_size: of all chips.
-        steps, examples: of the whole run, and in its training split.
-        model_parallel: over how many chips a matrix is split; None for none.
-        compiled: what the step costs.
+        steps, examples: of the whole run, and of its training split.
+        model_parallel: number of chips that share a matrix, or None.
+        compiled: cost of the step.
     """
 
     where: Slice
@@ -115,9 +106,7 @@ class Plan:
 
     @property
     def floors(self) -> dict[str, float]:
-        """Seconds that a step takes at least: of its arithmetic at the chip's rate, of its traffic with HBM, of its
-        sums over the interconnect.
-        """
+        """Lower bounds of a step's seconds: arithmetic, HBM traffic, and collectives over the interconnect."""
         chip, moved = self.where.chip, sum(size for _, size in self.compiled.sums.values())
         both_ways = 2 * (self.where.chips - 1) / self.where.chips
         return {
@@ -128,12 +117,12 @@ class Plan:
 
     @property
     def estimate(self) -> float:
-        """Seconds that a step takes by XLA's estimated cycles, or by a floor that is higher."""
+        """Seconds of a step by XLA's estimated cycles, or the highest floor if that is longer."""
         return max((self.compiled.cycles or 0) / self.where.chip.clock, *self.floors.values())
 
     @property
     def binds(self) -> str:
-        """What the estimate is bound by."""
+        """The bottleneck of the estimate."""
         name, seconds = max(self.floors.items(), key=lambda item: item[1])
         return name if seconds >= self.estimate * 0.9 else "vector work"
 
@@ -144,12 +133,12 @@ class Plan:
 
     @property
     def hours(self) -> float:
-        """Of the whole run, at best, without evaluation and waiting for data."""
+        """Hours of the whole run at best, without evaluation and waiting for data."""
         return self.steps * self.estimate / 3600
 
 
 def _failure(error, where):
-    """A compilation's error as one that says what to do."""
+    """A compilation error as one with a fix."""
     text = str(error)
     found = next(filter(None, (pattern.search(text) for pattern in _NO_ROOM)), None)
     if found:
@@ -160,7 +149,7 @@ def _failure(error, where):
 
 
 def _sums(costs):
-    """{kind: (how many, bytes)} of the sums and exchanges between chips."""
+    """{kind: (number, bytes)} of collectives."""
     found: dict = {}
     for cost in costs:
         kind, results = cost.instruction.collective, cost.instruction.results
@@ -171,7 +160,7 @@ def _sums(costs):
 
 
 def _read(compiled):
-    """The Program of what JAX compiled; None where XLA cannot write it as text."""
+    """The Program that JAX compiled; None if XLA cannot write it as text."""
     try:
         return Program(compiled.as_text(), read_schedules(kernels_folder()))
     except jax.errors.JaxRuntimeError as error:
@@ -180,7 +169,7 @@ def _read(compiled):
 
 
 def measured(compiled, optimizer, seconds):
-    """The Compiled of what JAX compiled."""
+    """The Compiled of a program that JAX compiled."""
     program, memory, analysis = _read(compiled), compiled.memory_analysis(), compiled.cost_analysis()
     costs = list(program.costs()) if program else []
     accessed = float(analysis.get("bytes accessed", 0))
@@ -202,7 +191,7 @@ def measured(compiled, optimizer, seconds):
 
 
 def _sources():
-    """A checksum of this package's code: a plan is of the code that made it."""
+    """Checksum of this package's code: plans depend on it."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -210,7 +199,7 @@ def _sources():
 
 
 def _known(path):
-    """The contents of a file of the cache; None if there is none that can be read."""
+    """Contents of a cache file, or None if it cannot be read."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
@@ -218,7 +207,7 @@ def _known(path):
 
 
 def _remembered(question: dict[str, Any], answer: Callable[[], Compiled]) -> Compiled:
-    """answer(), or its result of the last time; that a step does not fit is remembered, too."""
+    """answer(), cached, including that a step does not fit."""
     key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
     path = cache_folder() / "plans" / f"{key}.json"
     known = _known(path)
@@ -237,7 +226,7 @@ def _remembered(question: dict[str, Any], answer: Callable[[], Compiled]) -> Com
 
 
 def _replicas(where, model_parallel):
-    """How many replicas share a batch on a slice."""
+    """Number of replicas that share a batch on a slice."""
     if where.chips % (model_parallel or 1):
         divisors = ", ".join(str(n) for n in range(2, where.chips + 1) if where.chips % n == 0)
         raise ValueError(
@@ -257,21 +246,20 @@ def make_plan(
     classes: int | None = None,
     data_dir: str | None = None,
 ) -> Plan:
-    """The plan of a config, of its global batch_size, on a slice such as "v5e:4x4".
+    """The plan of a config with its global batch_size on a slice such as "v5e:4x4".
 
-    A minute to several of compilation, once: the answer is kept in the cache folder, for this config, code, and
-    versions of Keras, JAX and libtpu.
+    Compiles for one to several minutes, once: the cache folder keeps the result for this config, code, and versions of
+    Keras, JAX and libtpu.
 
     Args:
         config: a ConfigDict.
         datasets, examples, classes, data_dir: as for runs.prepare.planned_data.
         where: the slice.
-        model_parallel: over how many chips a matrix is split.
+        model_parallel: number of chips that share a matrix.
 
     Raises:
-        DoesNotFit: if the step needs more memory than a chip has.
-        ValueError: for a slice that is none, one that cannot share the batch or the matrices, or a step that does not
-            compile for it.
+        DoesNotFit: the step needs more memory than a chip has.
+        ValueError: an invalid slice, one that cannot divide batch or matrices, or a step that does not compile.
         ImportError: without libtpu.
     """
     check_backend()
@@ -308,9 +296,7 @@ def make_plan(
 
 
 def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
-    """A copy of a config with so many images per chip; the run has as many examples as before. `model` sets keys of
-    config.model.
-    """
+    """A copy of a config with `per_chip` images per chip, as many examples, and `model` in config.model."""
     copy = config.copy_and_resolve_references()
     copy.batch_size = per_chip * parse_slice(where).chips
     with copy.unlocked(), copy.ignore_type():
@@ -321,18 +307,13 @@ def with_batch(config: Any, per_chip: int, where: str, **model: Any) -> Any:
 
 
 def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = MOST_PER_CHIP) -> tuple[int, Plan]:
-    """The largest number of images per chip, a multiple of `step`, that fits, and its plan.
+    """The largest number of images per chip, a multiple of `step` and at most `most`, that fits, and its plan.
 
-    Memory grows with the batch about as a line does: the next batch to try is where the line through the last two plans
-    meets the limit.
-
-    Args:
-        plan_of: the plan of so many images per chip; it raises DoesNotFit.
-        step: what the number is a multiple of.
-        most: the largest number to try.
+    `plan_of` maps images per chip to a plan. Memory grows almost linearly with the batch: the next one to try is where
+    the line through the last two plans meets the limit.
 
     Raises:
-        DoesNotFit: if `step` images do not fit.
+        DoesNotFit: `step` images do not fit.
     """
     fits: dict[int, Plan] = {step: plan_of(step)}
     too_many, needs = most // step * step + step, {step: float(fits[step].compiled.memory)}
@@ -350,6 +331,6 @@ def find_batch(plan_of: Callable[[int], Plan], step: int = 8, most: int = MOST_P
 
 
 def _guess(needs, limit, step):
-    """The multiple of `step` below which the line through the two largest batches of {batch: bytes} meets the limit."""
+    """The largest multiple of `step` below the limit on the line through the two largest batches of {batch: bytes}."""
     (a, x), (b, y) = sorted(needs.items())[-2:]
     return int((a + (limit - x) * (b - a) / max(y - x, 1.0)) // step * step)

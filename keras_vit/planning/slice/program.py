@@ -1,7 +1,7 @@
-"""The training step of a config, traced on the JAX backend and compiled for a slice of TPUs by libtpu, on any machine.
+"""A config's training step, traced on the JAX backend and compiled for a TPU slice by libtpu, on any machine.
 
-The step is the run's own: the task's model, loss, metrics and mixing, the config's optimizer, `model.train_step`, and a
-strategy's sharding. No variable has a value, so that a machine with little memory compiles the step of a large model.
+It is the run's own step: the task's model, loss, metrics and mixing, the config's optimizer, `model.train_step`, and a
+strategy's sharding. Variables have no values, so that a machine with little memory can compile large models.
 """
 
 import contextlib
@@ -23,11 +23,7 @@ from keras_vit.runs.prepare import Prepared
 
 
 def check_backend() -> None:
-    """Refuses another backend than JAX, and an environment without libtpu.
-
-    Raises:
-        ValueError, ImportError: saying what to do.
-    """
+    """Raises ValueError for a backend other than JAX, ImportError without libtpu."""
     if keras.backend.backend() != "jax":
         raise ValueError(
             f"A plan is compiled by JAX, and the backend is {keras.backend.backend()}: set KERAS_BACKEND=jax before"
@@ -44,7 +40,7 @@ def check_backend() -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """A context in which nothing is written to the process's stderr: libtpu says there that it is on no TPU."""
+    """A context without writes to the process's stderr, where libtpu reports the missing TPU."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
@@ -56,14 +52,10 @@ def _silent() -> Iterator[None]:
 
 
 def devices_of(name: str) -> list:
-    """The devices of a slice, which are not there and can be compiled for.
-
-    Raises:
-        ValueError: if libtpu knows no such slice.
-    """
+    """The devices of a slice as compilation targets; ValueError if libtpu does not know the slice."""
     os.environ.update(
         TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1"
-    )  # asks no metadata server; locks no device
+    )  # query no metadata server, lock no device
     os.environ.pop("TPU_LIBRARY_PATH", None)
     kernels.folder()
     from jax.experimental import topologies
@@ -77,7 +69,7 @@ def devices_of(name: str) -> list:
 
 @contextlib.contextmanager
 def _sharded_over(devices, model_parallel) -> Iterator[Any]:
-    """A context in which variables are laid out for these devices; yields Keras' distribution."""
+    """A context that lays out variables for these devices; yields Keras' distribution."""
     from keras_vit.distribution.jax_sharding import block_parallel
 
     if model_parallel:
@@ -94,37 +86,36 @@ def _sharded_over(devices, model_parallel) -> Iterator[Any]:
 
 
 def _batch(prepared, sharding):
-    """The specs of a global batch (x, y) as the task makes it."""
+    """Specs of a global batch (x, y) from the task."""
     import jax
 
     def spec(of):
-        kind = {"int64": "int32"}.get(of.dtype.name, of.dtype.name)  # as JAX has it
+        kind = {"int64": "int32"}.get(of.dtype.name, of.dtype.name)  # JAX's default
         return jax.ShapeDtypeStruct((prepared.config.batch_size, *of.shape), kind, sharding=sharding)
 
     return tf.nest.map_structure(spec, prepared.example())
 
 
 def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = None) -> Any:
-    """The training step of a config for a slice, lowered by JAX: `.compile()` is what takes its time.
+    """A config's training step for a slice, lowered by JAX; `.compile()` takes most of the time.
 
     Args:
         prepared: the config on PlannedSplits; its batch_size is global.
         where: the slice.
-        model_parallel: over how many chips a matrix is split, as --model_parallel of a run; None for data parallelism
-            alone.
+        model_parallel: chips that share a matrix, as a run's --model_parallel; None for data parallelism only.
 
     Raises:
-        ValueError: if the batch or the matrices cannot be split over the slice, or as training would.
+        ValueError: the slice cannot divide batch or matrices, or as training.
     """
     import jax
 
     devices = devices_of(where.name)
     check_divisible(prepared.config.batch_size, len(devices) // (model_parallel or 1))
-    optimizer = make_optimizer(prepared.resolved)  # has a variable with a value, and so is made before
+    optimizer = make_optimizer(prepared.resolved)  # outside the scope: it has a variable with a value
     prepared, _ = prepared.without_checkpoint()
     with quiet(logging.ERROR), _sharded_over(devices, model_parallel) as distribution, keras.StatelessScope():
         model = prepared.task.model(prepared.train)
-        for variable in model.variables:  # what the optimizer keeps for each is laid out as it is
+        for variable in model.variables:  # the optimizer's slots copy this layout
             variable._layout = distribution.get_variable_layout(variable)
         prepared.compile(model, optimizer, jit_compile=True, steps_per_execution=1)
         model._count_examples()
@@ -147,11 +138,11 @@ def lowered_step(prepared: Prepared, where: Slice, model_parallel: int | None = 
         state = tuple([spec(variable) for variable in group] for group in groups)
         results = (None, tuple([leaf.sharding for leaf in group] for group in state))
         lowered = jax.jit(model.train_step, donate_argnums=0, out_shardings=results).lower(state, batch)
-        keras.backend.clear_session()  # with it goes the list of variables that the scope's end would give values
+        keras.backend.clear_session()  # forgets variables that would get values at the end of the scope
     return lowered
 
 
 def _sharding_of_batch(distribution):
-    """How the rows of a batch lie on the devices."""
+    """Sharding of a batch's rows over the devices."""
     layout = keras.distribution.TensorLayout([distribution.batch_dim_name], distribution.device_mesh)
     return layout.backend_layout

@@ -1,4 +1,4 @@
-"""Plans as text: one plan in lines, several as a table, and where the time goes."""
+"""Plans as text: one plan in lines, several as a table, and the cost by part."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ UNREAD = (
 
 
 def _hbm(plan):
-    """The traffic with HBM, in words."""
+    """HBM traffic in words."""
     c, accessed = plan.compiled, f"cost analysis: {short(plan.compiled.bytes_accessed, 'B')} accessed"
     if c.hbm is None:
         return f"not known ({accessed})"
@@ -28,7 +28,7 @@ def _batch(plan):
 
 
 def _sums(plan):
-    """The sums between chips, in words."""
+    """Collectives in words."""
     parts = [f"{count:,} {kind} of {short(size, 'B')}" for kind, (count, size) in sorted(plan.compiled.sums.items())]
     return (
         f"{', '.join(parts) or 'none'}; {1e3 * plan.floors['sums between chips']:.3g} ms if nothing else is done"
@@ -37,7 +37,7 @@ def _sums(plan):
 
 
 def plan_text(plan: Plan) -> str:
-    """One plan, a line for each thing."""
+    """One plan in lines."""
     c, floors = plan.compiled, plan.floors
     parts = (
         f"arguments {c.arguments / GIB:.2f}, temporaries {c.temporaries / GIB:.2f}, code and results"
@@ -106,7 +106,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def comparison(named: Sequence[tuple[str, Plan | str]]) -> str:
-    """Plans as a table, each with its name; in the place of one that failed, why."""
+    """A table of named plans, or why one failed."""
     lines = []
     for name, plan in named:
         lines.append((name, *_row(plan)) if isinstance(plan, Plan) else (name, plan, *[""] * (len(_HEAD) - 1)))
