@@ -26,7 +26,7 @@ def compared(own: Sequence[str], names: Sequence[str]) -> str:
 
 
 def check_class_count(classes: int | None, source: Any) -> None:
-    """Raises ValueError if the data's number of classes is not the model's, or that is None."""
+    """Raises ValueError if the model has no classes, or the data has a different number of them."""
     if classes is None:
         raise ValueError(
             "The model does not say which classes its outputs are: name them, vit.with_head(layer, class_names=[...]),"

@@ -100,7 +100,7 @@ def logistic_head(
 
 
 def scores(features: np.ndarray, head: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """(n, classes) float64 of features (n, d)."""
+    """Scores (n, classes) float64 of features (n, d)."""
     kernel, bias = head
     parts = [np.asarray(features[i : i + _ROWS], "float64") @ kernel + bias for i in range(0, len(features), _ROWS)]
     return np.concatenate(parts)

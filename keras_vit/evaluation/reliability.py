@@ -73,7 +73,7 @@ class Reliability:
         return expected_error(self.sums)
 
     def intervals(self) -> list[list[float]]:
-        """See the function of that name."""
+        """`intervals` of these sums."""
         return intervals(self.sums)
 
 

@@ -1,6 +1,4 @@
-"""The shared folder: model.keras, another library's files where its format supports the model, the card and its
-pictures.
-"""
+"""The shared folder: model.keras, files for another library where its format allows, the card and its pictures."""
 
 import json
 import os
