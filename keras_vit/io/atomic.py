@@ -1,4 +1,4 @@
-"""Writing files so that a crash at any moment leaves the old file or the new one, never half of one."""
+"""Atomic writes: a crash at any moment leaves the old file or the new one, never a part."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ from etils import epath
 
 from keras_vit.io.paths import os_errors
 
-_AT_FDCWD, _EXCHANGE = -100, 2  # of Linux' renameat2
+_AT_FDCWD, _EXCHANGE = -100, 2  # for Linux' renameat2
 
 
 def _sync(path):
@@ -26,9 +26,7 @@ def _sync(path):
 
 
 def sync_all(path: str | os.PathLike) -> None:
-    """Syncs a local file, or a folder with all that is in it: synced alone, it would name files without content after a
-    power failure.
-    """
+    """Syncs a local file, or a folder with its contents: else it may list empty files after a power failure."""
     if not os.path.isdir(path):
         return _sync(path)
     for folder, _, names in os.walk(path, topdown=False):
@@ -46,7 +44,7 @@ def _remove(path):
 
 
 def _exchange(first, second):
-    """Lets two paths change places at one instant. Returns False if the system cannot do that."""
+    """Atomically swaps two paths. Returns False if the system cannot."""
     if not sys.platform.startswith("linux"):
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -54,12 +52,10 @@ def _exchange(first, second):
 
 
 def _replace_folder(path, new, old):
-    """Puts the folder `new` at `path`; what was there is moved to `old` or `new`. Stopped between, it leaves `old`
-    alone.
-    """
+    """Puts the folder `new` at `path`, and the former one at `old` or `new`; interrupted, it leaves only `old`."""
     if _exchange(new, path):
         return
-    os.rename(path, old)  # a folder cannot be renamed over another
+    os.rename(path, old)  # rename cannot replace a non-empty folder
     os.rename(new, path)
 
 
@@ -68,16 +64,15 @@ def _lives(pid):
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is another user's
+    except OSError:  # another user's
         return True
     return True
 
 
 def remove_leftovers(folder: str | os.PathLike, name: str = "") -> None:
-    """Removes what processes of this machine that are gone left in a local folder while writing a file `name`, or any
-    file.
+    """Removes what dead processes of this machine left in a local folder while writing `name`, or any file.
 
-    A folder that was moved away and not yet replaced comes back.
+    A folder that was moved away and not yet replaced is restored.
     """
     pattern = re.compile(rf"\.(tmp|old)-(?:{re.escape(socket.gethostname())}-)?(\d+)-({re.escape(name) or '.*'})")
     for path in pathlib.Path(folder).iterdir():
@@ -90,10 +85,10 @@ def remove_leftovers(folder: str | os.PathLike, name: str = "") -> None:
 
 
 def check_folder(folder: str | os.PathLike) -> None:
-    """Refuses a folder that could not be written to, before long work; it need not exist yet. Buckets are not checked.
+    """Refuses a folder that cannot be written to, before long work; it may not exist yet. Buckets are not checked.
 
     Raises:
-        OSError: naming the file or folder that is in the way.
+        OSError: naming the file or folder in the way.
     """
     if "://" in str(folder):
         return
@@ -108,7 +103,7 @@ def check_folder(folder: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def _naming(path):
-    """A context in which an OSError names `path`, not a temporary file or none."""
+    """A context in which an OSError names `path` instead of a temporary file or nothing."""
     try:
         yield
     except OSError as error:
@@ -119,15 +114,14 @@ def _naming(path):
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a temporary path next to `path`, where a file or folder is to be written; at the end it replaces `path`.
-    "~" is expanded.
+    """Yields a temporary path next to `path` for a file or folder, which replaces `path` at the end. Expands "~".
 
-    An error inside leaves `path` as it was. The temporary name begins with "." and ends as `path` does; what a killed
-    process left under such a name is removed.
+    An error inside leaves `path` as it was. The temporary name begins with "." and ends like `path`; leftovers of a
+    killed process under such names are removed.
 
     Raises:
         ValueError: for a path in a bucket.
-        OSError: if it cannot be written, naming `path`.
+        OSError: if writing fails, naming `path`.
     """
     if "://" in os.fspath(path):
         raise ValueError(
@@ -150,7 +144,7 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
                 os.replace(temporary, path)
             _sync(folder)
         finally:
-            if os.path.lexists(old) and not os.path.lexists(path):  # an error or Ctrl-C came between the two
+            if os.path.lexists(old) and not os.path.lexists(path):  # an error or Ctrl-C came between the renames
                 os.rename(old, path)
             for leftover in (temporary, old):
                 if os.path.lexists(leftover):
@@ -158,15 +152,15 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
 
 
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Writes `data` to `path`, local or in a bucket (gs://), all or nothing.
+    """Writes `data` to `path`, local or in a bucket (gs://), atomically.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if writing fails.
     """
     path = epath.Path(path)
     if "://" in str(path):
         with os_errors():
-            path.write_bytes(data)  # object stores show an object once it is complete
+            path.write_bytes(data)  # object stores show only complete objects
         return
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""Options of Apache Beam, as a user types them: what Beam would leave out in silence is refused."""
+"""Apache Beam's options as users type them; refuses what Beam would silently ignore."""
 
 import contextlib
 import io
@@ -13,9 +13,7 @@ _HERE = (None, "direct", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDi
 
 
 def _parsed(options) -> tuple[PipelineOptions, dict[str, Any]]:
-    """(Beam's options, {name: value} of all that it knows); argparse, which ends the process, writes what is wrong to
-    stderr.
-    """
+    """(Beam's options, {name: value} of those it knows). Raises ValueError with argparse's message."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -29,11 +27,10 @@ def _parsed(options) -> tuple[PipelineOptions, dict[str, Any]]:
 
 
 def pipeline_options(options: Sequence[str]) -> PipelineOptions:
-    """Beam's options from words such as "--runner=FlinkRunner". Other runners may have options that Beam itself does
-    not know.
+    """Beam's options from words such as "--runner=FlinkRunner", including options of other runners.
 
     Raises:
-        ValueError: for a word that is no option, a value of the wrong kind, or an option that nothing reads on this
+        ValueError: for a word that is not an option, a value of the wrong kind, or an option that nothing reads on this
             machine, such as a misspelt --runner.
     """
     options = list(options)

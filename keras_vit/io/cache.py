@@ -1,4 +1,4 @@
-"""The cache folder: downloaded files, and facts about files that take long to find out."""
+"""The cache folder: downloads, and facts about files that are slow to compute."""
 
 import hashlib
 import json
@@ -22,14 +22,14 @@ def cache_folder(cache: str | os.PathLike | None = None) -> pathlib.Path:
 
 
 def cached_answer(question: str, paths: Sequence[str], answer: Callable[[], Any]) -> Any:
-    """answer(), or its result of the last time that `question` was asked about these files, if none has changed since.
+    """answer(), or its cached result for this question and these files, if none has changed.
 
     Args:
         question: any text.
-        paths: of the files; their lengths and modification times are compared.
+        paths: of the files; compares lengths and modification times.
         answer: a function without arguments that returns JSON data.
     """
-    import tensorflow as tf  # here: models are loaded without it, on JAX
+    import tensorflow as tf  # imported here: models load without it on JAX
 
     stats = in_threads(tf.io.gfile.stat, paths)
     key = json.dumps([question, *([path, stat.length, stat.mtime_nsec] for path, stat in zip(paths, stats))])

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def checksum(arrays: Mapping[str, np.ndarray]) -> str:
-    """CRC-32 of the names and values of {name: array}, as eight hexadecimal digits; the order does not matter."""
+    """CRC-32 of the names and values of {name: array}, in any order, as eight hexadecimal digits."""
     total = 0
     for name in sorted(arrays):
         total = zlib.crc32(

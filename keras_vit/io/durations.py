@@ -1,6 +1,4 @@
-"""Durations in a config: a whole number of steps, or text such as "150 epochs", "10k steps", "1.5M examples", "5%" (of
-the whole run).
-"""
+"""Durations in a config: whole steps, or text such as "150 epochs", "10k steps", "1.5M examples", "5%" (of the run)."""
 
 import math
 import re
@@ -10,7 +8,7 @@ _DURATION = re.compile(r"(\d+\.?\d*(?:e\d+)?|\.\d+)\s*([kM]?)\s*(steps?|epochs?|
 
 
 def _whole(number, duration):
-    """A number of steps, whole except for the rounding of a product such as 2.3 * 1000."""
+    """A whole number of steps, allowing for the rounding of products such as 2.3 * 1000."""
     steps = round(number)
     if not math.isclose(number, steps, rel_tol=1e-9):
         mend = f'For that share of the whole run write "{100 * number:g}%".' if number < 1 else f"Write {steps}."
@@ -19,7 +17,7 @@ def _whole(number, duration):
 
 
 def _parse(duration):
-    """(number, unit) of a duration; the unit is "" for steps."""
+    """(number, unit) of a duration; unit "" for steps."""
     if isinstance(duration, (int, float)) and not isinstance(duration, bool):
         number, unit = float(duration), ""
     else:
@@ -36,20 +34,19 @@ def _parse(duration):
 
 
 def is_nothing(duration: int | float | str) -> bool:
-    """Whether a duration is 0 of whatever its unit is.
+    """Whether a duration is 0 in any unit.
 
     Raises:
-        ValueError: for text that is not a duration, a negative number, or steps that are not whole.
+        ValueError: for malformed text, a negative number, or a fraction of a step.
     """
     return _parse(duration)[0] == 0
 
 
 def in_examples(duration: int | float | str, batch_size: int) -> int | float | str:
-    """A duration that stays as long when the batch has another size: one in steps as text in examples, another as it
-    is.
+    """A duration that keeps its length under another batch size: steps become text in examples; others stay.
 
     Raises:
-        ValueError: for text that is not a duration, a negative number, or steps that are not whole.
+        ValueError: for malformed text, a negative number, or a fraction of a step.
     """
     number, unit = _parse(duration)
     return f"{number * batch_size} examples" if unit in ("", "step", "steps") else duration
@@ -59,14 +56,13 @@ def resolve_steps(duration: int | float | str, batch_size: int, examples: int, t
     """The number of steps in `duration`.
 
     Args:
-        duration: a whole number of steps, or "N steps | epochs | examples | %", where N may end in k or M.
+        duration: whole steps, or "N steps | epochs | examples | %", where N may end in k or M.
         batch_size: examples per step.
         examples: examples per epoch.
         total: steps of the whole run, for "%".
 
     Raises:
-        ValueError: for text that is not a duration, a negative number, steps that are not whole, or "%" where the total
-            is not known.
+        ValueError: for malformed text, a negative number, a fraction of a step, or "%" without a total.
     """
     number, unit = _parse(duration)
     if unit == "%":

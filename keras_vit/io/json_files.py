@@ -1,4 +1,4 @@
-"""Reading JSON files, and writing JSON that people can read."""
+"""Reads JSON files, and writes readable JSON."""
 
 import json
 import os
@@ -14,16 +14,16 @@ def read_json(path: str | os.PathLike, mend: str = "") -> dict[str, Any]:
 
     Args:
         path: of the file.
-        mend: a sentence that says what to do about a broken file, for the message.
+        mend: a sentence for the message: how to fix a broken file.
 
     Raises:
-        ValueError: if the file is empty, broken or holds something other than an object, naming the file.
+        ValueError: naming the file, if it is empty, broken or not an object.
         OSError: if it cannot be read.
     """
     try:
         with os_errors():
             content = json.loads(epath.Path(path).read_bytes())
-    except ValueError as error:  # JSON or UTF-8
+    except ValueError as error:  # invalid JSON or UTF-8
         raise ValueError(f"{path} is not valid JSON: {error}. {mend}".rstrip()) from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, and an object is expected. {mend}".rstrip())
@@ -31,10 +31,9 @@ def read_json(path: str | os.PathLike, mend: str = "") -> dict[str, Any]:
 
 
 def json_text(content: Any, indent: str = "") -> str:
-    """`content` as JSON text; what JSON has no form for becomes its str.
+    """`content` as JSON text; what JSON cannot express becomes its str.
 
-    Every key of a dict has a line of its own, and so has every element of a list of lists or dicts; other lists take
-    one line.
+    Each key of a dict, and each element of a list of lists or dicts, has its own line; other lists take one line.
     """
     inner = indent + "  "
     if isinstance(content, dict) and content:

@@ -1,8 +1,7 @@
-"""One process at a time owns a folder, on this machine, on others or in a bucket: lock.json in the folder says which
-one.
+"""Folder locks: one process at a time owns a folder, local, shared or in a bucket; lock.json in it names the owner.
 
-The owner renews the file every few seconds. Who comes later takes the folder over if the owner is gone: on the same
-machine, if there is no such process any more; otherwise, if the file is not renewed for a while.
+The owner renews the file every few seconds. A later process takes over if the owner is gone: on the same machine, when
+its process no longer exists; on others, when the file has not been renewed for a while.
 """
 
 import contextlib
@@ -31,9 +30,9 @@ except ImportError:  # Windows
 
 FILE = "lock.json"
 RENEWAL = 10.0  # seconds
-PATIENCE = 4 * RENEWAL  # how long the lock of another machine is watched
-_BUCKET_DELAY = 2.0  # seconds after which a bucket shows who wrote last
-_SURELY_GONE = 3600.0  # seconds; the clocks of two machines do not differ by so much
+PATIENCE = 4 * RENEWAL  # how long to watch another machine's lock
+_BUCKET_DELAY = 2.0  # until a bucket shows who wrote last
+_SURELY_GONE = 3600.0  # more than the clocks of two machines differ
 
 
 class InUse(ValueError):
@@ -41,9 +40,7 @@ class InUse(ValueError):
 
 
 def machine() -> str:
-    """Names what process numbers refer to: the host since it booted, and the container. "" where the system does not
-    tell.
-    """
+    """The scope of process numbers: the host since its boot, and the container; "" if the system does not say."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -52,18 +49,16 @@ def machine() -> str:
 
 
 def started(pid: int) -> str:
-    """When a process of this machine was started, which tells it from a later one of the same number; "" if there is
-    none.
-    """
+    """The start time of a process, which separates it from later ones with its number; "" if there is none."""
     try:
         state, *fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
-    return "" if state in "ZX" else fields[18]  # a process that was killed and not yet waited for is gone
+    return "" if state in "ZX" else fields[18]  # a killed process not yet waited for is gone
 
 
 class _Lock:
-    """What `owned` yields: `check` says whether the folder is still this process's own."""
+    """Yielded by `owned`; `check` raises InUse once another process owns the folder."""
 
     def __init__(self, folder):
         self._folder, self._path = folder, folder / FILE
@@ -81,7 +76,7 @@ class _Lock:
         self._thread = threading.Thread(target=self._renew_until_released, name="lock", daemon=True)
 
     def _read(self):
-        """The content of the file; None if there is none, or nothing that a lock could be.
+        """The file's content; None if there is none, or nothing that a lock could be.
 
         Raises:
             OSError: if it cannot be read: somebody may have written it.
@@ -128,9 +123,7 @@ class _Lock:
 
     @contextlib.contextmanager
     def _alone(self):
-        """A context in which no other process of this machine takes the folder; on file systems that cannot do that,
-        any other may.
-        """
+        """Excludes other processes of this machine from taking the folder, if the file system supports it."""
         if fcntl is None or "://" in str(self._folder):
             yield
             return
@@ -151,7 +144,7 @@ class _Lock:
                 if self._read() == holder:
                     self._write()
                     break
-        if "://" in str(self._folder):  # which has no locks: of several that write at once, the last one owns it
+        if "://" in str(self._folder):  # buckets have no locks: the last of several writers wins
             time.sleep(_BUCKET_DELAY)
             if not self._is_own(holder := self._read()) and holder is not None:
                 raise InUse(self._message(holder))
@@ -166,7 +159,7 @@ class _Lock:
 
     def _renew_until_released(self):
         while not self._released.wait(RENEWAL):
-            with contextlib.suppress(OSError):  # a full disk, or a bucket that does not answer: the next time, perhaps
+            with contextlib.suppress(OSError):  # a full disk or a slow bucket: perhaps next time
                 content = self._read()
                 if content is not None and not self._is_own(content):
                     self._taken_over_by = content
@@ -174,9 +167,7 @@ class _Lock:
                 self._write()
 
     def check(self) -> None:
-        """Raises InUse if another process has taken the folder over, because this one did not renew its lock for too
-        long.
-        """
+        """Raises InUse if another process took over, because this one failed to renew its lock in time."""
         if self._taken_over_by is not None:
             raise InUse(f"This process has lost {self._folder} to another. {self._message(self._taken_over_by)}")
 
@@ -190,11 +181,11 @@ class _Lock:
 
 @contextlib.contextmanager
 def owned(folder: str | os.PathLike) -> Iterator[_Lock]:
-    """A context in which this process owns `folder`, which is created; if it got nothing, it is removed again.
+    """A context in which this process owns `folder`, which is created, and removed again if it stays empty.
 
     Raises:
-        InUse: a ValueError that names the process that owns it.
-        OSError: if it cannot be written to, saying why.
+        InUse: a ValueError that names the owner.
+        OSError: if the folder cannot be written to, saying why.
     """
     folder = epath.Path(folder)
     try:
@@ -216,4 +207,4 @@ def owned(folder: str | os.PathLike) -> Iterator[_Lock]:
         lock.release()
         if created and "://" not in str(folder):
             with contextlib.suppress(OSError):
-                os.rmdir(folder)  # which only removes an empty one
+                os.rmdir(folder)  # removes only an empty folder

@@ -1,4 +1,4 @@
-"""How much is logged, and how often."""
+"""Logging: how much, and how often."""
 
 import contextlib
 import os
@@ -11,9 +11,7 @@ _said = set()
 
 @contextlib.contextmanager
 def quiet(level: int = logging.WARNING) -> Iterator[None]:
-    """A context in which only messages of `level` or above are logged: TensorFlow logs a lot while it writes a
-    SavedModel.
-    """
+    """A context that logs only `level` and above: TensorFlow logs a lot while it writes a SavedModel."""
     before = logging.get_verbosity()
     logging.set_verbosity(level)
     try:
@@ -23,15 +21,13 @@ def quiet(level: int = logging.WARNING) -> Iterator[None]:
 
 
 def printable(name: str) -> str:
-    """A file's name as it can be written anywhere: bytes that are not UTF-8 become \\xff and the like."""
+    """A file name that can be written anywhere: bytes that are not UTF-8 become \\xff and the like."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
 @logging.skip_log_prefix
 def log_once(level: int, text: str) -> None:
-    """Logs `text`, unless this process has logged it already: a run opens the same data for training and for
-    evaluation.
-    """
+    """Logs `text` once per process: a run opens the same data for training and for evaluation."""
     if text not in _said:
         _said.add(text)
         logging.log(level, "%s", text)

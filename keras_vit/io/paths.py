@@ -1,4 +1,4 @@
-"""Paths on this machine or in a bucket (gs://, by TensorFlow), and the options that may follow a path."""
+"""Paths, local or in a bucket (gs://, through TensorFlow), and options after a path."""
 
 import concurrent.futures
 import contextlib
@@ -11,22 +11,21 @@ from typing import Any
 
 from etils import epath
 
-_OPTIONS = re.compile(r"\?(?P<options>\w+=[^?]*)$")  # a "?" that no key=value follows is a wildcard
-THREADS = 32  # at once: a bucket answers slowly, but answers many requests
+_OPTIONS = re.compile(r"\?(?P<options>\w+=[^?]*)$")  # a "?" without key=value after it is a wildcard
+THREADS = 32  # at once: a bucket answers slowly, but many requests at a time
 
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """A context in which a failed read or write of a bucket, an error of TensorFlow's, is the OSError that it would be
-    on a disk.
+    """A context that turns TensorFlow's errors from buckets into the OSErrors that a disk would raise.
 
     Raises:
-        OSError: FileNotFoundError or PermissionError where it is one of these.
+        OSError: or its FileNotFoundError or PermissionError.
     """
     try:
         yield
     except Exception as error:
-        tensorflow = sys.modules.get("tensorflow")  # without it no error is one of its own
+        tensorflow = sys.modules.get("tensorflow")  # not loaded: none of its errors
         if tensorflow is None or not isinstance(error, tensorflow.errors.OpError):
             raise
         kinds = {
@@ -37,10 +36,10 @@ def os_errors() -> Iterator[None]:
 
 
 def split_options(text: str, /, **defaults: str) -> tuple[str, dict[str, str]]:
-    """Splits "PATH?key=value&key=value" into (PATH, {key: value}), all text; missing keys have their defaults.
+    """Splits "PATH?key=value&key=value" into (PATH, {key: value}), all text, with defaults for missing keys.
 
     Raises:
-        ValueError: for a key that is not among `defaults`.
+        ValueError: for a key not in `defaults`.
     """
     match = _OPTIONS.search(text)
     if not match:
@@ -55,7 +54,7 @@ def split_options(text: str, /, **defaults: str) -> tuple[str, dict[str, str]]:
 
 
 def locate(path: str, data_dir: str | os.PathLike | None = None) -> str:
-    """The full path of `path`, with "~" expanded: below `data_dir` if that is given and the path is relative."""
+    """The full path of `path`, with "~" expanded; below `data_dir` if given and `path` is relative."""
     if "://" in path:
         return path
     path = os.path.expanduser(path)
@@ -63,9 +62,9 @@ def locate(path: str, data_dir: str | os.PathLike | None = None) -> str:
 
 
 def paths_in(folder: str | os.PathLike, start: str = "", end: str = "") -> list[epath.Path]:
-    """What a folder holds whose names begin and end so, sorted; [] if there is no such folder.
+    """A folder's entries whose names begin and end so, sorted; [] if it does not exist.
 
-    epath's own `glob` takes the folder's name as a pattern, too, and finds nothing in "train[:90%]".
+    epath's own `glob` also takes the folder's name as a pattern, and finds nothing in "train[:90%]".
     """
     folder = epath.Path(folder)
     if not folder.is_dir():
@@ -74,7 +73,7 @@ def paths_in(folder: str | os.PathLike, start: str = "", end: str = "") -> list[
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """The text of a file in UTF-8, with or without a byte order mark.
+    """The text of a UTF-8 file, with or without a byte order mark.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -95,7 +94,7 @@ def _read(path):
 
 
 def _read_from_bucket(path):
-    import tensorflow as tf  # here: models are loaded without it, on JAX
+    import tensorflow as tf  # imported here: models load without it on JAX
 
     try:
         with tf.io.gfile.GFile(path, "rb") as file:

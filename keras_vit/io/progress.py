@@ -1,13 +1,12 @@
-"""What long work is doing: on a terminal one line that is refreshed, in a log file a line at its beginning and one a
-minute.
+"""Progress of long work: one refreshed line on a terminal; in a log a line at the start and one a minute.
 
     with progress.stage("Embedding the test split", total=360, unit="images") as stage:
         for batch in batches:
             ...
             stage.advance(len(batch))
 
-The binaries switch the line on with `shown`; without it stages are messages of level info, which absl keeps to itself
-in a library. Of stages within each other the innermost is shown.
+The binaries show the line with `shown`; otherwise stages are info messages, which absl hides in libraries. Of nested
+stages the innermost is shown.
 """
 
 import contextlib
@@ -25,13 +24,13 @@ from absl import logging
 
 _REFRESH = 0.5  # seconds
 _LOG_EVERY = 60.0  # seconds
-_CLEAR = "\r\033[K"  # the cursor's line
+_CLEAR = "\r\033[K"  # clears the cursor's line
 _shown = False
-_stages = []  # under way, the innermost last
+_stages = []  # running, innermost last
 
 
 def time_text(seconds: float) -> str:
-    """Seconds as a person says them: "12 s", "3 min 5 s", "2 h 3 min"."""
+    """Seconds in words: "12 s", "3 min 5 s", "2 h 3 min"."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -40,11 +39,11 @@ def time_text(seconds: float) -> str:
 
 
 class Stage:
-    """What is being done. `stage` makes and yields it.
+    """A piece of work, made and yielded by `stage`.
 
     Args:
         what: a few words, such as "Opening folder:photos".
-        total: how many units there are; None if that is not known.
+        total: number of units; None if unknown.
         unit: what is counted.
         show: whether to show it on a terminal outside a binary too.
     """
@@ -57,11 +56,11 @@ class Stage:
         self._thread = threading.Thread(target=self._refresh, name="progress", daemon=True)
 
     def advance(self, count: int = 1) -> None:
-        """Counts units that are done."""
+        """Counts finished units."""
         self._done += count
 
     def text(self) -> str:
-        """The line: what, how much of it is done, and since when."""
+        """The line: what, how much is done, and for how long."""
         passed = time.monotonic() - self._began
         parts = [time_text(passed)]
         if self._total:
@@ -84,7 +83,7 @@ class Stage:
             logging.info("%s.", text)
 
     def begin(self) -> None:
-        """Says that the work has begun."""
+        """Announces the work."""
         _stages.append(self)
         self._say(self._what)
         self._thread.start()
@@ -102,7 +101,7 @@ class Stage:
 
 @contextlib.contextmanager
 def stage(what: str, total: int | None = None, unit: str = "", show: bool = False) -> Iterator[Stage]:
-    """A context in which the work `what` is done; for the arguments see Stage."""
+    """A context for the work `what`; arguments as in Stage."""
     work = Stage(what, total, unit, show)
     work.begin()
     try:
@@ -115,11 +114,7 @@ _TRAINING, _EVALUATION = "the first training step", "the evaluation"
 
 
 class FirstStep(keras.callbacks.Callback):
-    """Says within fit and evaluate that the first training step and the first evaluation are being compiled, until they
-    are done.
-
-    Keras' bar begins after them.
-    """
+    """Shows in fit and evaluate that the first step of each is compiling, before Keras' bar begins."""
 
     async_safe = True  # on JAX, Keras ends batches in threads
 
@@ -141,7 +136,7 @@ class FirstStep(keras.callbacks.Callback):
             work.end()
 
     def end(self) -> None:
-        """Ends what is under way; to be called when fit or evaluate was interrupted."""
+        """Ends a running stage; call it when fit or evaluate was interrupted."""
         for what in list(self._under_way):
             self._end(what)
 
@@ -158,9 +153,9 @@ class FirstStep(keras.callbacks.Callback):
         self._end(_EVALUATION)
 
 
-# Libraries of other languages write to stderr directly, wherever the cursor is. Their lines go through a process of
-# their own, which clears the cursor's line first; it outlives this one, so that the last words of a crash are not lost.
-# What libjpeg says of a damaged image names no file, so once is enough.
+# Libraries in other languages write to stderr directly, wherever the cursor is. A separate process clears the cursor's
+# line before theirs; it outlives this one, so that the last words of a crash are not lost. libjpeg's remarks on a
+# damaged image name no file, so once is enough.
 _LINES = r"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -178,9 +173,7 @@ for line in sys.stdin.buffer:
 
 @contextlib.contextmanager
 def _stderr_in_lines():
-    """A context in which every line that is written to stderr, by any library, clears the line that the cursor is
-    in.
-    """
+    """A context in which every line written to stderr, by any library, first clears the cursor's line."""
     sys.stderr.flush()
     original = os.dup(2)
     process: subprocess.Popen[Any] = subprocess.Popen(
@@ -194,17 +187,16 @@ def _stderr_in_lines():
         sys.stderr.flush()
         os.dup2(original, 2)
         os.close(original)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that this one started may still hold the pipe
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a child process may still hold the pipe
             process.wait(2.0)
 
 
 @contextlib.contextmanager
 def shown(chief: bool = True) -> Iterator[None]:
-    """A context in which stages are shown as one line on the terminal, if stdout is one, and what libraries say does
-    not run into it.
+    """A context that shows stages as one line if stdout is a terminal, kept apart from libraries' messages.
 
     Args:
-        chief: whether this process is the one of several that speaks.
+        chief: whether this process, of several, is the one that prints.
     """
     global _shown
     if not (chief and sys.stdout.isatty()):

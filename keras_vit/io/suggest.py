@@ -1,9 +1,9 @@
-"""Words of messages: counts, lists, and hints for mistyped names and for names that other libraries use."""
+"""Words for messages: counts, lists, and hints for misspelt names and other libraries' names."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
-# What other libraries call our arguments, by our name. Of several of ours, the first that is valid is meant.
+# Other libraries' names for our arguments, by our name. The first valid one of ours is meant.
 _ELSEWHERE = {
     ("attention_dropout",): "attn_dropout attention_dropout_rate attn_drop attn_drop_rate attention_probs_dropout_prob",
     ("channels",): "n_channels in_chans in_channels input_channels num_channels",
@@ -41,7 +41,7 @@ _ELSEWHERE = {
 _LOAD = (
     "Trained weights come with keras_vit.load(name), not with a constructor; keras_vit.list_models() lists the names."
 )
-# Arguments that have no counterpart, and what to write instead.
+# Arguments without a counterpart, and what to write instead.
 _SENTENCES = {
     **dict.fromkeys(("weights", "pretrained", "checkpoint", "pretrained_weights", "load_weights"), _LOAD),
     "mlp_ratio": "mlp_dim is the hidden width itself: width times mlp_ratio.",
@@ -65,7 +65,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: list[str], most: int = 10) -> str:
-    """ "a, b, c"; with "..." after the first `most`."""
+    """ "a, b, c", with "..." after the first `most`."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
@@ -79,11 +79,11 @@ _OURS = {_plain(theirs): ours for ours, names in _ELSEWHERE.items() for theirs i
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 1) -> list[str]:
-    """The valid names nearest to a mistyped one, best first; [] if none is near, or it is far longer than a name.
+    """The valid names nearest to a misspelt one, best first; [] if none is near, or it is far longer than a name.
 
-    What other libraries call an argument of ours comes before what is spelled alike: "num_classes" is "classes".
+    Other libraries' names for our arguments precede similar spellings: "num_classes" is "classes".
     """
-    if len(str(name)) > _LONGEST:  # comparing would take seconds for megabytes, which a service may be sent
+    if len(str(name)) > _LONGEST:  # comparing megabytes, which a service may receive, takes seconds
         return []
     valid = list(valid)
     meant = [ours for ours in _OURS.get(_plain(name), ()) if ours in valid]
@@ -100,9 +100,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def argument_hint(name: str, valid: Iterable[str]) -> str:
-    """What to write instead of the unknown argument `name` of a model: a sentence where there is none like it, or
-    did_you_mean's hint.
-    """
+    """What to write instead of a model's unknown argument `name`: a fixed sentence, or did_you_mean's hint."""
     return f" {_INSTEAD[_plain(name)]}" if _plain(name) in _INSTEAD else did_you_mean(name, valid)
 
 
@@ -115,13 +113,13 @@ def _paths(tree, above: str = "") -> Iterator[str]:
 
 
 def did_you_mean_key(name: str, valid: Iterable[str], tree: Mapping) -> str:
-    """A hint like did_you_mean's for a key of nested mappings that is not where it was looked for.
+    """did_you_mean's hint for a key that is absent from its section of nested mappings.
 
     Args:
         name: the key, without the sections above it.
-        valid: the keys that are there.
-        tree: all of the mappings. The same key in another section is named first, then the nearest one of `valid`, then
-            the nearest anywhere.
+        valid: the section's keys.
+        tree: all mappings. The same key in another section comes first, then the nearest of `valid`, then the nearest
+            anywhere.
     """
     paths = list(_paths(tree))
     named = {path: path.rpartition(".")[2] for path in paths}
