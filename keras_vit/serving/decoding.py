@@ -1,6 +1,4 @@
-"""Encoded images to pixels inside an exported model: each on its own, so that one that cannot be decoded fails alone,
-and says why.
-"""
+"""Decodes encoded images inside an exported model, one by one, so that a bad one fails alone and says why."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from keras_vit.data.ops.decode import MAX_PIXELS
 from keras_vit.serving.description import OK, READ
 
 _LARGEST = f"{MAX_PIXELS:,} pixels (a JPEG; others half of that)"
-# (where in the file, its bytes there, the format): those that are read, then those that are not.
+# (offset, bytes there, format): formats that can be read, then others.
 _READ = ((0, b"\xff\xd8", "JPEG"), (0, b"\x89PNG", "PNG"), (0, b"BM", "BMP"), (0, b"GIF8", "GIF"), (8, b"WEBP", "WebP"))
 _UNREAD = (
     (8, b"avif", "AVIF"),
@@ -26,13 +24,13 @@ _UNREAD = (
 
 
 def _begins(encoded, at, magic):
-    """Whether bytes, a scalar string, have `magic` at byte `at`."""
+    """Whether `encoded`, scalar string bytes, has `magic` at byte `at`."""
     head = tf.strings.substr(encoded, 0, 16) + b"\1" * 16
     return tf.strings.substr(head, at, len(magic)) == magic
 
 
 def why_not(encoded: tf.Tensor) -> tf.Tensor:
-    """In words, why bytes, a scalar string, could not be decoded."""
+    """Why `encoded`, scalar string bytes, could not be decoded, in words."""
     cases: list = [(tf.strings.length(encoded) == 0, lambda: tf.constant("It is empty: there are no bytes."))]
     for at, magic, kind in _READ:
         animated = " animated," if kind == "WebP" else ""
@@ -45,13 +43,13 @@ def why_not(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def decoder(image: Callable, shape: tuple) -> Callable:
-    """The function from encoded images (b,) strings to (pixels (b, h, w, c) uint8, status (b,) strings).
+    """Returns encoded images (b,) strings -> (pixels (b, h, w, c) uint8, status (b,) strings).
+
+    The status is OK, or why the image was not decoded; its pixels are then zeros.
 
     Args:
-        image: from one encoded image, a scalar string, to its pixels; it fails for what is none.
+        image: encoded image, a scalar string -> its pixels; fails for anything else.
         shape: (h, w, c) of these pixels.
-
-    The status is OK, or why the image was not decoded; its pixels are zeros then.
     """
 
     def fine(encoded):
@@ -65,7 +63,7 @@ def decoder(image: Callable, shape: tuple) -> Callable:
     options.experimental_optimization.apply_default_optimizations = False  # they would cost more than a small image
 
     def one(encoded):
-        # Errors of an op end the whole graph, but those inside a dataset can be left out.
+        # An op's error ends the whole graph, but inside a dataset it can be skipped.
         source = tf.data.Dataset.from_tensors(encoded)
         either = source.map(fine).ignore_errors().concatenate(source.map(failed))
         return either.take(1).with_options(options).get_single_element()

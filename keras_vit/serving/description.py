@@ -1,6 +1,4 @@
-"""What an export says of itself: metadata.json for programs, README.md for people, and assets/classes.txt, a name a
-line.
-"""
+"""An export's description: metadata.json for programs, README.md for people, assets/classes.txt, one name per line."""
 
 import json
 import os
@@ -13,19 +11,19 @@ from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.version import __version__
 
 METADATA, README, CLASSES = "metadata.json", "README.md", os.path.join("assets", "classes.txt")
-OK = "ok"  # the status of an image that could be decoded
+OK = "ok"  # status of a decoded image
 READ = "JPEG, PNG, BMP, GIF or WebP"
 
 
 def activation_name(model: keras.Model, activation: str | None) -> str | None:
-    """How probabilities are made of logits, "softmax" or "sigmoid"; None for a model without classes."""
+    """The function from logits to probabilities, "softmax" or "sigmoid"; None for a model without classes."""
     if model.classes is None:
         return None
     return activation or model.activation or ("sigmoid" if model.classes == 1 else "softmax")
 
 
 def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
-    """What every export says of its model, whatever its format: JSON."""
+    """The description of a model, JSON, that exports of every format share."""
     scale = normalisations(model)[0]
     return {
         "keras_vit": __version__,
@@ -44,14 +42,14 @@ def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
 
 
 def _table(signatures):
-    """The rows of the README's table, of {name: {"purpose", "inputs", "outputs"}}."""
+    """Rows of the README's table from {name: {"purpose", "inputs", "outputs"}}."""
     for name, signature in signatures.items():
         cells = [" ".join(f"`{key}` {value}" for key, value in signature[way].items()) for way in ("inputs", "outputs")]
         yield f"| `{name}` | {cells[0]} | {cells[1]} | {signature['purpose']} |"
 
 
 def readme(metadata: dict[str, Any]) -> str:
-    """The README of a SavedModel, from its metadata."""
+    """A SavedModel's README, from its metadata."""
     height, width = metadata["image_size"]
     classes = "no classes" if metadata["classes"] is None else f"{metadata['classes']} classes"
     lines = [
@@ -98,9 +96,7 @@ def readme(metadata: dict[str, Any]) -> str:
 
 
 def write(folder: str, metadata: dict[str, Any]) -> None:
-    """Writes metadata.json, README.md and, where classes have names, assets/classes.txt into the folder of a
-    SavedModel.
-    """
+    """Writes metadata.json, README.md and, for named classes, assets/classes.txt into a SavedModel's folder."""
     with open(os.path.join(folder, METADATA), "w", encoding="utf-8") as file:
         json.dump(metadata, file, indent=2, ensure_ascii=False)
     with open(os.path.join(folder, README), "w", encoding="utf-8") as file:

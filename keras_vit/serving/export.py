@@ -1,6 +1,4 @@
-"""Export for serving and for transfer learning elsewhere: what loads it needs TensorFlow, ONNX Runtime or LiteRT, not
-this package.
-"""
+"""Exports for serving and transfer learning elsewhere, with TensorFlow, ONNX Runtime or LiteRT alone."""
 
 import os
 import pathlib
@@ -16,15 +14,13 @@ from keras_vit.serving import single_file, tensorflow_process
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
-# What is in a SavedModel, and what we put beside it.
+# Contents of a SavedModel, and our additions.
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}
 _OURS = {"README.md", "metadata.json"}
 
 
 def _is_export(path):
-    """Whether a folder holds nothing else than an export: metadata.json says so, or in version 0.3, which had none, the
-    name of a signature.
-    """
+    """Whether a folder holds only an export, by its metadata.json, or by a signature's name in version 0.3."""
     there = set(os.listdir(path))
     if "saved_model.pb" not in there or there - _PARTS - _OURS:
         return False
@@ -35,7 +31,7 @@ def _is_export(path):
 
 
 def _check_place(path):
-    """Refuses a path where an export would replace something else than an export, or where none can be written."""
+    """Refuses a path where an export would replace other files, or cannot be written."""
     if "://" in str(path):
         raise ValueError(f'"{path}" is in a bucket. Export to a local folder, then copy it there.')
     if os.path.isfile(path):
@@ -51,7 +47,7 @@ def _check_place(path):
 
 
 def _check_options(model, format, top_k, verbose, activation):
-    """Refuses options that nothing would come of, and those that would be found out only after long work."""
+    """Refuses options without effect, and those that would fail only after long work."""
     if top_k is not None:
         check_top_k(top_k)
     for name, given in {"top_k": top_k is not None, "verbose": verbose}.items():
@@ -69,7 +65,7 @@ def _check_options(model, format, top_k, verbose, activation):
 
 
 def _check(model, path, format):
-    """The path of the export, with "~" expanded, after checking that it can be made there."""
+    """The export's path, with "~" expanded, checked."""
     path = check_model_and_path("export", model, path)
     if format not in FORMATS:
         raise ValueError(
@@ -108,13 +104,12 @@ def export(
     quantization: str | None = None,
     calibration: Any = None,
 ) -> None:
-    """Writes `model` so that it runs without this package: a SavedModel in the folder `path`, or one file for ONNX
-    Runtime or LiteRT.
+    """Writes `model` to run without this package: a SavedModel folder, or one file for ONNX Runtime or LiteRT.
 
-    ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return "logits"
-    and "probabilities" for a model with classes, "outputs" for a head of the user's own, and "features" of a model that
-    pools, all float32. PATH.json beside the file describes it and its preprocessing. OpenVINO reads ONNX files, too.
-    The file is compared with the model before it takes its place. The rest is about the SavedModel.
+    ONNX and LiteRT files take images (b, h, w, c) float32, pixels 0..255, in batches of any size, and return float32:
+    "logits" and "probabilities" for a model with classes, "outputs" for a custom head, and "features" if the model
+    pools. PATH.json next to the file describes it and its preprocessing. OpenVINO reads ONNX files, too. The file's
+    outputs are compared with the model's before it is put in place. The rest applies to SavedModels.
 
     Signatures:
         serving_default: encoded images (b,) strings -> {"probabilities", "classes", "status"}, the top k with names.
@@ -125,36 +120,34 @@ def export(
         encoded_attention: encoded images -> {"attention", "status"}.
         pixels_training, features_training: with dropout, for the call_training_endpoint of keras.layers.TFSMLayer.
 
-    An encoded image that cannot be decoded fails alone: its "status" says why. Batches are dynamic, outputs float32,
-    variables trainable. A ViT or BiT without a head has no pixels signatures, and its serving_default takes pixels and
-    returns features. A model with a head of the user's own has {"outputs"} in pixels, and in serving_default unless its
-    class names are known (see keras_vit.Model). Models without attention, or that merge patches, have no attention
-    signatures.
+    An image that cannot be decoded fails alone: its "status" says why. Batches are dynamic, outputs float32, variables
+    trainable. A ViT or BiT without a head has no pixels signatures, and its serving_default maps pixels to features. A
+    model with a custom head returns {"outputs"} from pixels, and from serving_default unless its class names are known
+    (see keras_vit.Model). Models that have no attention, or merge patches, have no attention signatures.
 
-    README.md and metadata.json in the folder say this of the model, assets/classes.txt holds its class names, and
+    The folder's README.md and metadata.json describe the model, assets/classes.txt holds its class names, and
     assets.extra requests that warm up TensorFlow Serving. An existing export at `path` is replaced once the new one is
-    complete. On the JAX backend the export is made by a process on the TensorFlow backend.
+    complete. On the JAX backend, a process on the TensorFlow backend makes the export.
 
     Args:
         model: a ViT or BiT, or a keras_vit.Model built on one.
-        path: a local folder; a local file that ends in ".onnx" or ".tflite" for these formats.
+        path: a local folder; for the other formats a local file ending in ".onnx" or ".tflite".
         format: "tf_saved_model", "onnx" or "litert".
-        top_k: how many classes serving_default returns, None for 5; files return all.
-        verbose: print the signatures of a SavedModel.
-        activation: of a model with classes, from logits to probabilities, as in `model.classify`: "softmax", "sigmoid",
-            or None for the model's own.
-        quantization: of a file's dense layers, None for floats. "int8_weights": weights alone; "int8_dynamic": values
-            as well, with scales found at each call; "int8_static": with scales found in `calibration`.
-        calibration: for "int8_static", 16 images or more, like those that the model will see: an array of pixels (n, h,
-            w, c), a list of what `model.preprocess` takes, or a finite tf.data dataset of pixels.
+        top_k: classes that serving_default returns, None for 5; files return all.
+        verbose: print a SavedModel's signatures.
+        activation: from logits to probabilities, for a model with classes, as in `model.classify`: "softmax",
+            "sigmoid", or None for the model's own.
+        quantization: of a file's dense layers; None for floats. "int8_weights": weights only; "int8_dynamic":
+            activations too, scaled at each call; "int8_static": scaled by `calibration`.
+        calibration: for "int8_static", at least 16 images like those to expect: pixels (n, h, w, c), a list of what
+            `model.preprocess` takes, or a finite tf.data dataset of pixels.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, options that do
-            nothing there, a model whose input is not one image, one with classes that returns probabilities, a path
-            that is a file, in a bucket, or a folder of other files, or a file of ONNX or LiteRT that does not compute
-            what the model does.
-        ImportError: if the format needs a library that is not installed.
-        OSError: if it cannot be written; what is at `path` is as it was, after every error.
+        ValueError: for anything but a model of this package and a path, an unknown format, options without effect, an
+            input other than one image, classes as probabilities, a path that is a file, in a bucket, or a folder of
+            other files, or an ONNX or LiteRT file whose outputs differ from the model's.
+        ImportError: if the format's library is not installed.
+        OSError: if writing fails; every error leaves `path` as it was.
     """
     place = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)

@@ -1,4 +1,4 @@
-"""A model as a LiteRT (TensorFlow Lite) file, in floats or int8, and LiteRT to run it."""
+"""Models as LiteRT (TensorFlow Lite) files, in floats or int8, and LiteRT to run them."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from keras_vit.serving.signatures import Signature
 
-_SIGNATURE = "serving_default"  # as TensorFlow calls the one function of a SavedModel
+_SIGNATURE = "serving_default"  # TensorFlow's name for a SavedModel's only function
 
 
 def convert(signature: Signature, path: str) -> None:
@@ -28,7 +28,7 @@ def convert(signature: Signature, path: str) -> None:
         signature.function, input_signature=[signature.takes], autograph=False
     ).get_concrete_function()
     names = sorted(function.structured_outputs)
-    frozen = convert_variables_to_constants_v2(function)  # weights as constants: LiteRT is slow at variables
+    frozen = convert_variables_to_constants_v2(function)  # LiteRT is slow at variables
     module = tf.Module()
     module.serve = tf.function(
         lambda images: dict(zip(names, frozen(images))), input_signature=[signature.takes], autograph=False
@@ -50,12 +50,12 @@ def convert(signature: Signature, path: str) -> None:
 
 
 def _outputs(source):
-    """The names of the tensors that a file returns."""
+    """Names of the tensors that a file returns."""
     return [tensor["name"] for tensor in Interpreter(model_path=source).get_output_details()]
 
 
 def _dense(recipe, source, quantization):
-    """Adds to a recipe how dense layers are quantised; kernels have a scale for each column."""
+    """Adds the quantisation of dense layers, one scale per kernel column, to a recipe."""
     how = {"operation_name": qtyping.TFLOperationName.FULLY_CONNECTED}
     if quantization == "int8_weights":
         recipe.add_weight_only_config(regex=".*", num_bits=8, **how)
@@ -64,21 +64,21 @@ def _dense(recipe, source, quantization):
         recipe.add_dynamic_config(regex=".*", num_bits=8, **how)
         return
     recipe.add_static_config(regex=".*", activation_num_bits=8, weight_num_bits=8, **how)
-    for output in Interpreter(model_path=source).get_output_details():  # of a static layer it would be bytes
+    for output in Interpreter(model_path=source).get_output_details():  # a static layer would return bytes
         recipe.add_dynamic_config(regex=f"(^|;){re.escape(output['name'])};", num_bits=8, **how)
 
 
 def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
-    """Writes the float file `source`, quantised, to `path`; `pixels` (n, h, w, c) calibrate a static quantisation.
+    """Quantises the float file `source` to `path`; pixels (n, h, w, c) calibrate a static quantisation.
 
-    Convolutions and the products inside attention stay in floats: with the products quantised, too, DeiT-Ti/16 has 6 of
-    100 ImageNet photographs right in batches of 10, and with all operations LiteRT 2.3 does not run the file.
+    Convolutions and the products inside attention stay in floats: with quantised products, DeiT-Ti/16 classifies 6 of
+    100 ImageNet photographs correctly in batches of 10; with all operations quantised, LiteRT 2.3 cannot run the file.
     """
     recipe, ranges = recipe_manager.RecipeManager(), None
     _dense(recipe, source, quantization)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         if recipe.need_calibration():
-            # The quantizer's own calibration takes moving averages: values beyond them would be cut off.
+            # The quantizer's own calibration uses moving averages, which would clip larger values.
             found = calibrator.Calibrator(source, qsv_update_func=qsv_utils.min_max_update)
             found.calibrate({_SIGNATURE: [{"images": image[None]} for image in pixels]}, recipe)
             ranges = found.get_model_qsvs()
@@ -88,6 +88,6 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """The function from pixels (b, h, w, c) float32 to the file's outputs by name, run by LiteRT on the CPU."""
+    """Returns pixels (b, h, w, c) float32 -> the file's outputs by name, run by LiteRT on the CPU."""
     run = Interpreter(model_path=path).get_signature_runner()
     return lambda images: run(images=images)

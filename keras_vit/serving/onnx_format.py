@@ -1,4 +1,4 @@
-"""A model as an ONNX file, in floats or int8, and ONNX Runtime to run it."""
+"""Models as ONNX files, in floats or int8, and ONNX Runtime to run them."""
 
 import contextlib
 import gc
@@ -22,16 +22,14 @@ from keras_vit.serving.onnx_fusions import fuse
 from keras_vit.serving.onnx_tokens import keep_tokens
 from keras_vit.serving.signatures import Signature
 
-_OPSET = 18  # the first with layer normalisation is 17, and tf2onnx knows 18 at most
-# Both symmetric: the only form of TensorRT, and OpenVINO's fastest.
+_OPSET = 18  # layer normalisation needs 17, and tf2onnx supports 18 at most
+# Both symmetric: TensorRT's only form, and OpenVINO's fastest.
 _SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True}
 
 
 @contextlib.contextmanager
 def _without_copies() -> Iterator[None]:
-    """A context in which tf2onnx keeps no copy of the whole graph, weights included, before each of its dozens of
-    passes.
-    """
+    """A context that stops tf2onnx from copying the whole graph, with weights, before each of its dozens of passes."""
     before = os.environ.get(_CATCH)
     os.environ[_CATCH] = "FALSE"
     try:
@@ -49,12 +47,12 @@ def convert(signature: Signature, path: str) -> None:
     import tensorflow as tf
 
     function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
-    kept = (lambda *_: None, [])  # stays as it is: `fuse` rewrites it
+    kept = (lambda *_: None, [])  # unchanged: `fuse` rewrites it
     with _without_copies():
         model, _ = tf2onnx.convert.from_function(
             function, input_signature=[signature.takes], opset=_OPSET, custom_op_handlers={"Erfc": kept}
         )
-    gc.collect()  # of graphs with all weights, in circles of references
+    gc.collect()  # frees graphs with all weights in reference cycles
     fuse(model)
     missing = sorted({node.op_type for node in model.graph.node if not onnx.defs.has(node.op_type, node.domain)})
     if missing:
@@ -71,7 +69,7 @@ def convert(signature: Signature, path: str) -> None:
 
 
 class _Reader(CalibrationDataReader):
-    """Images, one after the other, as ONNX Runtime's calibration asks for them."""
+    """Images one by one, for ONNX Runtime's calibration."""
 
     def __init__(self, pixels: np.ndarray):
         self.images: Iterator[np.ndarray] = iter(pixels)
@@ -82,23 +80,22 @@ class _Reader(CalibrationDataReader):
 
 
 def _products(path):
-    """The names of the matrix products with weights: of all layers but the patch embedding, convolutions, and the
-    products inside attention.
-    """
+    """Names of matrix products with weights: not the patch embedding, convolutions and attention's products."""
     graph = onnx.load(path).graph
     weights = {tensor.name for tensor in graph.initializer}
     return [node.name for node in graph.node if node.op_type == "MatMul" and weights.intersection(node.input)]
 
 
 def _int8(kernel):
-    """(integers of a kernel (d, m), scales (m,)): symmetric, the largest of a column is 127."""
+    """(integers of a kernel (d, m), scales (m,)), symmetric: each column's largest is 127."""
     scales = np.maximum(np.abs(kernel).max(0), np.finfo("float32").tiny * 127) / 127
     return np.round(kernel / scales).astype("int8"), scales.astype("float32")
 
 
 def _quantize_weights(source, path, names):
-    """Writes the file `source` to `path`, with the kernels of the matrix products `names` in int8, each column with a
-    scale of its own; they become floats again where they are used.
+    """Writes `source` to `path` with the kernels of the products `names` in int8, one scale per column.
+
+    They become floats again where they are used.
     """
     model = onnx.load(source)
     kernels = {node.input[1] for node in model.graph.node if node.name in names}
@@ -121,10 +118,10 @@ def _quantize_weights(source, path, names):
 
 
 def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | None) -> None:
-    """Writes the float file `source`, quantised, to `path`; `pixels` (n, h, w, c) calibrate a static quantisation.
+    """Quantises the float file `source` to `path`; pixels (n, h, w, c) calibrate a static quantisation.
 
     Raises:
-        ValueError: for a model without products with weights, such as a BiT without a head.
+        ValueError: for a model without weighted products, such as a BiT without a head.
     """
     products = _products(source)
     if not products:
@@ -134,8 +131,7 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
     if quantization == "int8_weights":
         _quantize_weights(source, path, products)
         return
-    # Kernels of 7 bits: processors without VNNI add products of bytes up in pairs, in 16 bits, which those of 8
-    # overflow.
+    # 7-bit kernels: processors without VNNI add pairs of byte products in 16 bits, which 8-bit kernels overflow.
     common = {"per_channel": True, "reduce_range": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": products}
     if quantization == "int8_dynamic":
         quantize_dynamic(source, path, **common, extra_options={"MatMulConstBOnly": True})
@@ -144,7 +140,7 @@ def quantize(source: str, path: str, quantization: str, pixels: np.ndarray | Non
 
 
 def runner(path: str) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """The function from pixels (b, h, w, c) float32 to the file's outputs by name, run by ONNX Runtime on the CPU."""
+    """Returns pixels (b, h, w, c) float32 -> the file's outputs by name, run by ONNX Runtime on the CPU."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])

@@ -1,7 +1,6 @@
-"""An ONNX graph in the words of ONNX: GELU and layer normalisation as engines know them, and shapes that are known as
-constants.
+"""Fuses an ONNX graph into ONNX's own operations, GELU and layer normalisation, and constant shapes.
 
-tf2onnx writes TensorFlow's graph operation by operation. There, a layer normalisation is eleven nodes, the GELU has an
+tf2onnx translates TensorFlow's graph operation by operation: a layer normalisation is eleven nodes, the GELU has an
 Erfc, which ONNX lacks, and a reshape of a batch of unknown size computes its own shape.
 """
 
@@ -12,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-# Patterns: a text is a tensor, the same one wherever it stands; a number a constant; a tuple a node's operation and
+# Patterns: a text is a tensor, the same wherever it recurs; a number is a constant; a tuple is a node's operation and
 # inputs.
 _GELU = ("Mul", ("Mul", 0.5, "x"), ("Erfc", ("Mul", ("Neg", "x"), math.sqrt(0.5))))
 _MEAN = ("ReduceMean", "x", "axes")
@@ -33,7 +32,7 @@ _NORMALISATIONS = (
 
 
 class _Graph:
-    """The nodes of a graph by what they make, its constants by name, and what replaces nodes."""
+    """Nodes by output, constants by name, and replacements of nodes."""
 
     def __init__(self, graph):
         self.graph = graph
@@ -44,16 +43,14 @@ class _Graph:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def add(self, name: str, value: Any) -> str:
-        """A new constant's name; one that is there already stays."""
+        """The name of a new constant; existing ones stay."""
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(value, name)
             self.graph.initializer.append(self.constants[name])
         return name
 
     def match(self, name: str, pattern: Any, found: dict) -> dict | None:
-        """`found` and the tensors that the pattern's texts stand for, if tensor `name` is made as it says; None
-        otherwise.
-        """
+        """`found` plus the tensors that the pattern's texts match, if tensor `name` fits the pattern; else None."""
         if isinstance(pattern, str):
             return {**found, pattern: name} if found.get(pattern, name) == name else None
         if isinstance(pattern, float):
@@ -77,9 +74,7 @@ class _Graph:
 
 
 def _gelu(graph, node):
-    """x erfc(-x / sqrt 2) / 2 as x (1 + erf(x / sqrt 2)) / 2 in the order that engines look for; any other erfc(x) as 1
-    - erf(x).
-    """
+    """x erfc(-x / sqrt 2) / 2 as x (1 + erf(x / sqrt 2)) / 2, in the order that engines expect; else 1 - erf(x)."""
     one = graph.add("keras_vit/one", np.float32(1))
     out = node.output[0]
     if node.op_type == "Erfc":
@@ -134,7 +129,7 @@ def _is_one_size(graph, name):
 
 
 def _reshape(graph, node):
-    """A reshape to a shape of constants and one size that is known at run time, with -1 for that."""
+    """A reshape to constants and one size known at run time, with -1 for that size."""
     if node.op_type != "Reshape":
         return None
     maker = graph.makers.get(node.input[1])
@@ -151,7 +146,7 @@ def _reshape(graph, node):
 
 
 def _drop_unused(graph):
-    """Leaves nodes and constants out that no output needs."""
+    """Drops nodes and constants that no output needs."""
     needed, kept = {output.name for output in graph.output}, []
     for node in reversed(graph.node):
         if needed.intersection(node.output):
@@ -164,7 +159,7 @@ def _drop_unused(graph):
 
 
 def fuse(model: onnx.ModelProto) -> None:
-    """Rewrites, in place, what tf2onnx made of a Keras model."""
+    """Rewrites, in place, tf2onnx's graph of a Keras model."""
     for rewrite in (_normalisation, _gelu, _reshape):
         graph = _Graph(model.graph)
         nodes = [replacement for node in model.graph.node for replacement in rewrite(graph, node) or [node]]

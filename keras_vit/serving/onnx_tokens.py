@@ -1,19 +1,18 @@
-"""Dense layers of an ONNX graph on tokens as they are, (b, n, d), where TensorFlow's graph flattens them to (b * n, d)
-and back.
+"""Keeps dense layers of an ONNX graph on tokens (b, n, d), which TensorFlow flattens to (b * n, d) and back.
 
-OpenVINO refuses quantised products between such reshapes, or computes something else, and no engine needs them.
+OpenVINO refuses quantised products between such reshapes, or miscomputes them, and no engine needs them.
 """
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-# What gives the same for (b, n, d) as for (b * n, d): products with a kernel, and operations on single values.
+# Operations that agree on (b, n, d) and (b * n, d): products with a kernel, and elementwise ones.
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Neg", "Erf", "Sigmoid", "Tanh"}
 
 
 class _Graph:
-    """Who makes and who takes a tensor, what is constant, and the shapes that ONNX infers."""
+    """Producers and consumers of tensors, constants, and the shapes that ONNX infers."""
 
     def __init__(self, model: onnx.ModelProto):
         inferred = onnx.shape_inference.infer_shapes(model).graph
@@ -37,7 +36,7 @@ class _Graph:
         return len(target) == 2 < len(shape) and target[0] == -1 and target[1] == shape[-1]
 
     def is_exit(self, node: onnx.NodeProto) -> bool:
-        """Whether a node reshapes to what does not depend on the shape that it is given."""
+        """Whether a node's reshape does not depend on its input's shape."""
         return node.op_type == "Reshape" and node.input[1] in self.constants and 0 not in self.constants[node.input[1]]
 
     def is_inner(self, node: onnx.NodeProto | None) -> bool:
@@ -49,9 +48,7 @@ class _Graph:
         return node.op_type in _ELEMENTWISE and all(np.ndim(value) < 2 for value in constants)
 
     def entries(self, entry: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes that flatten what is computed together with what `entry` makes; none if anything there needs two
-        axes.
-        """
+        """The nodes that flatten values combined with `entry`'s output; none if anything there needs two axes."""
         entries: dict[str, onnx.NodeProto] = {}
         seen: set[str] = set()
         waiting = [entry.output[0]]
@@ -76,7 +73,7 @@ class _Graph:
 
 
 def keep_tokens(model: onnx.ModelProto) -> None:
-    """Rewrites, in place, dense layers on flattened tokens; what else is flattened stays so."""
+    """Rewrites, in place, dense layers on flattened tokens; other reshapes stay."""
     graph = _Graph(model)
     whole: dict[str, str] = {}
     for node in model.graph.node:
@@ -86,4 +83,4 @@ def keep_tokens(model: onnx.ModelProto) -> None:
         model.graph.node.remove(node)
     for node in model.graph.node:
         node.input[:] = [whole.get(name, name) for name in node.input]
-    del model.graph.value_info[:]  # the shapes of what was flat
+    del model.graph.value_info[:]  # the flat shapes

@@ -1,10 +1,9 @@
-"""A model's forward pass by OpenVINO, which on CPUs is faster than TensorFlow's own: from pixels to the model's
-outputs.
+"""A model's forward pass, from pixels to outputs, by OpenVINO, which is faster on CPUs than TensorFlow.
 
     run = keras_vit.serving.runner(model, "openvino")
     logits = run(pixels)
 
-OpenVINO reads the graph that TensorFlow traces; nothing is written to a file.
+OpenVINO reads the graph that TensorFlow traces; nothing is written to disk.
 """
 
 from collections.abc import Callable
@@ -16,12 +15,12 @@ import numpy as np
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.same_outputs import check_float32, compare
 
-# What OpenVINO computes in. Left to itself it takes bfloat16 wherever the processor has it.
+# OpenVINO's precision. By default it is bfloat16 wherever the processor has it.
 ENGINES = {"openvino": "f32", "openvino_bfloat16": "bf16"}
 
 
 def _openvino(engine):
-    """(the library, its Core), after checking that the engine is there.
+    """(the library, its Core), for an available engine.
 
     Raises:
         ValueError, ImportError: saying what to do instead.
@@ -50,9 +49,7 @@ def _openvino(engine):
 
 
 def _traced(model):
-    """The graph of the model's forward pass, from images to its outputs in order, as {"output_0": float32 tensor,
-    ...}.
-    """
+    """The graph from images to the model's outputs in order, as {"output_0": float32 tensor, ...}."""
     import tensorflow as tf
 
     def forward(images):
@@ -64,10 +61,10 @@ def _traced(model):
 
 
 def _converted(openvino, graph, name):
-    """The graph as OpenVINO's, with copies of the weights: by default it would see what becomes of them.
+    """The graph as OpenVINO's, with copies of the weights: by default it would share them.
 
     Raises:
-        ValueError: naming the operations that it has no form of.
+        ValueError: naming the operations without an OpenVINO form.
     """
     try:
         return openvino.convert_model(graph, share_weights=False)
@@ -78,19 +75,17 @@ def _converted(openvino, graph, name):
 
 
 def runner(model: keras.Model, engine: str) -> Callable[[np.ndarray], Any]:
-    """The function from pixels (b, height, width, c), 0..255, to the model's outputs as float32 arrays, in the model's
-    own structure.
+    """Returns pixels (b, height, width, c), 0..255 -> the model's outputs as float32 arrays, in the model's structure.
 
-    It is compared with the model on two images before it is returned, has a copy of the weights as they are now, and
-    may be called by several threads at a time.
+    It is checked against the model on two images, copies the current weights, and is thread-safe.
 
     Args:
-        model: a keras_vit.Model, or any functional model with one input of images of fixed size.
+        model: a keras_vit.Model, or any functional model with one image input of fixed size.
         engine: "openvino" in float32, or "openvino_bfloat16" on a processor with such instructions.
 
     Raises:
-        ValueError: for an unknown engine, one that this machine or backend has not, or a model with another input, in
-            another precision, or that OpenVINO does not compute as Keras does.
+        ValueError: for an engine that is unknown or unavailable on this machine or backend, or a model with another
+            input, in another precision, or whose outputs differ in OpenVINO.
         ImportError: if OpenVINO is not installed.
     """
     openvino, core = _openvino(engine)

@@ -1,4 +1,4 @@
-"""Whether another engine computes what a model does: which models it can, and its outputs beside the model's."""
+"""Checks that another engine can compute a model, and computes the same outputs."""
 
 import keras
 import numpy as np
@@ -7,11 +7,10 @@ from keras_vit.layers.dense import quantized_layers
 
 
 def check_float32(model: keras.Model, what: str, mend: str) -> None:
-    """Refuses a model that does not compute in float32 alone; `what` cannot express it, and `mend` says what to do with
-    a quantised one.
+    """Refuses a model that does not compute in float32; `what` cannot express it, `mend` is advice for a quantised one.
 
     Raises:
-        ValueError: naming what it computes in.
+        ValueError: naming its precision.
     """
     if quantized_layers(model):
         raise ValueError(f'"{model.name}" was quantised by Keras, which {what} cannot express. {mend}')
@@ -30,8 +29,7 @@ def compare(
     exact: bool = True,
     advice: str = "Please report this model.",
 ) -> None:
-    """Refuses outputs that are not the model's: within 1e-3 of the largest value or of 1, or, unless `exact`, within
-    half their norm.
+    """Refuses outputs that differ by more than 1e-3 of the largest value or 1, or, unless `exact`, half their norm.
 
     Raises:
         ValueError: naming the output, the difference and `advice`.

@@ -1,4 +1,4 @@
-"""A model as a TensorFlow SavedModel, with what a server wants beside it: names, warm-up requests, a description."""
+"""A TensorFlow SavedModel with what a server needs: names, warm-up requests, a description."""
 
 import os
 
@@ -13,7 +13,7 @@ from keras_vit.training.prediction.classify import probabilities_of
 
 
 def _tensors(infos):
-    """{name: "dtype (shape)"} of a signature's tensors as the SavedModel states them, in words."""
+    """{name: "dtype (shape)"} of a signature's tensors, as the SavedModel states them."""
     found = {}
     for name, info in sorted(infos.items()):
         sizes = ["b" if dim.size < 0 else str(dim.size) for dim in info.tensor_shape.dim]
@@ -22,7 +22,7 @@ def _tensors(infos):
 
 
 def _stated(folder: str, made: dict[str, Signature]) -> dict:
-    """{signature: {"purpose", "inputs", "outputs"}} of an export, as its saved_model.pb says."""
+    """{signature: {"purpose", "inputs", "outputs"}} of an export, from its saved_model.pb."""
     saved = saved_model_pb2.SavedModel()
     with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
         saved.ParseFromString(file.read())
@@ -38,10 +38,9 @@ def _stated(folder: str, made: dict[str, Signature]) -> dict:
 
 
 def _save(model, folder, made):
-    """Writes the signatures `made`, which are the functions of what is loaded too, with the model's variables in three
-    lists.
+    """Writes the signatures `made`, also as functions of the loaded object, and lists of the model's variables.
 
-    keras.export.ExportArchive would do so, and trace every function twice: before it saves, too.
+    keras.export.ExportArchive would trace every function twice, once before saving.
     """
     exported = tf.__internal__.tracking.AutoTrackable()
     for collection in ("variables", "trainable_variables", "non_trainable_variables"):
@@ -56,10 +55,10 @@ def _save(model, folder, made):
 
 
 def write(model: keras.Model, path: str, top_k: int, activation: str | None, verbose: bool) -> None:
-    """Writes the SavedModel of a model of this package, all or nothing; arguments as in `keras_vit.export`.
+    """Writes a model's SavedModel atomically; arguments as in `keras_vit.export`.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if writing fails.
     """
     function = None if model.classes is None else probabilities_of(model, activation)
     made = signatures(model, top_k, function)

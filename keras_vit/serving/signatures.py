@@ -1,6 +1,4 @@
-"""The functions of an exported model, its signatures: from encoded images or pixels to classes, features and
-attention.
-"""
+"""An exported model's signatures: from encoded images or pixels to classes, features and attention."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +15,7 @@ from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 
 class Signature(NamedTuple):
-    """A function of one tensor, the tensor's specification, and what it is for, in words."""
+    """A function of one tensor, its tensor spec, and its purpose in words."""
 
     function: Callable[[Any], dict[str, Any]]
     takes: tf.TensorSpec
@@ -29,7 +27,7 @@ def _float32(outputs):
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:
-    """A model's outputs as a dict of tensors: one tensor is "outputs", several of a list "outputs_0"..."""
+    """A model's outputs as a dict: one tensor is "outputs", a list "outputs_0"..."""
     if isinstance(outputs, dict):
         return outputs
     if isinstance(outputs, (list, tuple)):
@@ -38,7 +36,7 @@ def named_outputs(outputs: Any) -> dict[str, Any]:
 
 
 def _named(model, activation, outputs):
-    """A model's outputs by name: logits and probabilities (b, classes); outputs, for heads of the user's own."""
+    """A model's outputs by name: logits and probabilities (b, classes); "outputs" for custom heads."""
     results = {} if isinstance(model, Classifier) else named_outputs(outputs)
     if model.classes is not None:
         results = {**results, "logits": outputs, "probabilities": activation(keras.ops.cast(outputs, "float32"))}
@@ -51,9 +49,7 @@ def _scores(model, activation, training):
 
 
 def _best(model, scores, top_k):
-    """images (b, h, w, c) -> the top k probabilities (b, k) and class names (b, k), best first; or the model's
-    outputs.
-    """
+    """images (b, h, w, c) -> the top k probabilities and class names (b, k), best first; or the model's outputs."""
     if model.classes is None:
         return scores
     names = tf.constant(model.class_names or [str(i) for i in range(model.classes)])
@@ -72,12 +68,10 @@ def _features(model, tensor, training):
 
 
 def _from_bytes(decode, function):
-    """`function` of images as one of encoded images (b,) strings, with the status (b,) of each; what was not decoded
-    has empty rows.
-    """
+    """`function` of images as one of encoded images (b,) strings, with a status (b,); bad images have empty rows."""
 
     def emptied(value, status):
-        """`value` (b, ...) with zeros, or empty strings, in the rows of images that were not decoded."""
+        """`value` (b, ...) with zeros, or empty strings, in the rows of undecoded images."""
         decoded = tf.reshape(status == OK, (-1, *(1 for _ in value.shape[1:])))
         return tf.where(decoded, value, tf.zeros((), value.dtype) if value.dtype != tf.string else tf.constant(""))
 
@@ -94,9 +88,7 @@ def _from_uint8(function):
 
 
 def _or_none(make, model):
-    """What `make` gives for a model; None for one that has no such thing: it does not pool, has no attention, or holds
-    no ViT or BiT.
-    """
+    """make(model); None if the model does not pool, has no attention, or holds no ViT or BiT."""
     try:
         return make(model)
     except ValueError:
@@ -104,9 +96,7 @@ def _or_none(make, model):
 
 
 def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> dict[str, Signature]:
-    """The signatures of a model, by name; `activation` goes from logits to probabilities, None for a model without
-    classes.
-    """
+    """A model's signatures by name; `activation` maps logits to probabilities, None for a model without classes."""
     encoded = tf.TensorSpec((None,), tf.string, name="encoded_images")
     images = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
     bytes_like = tf.TensorSpec(images.shape, tf.uint8, name="images")
@@ -116,7 +106,7 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         found[name] = Signature(function, takes, purpose)
 
     def once(function, takes=images):
-        """`function` as a graph of its own that several signatures call: it is traced and stored once."""
+        """`function` as a graph that several signatures call: traced and stored once."""
         return tf.function(function, input_signature=[takes], autograph=False)
 
     decode = once(decoder(parse(preprocessing_text(model)).image, tuple(images.shape[1:])), encoded)
@@ -143,7 +133,7 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
 
 
 def all_outputs(model: keras.Model, activation: Callable | None) -> Signature:
-    """Everything that a model knows of pixels, computed once: its outputs by name and, where it pools, its features."""
+    """All outputs from pixels, computed once: the model's outputs by name and, if it pools, its features."""
     tensor = _or_none(features, model)
     parts = {"outputs": model.output, **({} if tensor is None else {"features": tensor})}
     whole = keras.Model(model.input, parts)

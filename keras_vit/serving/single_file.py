@@ -1,6 +1,4 @@
-"""A model as one file that another engine runs, with a description beside it: converted, quantised, compared with the
-model, then put in place.
-"""
+"""A model as one file for another engine, with a description: converted, quantised, checked, put in place."""
 
 import contextlib
 import importlib
@@ -25,11 +23,11 @@ from keras_vit.training.prediction.classify import probabilities_of
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
 _LARGEST = 2**31  # bytes of a protocol buffer, and of a flatbuffer
-_FEWEST = 16  # images by which a static quantisation learns how large the values inside a model are
+_FEWEST = 16  # images from which a static quantisation learns the range of activations
 
 
 class FileFormat(NamedTuple):
-    """How a file of this kind ends, the module that makes and runs it, the libraries that needs, its engine's name."""
+    """A format's file ending, the module that writes and runs it, the libraries needed, the engine's name."""
 
     suffix: str
     module: str
@@ -57,11 +55,7 @@ def _check_path(path, format):
 
 
 def check_quantization(format: str, quantization: str | None, calibration: Any) -> None:
-    """Refuses a quantisation that does not exist, or is given too little or too much.
-
-    Raises:
-        ValueError: naming what is valid.
-    """
+    """Raises ValueError for an unknown quantisation, or one with missing or needless arguments."""
     if quantization is not None and format not in FILES:
         raise ValueError(
             f'quantization="{quantization}" is for format={" or ".join(map(repr, FILES))}, got format="{format}". For a'
@@ -83,11 +77,10 @@ def check_quantization(format: str, quantization: str | None, calibration: Any) 
 
 
 def check(model: keras.Model, path: str, format: str) -> None:
-    """Refuses what cannot be written as one file of this format, before any work.
+    """Refuses, before any work, what cannot be written as one file of this format.
 
     Raises:
-        ValueError: for another path than that of such a file, a model that does not compute in float32, or one that is
-            too large.
+        ValueError: for a path with another ending, a model that does not compute in float32, or one that is too large.
         ImportError: naming the extra to install.
     """
     _check_path(path, format)
@@ -108,7 +101,7 @@ def check(model: keras.Model, path: str, format: str) -> None:
 
 
 def _of_dataset(dataset):
-    """The pixels of a tf.data dataset of images or batches, with labels or without."""
+    """The pixels of a tf.data dataset of images or batches, with or without labels."""
     images = [np.asarray(keras.utils.unpack_x_y_sample_weight(element)[0]) for element in dataset]
     if not images:
         return np.zeros((0,), "float32")
@@ -116,11 +109,11 @@ def _of_dataset(dataset):
 
 
 def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
-    """The pixels (n, h, w, c) float32, 0..255, of images to calibrate with.
+    """Calibration images as pixels (n, h, w, c) float32, 0..255.
 
     Args:
-        images: an array of pixels (n, h, w, c); a list of what `model.preprocess` takes: paths, bytes, PIL images...;
-            or a finite tf.data dataset of pixels, in batches or not.
+        images: pixels (n, h, w, c); a list of what `model.preprocess` takes: paths, bytes, PIL images...; or a finite
+            tf.data dataset of pixels, batched or not.
 
     Raises:
         ValueError: for fewer than 16 images, another size, or pixels on another scale.
@@ -147,7 +140,7 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A context without the converters' remarks on how they work."""
+    """A context that hides the converters' remarks."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -159,7 +152,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check_outputs(function: Callable, run: Callable, pixels: np.ndarray, quantized: bool, engine: str) -> None:
-    """Runs a batch, and one image of it alone: a file that has fixed the size of its batches fails here."""
+    """Runs a batch, and one image alone: a file with a fixed batch size fails here."""
     advice = "Calibrate with more images, or take int8_dynamic." if quantized else "Please report this model."
     for images in (pixels, pixels[:1]):
         compare(
@@ -172,7 +165,7 @@ def _check_outputs(function: Callable, run: Callable, pixels: np.ndarray, quanti
 
 
 def _describe(model, activation, format, quantization, expected):
-    """What stands beside the file: JSON."""
+    """The description next to the file: JSON."""
     shapes = {name: {"dtype": "float32", "shape": ["b", *value.shape[1:]]} for name, value in expected.items()}
     return {
         **description.describe(model, activation),

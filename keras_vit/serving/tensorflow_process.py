@@ -1,6 +1,4 @@
-"""Writes an export by TensorFlow, whose operations every export is made of: here, or from the JAX backend by a process
-on the TensorFlow backend.
-"""
+"""Writes an export with TensorFlow, in this process, or from JAX in one on the TensorFlow backend."""
 
 import json
 import os
@@ -40,7 +38,7 @@ def _write_here(model, path, format, top_k, verbose, activation, quantization, c
 
 
 def _written(folder, path):
-    """Writes the model of `folder`, as the other process; what is wrong goes into a file."""
+    """Writes the model of `folder`, in the other process; errors go into a file."""
     place = lambda name: os.path.join(folder, name)  # noqa: E731
     with open(place(_OPTIONS), encoding="utf-8") as file:
         options = json.load(file)
@@ -58,7 +56,7 @@ def _written(folder, path):
 
 
 def _error(folder, done, name):
-    """The error that the other process met: of the same kind and in the same words, if it was one of ours."""
+    """The other process's error, with its type and message if it was one of ours."""
     if not os.path.exists(os.path.join(folder, _ERROR)):
         ended = (
             f"it was ended by {signal.Signals(-done.returncode).name}"
@@ -81,11 +79,11 @@ def _error(folder, done, name):
 
 
 def write(model: keras.Model, path: str, options: dict[str, Any]) -> None:
-    """Writes an export that has been checked; `options` are the other arguments of `keras_vit.export`.
+    """Writes a checked export; `options` are the other arguments of `keras_vit.export`.
 
     Raises:
-        ValueError, ImportError, OSError: if it cannot be written; from another backend also for a model that cannot be
-            built on TensorFlow, and if the process dies.
+        ValueError, ImportError, OSError: if writing fails; from JAX also if the model cannot be built on TensorFlow, or
+            the process dies.
     """
     if keras.backend.backend() == "tensorflow":
         return _write_here(model, path, **options)
@@ -101,7 +99,7 @@ def write(model: keras.Model, path: str, options: dict[str, Any]) -> None:
         done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise _error(folder, done, model.name)
-    print(done.stdout, end="")  # of verbose
+    print(done.stdout, end="")  # from verbose
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Requests that TensorFlow Serving runs before it says that a model is ready: assets.extra/tf_serving_warmup_requests.
+"""Requests that TensorFlow Serving runs before a model is ready: assets.extra/tf_serving_warmup_requests.
 
-The file is a TFRecord of tensorflow.serving.PredictionLog messages. They are written field by field, for the package
-that has these messages requires a TensorFlow of its own.
+The file is a TFRecord of tensorflow.serving.PredictionLog messages, written field by field: the package that defines
+them pins its own TensorFlow.
 """
 
 import os
@@ -24,8 +24,9 @@ def _field(number: int, content: bytes) -> bytes:
 def prediction_log(model: str, signature: str, inputs: dict[str, tensor_pb2.TensorProto]) -> bytes:
     """A serialised PredictionLog of one request to a signature.
 
-    Of tensorflow_serving/apis: PredictionLog.predict_log = 6, PredictLog.request = 1, PredictRequest.model_spec = 1 and
-    inputs = 2, ModelSpec.name = 1 and signature_name = 3; an entry of a map has key = 1 and value = 2.
+    Field numbers (tensorflow_serving/apis): PredictionLog.predict_log = 6, PredictLog.request = 1,
+    PredictRequest.model_spec = 1 and inputs = 2, ModelSpec.name = 1 and signature_name = 3; a map's entry has key = 1
+    and value = 2.
     """
     spec = _field(1, model.encode()) + _field(3, signature.encode())
     entries = [_field(1, name.encode()) + _field(2, tensor.SerializeToString()) for name, tensor in inputs.items()]
@@ -34,15 +35,15 @@ def prediction_log(model: str, signature: str, inputs: dict[str, tensor_pb2.Tens
 
 
 def _example(spec, image_shape):
-    """One grey image as a signature takes it, as a TensorProto."""
+    """One grey image as a signature's input, a TensorProto."""
     if spec.dtype == tf.string:
         png = tf.io.encode_png(tf.fill(image_shape, tf.constant(128, tf.uint8))).numpy()
         return tf.make_tensor_proto([png], tf.string)
-    return tf.make_tensor_proto(128, spec.dtype, (1, *spec.shape[1:]))  # one value stands for all: few bytes
+    return tf.make_tensor_proto(128, spec.dtype, (1, *spec.shape[1:]))  # one value for all: few bytes
 
 
 def write(folder: str, name: str, takes: dict[str, tf.TensorSpec], image_shape: tuple) -> None:
-    """Writes one request for each signature into an export.
+    """Writes one request per signature into an export.
 
     Args:
         folder: of the export.

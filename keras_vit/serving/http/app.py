@@ -1,6 +1,4 @@
-"""The service: TensorFlow Serving's REST addresses over models of this package, forms and raw bytes, health, metrics
-and a page.
-"""
+"""The service: TensorFlow Serving's REST API for models of this package, forms, raw bytes, health, metrics, a page."""
 
 import asyncio
 import contextlib
@@ -28,7 +26,7 @@ _BINARY = {"type": "string", "format": "binary"}
 
 
 def _object(**properties):
-    """The schema of an object that may also name a signature."""
+    """The schema of an object that may name a signature."""
     properties["signature_name"] = {"type": "string", "example": DEFAULT}
     return {"schema": {"type": "object", "properties": properties}}
 
@@ -47,18 +45,18 @@ _IMAGES = {
 
 
 def _columns(rows):
-    """Rows as TensorFlow Serving's columns: a list for each output; an image that was not decoded has null."""
+    """Rows as TensorFlow Serving's columns, a list per output, with null for images that were not decoded."""
     names = {name: None for row in rows for name in row}
     return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _model(served):
-    """What is said of a model."""
+    """A model's description."""
     return {"name": served.name, **served.description, "signatures": list(served.signatures)}
 
 
 def _about(app: FastAPI, service: Service) -> None:
-    """The addresses that say how the service is."""
+    """Endpoints for the service's status."""
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page():
@@ -112,7 +110,7 @@ def _about(app: FastAPI, service: Service) -> None:
         return _model(service.model(name))
 
 
-# The page loads nothing from elsewhere, and nothing may be put into a frame around it.
+# The page loads nothing from elsewhere and must not be framed.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src 'self' data: blob:; connect-src"
     " 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -120,7 +118,7 @@ _POLICY = (
 
 
 def _predictions(app: FastAPI, service: Service) -> None:
-    """The addresses that take images."""
+    """Endpoints that take images."""
 
     async def answer(name, request, default):
         service.check_key(request)
@@ -193,12 +191,12 @@ def application(
     max_requests: int = 256,
     api_key: str | None = None,
 ) -> FastAPI:
-    """The service as an ASGI application, with itself as `state.service`; arguments as in Service."""
+    """The ASGI application, with its Service as `state.service`; arguments as in Service."""
     service = Service(models, limits or Limits(), max_rows, max_wait, max_queue, max_requests, api_key)
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
-        warming = asyncio.create_task(service.warm_up())  # meanwhile probes are answered, and images told to come back
+        warming = asyncio.create_task(service.warm_up())  # meanwhile it answers probes, and tells images to come back
         yield
         await service.close()
         await warming
@@ -206,7 +204,7 @@ def application(
     app = FastAPI(
         title="keras_vit", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.openapi_version = "3.0.2"  # what the bundled page reads
+    app.openapi_version = "3.0.2"  # for the bundled page
     app.state.service = service
     app.add_middleware(Counted, service=service)
     app.add_middleware(OneForm)

@@ -1,6 +1,4 @@
-"""Micro-batching: rows of requests that arrive together are computed together, with a bound on waiting and on the
-queue.
-"""
+"""Micro-batching: computes concurrent requests together, with bounds on waiting and on the queue."""
 
 import asyncio
 import concurrent.futures
@@ -11,20 +9,18 @@ import numpy as np
 
 
 class Overloaded(Exception):
-    """The queue is full: the caller should come back later."""
+    """The queue is full: try again later."""
 
 
 class Batcher:
-    """Collects rows and calls a function with several at once, in one thread of its own.
+    """Collects rows and calls a function on batches of them, in a dedicated thread. Use it from one event loop.
 
     Args:
-        function: from rows (b, ...), an array, to a sequence of b results.
-        max_rows: rows of one call at most.
-        max_wait: seconds that the first row of a batch waits for others, while the function is idle.
-        max_queue: rows that may wait; more are refused with Overloaded.
-        computed: is called with the number of rows of each call, before it.
-
-    All methods are called from one event loop.
+        function: rows (b, ...), an array -> a sequence of b results.
+        max_rows: most rows per call.
+        max_wait: seconds that a batch's first row waits for others while the function is idle.
+        max_queue: most waiting rows; more raise Overloaded.
+        computed: called with the number of rows before each call.
     """
 
     def __init__(
@@ -47,10 +43,10 @@ class Batcher:
         return self._waiting.qsize()
 
     async def submit(self, rows: Sequence[np.ndarray]) -> list[Any]:
-        """The results of some rows of equal shape, which may be computed in different calls.
+        """The results of rows of equal shape, possibly from several calls.
 
         Raises:
-            Overloaded: if the queue has no room for all of them.
+            Overloaded: if the queue lacks room for all of them.
         """
         if self.waiting + len(rows) > self.max_queue:
             raise Overloaded(f"{self.waiting} images are waiting, of {self.max_queue} at most.")
@@ -87,14 +83,14 @@ class Batcher:
                 rows = np.stack([row for row, _ in batch])
                 results = await asyncio.get_running_loop().run_in_executor(self._thread, self.function, rows)
                 outcomes = [(future.set_result, result) for (_, future), result in zip(batch, results, strict=True)]
-            except Exception as error:  # the callers' to report; the next batch is computed all the same
+            except Exception as error:  # callers report it; the next batch runs regardless
                 outcomes = [(future.set_exception, error) for _, future in batch]
             for (_, future), (settle, outcome) in zip(batch, outcomes):
-                if not future.done():  # its caller may have gone
+                if not future.done():  # its caller may have left
                     settle(outcome)
 
     async def close(self) -> None:
-        """Ends the work; what waits is cancelled."""
+        """Stops, and cancels what waits."""
         if self._task is not None:
             self._task.cancel()
         while not self._waiting.empty():

@@ -1,4 +1,4 @@
-"""The bodies of requests as encoded images: TensorFlow Serving's JSON, multipart forms and raw bytes, within limits."""
+"""Request bodies as encoded images: TensorFlow Serving's JSON, multipart forms and raw bytes, within limits."""
 
 import asyncio
 import base64
@@ -18,27 +18,27 @@ from keras_vit.io.suggest import did_you_mean
 
 
 class Refused(Exception):
-    """A request that cannot be answered: its HTTP status, and why in words."""
+    """A request that cannot be answered: its HTTP status and the reason in words."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
         self.status, self.reason = status, reason
 
 
-# Of an image: above twice its MAX_IMAGE_PIXELS Pillow does not tell an image's size.
+# Per image: above twice its MAX_IMAGE_PIXELS Pillow does not report an image's size.
 MOST_MEGAPIXELS = 178
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one request may cost.
+    """Limits of one request.
 
     Attributes:
-        megabytes: of a body.
-        images: in a request.
-        megapixels: of an image, by its header; MOST_MEGAPIXELS at most.
-        seconds: for a body to arrive, and then again for its answer.
-        megabytes_together: of the bodies of all requests at a time; never less than one request may have.
+        megabytes: per body.
+        images: per request.
+        megapixels: per image, by its header; at most MOST_MEGAPIXELS.
+        seconds: for a body to arrive, and again for its answer.
+        megabytes_together: bodies of all concurrent requests; at least `megabytes`.
 
     Raises:
         ValueError: for more megapixels.
@@ -67,22 +67,17 @@ class Limits:
 
 
 class Memory:
-    """Bounds the bytes of the bodies of all requests together.
-
-    Args:
-        most: bytes.
-    """
+    """Bounds the bytes of all concurrent requests' bodies to `most`."""
 
     def __init__(self, most: int):
         self.most, self.held = most, 0
 
     @contextlib.contextmanager
     def of_request(self) -> Iterator[Callable[[int], None]]:
-        """A function that takes room for so many more bytes of one request's body, all of which the end of the context
-        gives back.
+        """A context with a function that reserves bytes for a request's body, all released at the end.
 
         Raises:
-            Refused: 503, by that function, where there is no room.
+            Refused: 503, from that function, without room.
         """
         mine = 0
 
@@ -103,15 +98,15 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What a request asks for: encoded images, and the name of the signature, or None for the default."""
+    """A request's encoded images and signature name, None for the default."""
 
     images: list[bytes]
     signature: str | None = None
-    columns: bool = False  # whether the answer is {"outputs": ...}, a list per output, instead of one object per image
+    columns: bool = False  # answer {"outputs": ...}, a list per output, instead of one object per image
 
 
 async def _chunks(request, limit, take):
-    """The pieces of a body, as long as they are within `limit` bytes and `take` has room for them."""
+    """A body's chunks, up to `limit` bytes and while `take` has room."""
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -122,10 +117,10 @@ async def _chunks(request, limit, take):
 
 
 async def read(request: Request, limits: Limits, take: Callable[[int], None]) -> bytes:
-    """The body of a request; `take` is of Memory.of_request.
+    """A request's body; `take` is from Memory.of_request.
 
     Raises:
-        Refused: 413 above the limit, 503 without room, 408 if it does not arrive in time, 400 if its sender went away.
+        Refused: 413 above the limit, 503 without room, 408 if it arrives late, 400 if its sender left.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limits.bytes:
@@ -147,7 +142,7 @@ def _check_count(count, images):
 
 
 def _encoded(value, place):
-    """The bytes of {"b64": "..."}, also inside of {"encoded_images": ...}."""
+    """The bytes of {"b64": "..."}, also inside {"encoded_images": ...}."""
     if isinstance(value, dict) and len(value) == 1 and "encoded_images" in value:
         value = value["encoded_images"]
     if not isinstance(value, dict) or set(value) != {"b64"} or not isinstance(value["b64"], str):
@@ -159,15 +154,14 @@ def _encoded(value, place):
 
 
 def from_json(body: bytes, images: int) -> Asked:
-    """The images, so many at most, of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or of its column form
-    {"inputs": ...}.
+    """Up to `images` images of TensorFlow Serving's {"instances": [{"b64": ...}, ...]}, or its columns {"inputs": ...}.
 
     Raises:
         Refused: 413 for more images, 400 for anything else.
     """
     expected = 'expected {"instances": [{"b64": "..."}, ...]}'
-    # Millions of small values take gigabytes, and seconds in which nothing else is answered. Each but the first has a
-    # comma before it.
+    # Millions of small values take gigabytes, and block everything else for seconds. Each but the first follows a
+    # comma.
     if body.count(b",") > 2 * images + 16:
         raise Refused(413, f"The body has many more values than {images} images, the most that are taken: {expected}.")
     try:
@@ -191,10 +185,10 @@ def from_json(body: bytes, images: int) -> Asked:
 
 
 async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
-    """The files of a multipart form, in order, whatever their fields are called, and its text field "signature_name".
+    """A multipart form's files, in order, whatever their fields' names, and its text field "signature_name".
 
     Raises:
-        Refused: 400 for a body that is no such form, or a text field that nothing reads.
+        Refused: 400 for a malformed form, or an unknown text field.
     """
 
     async def stream() -> AsyncGenerator[bytes, None]:
@@ -222,11 +216,7 @@ async def from_form(body: bytes, request: Request, limits: Limits) -> Asked:
 
 
 def check_query(request: Request, *valid: str) -> None:
-    """Lets no parameter of an address pass that nothing reads.
-
-    Raises:
-        Refused: 400, naming it.
-    """
+    """Raises Refused, 400, for a query parameter that is not `valid`."""
     for name in request.query_params:
         if name not in valid:
             taken = f"Valid: {', '.join(valid)}." if valid else "There are none here."
@@ -240,10 +230,10 @@ def _check_plain(request):
 
 
 async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -> Asked:
-    """What a request asks for; `take` is of Memory.of_request.
+    """What a request asks for; `take` is from Memory.of_request.
 
     Raises:
-        Refused: if that cannot be told, or is beyond a limit.
+        Refused: if it is malformed or exceeds a limit.
     """
     _check_plain(request)
     body = await read(request, limits, take)
@@ -255,7 +245,7 @@ async def asked(request: Request, limits: Limits, take: Callable[[int], None]) -
     elif kind == "application/json" or (
         kind in ("", "application/x-www-form-urlencoded") and body.lstrip()[:1] == b"{"
     ):
-        # curl -d says application/x-www-form-urlencoded, whatever it sends.
+        # curl -d always says application/x-www-form-urlencoded.
         found = await run_in_threadpool(from_json, body, limits.images)
     elif kind.startswith("image/") or kind in ("", "application/octet-stream", "application/x-www-form-urlencoded"):
         found = Asked([body])

@@ -1,4 +1,4 @@
-"""Every error of the service as {"error": "why, in words"}, with the headers that its status asks for."""
+"""Errors of the service as {"error": "why, in words"}, with the headers of their status."""
 
 from collections.abc import Mapping
 
@@ -14,16 +14,14 @@ _LONGEST = 2000  # characters of a reason
 
 
 def answer(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The answer to a request that cannot be answered otherwise; of what it quotes, which may be megabytes, and no
-    valid text, the beginning.
-    """
+    """An error's answer. Its reason is cut: it may quote megabytes, or invalid text."""
     shown = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
-    shown = shown.encode("utf-8", "backslashreplace").decode()  # JSON may quote half a pair of surrogates
+    shown = shown.encode("utf-8", "backslashreplace").decode()  # JSON may contain half a surrogate pair
     return JSONResponse({"error": shown}, status, headers or _HEADERS.get(status))
 
 
 def _of_address(request: Request, error):
-    """An address or a method that does not exist."""
+    """An unknown address or method."""
     path = request.url.path
     if error.status_code == 404:
         return answer(404, f"There is nothing at {path}. /docs lists the addresses.")
@@ -33,19 +31,19 @@ def _of_address(request: Request, error):
 
 
 def _of_query(request: Request, error):
-    """A parameter in an address that is of the wrong type."""
+    """A query parameter of the wrong type."""
     return answer(
         422, " ".join(f"{found['loc'][-1]}={found.get('input')!r}: {found['msg']}." for found in error.errors())
     )
 
 
 def _of_ours(request: Request, error):
-    """A mistake in this package: the server's log has the traceback."""
+    """A bug in this package; the server's log has the traceback."""
     return answer(500, f"The service failed: {type(error).__name__}. Its log says more.")
 
 
 def register(app: FastAPI) -> None:
-    """Has an application answer all errors in this way."""
+    """Makes an application answer all errors this way."""
     app.add_exception_handler(Refused, lambda request, refusal: answer(refusal.status, refusal.reason))
     app.add_exception_handler(HTTPException, _of_address)
     app.add_exception_handler(RequestValidationError, _of_query)

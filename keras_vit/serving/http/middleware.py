@@ -1,4 +1,4 @@
-"""What stands before the addresses, as ASGI middleware: who may ask, forms of one address, and counts."""
+"""ASGI middleware before the endpoints: access, equivalent addresses, counts."""
 
 import re
 import time
@@ -11,16 +11,14 @@ from keras_vit.serving.http.service import Service
 
 
 class OnlyHosts:
-    """Refuses requests that are addressed to other hosts: a page of another site could otherwise reach the service
-    under a name of its own.
-    """
+    """Refuses requests for other hosts: a foreign page could otherwise reach the service under its own host name."""
 
     def __init__(self, app, hosts: Iterable[str]):
         self.app, self.hosts = app, tuple(hosts)
 
     async def __call__(self, scope, receive, send):
         host = Headers(scope=scope).get("host") if scope["type"] in ("http", "websocket") else None
-        name = None if host is None else re.sub(r":\d+$", "", host).strip("[]").lower()  # HTTP/1.0 needs none
+        name = None if host is None else re.sub(r":\d+$", "", host).strip("[]").lower()  # optional in HTTP/1.0
         if name is None or name in self.hosts:
             await self.app(scope, receive, send)
             return
@@ -32,7 +30,7 @@ class OnlyHosts:
 
 
 class OneForm:
-    """HEAD is GET without a body, and an address with a slash at its end the one without."""
+    """HEAD is GET without a body; a trailing slash is ignored."""
 
     def __init__(self, app):
         self.app = app
@@ -51,7 +49,7 @@ class OneForm:
 
 
 class Counted:
-    """Bounds the requests that are answered at a time, and counts and times each."""
+    """Bounds concurrent requests, and counts and times each."""
 
     def __init__(self, app, service: Service):
         self.app, self.service = app, service

@@ -17,17 +17,17 @@ from keras_vit.serving.http.middleware import OnlyHosts
 from keras_vit.serving.http.service import Service
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_HEAD = 65_536  # bytes of the head of a request at most
+_HEAD = 65_536  # bytes of a request's head
 
 
 def in_address(host: str) -> str:
-    """A host as addresses show it: IPv6 in brackets."""
+    """A host as in addresses: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 @contextlib.contextmanager
 def _naming(host, port):
-    """A context in which an OSError says what cannot be listened at, and what to do."""
+    """A context in which an OSError says which address cannot be used, and what to do."""
     try:
         yield
     except OSError as error:
@@ -38,16 +38,16 @@ def _naming(host, port):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that has an address, and does not listen yet: clients are turned away until there is a service.
+    """A bound socket that does not listen yet: clients are refused until there is a service.
 
     Raises:
-        OSError: if the address cannot be had, with what to do.
+        OSError: if the address is unavailable, with what to do.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if bound.family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: what a former one left may linger
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: remains of a former one may linger
         with _naming(host, port):
             bound.bind((host, port))
     except OSError:
@@ -57,9 +57,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _protocol(seconds):
-    """uvicorn's protocol, which by itself waits for ever for the head of a request, and answers one that it cannot read
-    in plain text.
-    """
+    """uvicorn's protocol, with a timeout for a request's head and JSON answers to unreadable heads."""
 
     class Protocol(H11Protocol):
         head_timer = None
@@ -107,9 +105,7 @@ def _protocol(seconds):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, for a Service: `/readyz` says that it is ending from the moment of the signal, and models that
-    cannot be made ready end it.
-    """
+    """uvicorn's server for a Service: the signal makes `/readyz` report the end; models that fail to load end it."""
 
     def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
@@ -124,16 +120,17 @@ class Server(uvicorn.Server):
 
 
 def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: float = 30) -> None:
-    """Serves until SIGTERM or SIGINT: then no new connection is accepted, and what was begun has `drain_seconds` to
-    end. Connections that send no head of a request within `head_seconds` are closed.
+    """Serves until SIGTERM or SIGINT, then accepts no connections and gives open requests `drain_seconds` to end.
+
+    Connections without a request's head within `head_seconds` are closed.
 
     Args:
-        app: of `application`.
-        bound: of `bind`.
+        app: from `application`.
+        bound: from `bind`.
 
     Raises:
-        OSError: if another process has come to listen at the address.
-        Exception: what the models raise, if they cannot be made ready.
+        OSError: if another process now listens at the address.
+        Exception: from models that fail to load.
     """
     host, port = bound.getsockname()[:2]
     if host == "::1" or host.startswith("127."):
@@ -150,7 +147,7 @@ def run(app: FastAPI, bound: socket.socket, drain_seconds: int, head_seconds: fl
     for number in (
         signal.SIGTERM,
         signal.SIGINT,
-    ):  # uvicorn has handlers while it runs, and raises the signal again at its end
+    ):  # uvicorn's handlers replace these while it runs, and raise the signal again at its end
         signal.signal(number, signal.SIG_IGN)
     with _naming(host, port):
         bound.listen(1024)

@@ -1,4 +1,4 @@
-"""A model behind the service: encoded images to pixels, and pixels to what each signature returns, row by row."""
+"""A model behind the service: encoded images to pixels, and pixels to each signature's results, row by row."""
 
 import contextlib
 from collections.abc import Callable
@@ -20,18 +20,18 @@ DEFAULT = "serving_default"
 
 
 def _size(rows: int) -> int:
-    """The power of two to which batches are padded on JAX: a compiler meets few sizes."""
+    """The power of two to pad batches to on JAX, so that few sizes compile."""
     return 1 << (rows - 1).bit_length()
 
 
 def _padded(rows):
-    """Rows with copies of the last one, `_size` of them."""
+    """Rows padded to `_size` with copies of the last one."""
     size = _size(len(rows))
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
 def _array_function(function):
-    """`function` of tensors, as one from images (b, h, w, c) uint8 to arrays with b rows."""
+    """`function` of tensors as images (b, h, w, c) uint8 -> arrays with b rows."""
     pads = keras.backend.backend() == "jax"
 
     def call(images):
@@ -42,7 +42,7 @@ def _array_function(function):
 
 
 def _compiled(function, shape):
-    """`function` of a tensor of images (b, *shape), compiled once for all b on TensorFlow, and for each on JAX."""
+    """`function` of images (b, *shape), compiled once for all b on TensorFlow, and for each on JAX."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -53,22 +53,22 @@ def _compiled(function, shape):
 
 
 class Served:
-    """A model and its name.
+    """A named model.
 
     Args:
         name: in addresses.
-        model: a keras_vit.Model with one input of images.
-        top_k: how many classes are returned.
+        model: a keras_vit.Model with one image input.
+        top_k: classes to return.
         activation: as in `keras_vit.export`.
-        engine: what computes classes, outputs and features: None for Keras, or an engine of `keras_vit.serving.runner`.
-            Attention is Keras' own.
+        engine: for classes, outputs and features: None for Keras, or an engine of `keras_vit.serving.runner`. Keras
+            computes attention.
 
     Attributes:
-        signatures: {name: from images (b, h, w, c) uint8 to a list of b results, JSON}.
+        signatures: {name: images (b, h, w, c) uint8 -> a list of b results, JSON}.
 
     Raises:
-        ValueError: for a model whose input is not one image, or that predicts nothing, a top_k below 1, or an engine
-            that cannot compute it.
+        ValueError: for an input other than one image, a model that predicts nothing, a top_k below 1, or an engine that
+            cannot compute it.
         ImportError: if the engine is not installed.
     """
 
@@ -81,7 +81,7 @@ class Served:
         self.description = describe(model, activation)
         self._prepare, self._engine = Preprocessor(model), engine
         self.signatures = self._signatures(activation)
-        self._heads: dict[int, Callable] = {}  # of blocks that were asked for
+        self._heads: dict[int, Callable] = {}  # of requested blocks
 
     def _signatures(self, activation):
         found, model = {}, self.model
@@ -103,7 +103,7 @@ class Served:
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
     def _function(self, outputs):
-        """The function from images (b, h, w, c) uint8 to these symbolic outputs of the model, by name, as arrays."""
+        """Returns images (b, h, w, c) uint8 -> arrays of these symbolic outputs of the model, by name."""
         part = keras.Model(self.model.input, outputs)
         if self._engine is not None:
             return runner(part, self._engine)
@@ -131,7 +131,7 @@ class Served:
         """The pixels (h, w, c) uint8 of an encoded image.
 
         Raises:
-            Refused: 400 for anything that is no image; why in words.
+            Refused: 400 for anything else, with the reason.
         """
         if not encoded:
             raise Refused(400, "It is empty: there are no bytes.")
@@ -141,11 +141,10 @@ class Served:
             raise Refused(400, str(error)) from None
 
     def heads(self, pixels: np.ndarray, block: int) -> dict[str, Any]:
-        """Where each head of a block looks, from the token that the output reads, for one image (h, w, c): {"block",
-        "heads" (k, h, w)}.
+        """Attention per head of a block from the output's token, for one image (h, w, c): {"block", "heads" (k, h, w)}.
 
         Raises:
-            Refused: 400 for a model without attention, or a block that it does not have.
+            Refused: 400 for a model without attention, or an unknown block.
         """
         try:
             count = len(attention_blocks(self.model)[1])
@@ -164,11 +163,7 @@ class Served:
         )
 
     def warm_up(self, max_rows: int = 1, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Compiles all signatures: on JAX, which compiles for each size of a batch, for all that batches of up to
-        `max_rows` have.
-
-        It stops between two of them when that is no longer `wanted`.
-        """
+        """Compiles all signatures, on JAX for every batch size up to `max_rows`; stops early unless still `wanted`."""
         sizes = [1 << i for i in range(_size(max_rows).bit_length())] if keras.backend.backend() == "jax" else [1]
         for size in sizes:
             images = np.full((size, *self.model.image_size, self.model.channels), 128, "uint8")

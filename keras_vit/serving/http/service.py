@@ -1,4 +1,4 @@
-"""What the addresses of the service share: models with their batches, limits, the key, counts."""
+"""State that the endpoints share: models with their batches, limits, the key, counts."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from keras_vit.serving.http.bodies import Limits, Memory, Refused
 from keras_vit.serving.http.served import Served
 from keras_vit.serving.http.sizes import check_size
 
-# States of a model, as TensorFlow Serving calls them.
+# States of a model in TensorFlow Serving.
 LOADING, AVAILABLE, UNLOADING = "LOADING", "AVAILABLE", "UNLOADING"
 
 
@@ -34,14 +34,14 @@ def _decoded(served, image, megapixels) -> np.ndarray | Refused:
 
 
 def _png(pixels):
-    """Pixels (h, w, c) as the address of a PNG in itself."""
+    """Pixels (h, w, c) as a data URL of a PNG."""
     import tensorflow as tf
 
     return "data:image/png;base64," + base64.b64encode(tf.io.encode_png(pixels[..., :3]).numpy()).decode()
 
 
 class Metrics:
-    """What an application counts and times, for Prometheus, in a registry of its own."""
+    """An application's counts and times for Prometheus, in a separate registry."""
 
     def __init__(self):
         self.registry = prometheus.CollectorRegistry()
@@ -62,18 +62,18 @@ class Metrics:
 
 
 class Service:
-    """What the addresses of an application share.
+    """What an application's endpoints share.
 
     Args:
-        models: what is served.
-        limits: of requests, which have no more images than may wait.
+        models: the models to serve.
+        limits: of requests; their images are bounded by `max_queue` too.
         max_rows, max_wait, max_queue: of each signature's Batcher.
-        max_requests: that are answered at the same time; more are told to come back.
-        api_key: what requests must carry, or None.
+        max_requests: concurrent requests; more are told to come back.
+        api_key: required in requests, or None.
 
     Attributes:
-        state: of all models: LOADING, AVAILABLE, or UNLOADING from the moment that the process is told to end.
-        failure: what has kept the models from being made ready, or None.
+        state: of all models: LOADING, AVAILABLE, or UNLOADING once the process is told to end.
+        failure: why the models failed to load, or None.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Service:
         api_key: str | None,
     ):
         self.models = {served.name: served for served in models}
-        # More would be told to come back, each time.
+        # More would be refused every time.
         self.limits = dataclasses.replace(limits, images=min(limits.images, max_queue))
         self.max_requests, self.api_key = max_requests, api_key
         self.metrics, self.open, self.memory = Metrics(), 0, Memory(self.limits.bytes_together)
         self.state, self.max_rows = LOADING, max_rows
         self.failure: Exception | None = None
-        self.one_by_one = asyncio.Lock()  # for what is seldom asked, and dear
+        self.one_by_one = asyncio.Lock()  # for rare, expensive requests
         self.cores = os.cpu_count() or 1
         # Few: each may hold an image of the largest size.
         self.decoding = concurrent.futures.ThreadPoolExecutor(self.cores, "decode")
@@ -110,7 +110,7 @@ class Service:
         self.metrics.open.set_function(lambda: self.open)
 
     async def warm_up(self) -> None:
-        """Compiles what the models compute; from then on they are available. An error becomes `failure`."""
+        """Compiles the models and makes them available. An error becomes `failure`."""
         try:
             for served in self.models.values():
                 await run_in_threadpool(served.warm_up, self.max_rows, lambda: self.state == LOADING)
@@ -128,21 +128,12 @@ class Service:
         ]
 
     def check_loaded(self) -> None:
-        """Lets requests through once the models can answer, and to the end: what comes while the process ends is still
-        answered.
-
-        Raises:
-            Refused: 503 before.
-        """
+        """Raises Refused, 503, until the models are loaded; lets requests through while the process ends."""
         if self.state == LOADING:
             raise Refused(503, f"{self.why_not_ready()} Try again.")
 
     def model(self, name: str) -> Served:
-        """A model by its name.
-
-        Raises:
-            Refused: 404 for an unknown one.
-        """
+        """The model of that name. Raises Refused, 404, if there is none."""
         if name not in self.models:
             raise Refused(
                 404, f'There is no model "{name}".{did_you_mean(name, self.models)} Served: {", ".join(self.models)}.'
@@ -150,11 +141,7 @@ class Service:
         return self.models[name]
 
     def check_key(self, request: Request) -> None:
-        """Lets requests through that carry the key.
-
-        Raises:
-            Refused: 401 for others.
-        """
+        """Raises Refused, 401, for a request without the key."""
         if self.api_key is None:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -169,11 +156,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:
-        """Bounds what a request may take once its body is here.
-
-        Raises:
-            Refused: 503 for lack of room or time.
-        """
+        """Bounds a request's time once its body has arrived. Raises Refused, 503, without room or time."""
         try:
             async with asyncio.timeout(self.limits.seconds):
                 yield
@@ -185,9 +168,7 @@ class Service:
             ) from None
 
     async def decoded(self, served: Served, images: list[bytes]) -> list[np.ndarray | Refused]:
-        """The pixels of each image, or why there are none; a request of many images leaves room for those of others in
-        between.
-        """
+        """Each image's pixels, or why there are none; large requests let others' images in between."""
         turn, loop = asyncio.Semaphore(self.cores), asyncio.get_running_loop()
 
         async def one(image):
@@ -201,11 +182,11 @@ class Service:
         return found
 
     async def rows(self, served: Served, signature: str, images: list[bytes]) -> list[dict]:
-        """The result of each image, with its "status": OK, or why it was not decoded, and nothing else then.
+        """Each image's result, with its "status": OK, or only the reason why it was not decoded.
 
         Raises:
-            Refused: 400 for an unknown signature; if no image of the request can be decoded, with the first one's
-                reason; 503 under overload.
+            Refused: 400 for an unknown signature, or with the first reason if no image can be decoded; 503 under
+                overload.
         """
         batcher = self.batchers.get((served.name, signature))
         if batcher is None:
@@ -223,10 +204,10 @@ class Service:
         return [{"status": x.reason} if isinstance(x, Refused) else {**next(results), "status": OK} for x in decoded]
 
     async def heads(self, served: Served, image: bytes, block: int) -> dict:
-        """Where each head of a block looked, and the picture as the model saw it.
+        """The attention of each head of a block, and the picture as the model saw it.
 
         Raises:
-            Refused: if the image cannot be decoded, the model has no such block, or under overload.
+            Refused: if the image cannot be decoded, the block does not exist, or under overload.
         """
         async with self.in_time():
             [pixels] = await self.decoded(served, [image])
@@ -237,7 +218,7 @@ class Service:
             return {**maps, "image": await run_in_threadpool(_png, pixels)}
 
     def end(self) -> None:
-        """Says from now on that requests should go elsewhere."""
+        """From now on, tells requests to go elsewhere."""
         self.state = UNLOADING
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How much work an image is by its header, before it is decoded: its pixels, and how often a JPEG goes over them."""
+"""The cost of an image from its header, before decoding: its pixels, and a JPEG's number of scans."""
 
 import io
 import struct
@@ -9,15 +9,11 @@ from keras_vit.data.ops.decode import first_frame
 from keras_vit.data.sources.image_files import FORMATS, HEAD, format_of_start, opened
 from keras_vit.serving.http.bodies import Refused
 
-_SCANS = 16  # over a JPEG's pixels that none needs more of: libjpeg writes progressive ones with ten
+_SCANS = 16  # more than any JPEG needs: libjpeg writes progressive ones with ten
 
 
 def _by_pillow(encoded):
-    """(width, height) as Pillow reads them.
-
-    Raises:
-        Refused: 400 where it cannot, of a format that something else decodes.
-    """
+    """(width, height) by Pillow. Raises Refused, 400, if it fails and another library decodes the format."""
     from PIL import Image
 
     name = format_of_start(encoded[:HEAD])
@@ -29,16 +25,15 @@ def _by_pillow(encoded):
     except Image.DecompressionBombError:
         raise
     except Exception:  # Pillow's readers raise all kinds of errors for damaged files
-        if FORMATS[name].module:  # the decoder is the same, and says what is wrong
+        if FORMATS[name].module:  # the decoder is the same, and reports the fault
             return 0, 0
         raise Refused(400, f"It cannot be decoded as an image: the header of the {name} is damaged.") from None
 
 
 def _stated(encoded):
-    """(width, height) as the decoder of the format reads them; (0, 0) for what it will refuse.
+    """(width, height) as the format's decoder reads them; (0, 0) for what it will refuse.
 
-    Pillow would refuse a PNG with a long text in it, and take minutes for a GIF with a long comment or a JPEG with much
-    padding.
+    Pillow would refuse a PNG with a long text, and take minutes for a GIF with a long comment or a padded JPEG.
     """
     start, head = encoded[:2], encoded[:32].ljust(32, b"\0")
     if start == b"\x89P":
@@ -60,10 +55,10 @@ def _stated(encoded):
 
 
 def check_size(encoded: bytes, megapixels: float) -> None:
-    """Looks at an image's header before its pixels; decoding says what is wrong with what is no image.
+    """Checks an image's header before its pixels; decoding reports what is not an image.
 
     Raises:
-        Refused: 413 for too many pixels, 400 for a damaged header that does not tell.
+        Refused: 413 for too many pixels, 400 for a damaged header.
     """
     from PIL import Image
 
