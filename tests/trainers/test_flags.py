@@ -9,7 +9,7 @@ from interpreters import ROOT, ran
 from keras_vit.data import from_arrays
 from keras_vit.models import families
 from keras_vit.tasks import find_task
-from trainers import config_files, flags
+from trainers import config_files, flags, pretrain
 
 BINARIES = sorted(
     path.stem
@@ -27,25 +27,30 @@ def test_help_answers_without_an_engine():
 
 
 @pytest.mark.processes
-def test_a_users_mistake_ends_without_a_traceback(tmp_path):
+def test_a_users_mistake_ends_without_a_traceback_and_an_engine(tmp_path):
     mistakes = {
         ("--config=",): "Give --config=NAME, e.g. --config=digits_pretrain (recipes: augreg,",
         ("--config.optimizer.learning_rat=1",): 'no "learning_rat" there. Did you mean "learning_rate"',
         ("--config.batch_size=many",): "is no whole number",
         (): "Flag --workdir must have a value",
-        (f"--workdir={tmp_path}", "--config.data.source=folder:/none"): 'Error: There is no folder "/none"',
-        (f"--workdir={tmp_path}", "nonsense"): 'Unexpected argument "nonsense"',
-        (f"--workdir={tmp_path}", "--config.init=some/run"): "pretrain starts from random weights",
-        (f"--workdir={tmp_path}", "--config.model.dept=3"): 'Unknown argument "dept" of a ViT. Did you mean "depth"',
-        (
-            f"--workdir={tmp_path}",
-            "--config.evals.few_sot.source=digits",
-        ): 'Unknown evaluator "few_sot". Did you mean "few_shot"',
+        (f"--workdir={tmp_path}", "nonsense"): 'Error: Unexpected argument "nonsense"',
     }
-    for (printed, code), message in zip(
-        ran(*(("trainers.pretrain", "--config=digits_pretrain", *given) for given in mistakes)), mistakes.values()
+    found = ran(*(("trainers.pretrain", "--config=digits_pretrain", *given) for given in mistakes))
+    for (printed, code), message in zip(found, mistakes.values()):
+        assert code and message in printed and "Traceback" not in printed and "heavy: []" in printed, printed
+
+
+def test_a_run_that_cannot_begin_says_why(binary, tmp_path):
+    for key, value, message in (
+        ("data.source", "folder:/none", 'There is no folder "/none"'),
+        ("init", "some/run", "pretrain starts from random weights"),
+        ("model.dept", 3, 'Unknown argument "dept" of a ViT. Did you mean "depth"'),
+        ("evals.few_sot", {"source": "digits"}, 'Unknown evaluator "few_sot". Did you mean "few_shot"'),
     ):
-        assert code and message in printed and "Traceback" not in printed, printed
+        config = config_files.load_config("digits_pretrain")
+        config.update_from_flattened_dict({key: value})
+        with pytest.raises((ValueError, OSError), match=message):
+            binary(pretrain, config=config, workdir=str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
