@@ -154,6 +154,7 @@ def test_a_subset_keeps_what_messages_call_its_examples():
     assert source.example_name(np.int64(1)) == "digits, example 40"
 
 
+@pytest.mark.extended
 def test_a_subset_of_records_is_the_same_examples(shared_data):
     source = open_source("cifar10", "test[100:400]", str(shared_data / "tensorflow_datasets"))
     numbers = np.array([0, 7, 64, 299])

@@ -42,7 +42,7 @@ OVERRIDES = {
 }
 
 # For several workers, whose programs take longer to start.
-FEWER = {"data.evaluation": "test[:20]", "evaluate": "60 steps"}
+FEWER = {"data.evaluation": "test[:20]", "evaluate": "60 steps", "data.train_preprocess": "decode(1)|random_flip"}
 
 _ports = itertools.count(
     random.SystemRandom().randrange(20_000, 32_000)

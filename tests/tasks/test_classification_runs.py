@@ -16,7 +16,7 @@ from keras_vit.planning.flops import forward_flops
 from keras_vit.runs import RunDirectory, training_run
 from keras_vit.tasks import Classification
 from keras_vit.training import Cutmix, Mixup, MixupOrCutmix
-from trainers import config_files, evaluate, export
+from trainers import config_files, export
 
 SMALL = short_runs.SMALL
 
@@ -47,12 +47,6 @@ def test_a_run_does_not_go_on_with_another_config(done):
         ValueError, match="seed was 0, is 1; optimizer.learning_rate was 0.002, is 0.5. Use a new --workdir"
     ):
         training_run.run(config, done.folder)
-
-
-def test_evaluate_measures_what_the_run_did(done, binary, tmp_path):
-    printed = binary(evaluate, model=str(done.folder), output=str(tmp_path))
-    assert f"top-1 {done.measures['top1']:.2%}" in printed
-    assert (tmp_path / "report.html").exists() and (tmp_path / "evaluation.json").exists()
 
 
 @pytest.mark.extended
@@ -168,7 +162,8 @@ def test_evaluate_refuses_other_classes(tiny):
     check(tiny(class_names=list("vwxyz")), from_arrays(images, [0], class_names=list("01234")))
 
 
-@pytest.mark.parametrize("family", ["bit", pytest.param("hybrid", marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("family", ["bit", "hybrid"])
 def test_bit_and_hybrids_fine_tune_from_googles_files(family, tmp_path, photos, eagerly):
     """Random weights in Google's .npz, at another resolution; the run of the BiT writes a report."""
     first = of_photos(photos)

@@ -141,6 +141,7 @@ def test_tables_that_cannot_be_are_refused(tmp_path, table, message):
         class_map(["a", "b"], path="map.json", data_dir=str(tmp_path))
 
 
+@pytest.mark.extended
 def test_the_binary_takes_data_of_other_classes_for_it(tiny, tmp_path, photos, capsys):
     """The task's own evaluator refuses them, of whose classes the model has none."""
     for name, synset in (("dark", synsets()[3]), ("light", synsets()[7])):

@@ -43,9 +43,14 @@ def accuracy(setting, text, seed=0):
             {"names": ("gaussian_noise", "contrast"), "strengths": (1, 5), "seed": 3},
             "corrupt('{row}', {column})",
         ),
-        ("shifts", {"pixels": (1, 3)}, "shift({column}={row})"),
-        ("occlusion", {"shares": (0.25, 0.5)}, "drop_patches(4, {row})"),
-        ("shuffled_patches", {"grids": (2, 4)}, "shuffle_patches({row})"),
+        *(
+            pytest.param(*case, marks=pytest.mark.extended)
+            for case in (
+                ("shifts", {"pixels": (1, 3)}, "shift({column}={row})"),
+                ("occlusion", {"shares": (0.25, 0.5)}, "drop_patches(4, {row})"),
+                ("shuffled_patches", {"grids": (2, 4)}, "shuffle_patches({row})"),
+            )
+        ),
     ],
 )
 def test_each_change_is_measured_on_the_images_that_it_makes(setting, name, options, op):
