@@ -91,6 +91,7 @@ def test_draws_have_their_distributions_and_do_not_repeat():
     assert uniform.min() > -45 and uniform.max() < 45 and abs(uniform.mean()) < 1
 
 
+@pytest.mark.extended
 def test_an_evaluation_with_a_seed_draws_by_row_whatever_the_batch_and_the_hosts():
     source = from_arrays(np.repeat(IMAGE[None, :8, :8], 6, 0), np.arange(6) % 2)
 

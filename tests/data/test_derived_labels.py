@@ -166,6 +166,7 @@ def test_a_prepared_dataset_gives_the_labels(streets):
     assert images[:, 0, 0, 0].tolist() == labels.tolist() and weights.tolist() == [1, 1, 1]
 
 
+@pytest.mark.extended
 def test_a_prepared_dataset_gives_masks_and_boxes(streets):
     source = open_source(
         "made_streets?mask=segmentation&boxes=objects.bbox&labels=objects.type&id=id", "train", streets

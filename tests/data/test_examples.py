@@ -85,6 +85,7 @@ def seeds(example):
     return example["image"], example["seed"]
 
 
+@pytest.mark.extended
 def test_every_example_has_a_seed_of_its_own():
     source = from_arrays(IMAGES, np.arange(N))
     whole = np.concatenate(

@@ -298,6 +298,7 @@ def test_folders_without_images_are_clear_errors(tmp_path):
         open_source(f"folder:{tmp_path}", "train")
 
 
+@pytest.mark.extended
 def test_cifar10_is_whole_and_resumes(shared_data):
     folder = str(shared_data / "tensorflow_datasets")
     source = open_source("cifar10", "train[:2%]", folder, buffer=300)
