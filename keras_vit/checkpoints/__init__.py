@@ -1,4 +1,4 @@
-"""Loading and saving models, and adapting them to another task."""
+"""Load, save and adapt models."""
 
 from keras_vit.checkpoints.fetch.catalogue import Published, find, list_models
 from keras_vit.checkpoints.load import load

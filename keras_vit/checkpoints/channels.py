@@ -1,4 +1,4 @@
-"""Weights of RGB models for another number of channels: pure functions of arrays."""
+"""Adapt RGB weights to another number of channels: pure functions of arrays."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ import numpy as np
 def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
     """The first convolution's kernel for another number of input channels.
 
-    For one channel the old ones are summed: a grey image then gives what the RGB model gives. For more channels the old
-    ones are repeated in turn, scaled by old / new, so that the response to a uniform image does not change.
+    For one channel the kernels are summed, so a grey image gives the RGB model's output. For more channels they repeat
+    in turn, scaled by old / new, so that the response to a uniform image stays the same.
 
     Args:
         kernel: (p, q, c, d).
@@ -23,9 +23,7 @@ def adapt_kernel(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def adapt_constants(values: float | tuple, channels: int) -> float | tuple:
-    """`mean` or `std` for another number of channels: a number stays; numbers per channel are averaged for one, or
-    repeated in turn.
-    """
+    """`mean` or `std` for another number of channels: averaged for one, repeated in turn for more; a number stays."""
     if not isinstance(values, (tuple, list)):
         return values
     if channels == 1:
@@ -34,7 +32,7 @@ def adapt_constants(values: float | tuple, channels: int) -> float | tuple:
 
 
 def fold_normalisation(kernel: np.ndarray, bias: np.ndarray, old: tuple, new: tuple) -> tuple[np.ndarray, np.ndarray]:
-    """A patch embedding for pixels normalised by `new` that gives what it gave for pixels normalised by `old`.
+    """A patch embedding for pixels normalised by `new`, equal to the given one on pixels normalised by `old`.
 
     (g - m) / s = (g - m') / s' * s' / s + (m' - m) / s: the factor goes into the kernel, the constant into the bias.
 
@@ -43,7 +41,7 @@ def fold_normalisation(kernel: np.ndarray, bias: np.ndarray, old: tuple, new: tu
         old, new: (mean, std), each a number or one per channel.
 
     Returns:
-        kernel, bias.
+        (kernel, bias).
     """
     c = kernel.shape[2]
     mean, std, new_mean, new_std = (np.broadcast_to(np.asarray(v, "float64"), (c,)) for v in (*old, *new))

@@ -1,4 +1,4 @@
-"""Loading a model from any supported checkpoint, ready for another task: locate, read, parse, build, assign."""
+"""Load a model from any supported checkpoint, ready for another task: locate, read, parse, build, assign."""
 
 import dataclasses
 import os
@@ -27,7 +27,7 @@ from keras_vit.models.arguments import Changes
 from keras_vit.models.fields import WEIGHTS, named
 from keras_vit.training.model_metadata import register_loader
 
-FORMATS = {  # by their names in `recognise`
+FORMATS = {  # names as in `recognise`
     "bit": bit,
     "google": google,
     "vit_pytorch": vit_pytorch,
@@ -36,7 +36,7 @@ FORMATS = {  # by their names in `recognise`
     "own_names": own_names,
     "timm": timm,
 }
-# Arguments that also supply what a file does not state.
+# Arguments that may also supply what a file does not state.
 _TOLD = ("heads", "channels", "mean", "std", "epsilon", "gelu", "pool", "norm_first")
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "norm_first")
 _HINTS = {
@@ -46,27 +46,26 @@ _HINTS = {
 
 
 def _letters(name):
-    """A name without case and punctuation, and without "vit": "ViT-B/16" and "vit_b16" are "b16"."""
+    """A name without case, punctuation and "vit": "ViT-B/16" and "vit_b16" are "b16"."""
     return re.sub(r"[^a-z0-9+]", "", name.lower()).removeprefix("vit")
 
 
 def _published_like(text, catalogue):
-    """The first published models of an architecture such as "B/16" or "vit_b16", as a hint; empty if it is none."""
+    """A hint: the first published models of an architecture such as "B/16" or "vit_b16"; may be empty."""
     like = [name for name in catalogue if _letters(text) in map(_letters, re.split("[/-]", name))]
     return f" Published models of that kind: {', '.join(like[:3])}, ..." if like else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Located:
-    """A checkpoint on this machine, and what is known of a published one that its file does not state.
+    """A checkpoint on this machine, with the catalogue's facts that its file does not state.
 
     Attributes:
-        path: of the file or folder.
-        image_size: side of the images, in pixels, where the weights fit any; None where the file determines it.
-        preprocessing: text of the evaluation preprocessing for images of the checkpoint's own size; None for that of
-            the file.
-        class_names: "imagenet" for a classifier of ImageNet-1k's classes, or None.
-        resample: how positions are resampled; None for the method of the file's format.
+        path: file or folder.
+        image_size: pixels. Side of the images where the weights fit any; None where the file determines it.
+        preprocessing: text of the evaluation preprocessing at the checkpoint's own size; None for the file's.
+        class_names: "imagenet" for a classifier of ImageNet-1k, or None.
+        resample: how to resample positions; None for the format's method.
         fields: of the spec: mean, std, patch_size.
     """
 
@@ -79,7 +78,7 @@ class Located:
 
 
 def _fetched(address, sha256):
-    """The local path of an address, which is downloaded if it is not in the cache; None if it is no address."""
+    """The local path of an address, downloaded unless cached; None if it is not an address."""
     if address.startswith("hf://"):
         from keras_vit.checkpoints.fetch.hub import download_repository
 
@@ -96,12 +95,12 @@ def _fetched(address, sha256):
 
 
 def locate_checkpoint(name: str | os.PathLike) -> Located:
-    """The checkpoint of a path, an address or a name in the catalogue; downloads into the cache if necessary.
+    """Locates the checkpoint of a path, an address or a name in the catalogue; downloads it unless cached.
 
     Raises:
-        FileNotFoundError: if it is none of these; the message suggests the nearest name in the catalogue.
-        ValueError: if it is not text or a path, or a link to nothing.
-        ConnectionError: if it cannot be downloaded.
+        FileNotFoundError: for an unknown name, with the nearest one in the catalogue.
+        ValueError: if the name is not text or a path, or is a dangling link.
+        ConnectionError: if the download fails.
     """
     from keras_vit.checkpoints.fetch.catalogue import CATALOGUE
 
@@ -128,7 +127,7 @@ def locate_checkpoint(name: str | os.PathLike) -> Located:
 
 
 def _parse_options(recorded, options):
-    """What the `parse` of a format is given: arguments of `load`, and what the metadata of this package records."""
+    """Options for a format's `parse`: arguments of `load`, and what this package's metadata record."""
     if recorded is None:
         return options
     known = {
@@ -140,15 +139,14 @@ def _parse_options(recorded, options):
 
 
 def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
-    """Parses the contents of a file by the first format that recognises its array names.
+    """Parses a file with the first format that recognises its array names.
 
     Args:
         contents: of a file of arrays.
-        options: arguments of `load` that supply what the file does not state: image_size, the rules for names, those of
-            _TOLD.
+        options: arguments of `load` for what the file does not state: image_size, names, and those of _TOLD.
 
     Raises:
-        ValueError: if no format recognises the names, or the one that does cannot parse the file.
+        ValueError: if no format recognises the names, or the file cannot be parsed.
     """
     names = set(contents.arrays)
     form = FORMATS.get(recognise(names) or "") if options.get("names") is None else own_names
@@ -174,11 +172,10 @@ def parse(contents: FileContents, options: dict[str, Any]) -> ParsedCheckpoint:
 
 
 def _recorded_fields(recorded, parsed, path):
-    """The fields of the spec, completed by the metadata that this package wrote, which must agree with the arrays.
+    """The spec's fields, completed by this package's metadata, which must agree with the arrays.
 
     Raises:
-        ValueError: if the metadata describe a different model than the arrays: sizes are never taken from metadata
-            alone.
+        ValueError: if they describe a different model: sizes are never taken from metadata alone.
     """
     fields, family = recorded["variant"], families.FAMILIES[parsed.family]
     if (other := families.find(fields)) is not family:
@@ -188,7 +185,7 @@ def _recorded_fields(recorded, parsed, path):
             spec = dataclasses.asdict(family.make_spec(parsed.fields))
         except ValueError as error:
             raise ValueError(f'The arrays of "{path}" describe a model that cannot be built: {error}') from None
-        # A number of layer_scale is only where its training began.
+        # A numeric layer_scale only states the initial value.
         of_arrays = {"patch_size", *named(family.spec, WEIGHTS)} - {"layer_scale"}
         actual = {name: value for name, value in spec.items() if name in of_arrays}
         described = {
@@ -212,11 +209,7 @@ def _recorded_fields(recorded, parsed, path):
 
 
 def _model_config(contents, parsed):
-    """The constructor's arguments of the model in a file of arrays.
-
-    Raises:
-        ValueError: if metadata and arrays disagree, or no such model can be built.
-    """
+    """The constructor's arguments of the model in a file of arrays; ValueError if no such model can be built."""
     recorded = contents.metadata or {}
     fields = _recorded_fields(recorded, parsed, contents.path) if recorded else parsed.fields
     try:
@@ -237,11 +230,7 @@ def _model_config(contents, parsed):
 
 
 def _build(config, parsed, path):
-    """The model of `config`, without the file's weights yet.
-
-    Raises:
-        ValueError: if it would be larger than its file, or cannot be built.
-    """
+    """The model of `config`, without weights yet; ValueError if it would outgrow its file or cannot be built."""
     values = sum(a.size for a in parsed.arrays.values())
     try:
         metadata.check_size(config["variant"], config, len(parsed.arrays), values, path)
@@ -251,7 +240,7 @@ def _build(config, parsed, path):
 
 
 def _report(contents, parsed, dropped):
-    """Warns of what was left out and what was assumed."""
+    """Warns about what was left out and what was assumed."""
     if dropped:
         logging.warning("%s: left out, not part of the image model: %s", contents.path, summary(dropped))
     for assumption in parsed.assumptions if contents.metadata is None else ():
@@ -259,13 +248,13 @@ def _report(contents, parsed, dropped):
 
 
 def _preprocessing(contents, parsed, located, size, image_size, head):
-    """The text of the evaluation preprocessing that comes with a checkpoint, for images of `image_size`; None for none.
+    """The checkpoint's evaluation preprocessing as text, for images of `image_size`, or None.
 
     Args:
-        size, image_size: of the images, pixels (height, width): the checkpoint's own, and those that it is loaded for.
+        size, image_size: pixels (height, width): the checkpoint's own, and the size to load for.
 
     Raises:
-        ValueError: for sizes without bounds in the config next to the file.
+        ValueError: for implausible sizes in the config next to the file.
     """
     if located.preprocessing is not None and image_size == size:
         return located.preprocessing
@@ -287,7 +276,7 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     told = {name: changes[name] for name in _TOLD if name in changes}
     parsed = parse(contents, {"image_size": image_size, "names": names, **told})
     config = _model_config(contents, parsed)
-    # With what the file itself was read by there is nothing to change.
+    # What the file was read by is no change.
     used = {
         name
         for name in ("mean", "std")
@@ -324,18 +313,16 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
         return model
     named = class_names is None or model.classes is not None
     if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
-        describe(
-            model, class_names, **changes
-        )  # in place: a quantised model, or one with a head of its own, is loaded so, too
+        describe(model, class_names, **changes)  # in place: quantised models and custom heads load this way, too
         return model
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 
 
 def _check_arguments(changes):
-    """Refuses arguments that neither `load` nor a model has, before anything is read or downloaded.
+    """Refuses unknown arguments before anything is read or downloaded.
 
     Raises:
-        ValueError: with the nearest valid name, also for what other libraries call it.
+        ValueError: with the nearest valid name, also for other libraries' names.
     """
     of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
     valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *families.fields()]))
@@ -349,9 +336,7 @@ def _check_arguments(changes):
 
 
 def _name_imagenet_classes(model, path):
-    """Gives the classifier of a published ImageNet model the names of its classes, or warns that they cannot be
-    downloaded.
-    """
+    """Names the classes of a published ImageNet classifier; warns if the names cannot be downloaded."""
     from keras_vit.checkpoints.fetch.imagenet import CLASSES, imagenet_names
 
     if model.classes != CLASSES or model.class_names is not None:
@@ -375,28 +360,26 @@ def load(
 ) -> keras.Model:
     """Loads a ViT or BiT from any supported checkpoint, or a keras_vit.Model built on one from its `.keras` file.
 
-    The format is recognised automatically: a `.keras` file or a run directory of this package; Google's .npz (2020,
+    The format is recognised automatically: a `.keras` file or run directory of this package; Google's .npz (2020,
     AugReg, big_vision, hybrids, BiT); safetensors of timm and vit-pytorch; a Hugging Face folder; a `.pth` if torch is
-    installed. The form of GELU, epsilon, normalisation and the convention of positions come from the checkpoint; what
-    it does not state is assumed, with a warning. A state dict with names of its own is read by rules for `names`.
-    Published ImageNet-1k models know the names of their classes.
+    installed. GELU's form, epsilon, normalisation and position convention come from the checkpoint; what it does not
+    state is assumed, with a warning. Published ImageNet-1k models know their class names.
 
     Args:
-        path: a file or folder; a name in the catalogue (`keras_vit.list_models()`); https://, gs://,
-            hf://owner/name or kaggle://owner/model/keras/variation.
+        path: file, folder, name in the catalogue (`keras_vit.list_models()`), or address: https://, gs://,
+            hf://owner/name, kaggle://owner/model/keras/variation.
         image_size, classes, class_names, head: see checkpoints.transfer.
-        resample: how positions are resampled: "google", "timm", "bicubic", "bilinear" or "flexivit"; None for the
-            method of the code that the checkpoint comes from.
-        names: rules for a state dict with names of its own, applied one after the other: (pattern, replacement) as for
-            re.sub, which rewrite its names to those that docs/checkpoints.md lists, or (pattern, None) for arrays to
-            leave out. [] where no rule is needed. heads, mean and std must be told then; norm_first=True, gelu and
-            epsilon are assumed to be torch's defaults if not.
+        resample: "google", "timm", "bicubic", "bilinear" or "flexivit". How to resample positions; None for the method
+            of the checkpoint's own code.
+        names: rules for a state dict with custom names, applied in order: (pattern, replacement) as for re.sub, towards
+            the names listed in docs/checkpoints.md, or (pattern, None) to leave arrays out; [] if no rule is needed.
+            Requires heads, mean and std; norm_first=True, gelu and epsilon default to torch's.
         **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
             `std` also supply what a file does not state.
 
     Raises:
-        FileNotFoundError: if there is no such file or name.
-        ConnectionError: if it cannot be downloaded.
+        FileNotFoundError: for an unknown file or name.
+        ConnectionError: if the download fails.
         ValueError: if the file is damaged or not a supported model, or as in transfer.
     """
     _check_arguments(changes)

@@ -1,4 +1,4 @@
-"""Masked autoencoders from parsed checkpoints; their encoders alone are loaded as any ViT."""
+"""Masked autoencoders from parsed checkpoints; encoders alone load like any ViT."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,13 +21,12 @@ def masked_autoencoder(
 
     Args:
         parsed: with its `decoder`.
-        config: the constructor's arguments of the encoder, a ViT.
+        config: the encoder's constructor arguments, a ViT's.
         path: the file's, for messages.
         changes: arguments of `load`, of _CHANGEABLE.
 
     Raises:
-        ValueError: for any other change, also of the size where positions are learned, or if names or shapes in the
-            file do not fit.
+        ValueError: for any other change, another size with learned positions, or misfit names or shapes in the file.
     """
     decoder, unknown = parsed.decoder, [name for name in changes if name not in _CHANGEABLE]
     fixed = decoder.encoder_positions != "learned" and decoder.fields["decoder_positions"] != "learned"

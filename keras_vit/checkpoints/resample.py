@@ -1,6 +1,4 @@
-"""Position embeddings and patch kernels at another resolution: pure functions of arrays. The methods are those of
-layers/positions/interpolation.py.
-"""
+"""Resample position embeddings and patch kernels: pure functions, methods as in layers/positions/interpolation.py."""
 
 import numpy as np
 
@@ -18,15 +16,15 @@ def resample_positions(
 
     Args:
         table: (1, prefix + h*w, d) for old_grid = (h, w).
-        old_grid, new_grid: (h, w), which need not be squares.
-        prefix: number of tokens before the patches; their rows do not change.
+        old_grid, new_grid: (h, w), not necessarily square.
+        prefix: tokens before the patches; their rows stay.
         method: a row of METHODS: "google", "timm", "bicubic", "bilinear", "flexivit".
 
     Returns:
         (1, prefix + h'*w', d), in the table's dtype.
 
     Raises:
-        ValueError: for an unknown method or a table whose number of rows does not match old_grid.
+        ValueError: for an unknown method, or a table that does not match old_grid.
     """
     check_method(method)
     if table.shape[1] != prefix + old_grid[0] * old_grid[1]:
@@ -44,7 +42,7 @@ def resample_positions(
 
 
 def resample_axis(table: np.ndarray, length: int, method: str = "google") -> np.ndarray:
-    """The embeddings of rows or columns, (h, d), for another number of them, in the table's dtype."""
+    """Row or column embeddings, (h, d), for another number of them, in the table's dtype."""
     if len(table) == length:
         return table.copy()
     return (METHODS[method](len(table), length) @ table.astype("float64")).astype(table.dtype)
@@ -55,8 +53,8 @@ def resample_offsets(
 ) -> np.ndarray:
     """A bias by 2-D offset for another patch grid.
 
-    The same share of the image has the same bias; the offset 0 stays where it is. Both halves of an axis are
-    interpolated, (2h - 1) values in all.
+    Equal shares of the image keep their bias; the offset 0 stays in place. Both halves of an axis are interpolated, (2h
+    - 1) values in all.
 
     Args:
         bias: (2h - 1, 2w - 1, k) for old_grid = (h, w).
@@ -67,7 +65,7 @@ def resample_offsets(
         (2h' - 1, 2w' - 1, k), in the bias's dtype.
 
     Raises:
-        ValueError: for a bias of another grid than old_grid.
+        ValueError: for a bias that does not match old_grid.
     """
     if bias.shape[:2] != tuple(2 * m - 1 for m in old_grid):
         raise ValueError(
@@ -82,8 +80,7 @@ def resample_offsets(
 def resample_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarray:
     """A patch-embedding kernel for another patch size, after FlexiViT (arXiv 2212.08013, section 3.4).
 
-    Applies the pseudo-inverse of bilinear resizing: a patch resized to a larger size has the embedding of the original
-    patch.
+    Applies the pseudo-inverse of bilinear resizing: a patch resized to a larger size keeps its embedding.
 
     Args:
         kernel: (p, q, c, d).
@@ -94,7 +91,6 @@ def resample_patches(kernel: np.ndarray, new_size: tuple[int, int]) -> np.ndarra
     """
     if tuple(kernel.shape[:2]) == tuple(new_size):
         return kernel.copy()
-    # Resizing factors into its two axes, and so does its pseudo-inverse: B x = R_h x R_w^T gives pinv(R_h^T),
-    # pinv(R_w^T).
+    # Resizing and its pseudo-inverse factor into the axes: B x = R_h x R_w^T gives pinv(R_h^T), pinv(R_w^T).
     rows, columns = (np.linalg.pinv(METHODS["bilinear"](old, new).T) for old, new in zip(kernel.shape[:2], new_size))
     return np.einsum("yp,xq,pqcd->yxcd", rows, columns, kernel.astype("float64"), optimize=True).astype(kernel.dtype)

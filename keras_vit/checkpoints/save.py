@@ -1,4 +1,4 @@
-"""Writing a model for others: Google's .npz, timm, Hugging Face, and our own .keras."""
+"""Save a model in other formats: Google's .npz, timm, Hugging Face, and our own .keras."""
 
 import contextlib
 import dataclasses
@@ -40,18 +40,14 @@ class Sharing(TypedDict, total=False):
 
 
 def register_sharer(share: _Sharer) -> _Sharer:
-    """Makes `share` what `save` calls for an address of PLACES, since checkpoints do not import what makes cards. A
-    decorator.
-    """
+    """Decorator: `save` calls `share` for an address of PLACES. Checkpoints cannot import what makes cards."""
     _SHARERS[:] = [share]
     return share
 
 
 @contextlib.contextmanager
 def _uncompiled(model):
-    """A context in which `model` counts as not compiled: Keras writes the optimizer of a compiled one, whatever
-    include_optimizer says.
-    """
+    """A context in which `model` counts as not compiled: Keras ignores include_optimizer for compiled models."""
     if not model.compiled:
         yield
         return
@@ -64,7 +60,7 @@ def _uncompiled(model):
 
 
 def save_model(model, path: str | os.PathLike) -> None:
-    """Writes `model` as a `.keras` file without its optimizer, all or nothing, to a local path or a bucket (gs://)."""
+    """Writes `model` as a `.keras` file without its optimizer, atomically, to a local path or a bucket (gs://)."""
     with _uncompiled(model):
         if "://" in str(path):
             with tempfile.TemporaryDirectory() as folder:
@@ -77,9 +73,7 @@ def save_model(model, path: str | os.PathLike) -> None:
 
 
 def _fold_token_positions(weights, spec):
-    """Adds the position rows of class and distillation token to the tokens: the same sum, for formats without these
-    rows.
-    """
+    """Adds the position rows of class and distillation tokens to these tokens, for formats without such rows."""
     weights = dict(weights)
     table = weights["position_embedding/embedding"].copy()
     tokens = [f"{name}/tokens" for name in ("class_token", "distillation_token") if spec[name]]
@@ -105,8 +99,7 @@ def _timm_vit(model, weights):
     """(arrays, config.json) of the folder."""
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
-    # Models with registers have positions for the patches only in timm; so have DeiT III and FlexiViT, whose rows
-    # are zeros here.
+    # timm has positions for the patches only with registers, DeiT III and FlexiViT, whose rows are zeros here.
     rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
     if model.spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned
@@ -125,12 +118,12 @@ def _huggingface_vit(model, weights):
     huggingface.CAPABILITIES.check(model)
     kind = huggingface.model_type(model.spec)
     arrays = name_map.pack(huggingface.name_map(dataclasses.asdict(model.spec), model.classes, kind), weights)
-    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros, as at the start of that training
+    if kind.startswith("dinov2"):  # part of the format, for masked training; zeros as at its start
         arrays[f"{kind}.embeddings.mask_token"] = np.zeros((1, model.spec.width), "float32")
     return arrays, config_json.huggingface(model)
 
 
-# {format: {family: what the format makes of a model and its weights}}.
+# {format: {family: function of a model and its weights}}.
 _WRITERS = {
     "google": {"ViT": _google_vit, "BiT": _google_bit},
     "timm": {"ViT": _timm_vit, "BiT": _timm_bit},
@@ -139,11 +132,7 @@ _WRITERS = {
 
 
 def _writer(format, model):
-    """The function of _WRITERS for a model.
-
-    Raises:
-        ValueError: if the format cannot hold models of its family.
-    """
+    """The function of _WRITERS for a model; ValueError if the format cannot hold its family."""
     name = families.find(model.spec).name
     if name not in _WRITERS[format]:
         others = " or ".join(f'format="{other}"' for other, writers in _WRITERS.items() if name in writers)
@@ -168,24 +157,20 @@ def _google(model, path):
 
 
 def _timm(model, path):
-    """Writes the folder at `path`, with model.safetensors and config.json, for
-    `timm.create_model("local-dir:PATH")`.
-    """
+    """Writes the folder with model.safetensors and config.json, for `timm.create_model("local-dir:PATH")`."""
     arrays, config = _writer("timm", model)(model, model_weights(model))
     _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), {"config.json": config})
 
 
 def _huggingface(model, path):
-    """Writes the folder at `path`, with weights, config.json and preprocessor_config.json, for
-    `from_pretrained(PATH)`.
-    """
+    """Writes the folder with weights, config.json and preprocessor_config.json, for `from_pretrained(PATH)`."""
     arrays, config = _writer("huggingface", model)(model, model_weights(model))
     configs = {"config.json": config, "preprocessor_config.json": config_json.preprocessor(model)}
     _write_folder(path, arrays, metadata.write(model.arguments(), arrays, model.activation), configs)
 
 
 def _masked_autoencoder(model, path):
-    """Writes the folder at `path` for ViTMAEForPreTraining.from_pretrained(PATH)."""
+    """Writes the folder for ViTMAEForPreTraining.from_pretrained(PATH)."""
     encoder = model.get_encoder()
     mae.CAPABILITIES.check(encoder)
     fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
@@ -199,14 +184,13 @@ def _masked_autoencoder(model, path):
         "config.json": config_json.masked_autoencoder(model),
         "preprocessor_config.json": config_json.preprocessor(model),
     }
-    # The file holds a table of positions, whatever made it.
+    # The file holds a position table, whatever its kind.
     arguments = {**encoder.arguments(), "variant": {**encoder.arguments()["variant"], "positions": "learned"}}
     _write_folder(path, arrays, metadata.write(arguments, arrays), configs)
 
 
 def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, configs: Mapping[str, dict]) -> None:
-    """Writes model.safetensors, with the metadata `recorded`, and the JSON files `configs`, {name: content}, all or
-    nothing.
+    """Writes model.safetensors with the metadata `recorded`, and `configs`, {JSON file: content}, atomically.
 
     Raises:
         ValueError: if the folder holds other files, which would be lost.
@@ -232,36 +216,30 @@ def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, co
 
 
 def _share(model, address, format, sharing):
-    """Shares a model at an address of PLACES.
-
-    Raises:
-        ValueError: if a format is asked for, or as keras_vit.sharing.share does.
-    """
+    """Shares a model at an address of PLACES; ValueError if a format is given, or as in keras_vit.sharing.share."""
     if format is not None:
         raise ValueError(f'"{address}" gets the model in every format that others read: leave format="{format}" out.')
     _SHARERS[0](model, address, **sharing)
 
 
 def save(model: keras.Model, path: str | os.PathLike, format: str | None = None, **sharing: Unpack[Sharing]) -> None:
-    """Writes a model, all or nothing: a crash leaves either what was at `path` before, or the whole new file.
+    """Writes a model atomically: a crash leaves either the old content of `path` or the whole new file.
 
     What a format cannot express is refused, never dropped. `load` reads every format back as an equal model.
 
-    To an address, hf://USER/NAME of the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, it uploads the model
-    with a card: save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
+    An address, hf://USER/NAME on the Hugging Face hub or kaggle://USER/MODEL/keras/VARIATION, uploads the model with a
+    card: save(model, "hf://anna/flowers", license="apache-2.0", run="runs/flowers").
 
     Args:
         model: a ViT or BiT; for "keras" also a keras_vit.Model built on one.
-        path: a file that ends in .keras or .npz, or for timm and huggingface a folder.
-        format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of the hybrids and of
-            BiT); "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the ending of the path.
-        **sharing: for an address: license, which it needs, run, private, images, untrained; see
-            keras_vit.sharing.share.
+        path: a file that ends in .keras or .npz; for timm and huggingface a folder.
+        format: "keras"; "google" (the .npz of the original ViT, of big_vision with a MAP head, of hybrids and BiT);
+            "timm"; "huggingface" (ViT, DeiT, DINOv2, SigLIP, MAE). None chooses by the path's ending.
+        **sharing: for an address: license (required), run, private, images, untrained; see keras_vit.sharing.share.
 
     Raises:
-        ValueError: for something other than a model of this package and a path, an unknown format, a model that the
-            format cannot express, also one that is quantised or has LoRA (.keras holds both), or a path that does not
-            suit the format.
+        ValueError: for another kind of model or path, an unknown format, a path that does not suit it, or a model it
+            cannot express, such as one quantised or with LoRA (.keras holds both).
     """
     path = check_model_and_path("save", model, path)
     if path.startswith(PLACES):

@@ -1,4 +1,4 @@
-"""Adapting a trained model to another task: another resolution, another head, other channels."""
+"""Adapt a trained model to another task: another resolution, head or number of channels."""
 
 import os
 import re
@@ -31,7 +31,7 @@ HEADS = ("keep", "reset", "drop")
 # Arguments that can change.
 _CHANGEABLE = ("image_size", "head", "classes", "class_names", "channels", "remat", "dtype", "name", "preprocessing")
 _PATCHES = "patch_encoder/kernel"
-_STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # which see the image before the patches do
+_STEMS = ("stem_conv1/kernel", "stem_conv/kernel")  # applied to the image before the patches
 
 
 def check_plain(model: Classifier, purpose: str) -> None:
@@ -39,10 +39,10 @@ def check_plain(model: Classifier, purpose: str) -> None:
 
     Args:
         model: a ViT or BiT.
-        purpose: what needs such kernels, the start of the message.
+        purpose: what needs plain kernels, the start of the message.
 
     Raises:
-        ValueError: if it is quantised, or has LoRA that is not merged, with what to do.
+        ValueError: if it is quantised or has unmerged LoRA, with the remedy.
     """
     adapted = dense_config(model)
     if "quantization" in adapted:
@@ -65,10 +65,10 @@ def model_weights(model: Classifier) -> dict[str, np.ndarray]:
 
 
 def classifier_in(model: keras.Model) -> Classifier:
-    """The ViT or BiT that a model is built on: itself, or one without a head that has a copy of its weights.
+    """The ViT or BiT that a model is built on: itself, or a headless one with a copy of its weights.
 
     Args:
-        model: a keras_vit.Model; of one for pre-training its `get_encoder` counts.
+        model: a keras_vit.Model; one for pre-training counts by its `get_encoder`.
 
     Raises:
         ValueError: if it is not built on one ViT or BiT.
@@ -97,10 +97,10 @@ def classifier_in(model: keras.Model) -> Classifier:
 
 
 def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[str] = ()) -> None:
-    """Assigns `weights`, {path: array}, to the model; weights whose paths start with one of `keep` do not change.
+    """Assigns `weights`, {path: array}, to the model; weights whose paths start with one of `keep` stay.
 
     Raises:
-        ValueError: if a weight of the model has no value, a value no weight, or shapes differ; the message lists them.
+        ValueError: if a weight has no value, a value no weight, or shapes differ; lists them.
     """
     prefix = f"{model.name}/"
     target = {
@@ -122,10 +122,10 @@ def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[
 
 
 def without_own_head(model: keras.Model, head: str) -> Classifier:
-    """The ViT or BiT to adapt, for the argument `head`: of a model that is built on one, the one inside.
+    """The ViT or BiT to adapt: for `head` "reset" or "drop" also the one inside a model built on it.
 
     Raises:
-        ValueError: if a head is to be kept that is not a ViT's or BiT's.
+        ValueError: if the head to keep is not a ViT's or BiT's.
     """
     if isinstance(model, Classifier):
         return model
@@ -149,7 +149,7 @@ def _check_head(head, classes, old):
 
 
 def _class_names(names):
-    """A list of names; those of ImageNet for "imagenet", the lines of a file for its path.
+    """A list of names; ImageNet's for "imagenet", the lines of a file for its path.
 
     Raises:
         ValueError: for any other text, whose letters would be the names.
@@ -174,11 +174,10 @@ def _class_names(names):
 
 
 def _check_fixed(spec, changes):
-    """Refuses changes of what the weights determine: another value would need other weights, or compute something else
-    with these.
+    """Refuses changes of what the weights determine.
 
     Raises:
-        ValueError: naming each, and what can change.
+        ValueError: with each, and what can change.
     """
     family = families.find(spec)
     given = {name: changes[name] for name in family.fields if name in changes}
@@ -202,11 +201,10 @@ def adapted_arguments(
     head: str = "keep",
     **changes: Any,
 ) -> dict[str, Any]:
-    """The constructor's arguments of the model that `transfer` makes of one with those in `config`; for the others see
-    there.
+    """The constructor's arguments of the model that `transfer` makes from `config`; other arguments as there.
 
     Args:
-        config: the arguments of the model, with its spec under "variant".
+        config: the model's arguments, with its spec under "variant".
 
     Raises:
         ValueError: as `transfer`.
@@ -243,9 +241,7 @@ def adapted_arguments(
 
 
 def _resized(weights, spec, new_spec, config, target, method):
-    """The weights for another resolution, patch size and number of channels: from (spec, config) to (new_spec,
-    target).
-    """
+    """The weights for another resolution, patch size and channels: from (spec, config) to (new_spec, target)."""
     weights = dict(weights)
     check_method(method)
     if getattr(spec, "positions", None) in FIXED and new_spec.positions == "learned":
@@ -271,7 +267,7 @@ def _resized(weights, spec, new_spec, config, target, method):
 
 
 def _on_grid(weights, spec, old_grid, new_grid, method):
-    """The weights with all that belongs to places on the patch grid resampled.
+    """The weights with everything tied to the patch grid resampled.
 
     Raises:
         ValueError: for positions that mean something else on another grid.
@@ -298,14 +294,14 @@ def _on_grid(weights, spec, old_grid, new_grid, method):
 def describe(
     model: DescribedModel, class_names: Sequence[str] | str | os.PathLike | None = None, **preprocessing: str | None
 ) -> None:
-    """Gives a model the names of its classes, or an evaluation preprocessing, in place: neither is in its graph.
+    """Sets a model's class names or evaluation preprocessing in place; neither is part of its graph.
 
     Args:
-        class_names: as in `transfer`; None leaves them as they are.
-        **preprocessing: the text, `preprocessing=...`, or None for none; left out, it stays.
+        class_names: as in `transfer`; None leaves them.
+        **preprocessing: `preprocessing=...`, text or None; left out, it stays.
 
     Raises:
-        ValueError: for another number of names than classes, or a preprocessing that is not text.
+        ValueError: if the number of names differs from the classes, or for invalid preprocessing.
     """
     if class_names is not None:
         names = plain_names(_class_names(class_names))
@@ -313,7 +309,7 @@ def describe(
         model.class_names = names
     if preprocessing:
         model.preprocessing = preprocessing_or_none(**preprocessing)
-        describe_input(model.input, model.spec, model.preprocessing, model.dtype_policy)  # for models built on it later
+        describe_input(model.input, model.spec, model.preprocessing, model.dtype_policy)  # for models built on it
 
 
 def adapt(
@@ -328,14 +324,13 @@ def adapt(
     activation: str | None = None,
     **changes: Any,
 ) -> Classifier:
-    """A model from the constructor's arguments and the weights of another one; the other arguments are those of
-    `transfer`.
+    """A model from constructor arguments and another one's weights; other arguments as in `transfer`.
 
     Args:
-        config: the arguments of the model, with its spec under "variant".
+        config: the model's arguments, with its spec under "variant".
         weights: {path: array}.
-        model: a model of `config`, which is used if nothing is to change.
-        activation: from the logits of its head to probabilities, see training.Model; it goes where the head goes.
+        model: a model of `config`, used if nothing changes.
+        activation: from its head's logits to probabilities, see training.Model; kept or dropped with the head.
     """
     spec = config["variant"]
     target = adapted_arguments(config, image_size, classes, class_names, head, **changes)
@@ -366,20 +361,20 @@ def transfer(
 
     Args:
         model: a ViT or BiT; with head="reset" or "drop" also a keras_vit.Model built on one, whose own head goes.
-        image_size: in pixels, a number or (height, width); positions are resampled, the patch size stays. None for the
+        image_size: pixels, a number or (height, width). Positions are resampled, the patch size stays; None for the
             model's.
-        classes, class_names: of the new head. With the old head class_names names its classes. They may be a file with
-            one a line; "imagenet" stands for the names of ImageNet-1k's 1000 classes, which are downloaded once.
-        head: "keep"; "reset" for a new zero head in place of the old one and of pre_logits; "drop" for a model without
-            a head, which returns features.
-        resample: how positions are resampled, a row of resample.METHODS.
+        classes, class_names: of the new head; with the old head, class_names names its classes. Names may be a file
+            with one per line, or "imagenet" for ImageNet-1k's 1000, downloaded once.
+        head: "keep"; "reset" for a new zero head instead of the old one and pre_logits; "drop" for a model that returns
+            features.
+        resample: a row of resample.METHODS. How to resample positions.
         **changes: constructor arguments, such as dropout, drop_path, remat, dtype; channels (RGB weights are summed for
-            1 channel, repeated for more); patch_size (the patch kernel is resampled as in FlexiViT). What the weights
+            1 channel, repeated for more); patch_size (the kernel is resampled as in FlexiViT). What the weights
             determine cannot change.
 
     Raises:
-        ValueError: for a change of what the weights determine, or a model that is quantised or has LoRA; if a weight of
-            the new model has no value, a value no weight, or shapes differ; the message lists them.
+        ValueError: for a change of what the weights determine; a quantised model or LoRA; weights without a value,
+            values without a weight, or different shapes, all listed.
     """
     if not isinstance(model, keras.Model):
         raise ValueError(

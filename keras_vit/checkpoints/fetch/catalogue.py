@@ -1,8 +1,7 @@
-"""The published models that keras_vit.load knows by name: "augreg/B_16-imagenet2012-384", "bit/M-R50x1",
-"deit/small-distilled".
+"""The published models that keras_vit.load knows by name, such as "augreg/B_16-imagenet2012-384" or "bit/M-R50x1".
 
 catalogue.csv has one row per model, with the columns of `Published`. Addresses and figures come from the repository in
-`source`, or from the tables of results of timm and open_clip where `note` says so. This module imports nothing heavy.
+`source`, or from the result tables of timm and open_clip where `note` says so. This module imports nothing heavy.
 """
 
 import ast
@@ -20,25 +19,22 @@ class Published:
     """A published model.
 
     Attributes:
-        name: family/model, with the input size and training data where the family has several.
-        url: gs://, for download.download; or hf://owner/name, a Hugging Face repository with a safetensors file.
-        sha256: the SHA-256 of the file at `url`, or its first digits; None if it is not published.
-        source: the GitHub repository that publishes the model.
+        name: family/model, with input size and training data where the family has several.
+        url: gs:// address, or hf://owner/name of a Hugging Face repository with a safetensors file.
+        sha256: SHA-256 of the file at `url`, or its first digits; None if unpublished.
+        source: GitHub repository that publishes the model.
         licence: of that repository.
-        top1: accuracy on ImageNet-1k's validation images in percent, see `measure`; None if no source gives it.
-        measure: what `top1` measures: "top-1" of the classifier in the file, "linear probe" of its features, or
-            "zero-shot" with its text tower.
-        variant: its architecture's name in this package, "B/16", at the patch size with which load builds it.
-        fields: what differs from that variant, {field of the spec: value}, as far as the shapes of its weights depend
-            on it.
-        classes: of the head in the file; None for no head.
-        labels: "imagenet" if the file holds a classifier of ImageNet-1k's 1000 classes; None for any other head, or
-            none.
-        image_size: side of the images of the last training, in pixels.
+        top1: percent on ImageNet-1k's validation images, see `measure`; None if no source gives it.
+        measure: "top-1" of the file's classifier, "linear probe" of its features, or "zero-shot" with its text tower.
+        variant: architecture in this package, "B/16", at the patch size that load builds.
+        fields: {field of the spec: value} where the weights' shapes differ from that variant.
+        classes: of the file's head; None without a head.
+        labels: "imagenet" for a classifier of ImageNet-1k's 1000 classes, else None.
+        image_size: pixels. Side of the images at the end of training.
         preprocessing: text of the evaluation preprocessing (docs/data.md); None if no source gives it.
         mean, std: of the normalisation, on the 0..255 scale; None if the format determines them.
-        original: the authors' file if `url` is a safetensors copy of it: a .pth, which needs torch.
-        original_sha256: the SHA-256 of the file at `original`, or its first digits; None if it is not published.
+        original: the authors' .pth (needs torch) if `url` is a safetensors copy of it.
+        original_sha256: SHA-256 of the file at `original`, or its first digits; None if unpublished.
         note: anything else worth knowing.
     """
 
@@ -67,18 +63,18 @@ class Published:
 
     @property
     def chosen_size(self) -> int | None:
-        """`image_size` where the weights fit any, and the file states none; None where the file determines it."""
+        """`image_size` if the weights fit any size and the file states none; None if the file determines it."""
         return self.image_size if self.family in ("bit", "flexivit") else None
 
     @property
     def fields_to_load(self) -> dict[str, Any]:
-        """The fields of the spec that keras_vit.load must be told, since the file does not state them."""
+        """The fields of the spec that the file does not state."""
         stated = {name: value for name in ("mean", "std") if (value := getattr(self, name)) is not None}
         return {**stated, "patch_size": 16} if self.family == "flexivit" else stated
 
     @property
     def resample(self) -> str | None:
-        """How its positions are resampled, a row of resample.METHODS; None for the method of its format."""
+        """How to resample its positions, a row of resample.METHODS; None for the format's method."""
         return "flexivit" if self.family == "flexivit" else None
 
 
@@ -87,7 +83,7 @@ def _numbers(text):
 
 
 def _fields(text):
-    """ "registers=4 pool=map" as {"registers": 4, "pool": "map"}."""
+    """{"registers": 4, "pool": "map"} from "registers=4 pool=map"."""
     pairs = (field.split("=") for field in text.split())
     return {
         name: value if value.isidentifier() and value != "True" else ast.literal_eval(value) for name, value in pairs
@@ -99,7 +95,7 @@ _NEVER_NONE = ("note", "fields")
 
 
 def _published(row):
-    """A row of the table, {column: text}, as a Published; empty cells become None, except those of _NEVER_NONE."""
+    """A row of the table, {column: text}, as a Published; empty cells become None except in _NEVER_NONE."""
     return Published(
         **{key: _TYPES.get(key, str)(text) if text or key in _NEVER_NONE else None for key, text in row.items()}
     )
@@ -116,7 +112,7 @@ CATALOGUE = _read()
 def list_models(pattern: str = "*") -> list[str]:
     """The names of the published models that match `pattern`, sorted: list_models("bit/M-*"), list_models("*16*384*").
 
-    In a pattern `*` matches any characters, `?` any single one, and `[SB]` one of these; upper and lower case differ.
+    `*` matches any characters, `?` any single one, `[SB]` one of these; case matters.
     """
     return sorted(name for name in CATALOGUE if fnmatch.fnmatchcase(name, pattern))
 
@@ -125,7 +121,7 @@ def find(name: str) -> Published:
     """The published model of that name.
 
     Raises:
-        ValueError: if there is none; the message suggests the nearest names.
+        ValueError: for an unknown name, with the nearest ones.
     """
     if name in CATALOGUE:
         return CATALOGUE[name]

@@ -1,9 +1,7 @@
-"""Downloading published checkpoints into a local cache: interrupted transfers resume, checksums are compared, partial
-files never show.
+"""Download checkpoints into a local cache: transfers resume, checksums are verified, partial files stay hidden.
 
-`download` takes an address and returns the local path, <cache>/<8 digits of the address's hash>/<file name>. Until the
-file is complete, <file name>.part next to it holds the bytes so far, and <file name>.part.tag the server's identifier
-of their version.
+`download` returns the local path, <cache>/<8 digits of the address's hash>/<file name>. Until the file is complete,
+<file name>.part next to it holds the bytes so far, and <file name>.part.tag the server's identifier of their version.
 """
 
 import contextlib
@@ -25,8 +23,8 @@ from filelock import FileLock
 
 from keras_vit.io.cache import cache_folder
 
-TIMEOUT = 60.0  # seconds without a byte until a connection counts as dropped
-TRIES = 5  # failures in a row, none of which brought a new byte, until the download fails
+TIMEOUT = 60.0  # seconds without a byte before a connection counts as dropped
+TRIES = 5  # failures in a row without a new byte before the download fails
 WAIT = 1.0  # seconds before the second attempt; doubles with each further one
 
 _RETRIED = {408, 429, 500, 502, 503, 504}  # HTTP statuses after which another attempt may succeed
@@ -38,9 +36,7 @@ class _Interrupted(Exception):
 
 
 class _Meter:
-    """Shows the progress: on a terminal in one line that is rewritten, elsewhere in a line per tenth of the file (or
-    per 100 MB).
-    """
+    """Progress: one rewritten line on a terminal; elsewhere one line per tenth of the file (or per 100 MB)."""
 
     def __init__(self, name, visible):
         self.name = name if len(name) <= 50 else f"{name[:20]}...{name[-27:]}"
@@ -48,7 +44,7 @@ class _Meter:
         self.terminal = sys.stderr.isatty()
 
     def begin(self, have, total):
-        """Starts an attempt at which `have` of `total` bytes are there already; `total` may be None."""
+        """Starts an attempt with `have` of `total` bytes already there; `total` may be None."""
         self.first, self.have, self.total = have, have, total
         self.started, self.step = time.monotonic(), None
 
@@ -71,9 +67,7 @@ class _Meter:
 
 
 def https_address(url: str) -> str:
-    """The https:// or http:// address of `url`; gs://bucket/path becomes https://storage.googleapis.com/bucket/path,
-    for public buckets.
-    """
+    """`url` as http(s)://; gs://bucket/path becomes https://storage.googleapis.com/bucket/path (public buckets)."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "gs":
         path = urllib.parse.quote(url.removeprefix("gs://"), safe="/+=,~%")
@@ -84,7 +78,7 @@ def https_address(url: str) -> str:
 
 
 def cached_path(url: str, cache: str | os.PathLike | None = None) -> Path:
-    """The path where `download(url, cache=cache)` puts the file."""
+    """Where `download(url, cache=cache)` puts the file."""
     address = https_address(url)
     name = urllib.parse.unquote(urllib.parse.urlsplit(address).path.rsplit("/", 1)[-1])
     name = re.sub(r"[^\w.+=-]", "_", name)[-200:].lstrip(".") or "file"
@@ -97,7 +91,7 @@ def _digest(path):
 
 
 def _checked(sha256):
-    """`sha256` in lower case, after checking that it is None or 8 to 64 hexadecimal digits."""
+    """`sha256` in lower case; ValueError unless it is None or 8 to 64 hexadecimal digits."""
     if sha256 is not None and not re.fullmatch("[0-9a-fA-F]{8,64}", sha256):
         raise ValueError(f'sha256 must be 64 hexadecimal digits, or the first 8 or more of them, got "{sha256}".')
     return sha256 and sha256.lower()
@@ -110,7 +104,7 @@ def _in_cache(path, sha256):
 
 @contextlib.contextmanager
 def _locked(path):
-    """Holds the lock file `path`, so that other threads and processes wait."""
+    """Holds the lock file `path` against other threads and processes."""
     lock = FileLock(path)
     try:
         lock.acquire()
@@ -123,7 +117,7 @@ def _locked(path):
 
 
 def _tag(part):
-    """The file next to `part` with the server's identifier of the version that `part` belongs to."""
+    """The file next to `part` with the server's identifier of its version."""
     return part.with_name(f"{part.name}.tag")
 
 
@@ -132,7 +126,7 @@ def _size(part):
 
 
 def _version(headers):
-    """The identifier of the file's version for an If-Range header (RFC 9110, section 13.1.5), or an empty string."""
+    """The file's version for an If-Range header (RFC 9110, section 13.1.5), or an empty string."""
     etag = headers.get("ETag", "")
     return headers.get("Last-Modified", "") if not etag or etag.startswith("W/") else etag
 
@@ -144,10 +138,9 @@ def _extent(headers):
 
 
 def _request(address, part, timeout):
-    """Requests the bytes that are missing in `part`: (response, bytes of `part` that stay, total size or None).
+    """Requests the bytes missing in `part`: (response, bytes of `part` that stay, total size or None).
 
-    The response is None if nothing is missing. If the version of `part` is unknown, or no longer the server's, the
-    transfer starts again from nothing.
+    The response is None if nothing is missing. If the version of `part` is unknown or outdated, the transfer restarts.
     """
     have = _size(part) if _tag(part).exists() else 0
     headers = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}
@@ -178,9 +171,7 @@ def _request(address, part, timeout):
 
 
 def _chunks(response):
-    """The bytes of `response` as they arrive. Only errors that are raised here come from the connection, not from the
-    disk.
-    """
+    """The bytes of `response` as they arrive; errors raised here come from the connection, not the disk."""
     try:
         while chunk := response.read1(1 << 18):
             yield chunk
@@ -217,10 +208,8 @@ def _transfer(address, part, meter, timeout):
 
 
 def _complete(address, part, meter, tries, timeout):
-    """Attempts until `part` is complete.
-
-    Raises:
-        _Interrupted: after `tries` attempts in a row without a new byte, or at once if there is no such server.
+    """Retries until `part` is complete; _Interrupted after `tries` attempts without a new byte, or if the host is
+    unknown.
     """
     first = most = _size(part)
     failures = 0
@@ -258,23 +247,20 @@ def download(
     tries: int | None = None,
     timeout: float | None = None,
 ) -> Path:
-    """Downloads `url` into the cache, unless it is there, and returns the local path. An interrupted transfer is
-    resumed.
+    """Downloads `url` into the cache unless it is there; returns the local path. Interrupted transfers resume.
 
     Args:
-        url: an address that begins with https://, http:// or gs:// (a public bucket, read over https).
-        sha256: the SHA-256 that the file must have, or its first 8 or more digits; None checks the length only.
-        cache: a folder; by default $KERAS_VIT_CACHE, $XDG_CACHE_HOME/keras_vit or ~/.cache/keras_vit.
-        progress: show the progress, on a terminal in one line, elsewhere (a notebook, a log file) in a line per tenth
-            of the file.
-        tries: failures in a row until it fails; None for TRIES.
-        timeout: seconds without a byte until a connection counts as dropped; None for TIMEOUT.
+        url: https://, http:// or gs:// address (a public bucket, read over https).
+        sha256: expected SHA-256, or its first 8 or more digits; None checks the length only.
+        cache: folder; by default $KERAS_VIT_CACHE, $XDG_CACHE_HOME/keras_vit or ~/.cache/keras_vit.
+        progress: show progress, in one line on a terminal, elsewhere (notebook, log file) a line per tenth of the file.
+        tries: failures in a row before giving up; None for TRIES.
+        timeout: seconds without a byte before a connection counts as dropped; None for TIMEOUT.
 
     Raises:
         FileNotFoundError: if the server has no such file.
         ConnectionError: if the server cannot be reached, refuses, or keeps dropping the connection.
-        ValueError: for an address of another kind, a malformed `sha256`, or a file with another checksum, which is
-            deleted.
+        ValueError: for another kind of address, a malformed `sha256`, or a wrong checksum; the file is then deleted.
     """
     address, path, sha256 = https_address(url), cached_path(url, cache), _checked(sha256)
     if _in_cache(path, sha256):

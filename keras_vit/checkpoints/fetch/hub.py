@@ -3,8 +3,8 @@
 import pathlib
 import re
 
-# The files that are fetched of a repository: the configs, and the first kind of weights that it has. Ours, the whole
-# model, come first; reading the last takes torch.
+# Files fetched from a repository: the configs, and the first kind of weights present. Ours, the whole model, come
+# first; the last kind needs torch.
 _CONFIGS = ["config.json", "preprocessor_config.json"]
 _WEIGHTS = (
     ["model.keras"],
@@ -14,11 +14,7 @@ _WEIGHTS = (
 
 
 def split(address: str) -> tuple[str, str | None, str | None]:
-    """(owner/name, revision or None, file or None) of an hf:// address.
-
-    Raises:
-        ValueError: if it is not such an address.
-    """
+    """(owner/name, revision or None, file or None) of an hf:// address; ValueError for any other."""
     match = re.fullmatch(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?(?:/([\w./-]+\.\w+))?", address)
     if not match or ".." in address:
         raise ValueError(
@@ -29,13 +25,12 @@ def split(address: str) -> tuple[str, str | None, str | None]:
 
 
 def download_repository(address: str) -> pathlib.Path:
-    """Downloads the weights and configs of a repository into the hub's cache; returns the local folder, or the path of
-    the file.
+    """Downloads the weights and configs of a repository into the hub's cache; returns the local folder or file.
 
     Raises:
-        ImportError: if huggingface_hub is not installed.
-        FileNotFoundError: if there is no such repository, revision or file.
-        ConnectionError: if the hub cannot be reached; the message says how to do without it.
+        ImportError: without huggingface_hub.
+        FileNotFoundError: for an unknown repository, revision or file.
+        ConnectionError: if the hub cannot be reached; the message names the alternative.
     """
     repository, revision, file = split(address)
     try:

@@ -1,6 +1,4 @@
-"""The names of ImageNet-1k's 1000 classes, in the order of its labels: from the file of Keras' own applications,
-downloaded once.
-"""
+"""ImageNet-1k's 1000 class names in label order, downloaded once from the file of Keras Applications."""
 
 import collections
 import json
@@ -13,11 +11,10 @@ CLASSES = 1000
 
 
 def imagenet_names() -> tuple[str, ...]:
-    """The 1000 names, such as "tabby". Two classes with the same name have the synset's number too: "crane
-    (n02012849)".
+    """The 1000 names, such as "tabby"; a shared name gets the synset's number: "crane (n02012849)".
 
     Raises:
-        ConnectionError: if the file is not in the cache and cannot be downloaded, which is tried once, and briefly.
+        ConnectionError: if the file is not cached and one short attempt to download it fails.
     """
     try:
         path = download(URL, sha256=SHA256, progress=False, tries=1, timeout=10)

@@ -1,15 +1,11 @@
-"""Models of Kaggle: kaggle://USER/MODEL/keras/VARIATION, with a version behind it or the newest one."""
+"""Kaggle models: kaggle://USER/MODEL/keras/VARIATION, optionally with a version; the newest by default."""
 
 import pathlib
 import re
 
 
 def split(address: str) -> tuple[str, str | None]:
-    """(USER/MODEL/FRAMEWORK/VARIATION, version or None) of a kaggle:// address.
-
-    Raises:
-        ValueError: if it is not such an address.
-    """
+    """(USER/MODEL/FRAMEWORK/VARIATION, version or None) of a kaggle:// address; ValueError for any other."""
     match = re.fullmatch(r"kaggle://([\w-]+/[\w.-]+/[\w-]+/[\w.-]+)(?:/(\d+))?", address)
     if not match or ".." in address:
         raise ValueError(
@@ -20,11 +16,7 @@ def split(address: str) -> tuple[str, str | None]:
 
 
 def library(address: str):
-    """The module kagglehub.
-
-    Raises:
-        ImportError: without it.
-    """
+    """The module kagglehub; ImportError if it is missing."""
     try:
         import kagglehub
     except ImportError:
@@ -33,11 +25,11 @@ def library(address: str):
 
 
 def download_variation(address: str) -> pathlib.Path:
-    """Downloads a variation of a model into kagglehub's cache; returns the local folder.
+    """Downloads a model variation into kagglehub's cache; returns the local folder.
 
     Raises:
-        ImportError: if kagglehub is not installed.
-        FileNotFoundError: if there is no such model, variation or version.
+        ImportError: without kagglehub.
+        FileNotFoundError: for an unknown model, variation or version.
         ConnectionError: if Kaggle cannot be reached.
     """
     handle, version = split(address)

@@ -1,3 +1,1 @@
-"""Checkpoint formats, one per file: what it can express, and its names in both directions; recognise.py tells them
-apart.
-"""
+"""Checkpoint formats, one per file: capabilities, and names in both directions; recognise.py tells them apart."""

@@ -47,11 +47,7 @@ CAPABILITIES = {
 
 
 def _units(names, style):
-    """Residual units per stage.
-
-    Raises:
-        ValueError: if stages or units are not numbered without a gap.
-    """
+    """Residual units per stage; ValueError if stages or units are not numbered consecutively."""
     pairs = {tuple(map(int, m.groups())) for m in map(re.compile(_UNIT[style]).match, names) if m}
     first = 1 if style == "google" else 0
     stages = sorted({stage for stage, _ in pairs})
@@ -63,7 +59,7 @@ def _units(names, style):
 
 
 def name_map(units: tuple, classes: int | None, style: str) -> NameMap:
-    """{name: Entry} of a BiT with those units per stage, in the "google" or the "timm" style."""
+    """{name: Entry} of a BiT with those units per stage, in "google" or "timm" style."""
     return {"google": _google, "timm": _timm}[style](units, classes)
 
 
@@ -108,7 +104,7 @@ def _timm(units, classes):
 
 
 def _plain(values):
-    """One number in place of the same for each channel."""
+    """One number instead of equal ones per channel."""
     return values[0] if isinstance(values, tuple) and len(set(values)) == 1 else values
 
 

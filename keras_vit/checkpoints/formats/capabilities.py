@@ -1,7 +1,7 @@
-"""What a format can express of a model, declared field by field, and the refusal of every model that needs more.
+"""What a format can express, declared field by field; models that need more are refused.
 
-A format lists the fields of the spec that it has words for. Every other field must be at its default, so a field that
-is added to a spec is refused by each format until the format is taught to write it.
+A format lists the fields of the spec that it can write. Every other field must be at its default, so each format
+refuses a new field until it supports it.
 """
 
 import dataclasses
@@ -25,9 +25,8 @@ class Capabilities:
     Attributes:
         format: its name in keras_vit.save.
         fields: {field of the spec: ANY, or a tuple of the values that the format can express}.
-        rules: for combinations of fields; each takes a model and returns what cannot be expressed about it, or None.
-        conventions: {field: the value that the format's other readers assume}. The model is saved and a warning says
-            what differs.
+        rules: for combinations of fields. Functions of a model that return what cannot be expressed, or None.
+        conventions: {field: value that other readers of the format assume}. A warning names what differs.
     """
 
     format: str
@@ -36,15 +35,14 @@ class Capabilities:
     conventions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def check(self, model: Classifier) -> None:
-        """Refuses a model that the format cannot express, and warns where other readers of the format compute something
-        else.
+        """Refuses a model that the format cannot express; warns where other readers compute something else.
 
         Raises:
-            ValueError: naming each field, its value and the values that would work.
+            ValueError: with each field, its value and the values that would work.
         """
         spec = model.spec
         problems = [self._problem(field, getattr(spec, field.name)) for field in dataclasses.fields(spec)]
-        # The rules may rely on every single field being expressible.
+        # Rules may rely on every single field being expressible.
         problems = list(filter(None, problems)) or list(filter(None, (rule(model) for rule in self.rules)))
         if problems:
             raise ValueError(
@@ -65,8 +63,7 @@ class Capabilities:
 
     def _problem(self, field: dataclasses.Field, value: Any) -> str | None:
         """What is wrong with a field's value, or None."""
-        # Every format takes any value of a field that does not change what a trained model computes; the metadata that
-        # this package writes into the file restore it.
+        # Fields that do not change what a trained model computes may have any value: our metadata restore them.
         if field.metadata.get("change") == NOTHING:
             return None
         valid = self.fields.get(field.name, _default(field))

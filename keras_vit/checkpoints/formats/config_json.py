@@ -1,6 +1,6 @@
 """The JSON files next to the weights, from which timm and Hugging Face build the same model.
 
-Each function takes a model that the format can express, see CAPABILITIES in the format's module.
+Each function takes a model that the format can express: see CAPABILITIES in the format's module.
 """
 
 import numpy as np
@@ -14,12 +14,12 @@ from keras_vit.checkpoints.formats.timm import HYBRIDS, evaluation_of
 
 
 def _constants(spec, channels):
-    """mean and std, each a list with one number per channel, on the 0..1 scale."""
+    """mean and std, lists with one number per channel, on the 0..1 scale."""
     return {name: (np.broadcast_to(getattr(spec, name), (channels,)) / 255).tolist() for name in ("mean", "std")}
 
 
 def _steps(model, format):
-    """The model's evaluation preprocessing in words of the format, which are few: a warning says what they are not."""
+    """The model's evaluation preprocessing as the format can state it; a warning names what differs."""
     steps, exact = nearest_steps(model.preprocessing, model.image_size)
     if not exact:
         logging.warning(
@@ -44,7 +44,7 @@ def _pretrained(model):
 
 
 def _architecture(spec):
-    """The timm function that builds the model when it is given all sizes as arguments."""
+    """The timm function that builds the model when given all sizes."""
     if spec.stem is not None:
         return HYBRIDS[spec.stem]
     if spec.distillation_token:
@@ -55,7 +55,7 @@ def _architecture(spec):
 
 
 def timm_vit(model, no_embed_class: bool) -> dict:
-    """timm's config.json of a ViT; with `no_embed_class` the position table has rows for the patches only."""
+    """timm's config.json of a ViT; with `no_embed_class` the position table covers the patches only."""
     spec = model.spec
     pool = {"token": "token", "gap": "avg", "map": "map"}[spec.pool]
     arguments = {
@@ -106,7 +106,7 @@ def timm_bit(model) -> dict:
 
 
 def _hf_architecture(model):
-    """The class of Hugging Face that builds the model."""
+    """The Hugging Face class of the model."""
     kind, has_head = model_type(model.spec), model.classes is not None
     if kind == "siglip_vision_model":
         return "SiglipVisionModel" if model.spec.pool == "map" else "SiglipForImageClassification"
@@ -160,9 +160,7 @@ def masked_autoencoder(model) -> dict:
 
 
 def _id_labels(model):
-    """What Hugging Face's config.json says of a head: two maps between class numbers and names, and whether an image
-    has several labels.
-    """
+    """Hugging Face's settings of a head: class numbers to names and back, and whether it is multi-label."""
     if model.classes is None:
         return {}
     names = model.class_names or [f"LABEL_{i}" for i in range(model.classes)]

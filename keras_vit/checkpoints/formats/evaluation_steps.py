@@ -1,6 +1,4 @@
-"""The two usual ways to prepare an image for evaluation, which timm's and Hugging Face's configs describe, as our
-preprocessing text and back.
-"""
+"""The two usual evaluation preprocessings of timm's and Hugging Face's configs, as preprocessing text and back."""
 
 import ast
 import dataclasses
@@ -17,8 +15,8 @@ class UsualSteps:
     Attributes:
         height, width: of the result, in pixels.
         method: of interpolation, one of METHODS, antialiased.
-        shorter: what the shorter side is resized to, before the centre is cropped; None for a resize of the whole
-            picture, whatever its form.
+        shorter: pixels. The shorter side before the central crop; None to resize the whole picture, ignoring its
+            aspect.
     """
 
     height: int
@@ -35,18 +33,14 @@ class UsualSteps:
 
 
 def of_channels(text: str | None, channels: int) -> str | None:
-    """A preprocessing text that decodes grey or colour, as a model of 1 or 3 channels takes it; for other numbers it
-    stays as it is.
-    """
+    """A text that decodes grey or colour, for a model of 1 or 3 channels; unchanged for other numbers."""
     if text is None or channels not in (1, 3):
         return text
     return re.sub(r"^\s*decode\b(\([^)]*\))?", "decode" if channels == 3 else "decode(1)", text)
 
 
 def _call(part: str) -> tuple[str, dict[str, Any]]:
-    """(name, {argument: value}) of an op in a text, with the arguments of resize and central_crop; no name for anything
-    else.
-    """
+    """(name, {argument: value}) of a resize or central_crop in a text; no name for anything else."""
     try:
         node = ast.parse(part.strip(), mode="eval").body
         if isinstance(node, ast.Name):
@@ -59,10 +53,10 @@ def _call(part: str) -> tuple[str, dict[str, Any]]:
 
 
 def nearest_steps(text: str | None, image_size: tuple[int, int]) -> tuple[UsualSteps, bool]:
-    """(the usual steps that are nearest to a preprocessing text, whether they are the same).
+    """(the usual steps nearest to a preprocessing text, whether they are the same).
 
     Args:
-        text: ops joined by "|"; None for a resize to `image_size`, which stands for it everywhere.
+        text: ops joined by "|"; None for a resize to `image_size`.
         image_size: of the model, pixels (height, width).
     """
     resized = UsualSteps(*image_size, "bilinear")

@@ -1,7 +1,7 @@
-"""Google's .npz files: those of the original ViT and AugReg ("classic"), of big_vision, and of the hybrids.
+"""Google's .npz files: the original ViT and AugReg ("classic"), big_vision, and the hybrids.
 
-`parse` brings all of them to one naming, big_vision's with the siblings of each class numbered from 0, and to one
-convention of positions, the classic one: the table (1, 1 + n, d) has a row for the class token.
+`parse` brings all of them to one naming, big_vision's with the siblings of each class numbered from 0, and to the
+classic position table, (1, 1 + n, d), which has a row for the class token.
 """
 
 import collections
@@ -33,7 +33,7 @@ _CLASSIC = {
     "LayerNorm_1": "LayerNorm_2",
     "MlpBlock_0": "MlpBlock_3",
 }
-# What the code that reads these files computes, whatever the model computed.
+# What the code that reads these files always computes.
 CONVENTIONS = {"gelu": "tanh", "epsilon": 1e-6, "mean": 127.5, "std": 127.5}
 
 
@@ -58,7 +58,7 @@ CAPABILITIES = Capabilities(
         "pre_logits": ANY,
         "stem": ANY,
         "stem_width": ANY,
-        # Not in the files: the conventions below, which the metadata of this package overrides.
+        # Conventions, not in the files; this package's metadata override them.
         "gelu": ("erf", "tanh"),
         "epsilon": ANY,
         "mean": ANY,
@@ -70,7 +70,7 @@ CAPABILITIES = Capabilities(
 
 
 def _strip(arrays):
-    """(the image model's arrays without their prefix, the names left out: optimizer state, a text tower)."""
+    """(the image model's arrays without their prefix, the names left out, such as optimizer state or a text tower)."""
     prefix = next((p for p in _PREFIXES if f"{p}embedding/kernel" in arrays), None)
     if prefix is None:
         raise ValueError(
@@ -81,8 +81,7 @@ def _strip(arrays):
 
 
 def renumber(names: Iterable[str]) -> dict[str, str]:
-    """{name: name} with the siblings of each class numbered from 0, in their order; names that are so already do not
-    change.
+    """{name: name} with the siblings of each class numbered from 0, in order; idempotent.
 
     LayerNorm_0, MultiHeadDotProductAttention_1, LayerNorm_2, MlpBlock_3 become LayerNorm_0,
     MultiHeadDotProductAttention_0, LayerNorm_1, MlpBlock_0.
@@ -108,7 +107,7 @@ def renumber(names: Iterable[str]) -> dict[str, str]:
 
 
 def _unroll(arrays):
-    """Splits blocks that are stacked along a leading axis (scan) into separate blocks."""
+    """Splits blocks stacked along a leading axis (scan)."""
     scanned = {name: a for name, a in arrays.items() if name.startswith("Transformer/encoderblock/")}
     depths = {a.shape[0] if a.ndim else 0 for a in scanned.values()}
     if len(depths) > 1:
@@ -127,7 +126,7 @@ def _unroll(arrays):
 
 
 def _normalise(arrays):
-    """(the arrays under one naming, the names that were left out)."""
+    """(the arrays under one naming, the names left out)."""
     arrays, dropped = _strip(arrays)
     inlined = "probe MlpBlock_0 MultiHeadDotProductAttention_0 LayerNorm_0".split()
     if "probe" in arrays:
@@ -141,7 +140,7 @@ def _normalise(arrays):
 
 
 def _stem(arrays):
-    """The fields of the spec that describe the stem of a hybrid; {} without one."""
+    """The spec's fields for a hybrid's stem; {} without one."""
     if "conv_root/kernel" not in arrays:
         return {}
     units = collections.defaultdict(set)
@@ -171,11 +170,11 @@ def _grid(arrays, fields, stride, options, assumptions):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of an .npz whose names `matches` accepts.
+    """Parses an .npz whose names `matches` accepts.
 
     Args:
-        contents: the FileContents that files.read returns.
-        options: arguments of `load` that supply what the file does not state: image_size of a rectangular checkpoint.
+        contents: from files.read.
+        options: arguments of `load` for what the file does not state: image_size of a rectangular checkpoint.
 
     Raises:
         ValueError: if the file is in none of these formats after all.
@@ -254,9 +253,9 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
     """{name: Entry} of a model.
 
     Args:
-        spec: a dict of ViTSpec's fields.
+        spec: dict of ViTSpec's fields.
         classes: of the head; None without one.
-        missing_rows: how many rows, for the tokens before the patches, the position table in the file does not have.
+        missing_rows: rows for tokens before the patches that the file's position table lacks.
     """
     size = spec.get("head_dim") or spec["width"] // spec["heads"]
     entries = _dense("embedding", "patch_encoder")
@@ -287,7 +286,7 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
 
 
 def published_names(arrays: Mapping[str, np.ndarray], spec: Mapping) -> dict[str, np.ndarray]:
-    """The arrays under the names that published files use: the classic ones, or big_vision's for a MAP head."""
+    """The arrays under the names of published files: classic, or big_vision's for a MAP head."""
     if spec["pool"] == "map":
         return dict(arrays)
 

@@ -1,6 +1,4 @@
-"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with and without registers), and SigLIP's vision
-tower.
-"""
+"""Hugging Face's safetensors with config.json: ViT, DeiT, DINOv2 (with or without registers), SigLIP's vision tower."""
 
 import dataclasses
 import re
@@ -56,13 +54,13 @@ class Names:
     """The array names of one model type.
 
     Attributes:
-        prefix: precedes the names of the backbone where it is part of a larger model.
-        block: the name of a block, before its number.
+        prefix: of the backbone inside a larger model.
+        block: name of a block, before its number.
         norms, mlp: the two normalisations and the two dense layers of a block.
         attention: {our name: theirs} of the attention's dense layers.
         last_norm, patch: the last normalisation, the patch embedding.
         epsilon: the type's default.
-        imagenet: whether images are normalised by ImageNet's mean and std; otherwise to [-1, 1].
+        imagenet: normalise images by ImageNet's mean and std; otherwise to [-1, 1].
     """
 
     prefix: str
@@ -102,13 +100,13 @@ TYPES = {
         imagenet=False,
     ),
 }
-# The parts of a larger model's config.json that describe its image model.
+# Sections of a larger model's config.json for its image model.
 _SECTIONS = ("vision_config", "backbone_config", "encoder")
 _DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_ids$)")
 
 
 def model_type(spec) -> str:
-    """The type of TYPES with which Hugging Face builds a model, if it can build it at all: see CAPABILITIES."""
+    """The type in TYPES with which Hugging Face builds a model that CAPABILITIES accepts."""
     if spec.pool == "map" or not spec.class_token:
         return "siglip_vision_model"
     if spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu":
@@ -189,7 +187,7 @@ CAPABILITIES = Capabilities(
 
 
 def _type(arrays, config):
-    """The model type, from the array names: config.json may be missing, or describe a larger model."""
+    """The model type by the array names: config.json may be missing, or describe a larger model."""
     ends = lambda end: any(name.endswith(end) for name in arrays)  # noqa: E731
     if ends("embeddings.patch_embedding.weight"):
         return "siglip_vision_model"
@@ -199,13 +197,13 @@ def _type(arrays, config):
 
 
 def _normalise(arrays, names):
-    """(the arrays with the backbone's prefix of a classification model, the names left out)."""
+    """(the arrays without the backbone's prefix in a classification model, the names left out)."""
     anchor = next((name for name in arrays if name.endswith(f"{names.patch}.weight")), None)
     if anchor is None:
         raise ValueError(f'The array "{names.patch}.weight" is missing.')
     prefix = anchor.removesuffix(f"{names.patch}.weight")
     outer = ("classifier.", "cls_classifier.", "distillation_classifier.")
-    # SigLIP's classifiers average the tokens; their MAP head is not used.
+    # SigLIP's classifiers average the tokens and ignore their MAP head.
     idle = (f"{prefix}head.",) if "classifier.weight" in arrays and names.prefix == "vision_model." else ()
 
     def belongs(name):
@@ -257,9 +255,7 @@ def _fields(arrays, kind, config, options):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of a folder or file whose names `matches` accepts; see timm.parse for arguments and
-    errors.
-    """
+    """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
     outer = contents.config
     kind = _type(contents.arrays, outer)
     names = TYPES[kind]
@@ -339,7 +335,7 @@ def _map_head_names(theirs):
 
 
 def name_map(spec: Mapping, classes: int | None, kind: str) -> NameMap:
-    """{name: Entry} of a model of the type `kind`; `spec` is a dict of ViTSpec's fields."""
+    """{name: Entry} of a model of type `kind`; `spec` is a dict of ViTSpec's fields."""
     names = TYPES[kind]
     root = f"{names.prefix}embeddings."
     patch = f"{names.prefix}{names.patch}"

@@ -1,15 +1,13 @@
-"""What Hugging Face's config.json and preprocessor_config.json say of a model: checked against its arrays, and taken
-where these say nothing.
-"""
+"""Hugging Face's config.json and preprocessor_config.json: checked against the arrays, which take precedence."""
 
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
 
 GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
-RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers of the methods
-SEVERAL_LABELS = "multi_label_classification"  # the problem_type of a model trained with a sigmoid for each class
-# What "model_type" in config.json may be, by the type that the arrays have.
+RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
+SEVERAL_LABELS = "multi_label_classification"  # problem_type of a model with one sigmoid per class
+# Valid "model_type" values in config.json, by the type of the arrays.
 _MODEL_TYPES = {
     "vit": ("vit", "vit_mae", "vit_msn"),
     "deit": ("deit",),
@@ -20,11 +18,7 @@ _MODEL_TYPES = {
 
 
 def gelu(config, kind: str) -> str:
-    """The form of GELU that hidden_act names.
-
-    Raises:
-        ValueError: for an activation that is not implemented.
-    """
+    """The form of GELU that hidden_act names; ValueError for an unsupported activation."""
     act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
     if act not in GELUS:
         raise ValueError(
@@ -34,11 +28,7 @@ def gelu(config, kind: str) -> str:
 
 
 def epsilon(config, default: float) -> float:
-    """That of the normalisations.
-
-    Raises:
-        ValueError: if it is not a small positive number.
-    """
+    """Epsilon of the normalisations; ValueError unless it is a small positive number."""
     stated = setting(config, "layer_norm_eps", float, int)
     stated = default if stated is None else stated
     if not 0 < stated < 1:
@@ -47,7 +37,7 @@ def epsilon(config, default: float) -> float:
 
 
 def _dinov2_mlp_dim(fields, ratio):
-    """mlp_dim as DINOv2's code computes it from an mlp_ratio; None without one."""
+    """mlp_dim as DINOv2 computes it from mlp_ratio; None without one."""
     if ratio is None:
         return None
     hidden = int(fields["width"] * ratio)
@@ -56,7 +46,7 @@ def _dinov2_mlp_dim(fields, ratio):
 
 
 def dinov2_mlp_ratio(spec) -> float | None:
-    """The mlp_ratio from which DINOv2's code computes mlp_dim; None if there is none."""
+    """The mlp_ratio from which DINOv2 computes mlp_dim; None if there is none."""
     fields = {"width": spec.width, "mlp_form": spec.mlp_form}
     if spec.mlp_form == "swiglu":
         return next((ratio for ratio in range(1, 17) if _dinov2_mlp_dim(fields, ratio) == spec.mlp_dim), None)
@@ -70,11 +60,11 @@ def check_config(outer, config, kind, fields, size, classes, channels):
     """Compares config.json with the arrays, which alone determine the sizes.
 
     Args:
-        outer, config: config.json, and the part of it that describes the image model.
+        outer, config: config.json, and the part that describes the image model.
         kind, fields, size, classes, channels: type, spec, image size, labels and channels by the arrays.
 
     Raises:
-        ValueError: naming each difference.
+        ValueError: with each difference.
     """
     types, stated_type = _MODEL_TYPES[kind], setting(config, "model_type", str)
     rows = [
@@ -101,11 +91,7 @@ def check_config(outer, config, kind, fields, size, classes, channels):
 
 
 def _rescaling(preprocessor):
-    """What 1 is in pixels after the rescaling of preprocessor_config.json, by default 255.
-
-    Raises:
-        ValueError: if the factor is not a positive number.
-    """
+    """The pixel value that preprocessor_config.json rescales to 1, by default 255; ValueError unless positive."""
     if preprocessor.get("do_rescale", True) is False:
         return 1.0
     factor = setting(preprocessor, "rescale_factor", float, int)
@@ -116,7 +102,7 @@ def _rescaling(preprocessor):
 
 
 def normalisation(kind: str, preprocessor, usual, channels: int, options, assumptions):
-    """mean and std on the 0..255 scale, from preprocessor_config.json; without it the `usual` ones of the type."""
+    """mean and std on the 0..255 scale, from preprocessor_config.json, or the type's `usual` ones."""
     scale = _rescaling(preprocessor)
     stated = constants(preprocessor, ("image_mean", "image_std"), scale)
     if preprocessor.get("do_normalize", True) is False:
@@ -127,7 +113,7 @@ def normalisation(kind: str, preprocessor, usual, channels: int, options, assump
 
 
 def preprocessing(preprocessor):
-    """The steps of preprocessor_config.json as a function (h, w) -> text; None where they are of another form."""
+    """The steps of preprocessor_config.json as a function (h, w) -> text; None for an unsupported form."""
     size, crop = (setting(preprocessor, name, dict, int, list) for name in ("size", "crop_size"))
     method = {number: name for name, number in RESAMPLE.items()}.get(setting(preprocessor, "resample", int))
     if not isinstance(size, dict) or method is None:
@@ -145,7 +131,7 @@ def preprocessing(preprocessor):
 
 
 def preprocessor_of(steps: UsualSteps) -> dict:
-    """The settings that `preprocessing` reads as these steps, and an image processor that follows them."""
+    """The settings of an image processor that follows these steps; `preprocessing` reads them back."""
     shape = {"height": steps.height, "width": steps.width}
     resize = {"do_resize": True, "resample": RESAMPLE[steps.method]}
     if steps.shorter is None:
@@ -155,13 +141,13 @@ def preprocessor_of(steps: UsualSteps) -> dict:
 
 
 def activation(config) -> str | None:
-    """From logits to probabilities, by problem_type; None where it is not stated, or none for classes."""
+    """From logits to probabilities, by problem_type; None if unstated or not for classes."""
     stated = setting(config, "problem_type", str)
     return {SEVERAL_LABELS: "sigmoid", "single_label_classification": "softmax"}.get(stated)
 
 
 def labels(config, classes):
-    """The class names in id2label; None if there are none, or placeholders."""
+    """The class names in id2label; None if missing or placeholders."""
     labels = setting(config, "id2label", dict)
     if labels is None or classes is None:
         return None

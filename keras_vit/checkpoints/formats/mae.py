@@ -1,7 +1,6 @@
-"""Masked autoencoders with their decoders: Hugging Face's ViTMAEForPreTraining, and the names of facebookresearch/mae.
+"""Masked autoencoders with decoders: Hugging Face's ViTMAEForPreTraining, and the names of facebookresearch/mae.
 
-Their encoders are a Hugging Face ViT and a ViT under timm's names, which huggingface.py and timm.py read. Encoders
-alone, fine-tuned ones too, are files of those formats.
+Their encoders follow Hugging Face's ViT or timm's names: huggingface.py and timm.py read them, alone or fine-tuned.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ from keras_vit.layers.positions.embeddings import fixed_table
 _ROOT = "decoder_embed.weight"
 _TABLES = {"vit.embeddings.position_embeddings", "pos_embed"}
 _HEADS = 16  # of all published decoders
-_NEAR = 1e-3  # of a table that 16 bits have rounded
+_NEAR = 1e-3  # for a table rounded to 16 bits
 
 
 def _square(model):
@@ -42,7 +41,7 @@ CAPABILITIES = Capabilities(
         },
         **{name: huggingface.CAPABILITIES.fields[name] for name in ("gelu", "epsilon", "mean", "std", "qkv_bias")},
         "class_token": (True,),
-        "pool": ("token", "gap", "token_gap"),  # no part of pre-training; the metadata of this package keep it
+        "pool": ("token", "gap", "token_gap"),  # unused in pre-training; our metadata keep it
         "positions": ("learned", "sincos2d_mae"),
     },
     rules=(_square,),
@@ -54,8 +53,8 @@ def _is_of_decoder(name):
 
 
 def _split(arrays):
-    """(the decoder's arrays without a prefix, the encoder's). Releases of transformers differ in what they call the
-    decoder's blocks.
+    """(the decoder's arrays without a prefix, the encoder's); decoder block names differ between transformers'
+    releases.
     """
     decoder, encoder = {}, {}
     for name, array in arrays.items():
@@ -68,9 +67,7 @@ def _split(arrays):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of the encoder, with learned positions, and with the decoder; see timm.parse for arguments
-    and errors.
-    """
+    """Parses the encoder, with learned positions, and the decoder; arguments and errors as in timm.parse."""
     decoder, encoder = _split(contents.arrays)
     inner = dataclasses.replace(contents, arrays=encoder)
     form = huggingface if recognise(encoder) == "huggingface" else timm
@@ -79,7 +76,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
 
 
 def _decoder(parsed, arrays, config, is_huggingface):
-    """The Decoder; adds to `parsed.assumptions` what the file does not state."""
+    """The Decoder; adds what the file does not state to `parsed.assumptions`."""
     form = huggingface if is_huggingface else timm
     block = "decoder_layers" if form is huggingface else "decoder_blocks"
     hidden = need(arrays, f"{block}.0.{'intermediate.dense' if form is huggingface else 'mlp.fc1'}.weight", 2)
@@ -114,7 +111,7 @@ def _decoder(parsed, arrays, config, is_huggingface):
 
 
 def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
-    """ "sincos2d_mae" for MAE's own table of positions (1, prefix + h*w, d), "learned" for any other."""
+    """The kind of a position table (1, prefix + h*w, d): MAE's "sincos2d_mae", or "learned"."""
     prefix, width = table.shape[1] - grid[0] * grid[1], table.shape[2]
     if prefix < 0 or width % 4:
         return "learned"
@@ -124,7 +121,7 @@ def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
 
 
 def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool, prefix: int = 1) -> NameMap:
-    """{name: Entry} of the decoder without a prefix, `fields` being its arguments of MaskedAutoencoder."""
+    """{name: Entry} of the decoder without a prefix; `fields` are its arguments of MaskedAutoencoder."""
     entries = {
         **torch_dense("decoder_embed", "decoder_embed"),
         "mask_token": same("decoder_patches/mask_token"),
@@ -144,7 +141,7 @@ def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool,
 
 
 def pack_tables(model: Any) -> dict[str, np.ndarray]:
-    """The tables of fixed positions of a MaskedAutoencoder as Hugging Face's file holds them."""
+    """The fixed position tables of a MaskedAutoencoder in Hugging Face's layout."""
     kinds = {
         "vit.embeddings.position_embeddings": (model.spec.positions, model.spec.width),
         "decoder.decoder_pos_embed": (model.decoder_positions, model.decoder_width),

@@ -1,8 +1,7 @@
-"""How the arrays of a format relate to our weights, written once and used in both directions.
+"""Name maps between a format's arrays and our weights, written once and used in both directions.
 
-A name map is a dict {name in the file: Entry}. An Entry names our weights by their paths and converts the values:
-`pack` converts ours to the file's, `unpack` the file's to ours. Reading and writing use the same name map, so what is
-written can be read back.
+A name map is a dict {name in the file: Entry}. An Entry names our weights by path; `pack` converts our values to the
+file's, `unpack` the file's to ours. Reading and writing share one map, so what is written can be read back.
 """
 
 import dataclasses
@@ -16,9 +15,9 @@ class Entry:
     """One array of a file.
 
     Attributes:
-        ours: the paths of our weights that it contains.
-        pack: (our arrays...) -> the array in the file.
-        unpack: (the array in the file, the shapes of our arrays) -> list of our arrays.
+        ours: paths of the weights it contains.
+        pack: (our arrays...) -> the file's array.
+        unpack: (the file's array, shapes of our arrays) -> list of our arrays.
     """
 
     ours: tuple[str, ...]
@@ -30,7 +29,7 @@ NameMap = dict[str, Entry]
 
 
 def same(ours: str, shape: tuple | None = None) -> Entry:
-    """The same values in the same order; `shape` is the shape in the file, where it differs from ours."""
+    """The same values in the same order; `shape` is the file's, if it differs."""
     return Entry((ours,), lambda a: a if shape is None else a.reshape(shape), lambda a, shapes: [a.reshape(shapes[0])])
 
 
@@ -50,7 +49,7 @@ def pointwise(ours: str) -> Entry:
 
 
 def stacked_linear(*ours: str) -> Entry:
-    """Several of torch's linear layers in one array, stacked along the outputs: (sum of outs, in)."""
+    """Several torch linear layers in one array, stacked along the outputs: (sum of outs, in)."""
 
     def unpack(a, shapes):
         ends = np.cumsum([shape[1] for shape in shapes])[:-1]
@@ -65,9 +64,7 @@ def stacked_bias(*ours: str) -> Entry:
 
 
 def positions(ours: str, rows: int, shape: tuple | None = None) -> Entry:
-    """A position table (1, prefix + n, d) whose first `rows` rows are missing in the file, or that has another shape
-    there.
-    """
+    """A position table (1, prefix + n, d), in the file without its first `rows` rows or in another shape."""
 
     def pack(a):
         a = a[:, rows:]
@@ -81,27 +78,23 @@ def positions(ours: str, rows: int, shape: tuple | None = None) -> Entry:
 
 
 def torch_dense(theirs: str, ours: str) -> NameMap:
-    """Weight and bias of a linear layer under torch's names."""
+    """Weight and bias of a linear layer in torch's names."""
     return {f"{theirs}.weight": linear(f"{ours}/kernel"), f"{theirs}.bias": same(f"{ours}/bias")}
 
 
 def torch_norm(theirs: str, ours: str) -> NameMap:
-    """Weight and bias of a normalisation under torch's names."""
+    """Weight and bias of a normalisation in torch's names."""
     return {f"{theirs}.weight": same(f"{ours}/gamma"), f"{theirs}.bias": same(f"{ours}/beta")}
 
 
 def summary(names: Iterable[str], limit: int = 8) -> str:
-    """Names for a message: the first few, and how many there are."""
+    """Names for a message: the first few and the count."""
     names = sorted(names)
     return f"{', '.join(names[:limit])}{', ...' if len(names) > limit else ''} ({len(names)})"
 
 
 def _check_names(name_map: NameMap, names: Collection[str], paths: Collection[str], where: object) -> None:
-    """Compares the names in a file with the name map's, and the name map's paths with the model's.
-
-    Raises:
-        ValueError: listing the names that are in one of them only.
-    """
+    """Compares the file's names and the model's paths with the name map; ValueError lists what is on one side only."""
     missing, unexpected = name_map.keys() - names, names - name_map.keys()
     if missing or unexpected:
         parts = [
@@ -120,7 +113,7 @@ def _check_names(name_map: NameMap, names: Collection[str], paths: Collection[st
 def unpack(
     name_map: NameMap, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple], where: object
 ) -> dict[str, np.ndarray]:
-    """Our weights {path: array} from the arrays of a file.
+    """Our weights {path: array} from a file's arrays.
 
     Args:
         name_map: {name in the file: Entry}.
@@ -129,14 +122,14 @@ def unpack(
         where: the file's name, for messages.
 
     Raises:
-        ValueError: if names are missing or unexpected, or shapes differ; the message lists them, with both shapes.
+        ValueError: for missing or unexpected names, or different shapes; lists them, with both shapes.
     """
     _check_names(name_map, arrays.keys(), shapes.keys(), where)
     mismatches = []
     weights = {}
     for name, entry in name_map.items():
         ours = [tuple(shapes[path]) for path in entry.ours]
-        # Broadcast arrays take no memory: only the shape is needed.
+        # Only the shape matters: broadcast arrays take no memory.
         expected = entry.pack(*(np.broadcast_to(np.float32(0), shape) for shape in ours)).shape
         if arrays[name].shape != expected:
             mismatches.append(f"{name} is {arrays[name].shape} in the file, {expected} in the model")
@@ -150,11 +143,7 @@ def unpack(
 
 
 def pack(name_map: NameMap, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays of a file, contiguous, from our weights {path: array}.
-
-    Raises:
-        ValueError: if the format has no place for some of our weights.
-    """
+    """A file's arrays, contiguous, from our weights {path: array}; ValueError if the format has no place for some."""
     mapped = {path for entry in name_map.values() for path in entry.ours}
     if weights.keys() - mapped:
         raise ValueError(f"This format has no place for the weights {summary(weights.keys() - mapped)}.")

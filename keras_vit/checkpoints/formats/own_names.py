@@ -1,7 +1,7 @@
-"""State dicts of torch models with names of their own, read by rules that rewrite these to timm's names.
+"""State dicts of torch models with custom names, read by rules that rewrite these to timm's.
 
-What many models have in common needs no rule: see `known_name` and `_sequential`. docs/checkpoints.md lists the names
-to rewrite to, and has a worked example.
+Common names need no rule: see `known_name` and `_sequential`. docs/checkpoints.md lists the target names and has a
+worked example.
 """
 
 import collections
@@ -18,7 +18,7 @@ from keras_vit.checkpoints.formats.name_map import summary
 from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
-# What nn.LayerNorm and nn.GELU compute by default.
+# Defaults of nn.LayerNorm and nn.GELU.
 _EPSILON, _GELU = 1e-5, "erf"
 _PARAMETER = re.compile(r"(.*)\.(weight|bias)$")
 _BLOCK = re.compile(
@@ -26,7 +26,7 @@ _BLOCK = re.compile(
     r"\.(?:[a-z_]+_)?(\d+)\.(.+)"
 )
 _ATTENTION = r"(?:.*\.)?(?:\w*att\w*|msa|mha)"
-# Names within a block, before ".weight" and ".bias", and timm's in their place.
+# Names within a block, without ".weight" and ".bias", and timm's.
 _IN_BLOCK = (
     (r"(?:.*\.)?(?:layer_?)?(?:ln|norm)_?([12])", r"norm\1"),
     (r"(?:.*\.)?out_proj", "attn.proj"),
@@ -36,15 +36,14 @@ _IN_BLOCK = (
     (r"(?:.*\.)?(?:(q)uer(?:y|ies)|(k)eys?|(v)alues?)", r"attn.\1\2\3"),
     (r"(?:.*\.)?(?:linear_?|fc_?)([12])", r"mlp.fc\1"),
 )
-# Names outside of the blocks: of arrays without ".weight", and of normalisations and heads.
+# Names outside the blocks: of arrays without ".weight", normalisations and heads.
 _TOKEN = re.compile(r"(?:.*\.)?(?:cls|cls_token|class_token|cls_embedding|class_embedding)")
 _TABLE = re.compile(r"(?:.*\.)?(?:pos|position|positional)_(?:emb|embed|embedding|embeddings|encoding)(?:\.weight)?")
 _NORM = re.compile(
     r"(?:.*\.)?(?:norm|ln|layer_?norm|(?:final|last|encoder|post)_(?:layer_?)?norm|(?:norm|ln)_(?:f|final|post))"
 )
 _HEAD = re.compile(r"(?:.*\.)?(?:\w*head|heads|classifier|fc)")
-# The names to rewrite to: timm's, and those of arrays in another order, which `_attention` and `_patches` put into
-# timm's.
+# Target names: timm's, and arrays in another order, which `_attention` and `_patches` convert.
 _VOCABULARY = re.compile(
     r"cls_token|reg_token|dist_token|pos_embed"
     r"|patch_embed\.(?:proj|proj_chw|proj_hwc)\.(?:weight|bias)"
@@ -61,11 +60,7 @@ def _is_rule(rule):
 
 
 def _checked_rules(rules):
-    """The rules with compiled patterns.
-
-    Raises:
-        ValueError: if they are not pairs of a regular expression and its replacement, or None.
-    """
+    """The rules with compiled patterns; ValueError unless they are pairs (regular expression, replacement or None)."""
     if not isinstance(rules, (list, tuple)) or not all(map(_is_rule, rules)):
         example = r'names=[(r"^encoder\.(\d+)\.", r"blocks.\1."), (r"^decoder\.", None)]'
         raise ValueError(
@@ -79,11 +74,10 @@ def _checked_rules(rules):
 
 
 def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> dict[str, str | None]:
-    """{name in the file: its new name, None where a rule leaves it out}; each rule is applied to what the rules before
-    it made.
+    """{name in the file: new name, or None to leave it out}; the rules apply one after the other.
 
     Raises:
-        ValueError: for a rule that is not one, or that matches no name.
+        ValueError: for an invalid rule, or one that matches no name.
     """
     result = {name: name for name in names}
     for pattern, new in _checked_rules(rules):
@@ -105,7 +99,7 @@ def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> 
 
 
 def _known_in_block(tail):
-    """timm's name, after "blocks.0.", of an array in a block; the same name if it is not known."""
+    """timm's name, after "blocks.0.", of an array in a block; an unknown name stays."""
     in_proj = re.fullmatch(r"(?:.*\.)?in_proj_(weight|bias)", tail)  # nn.MultiheadAttention
     if in_proj:
         return f"attn.qkv.{in_proj[1]}"
@@ -118,11 +112,11 @@ def _known_in_block(tail):
 
 
 def known_name(name: str, rank: int) -> str:
-    """timm's name of an array that many models have, whatever comes before it; the same name for any other.
+    """timm's name of a commonly named array, whatever its prefix; an unknown name stays.
 
     Args:
-        name: in the file, as the rules rewrote it.
-        rank: how many axes the array has.
+        name: in the file, after the rules.
+        rank: number of axes.
     """
     if _VOCABULARY.fullmatch(name):
         return name
@@ -143,13 +137,13 @@ def known_name(name: str, rank: int) -> str:
 
 
 def _sequential(names, ranks):
-    """{name: timm's name} of the layers of an nn.Sequential, which has numbers for names: a block's MLP and the head.
+    """{name: timm's name} of numbered nn.Sequential layers: a block's MLP and the head.
 
-    Of an MLP the two dense layers are fc1 and fc2, and a normalisation before them is norm2. Of a head the dense layer
-    is the head, and a normalisation before it comes after the pooling.
+    An MLP's dense layers are fc1 and fc2, a normalisation before them norm2. A head's dense layer is the head, a
+    normalisation before it comes after the pooling.
 
     Args:
-        names: as `known_name` left them.
+        names: after `known_name`.
         ranks: {name: number of axes}.
     """
     layers = collections.defaultdict(dict)  # {the Sequential's name: {its layer's number: axes of the weight}}
@@ -175,7 +169,7 @@ def _sequential(names, ranks):
 
 
 def _patch_names(names, ranks):
-    """{name: timm's name} of the patch embedding: the only array with four axes, and the bias next to it."""
+    """{name: timm's name} of the patch embedding: the only array with four axes, and its bias."""
     kernels = [name for name in names if ranks[name] == 4]
     if len(kernels) != 1 or not kernels[0].endswith(".weight"):
         return {}
@@ -184,10 +178,10 @@ def _patch_names(names, ranks):
 
 
 def _translated(arrays, rules):
-    """({timm's name: (name in the file, array)}, names that the rules leave out).
+    """({timm's name: (name in the file, array)}, names left out by the rules).
 
     Raises:
-        ValueError: for a rule that matches nothing, or two arrays that get the same name.
+        ValueError: for a rule without a match, or two arrays with the same new name.
     """
     new = {name: now for name, now in rewritten(rules, arrays).items() if now is not None}
     ranks = {now: arrays[name].ndim for name, now in new.items()}
@@ -208,7 +202,7 @@ def _translated(arrays, rules):
 
 
 def _place_norm(arrays, options):
-    """The normalisation in a head, as timm calls it: for the class token alone it is the encoder's last.
+    """Places the normalisation in a head as timm does: with the class token alone it is the encoder's last.
 
     Raises:
         ValueError: if the encoder has one too.
@@ -227,14 +221,14 @@ def _place_norm(arrays, options):
 
 
 def _check_names(arrays, files):
-    """Compares the names with those that any ViT has, and those that it may have.
+    """Compares the names with those that a ViT must and may have.
 
     Args:
         arrays: {name: array}.
-        files: {name: name in the file}, where the file has the array.
+        files: {name: name in the file}.
 
     Raises:
-        ValueError: listing what is missing and what is left over, with the names in the file.
+        ValueError: with the missing and unexpected names, as in the file.
     """
     numbers = [int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in arrays) if match]
     expected = {"patch_embed.proj.weight", "pos_embed"}
@@ -275,12 +269,12 @@ def _query_key_value(parts, name, k):
     """The rows of timm's attn.qkv, all queries, then keys, then values: (3d, d), or (3d,) for biases.
 
     Args:
-        parts: [(letters such as "qkv" or "q", whether the rows are head by head, array)] of one block.
+        parts: [(letters such as "qkv" or "q", whether rows are grouped by head, array)] of one block.
         name: "blocks.0.attn", for messages.
         k: heads.
 
     Raises:
-        ValueError: if they are not one query, key and value, or their rows do not divide.
+        ValueError: unless they are one query, key and value with divisible rows.
     """
     letters = "".join(part for part, _, _ in parts)
     if sorted(letters) != ["k", "q", "v"]:
@@ -300,7 +294,7 @@ def _query_key_value(parts, name, k):
 
 
 def _attention(arrays, k):
-    """The arrays with timm's attn.qkv in place of queries, keys and values apart, or in another order."""
+    """The arrays with timm's attn.qkv instead of separate or differently ordered queries, keys and values."""
     result, parts = {}, collections.defaultdict(list)
     for name, array in arrays.items():
         match = _FUSED.fullmatch(name)
@@ -314,10 +308,10 @@ def _attention(arrays, k):
 
 
 def _patches(arrays, channels):
-    """The arrays with timm's convolution in place of a dense layer on flattened patches.
+    """The arrays with timm's convolution instead of a dense layer on flattened patches.
 
     Raises:
-        ValueError: if the order of its inputs is not told, or they are not a square of `channels`.
+        ValueError: if the order of its inputs is not given, or they are not a square of `channels`.
     """
     if "patch_embed.proj.weight" in arrays and arrays["patch_embed.proj.weight"].ndim == 2:
         raise ValueError(
@@ -344,9 +338,7 @@ def _patches(arrays, channels):
 
 
 def _complete(arrays, assumptions):
-    """The arrays with the axes that timm's have, and with zeros for the biases that a model without them does not
-    have.
-    """
+    """The arrays with timm's axes, and zeros for biases that the model lacks."""
     for name, rank in (("cls_token", 3), ("dist_token", 3), ("reg_token", 3), ("pos_embed", 3)):
         if name in arrays and 0 < arrays[name].ndim < rank:
             arrays[name] = arrays[name].reshape((1,) * (rank - arrays[name].ndim) + arrays[name].shape)
@@ -362,16 +354,16 @@ def _complete(arrays, assumptions):
 
 
 def _heads(options, config):
-    """The number of heads, told or in timm's config.json; None if neither says it."""
+    """The number of heads, from the user or timm's config.json; None if neither states it."""
     arguments = config.get("model_args")
     return options.get("heads") or (arguments.get("num_heads") if isinstance(arguments, dict) else None)
 
 
 def _check_told(options, config):
-    """Refuses what is not told and would change what the model computes, and a model that is told to be another kind.
+    """Refuses post-norm models, and missing or invalid heads, mean and std.
 
     Raises:
-        ValueError: naming the arguments to pass.
+        ValueError: with the arguments to pass.
     """
     if options.get("norm_first") is False:
         raise ValueError(
@@ -397,9 +389,7 @@ def _check_told(options, config):
 
 
 def _assumed(options, files):
-    """What is taken as torch's default, as a sentence; [] if everything is told. `files` is {name: name in the
-    file}.
-    """
+    """A sentence on torch's defaults that are assumed, or []; `files` is {name: name in the file}."""
     parts = {
         "norm_first": (
             "normalisation before attention and MLP (norm_first=True; False is nn.TransformerEncoderLayer's default,"
@@ -427,15 +417,15 @@ def _assumed(options, files):
 
 
 def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
-    """The parsed checkpoint of a state dict, by rules and by the names that many models have.
+    """Parses a state dict by rules and by common names.
 
     Args:
-        contents: the FileContents that files.read returns.
-        options: arguments of `load`: the rules under "names"; heads, mean and std, which must be told; epsilon, gelu,
+        contents: from files.read.
+        options: arguments of `load`: the rules under "names"; heads, mean and std, which are required; epsilon, gelu,
             pool, norm_first, channels of a dense patch embedding, image_size of a rectangular checkpoint.
 
     Raises:
-        ValueError: if a rule matches nothing, names collide, are missing or left over, or something must be told.
+        ValueError: if a rule matches nothing, names collide, are missing or unexpected, or an argument is missing.
     """
     longest = max(contents.arrays, key=len)
     if len(longest) > LONGEST_NAME:
@@ -449,7 +439,7 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     _check_names(arrays, files)
     assumptions = _assumed(options, files)
     arrays = _complete(arrays, assumptions)
-    # Channels other than the file's are those of the adapted model; mean and std are told of the file.
+    # Other channels than the file's belong to the adapted model; mean and std describe the file.
     known = {name: value for name, value in options.items() if name != "channels"}
     parsed = timm.parse(dataclasses.replace(contents, arrays=arrays), known)
     told = {name: options[name] for name in ("epsilon", "gelu", "pool") if options.get(name) is not None}

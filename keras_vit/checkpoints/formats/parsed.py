@@ -1,6 +1,4 @@
-"""A parsed checkpoint: the model that its arrays belong to, and the map from their names to our weights. Every format's
-reader makes one.
-"""
+"""A parsed checkpoint, made by each format's reader: the model, and the map from the file's names to our weights."""
 
 import dataclasses
 import math
@@ -25,13 +23,13 @@ _HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """What a file of a masked autoencoder holds besides its encoder.
+    """The decoder in a masked autoencoder's file.
 
     Attributes:
-        fields: the arguments of MaskedAutoencoder for it.
+        fields: its arguments of MaskedAutoencoder.
         name_map, arrays: as in ParsedCheckpoint.
-        encoder_positions: of the encoder: "sincos2d_mae" if its table is MAE's own, or "learned".
-        encoder_table: the name of that table in the file.
+        encoder_positions: "sincos2d_mae" if the encoder's table is MAE's own, or "learned".
+        encoder_table: name of that table in the file.
     """
 
     fields: dict
@@ -46,20 +44,19 @@ class ParsedCheckpoint:
     """What the `parse` of a format returns.
 
     Attributes:
-        family: the name of the family, "ViT" or "BiT".
-        fields: {field of the spec: value}; those that are missing have their defaults.
-        image_size: pixels (height, width) that the weights are for.
+        family: "ViT" or "BiT".
+        fields: {field of the spec: value}; missing ones have their defaults.
+        image_size: pixels (height, width) of the weights.
         name_map: {name in the file: Entry}, see name_map.py.
         arrays: {name in the file: array}, under the names of name_map.
         classes, channels: of the model; classes is None without a head.
         class_names: if the checkpoint has them.
-        dropped: names of arrays that do not belong to the image model and are left out on purpose.
-        assumptions: sentences on what was assumed because the file does not state it.
-        resample: how the code that the checkpoint comes from resamples positions, a row of resample.METHODS.
-        preprocessing: a function (height, width) -> text of the evaluation preprocessing; None for a resize to the
-            image size.
-        decoder: of a masked autoencoder, of whose encoder the rest is; or None.
-        activation: from logits to probabilities, "softmax" or "sigmoid"; None if the checkpoint does not state it.
+        dropped: names of arrays outside the image model, left out on purpose.
+        assumptions: sentences on assumptions where the file states nothing.
+        resample: how the checkpoint's own code resamples positions, a row of resample.METHODS.
+        preprocessing: (height, width) -> text of the evaluation preprocessing; None for a resize to the image size.
+        decoder: of a masked autoencoder, or None.
+        activation: from logits to probabilities, "softmax" or "sigmoid"; None if unstated.
     """
 
     family: str
@@ -82,7 +79,7 @@ def need(arrays: Mapping[str, np.ndarray], name: str, rank: int) -> np.ndarray:
     """arrays[name], which must exist, have `rank` axes and not be empty.
 
     Raises:
-        ValueError: if it does not; the message suggests the nearest name.
+        ValueError: otherwise, with the nearest name.
     """
     if name not in arrays:
         raise ValueError(f'The array "{name}" is missing.{did_you_mean(name, list(arrays))}')
@@ -94,11 +91,7 @@ def need(arrays: Mapping[str, np.ndarray], name: str, rank: int) -> np.ndarray:
 
 
 def renamed(arrays: Mapping[str, np.ndarray], new_name: Callable[[str], str]) -> dict[str, np.ndarray]:
-    """The arrays under new names; `new_name` is a function of the old name.
-
-    Raises:
-        ValueError: if two arrays would get the same name.
-    """
+    """The arrays under new names; `new_name` maps the old name. ValueError if two would collide."""
     names, result = {}, {}
     for name, array in arrays.items():
         new = new_name(name)
@@ -108,7 +101,7 @@ def renamed(arrays: Mapping[str, np.ndarray], new_name: Callable[[str], str]) ->
     return result
 
 
-# What JSON calls Python's types.
+# JSON's names of Python's types.
 WORDS = {
     bool: "true or false",
     dict: "an object",
@@ -122,11 +115,7 @@ WORDS = {
 
 
 def setting(config: Mapping, name: str, *kinds: type) -> typing.Any:
-    """config[name] of a JSON config; None if it is missing or null.
-
-    Raises:
-        ValueError: if it has none of the types `kinds`.
-    """
+    """config[name] of a JSON config; None if missing or null. ValueError if it has none of the types `kinds`."""
     value = config.get(name)
     if value is None or type(value) in kinds:
         return value
@@ -136,15 +125,15 @@ def setting(config: Mapping, name: str, *kinds: type) -> typing.Any:
 
 
 def constants(config: Mapping, names: tuple[str, str], scale: float = 255.0) -> tuple[tuple, tuple] | None:
-    """(mean, std) on the 0..255 scale from a config that has them on another scale under `names`; None if it has not.
+    """(mean, std) on the 0..255 scale from a config; None if it has none.
 
     Args:
-        config: of JSON.
-        names: of mean and std in it.
-        scale: what 1 in the config is in pixels.
+        config: from JSON.
+        names: its keys of mean and std.
+        scale: pixel value of 1 in the config.
 
     Raises:
-        ValueError: if only one of them is there, they are not one finite number per channel, or a std is not positive.
+        ValueError: if one is missing, they are not one finite number per channel, or a std is not positive.
     """
     mean, std = (setting(config, name, list) for name in names)
     if mean is None and std is None:
@@ -166,21 +155,18 @@ def normalisation(
     assumption: str,
     assumptions: list[str],
 ) -> dict[str, float | tuple]:
-    """mean and std on the 0..255 scale, as fields of a spec: the user's, else those of the checkpoint, else the usual
-    ones.
+    """mean and std as fields of a spec, on the 0..255 scale: the user's, else the checkpoint's, else the usual ones.
 
     Args:
         stated: (mean, std) that the checkpoint states, or None.
-        usual: (mean, std) where it states none; those of RGB are averaged for one channel, repeated for more.
+        usual: default (mean, std); RGB values are averaged for one channel, repeated for more.
         channels: of the file's images.
-        options: of `parse`. mean and std for another number of channels are those of the adapted model, not of the
-            file.
-        assumption: a sentence for `assumptions`, to which it is added where the usual ones are taken.
+        options: of `parse`. mean and std for another number of channels belong to the adapted model, not to the file.
+        assumption: sentence to add to `assumptions` if the usual ones are taken.
         assumptions: a list.
 
     Raises:
-        ValueError: if the checkpoint states another number of constants than it has channels, and the user does not
-            tell them.
+        ValueError: if the checkpoint's constants do not match its channels, and the user passes none.
     """
     told = {name: options[name] for name in ("mean", "std") if options.get(name) is not None}
     if options.get("channels") not in (None, channels):
@@ -202,10 +188,10 @@ def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
     """Compares what config.json states with what the arrays determine.
 
     Args:
-        rows: (name in config.json, the value there or None, the value by the arrays).
+        rows: (name in config.json, its value or None, the value by the arrays).
 
     Raises:
-        ValueError: naming each difference, with both values.
+        ValueError: with each difference and both values.
     """
     differences = [
         f"{name} is {reprlib.repr(stated)} in config.json, {actual!r} by the arrays"
@@ -220,10 +206,8 @@ def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
 
 
 def depth(names: Iterable[str], pattern: str) -> int:
-    """The number of blocks; `pattern` has one group, the number of a block.
-
-    Raises:
-        ValueError: if there are no blocks, or one in between is missing.
+    """The number of blocks; `pattern` has one group, a block's number. ValueError if none, or one in between, is
+    missing.
     """
     numbers = {int(match.group(1)) for match in map(re.compile(pattern).match, names) if match}
     if numbers != set(range(len(numbers))) or not numbers:
@@ -236,8 +220,8 @@ def heads(width: int, known: int | None, inner: int | None = None) -> tuple[int,
 
     Args:
         width: of the model.
-        known: the number of heads, from the user or a config; None for that of the published models of this width.
-        inner: width of all heads together; None for `width`.
+        known: number of heads, from the user or a config; None for that of the published models of this width.
+        inner: total width of the heads; None for `width`.
 
     Raises:
         ValueError: if the heads do not divide the inner width.
@@ -250,10 +234,10 @@ def heads(width: int, known: int | None, inner: int | None = None) -> tuple[int,
 
 
 def known_heads(options: Mapping, stated: int | None) -> int | None:
-    """The number of heads that the user tells, or else config.json; None if neither does.
+    """The number of heads from the user or config.json; None if neither states it.
 
     Raises:
-        ValueError: if they differ: any number that divides the width would load, and compute something else.
+        ValueError: if they differ: any divisor of the width would load, but compute something else.
     """
     told = options.get("heads")
     if told is not None and stated is not None and told != stated:
@@ -264,9 +248,7 @@ def known_heads(options: Mapping, stated: int | None) -> int | None:
 
 
 class Hint(typing.NamedTuple):
-    """What is known about a patch grid besides its number of tokens; it is certain if the checkpoint itself states
-    it.
-    """
+    """What is known about a patch grid besides its number of tokens; certain if the checkpoint itself states it."""
 
     h: int
     w: int
@@ -274,14 +256,12 @@ class Hint(typing.NamedTuple):
 
 
 def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = None) -> Hint | None:
-    """The patch grid of an image size: the size that the checkpoint states, or else the user's, which may be another
-    size.
+    """The patch grid of an image size: the checkpoint's, or else the user's, which may be another size.
 
     Args:
-        options: of `parse`: "recorded_size" comes from the metadata that this package wrote, "image_size" from the
-            user.
+        options: of `parse`: "recorded_size" comes from our metadata, "image_size" from the user.
         stride: pixels (height, width) from token to token.
-        config_size: the image size in the checkpoint's config, a number or a pair.
+        config_size: image size in the checkpoint's config, a number or a pair.
 
     Returns:
         a Hint, or None if nothing is known.
@@ -294,10 +274,10 @@ def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = 
 
 
 def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
-    """The patch grid (h, w) of that many tokens: a hint that is certain, or a square, or any other hint.
+    """The patch grid (h, w) of that many tokens: by a certain hint, else a square, else any other hint.
 
     Raises:
-        ValueError: if none of them has so many tokens.
+        ValueError: if none of them matches.
     """
     side = math.isqrt(max(tokens, 0))
     square = tokens > 0 and side * side == tokens
@@ -322,11 +302,7 @@ def is_grid(tokens: int, hint: Hint | None = None) -> bool:
 
 
 def stated_pair(config: Mapping, name: str) -> tuple | None:
-    """config[name], a number or a pair (height, width), as a pair; None if it is missing.
-
-    Raises:
-        ValueError: if it is neither.
-    """
+    """config[name], a number or (height, width), as a pair; None if missing. ValueError for anything else."""
     value = setting(config, name, int, list)
     return None if value is None else pair(value, name)
 

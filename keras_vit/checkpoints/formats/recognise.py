@@ -1,17 +1,17 @@
-"""How the formats are told apart: by the names of a file's arrays."""
+"""Recognises formats by the names of a file's arrays."""
 
 import re
 from collections.abc import Collection
 
-LONGEST_NAME = 500  # characters: a file could make a pattern search for hours
-# The patches of timm's models: of a ViT, and of a hybrid in either of its forms.
+LONGEST_NAME = 500  # characters: a longer name could make a pattern search for hours
+# timm's patch embedding: of a ViT, and of a hybrid in either form.
 TIMM_ROOTS = ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight", "patch_embed.backbone.conv.weight")
 # A block of nn.MultiheadAttention, as in nn.TransformerEncoder.
 _TORCH_ATTENTION = re.compile(r"\.\d+\.(?:\w+\.)*in_proj_weight$")
 
 
 def recognise(names: Collection[str]) -> str | None:
-    """The format whose names these are, of several the first; None if it is none of them."""
+    """The first format with these names; None for an unknown format."""
 
     def ending(*ends):
         return any(name.endswith(ends) for name in names)

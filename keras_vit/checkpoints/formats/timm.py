@@ -1,6 +1,4 @@
-"""State dicts under timm's names: timm itself, and the original repositories that share them (DeiT I and III, DINO,
-DINOv2).
-"""
+"""State dicts in timm's names: timm, and the original repositories that share them (DeiT I and III, DINO, DINOv2)."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -40,7 +38,7 @@ from keras_vit.checkpoints.formats.recognise import TIMM_ROOTS
 from keras_vit.checkpoints.formats.timm_look_alikes import check_architecture, look_alikes
 from keras_vit.models.spec import token_stride
 
-# Names of the original repositories, and timm's in their place.
+# Names in the original repositories, and timm's.
 _ALIASES = [
     (r"^register_tokens$", "reg_token"),  # DINOv2
     (r"\.mlp\.w12\.", ".mlp.fc1."),
@@ -50,13 +48,13 @@ _ALIASES = [
     (r"^pre_logits\.fc\.", "pre_logits."),
 ]
 _DROPPED = re.compile(r"^mask_token$")
-# Architectures that timm itself builds with the tanh form of GELU.
+# Architectures with the tanh form of GELU in timm.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
 # {pooling in config.json: ours}; without one the arrays tell.
 _POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
-# What timm computes, whatever the model computed.
+# What timm always computes.
 CONVENTIONS = {"epsilon": 1e-6}
-# The architecture of timm that has a hybrid's stem.
+# timm's architecture of a hybrid's stem.
 HYBRIDS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -116,7 +114,7 @@ CAPABILITIES = Capabilities(
         "gelu": ("erf", "tanh"),
         "mean": ANY,
         "std": ANY,
-        # Not in the files: the convention above, which the metadata of this package overrides.
+        # Convention, not in the files; this package's metadata override it.
         "epsilon": ANY,
     },
     rules=(_one_architecture, _patch_size_of_hybrids, _no_registers_with_distillation),
@@ -125,7 +123,7 @@ CAPABILITIES = Capabilities(
 
 
 def _normalise(arrays):
-    """(the arrays under timm's names without a prefix, the names left out)."""
+    """(the arrays in timm's names without a prefix, the names left out)."""
     proj = min((name for name in arrays if name.endswith("patch_embed.proj.weight")), key=len, default=None)
     if proj is None:
         raise ValueError('The array "patch_embed.proj.weight" is missing.')
@@ -142,7 +140,7 @@ def _normalise(arrays):
 
 
 def _fold_registers(arrays, fields, hint):
-    """Adds the position rows of registers, which only some timm models have, to the registers themselves."""
+    """Adds the registers' position rows, which only some timm models have, to the registers."""
     extra = fields["registers"]
     rows = need(arrays, "pos_embed", 3).shape[1]
     token = int(fields["class_token"]) + int(fields["distillation_token"])
@@ -161,12 +159,12 @@ def _grid(arrays, fields, hint):
 
 
 def _section(config, name):
-    """config[name], an object; {} if it is missing."""
+    """config[name], an object; {} if missing."""
     return setting(config, name, dict) or {}
 
 
 def _stem(arrays):
-    """The fields of the spec that describe the stem of a hybrid; {} without one."""
+    """The spec's fields for a hybrid's stem; {} without one."""
     if "patch_embed.backbone.conv.weight" in arrays:
         return {"stem": (), "stem_width": need(arrays, "patch_embed.backbone.conv.weight", 4).shape[0]}
     if "patch_embed.backbone.stem.conv.weight" not in arrays:
@@ -181,10 +179,10 @@ def _stem(arrays):
 
 
 def _pool(arrays, fields, config):
-    """The pooling: from the arrays, and from config.json where they leave it open.
+    """The pooling, from the arrays, or from config.json where they leave it open.
 
     Raises:
-        ValueError: for a pooling of config.json that is not implemented, or that the arrays contradict.
+        ValueError: if config.json's pooling is unsupported, or contradicts the arrays.
     """
     is_map = "attn_pool.latent" in arrays
     arguments = _section(config, "model_args")
@@ -205,11 +203,7 @@ def _pool(arrays, fields, config):
 
 
 def _gelu(config):
-    """The form of GELU in config.json.
-
-    Raises:
-        ValueError: for another activation.
-    """
+    """The form of GELU in config.json; ValueError for another activation."""
     architecture = str(config.get("architecture"))
     act = setting(_section(config, "model_args"), "act_layer", str)
     act = act or ("quick_gelu" if "quickgelu" in architecture else "gelu")
@@ -221,7 +215,7 @@ def _gelu(config):
 
 
 def _input_size(config):
-    """(height, width) of the images that config.json states; None if it states none."""
+    """(height, width) of the images in config.json, or None."""
     size = stated_pair(_section(config, "model_args"), "img_size")
     if size is None:
         cfg = setting(_section(config, "pretrained_cfg"), "input_size", list)
@@ -233,7 +227,7 @@ def _check_config(config, fields, arrays, size, classes, channels):
     """Compares config.json with the arrays, which alone determine the sizes; `size` is the image size by the arrays.
 
     Raises:
-        ValueError: naming each difference.
+        ValueError: with each difference.
     """
     arguments = _section(config, "model_args")
     labels = setting(config, "num_classes", int)
@@ -254,11 +248,7 @@ def _check_config(config, fields, arrays, size, classes, channels):
 
 
 def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
-    """The class names in timm's config.json; None if there are none.
-
-    Raises:
-        ValueError: if there are other than `classes` of them.
-    """
+    """The class names in timm's config.json, or None; ValueError unless there are `classes` of them."""
     names = setting(config, "label_names", list) or setting(_section(config, "pretrained_cfg"), "label_names", list)
     if names is None or classes is None:
         return None
@@ -269,16 +259,12 @@ def label_names(config: Mapping, classes: int | None) -> tuple[str, ...] | None:
 
 
 def evaluation_config(config: Mapping) -> Mapping:
-    """The part of timm's config.json that says how a model is evaluated: all of it in older files.
-
-    Raises:
-        ValueError: if it is not an object.
-    """
+    """The evaluation section of timm's config.json, or all of an older file. ValueError unless it is an object."""
     return _section(config, "pretrained_cfg") or config
 
 
 def _normalisation(config, channels, options, assumptions):
-    """mean and std on the 0..255 scale, from config.json; ImageNet's without it."""
+    """mean and std on the 0..255 scale, from config.json, or ImageNet's."""
     cfg = evaluation_config(config)
     assumption = (
         "The file does not say how images are normalised: assuming ImageNet's mean and std, as for DeiT and DINO. "
@@ -289,12 +275,9 @@ def _normalisation(config, channels, options, assumptions):
 
 
 def preprocessing(config: Mapping) -> Callable[[int, int], str]:
-    """timm's evaluation: resize the shorter side to size / crop_pct, then crop the centre. A function (h, w) -> text.
+    """timm's evaluation as a function (h, w) -> text: resize the shorter side to size / crop_pct, crop the centre.
 
-    With crop_mode "squash" and crop_pct 1 the whole picture is resized.
-
-    Raises:
-        ValueError: for settings of another type.
+    With crop_mode "squash" and crop_pct 1 the whole picture is resized. ValueError for settings of another type.
     """
     cfg = evaluation_config(config)
     part, method = setting(cfg, "crop_pct", float, int) or 0.875, setting(cfg, "interpolation", str) or "bicubic"
@@ -309,7 +292,7 @@ def preprocessing(config: Mapping) -> Callable[[int, int], str]:
 
 
 def evaluation_of(steps: UsualSteps) -> dict:
-    """The settings that `preprocessing` reads as these steps."""
+    """The settings of these steps; `preprocessing` reads them back."""
     if steps.shorter is None:
         return {"interpolation": steps.method, "crop_pct": 1.0, "crop_mode": "squash"}
     side = min(steps.height, steps.width)
@@ -350,12 +333,11 @@ def _fields(arrays, config, options):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of a state dict whose names `matches` accepts.
+    """Parses a state dict whose names `matches` accepts.
 
     Args:
-        contents: the FileContents that files.read returns, with timm's config.json if there is one.
-        options: arguments of `load` that supply what the file does not state: heads, image_size of a rectangular
-            checkpoint.
+        contents: from files.read, with timm's config.json if there is one.
+        options: arguments of `load` for what the file does not state: heads, image_size of a rectangular checkpoint.
 
     Raises:
         ValueError: if the file is not in this format after all.
@@ -443,9 +425,9 @@ def name_map(spec: Mapping, classes: int | None, missing_rows: int = 0) -> NameM
     """{name: Entry} of a model.
 
     Args:
-        spec: a dict of ViTSpec's fields.
+        spec: dict of ViTSpec's fields.
         classes: of the head; None without one.
-        missing_rows: how many rows, for the tokens before the patches, the position table in the file does not have.
+        missing_rows: rows for tokens before the patches that the file's position table lacks.
     """
     entries = {
         "patch_embed.proj.weight": conv("patch_encoder/kernel"),

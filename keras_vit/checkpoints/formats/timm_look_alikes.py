@@ -1,6 +1,4 @@
-"""Models of timm whose arrays are those of a ViT, but which compute something else: refused by their config.json, told
-of without one.
-"""
+"""timm models with a ViT's arrays but another function: refused by config.json; without one, a warning names them."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -8,21 +6,21 @@ from typing import Any
 
 from keras_vit.checkpoints.formats.parsed import setting
 
-# Architectures whose arrays may be a ViT's, but which compute what is not implemented.
+# Architectures that may have a ViT's arrays but compute something unsupported.
 _OTHERS = [
     (re.compile(r"rope|^eva02|dinov3|_pe_(core|lang|spatial)_|lingbot|sapiens2"), "rotary positions"),
     (re.compile(r"_rpn_"), "normalisations after attention and MLP"),
     (re.compile(r"^test_vit3"), "a pooling over registers, too"),
 ]
-# Settings that say so of any architecture.
+# Settings that reveal this in any architecture.
 _OTHER_SETTINGS = {"use_rot_pos_emb": "rotary positions", "pool_include_prefix": "a pooling over registers, too"}
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
-    """Refuses a model that the arrays alone do not tell from a ViT.
+    """Refuses models that only config.json distinguishes from a ViT.
 
     Raises:
-        ValueError: naming its architecture in config.json, and what is not implemented.
+        ValueError: with the architecture and what is unsupported.
     """
     architecture, arguments = str(config.get("architecture")), setting(config, "model_args", dict) or {}
     other = next((what for pattern, what in _OTHERS if pattern.search(architecture)), None)
@@ -35,7 +33,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def look_alikes(arrays: Collection[str], config: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on the models that the arrays may be of, besides the one that is assumed; config.json excludes them."""
+    """Sentences on other models that could have these arrays; config.json rules them out."""
     if config:
         return
     if any(name.endswith(".gamma_1") for name in arrays):

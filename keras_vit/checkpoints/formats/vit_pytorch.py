@@ -1,6 +1,4 @@
-"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`): queries, keys and values without biases, heads of any
-width. Read only.
-"""
+"""State dicts of lucidrains' vit-pytorch (`vit_pytorch.ViT`): no q, k, v biases, heads of any width. Read only."""
 
 import math
 import re
@@ -27,8 +25,7 @@ from keras_vit.checkpoints.formats.parsed import (
     renamed,
 )
 
-# Names of older releases, which have the normalisations in wrappers and that of the head in a Sequential, and the
-# present names.
+# Names of older releases (normalisations in wrappers, the head's in a Sequential), and present ones.
 _ALIASES = [
     (r"^module\.|^model\.", ""),
     (r"(transformer\.layers\.\d+\.0)\.fn\.", r"\1."),
@@ -85,7 +82,7 @@ def _assumed_heads(k, size):
 
 
 def _positions(arrays, width):
-    """How many tokens the position table has."""
+    """The number of tokens in the position table."""
     table = arrays.get("pos_embedding")
     if table is None or table.ndim not in (2, 3) or table.shape[:-2] not in ((), (1,)) or table.shape[-1] != width:
         raise ValueError(
@@ -95,12 +92,12 @@ def _positions(arrays, width):
 
 
 def parse(contents, options: dict) -> ParsedCheckpoint:
-    """The parsed checkpoint of a state dict whose names `matches` accepts.
+    """Parses a state dict whose names `matches` accepts.
 
     Args:
-        contents: the FileContents that files.read returns.
-        options: arguments of `load` that supply what the file does not state: heads (by default each 64 wide), channels
-            (by default 3), image_size, pool.
+        contents: from files.read.
+        options: arguments of `load` for what the file does not state: heads (default: 64 wide), channels (default: 3),
+            image_size, pool.
 
     Raises:
         ValueError: if the file is not in this format after all.
@@ -130,7 +127,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     fields.update(normalisation(None, (127.5, 127.5), channels, options, _ASSUMED_NORMALISATION, assumptions))
     if options.get("heads") is None:
         assumptions.append(_assumed_heads(k, inner // k))
-    # Since November 2025 only models with pool="cls" have a class token; it lost its first axis soon afterwards.
+    # Since November 2025 only pool="cls" has a class token, soon afterwards without its first axis.
     if token and arrays["cls_token"].ndim == 3 and options.get("pool") is None:
         assumptions.append(_ASSUMED_POOL)
     classes = need(arrays, "mlp_head.weight", 2).shape[0] if "mlp_head.weight" in arrays else None
@@ -154,10 +151,10 @@ def name_map(spec: Mapping, classes: int | None, index: int, arrays: Mapping) ->
     """{name: Entry} of a model.
 
     Args:
-        spec: a dict of ViTSpec's fields.
+        spec: dict of ViTSpec's fields.
         classes: of the head; None without one.
         index: of the patch embedding in its Sequential.
-        arrays: {name: array} of the file; its class token and position table may or may not have a batch axis.
+        arrays: {name: array} of the file; class token and position table may lack a batch axis.
     """
     patch = f"to_patch_embedding.{index}"
     # (d, p*p*c) where ours is (p, q, c, d): the same order of pixels.

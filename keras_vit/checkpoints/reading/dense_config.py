@@ -1,6 +1,4 @@
-"""What a config in a .keras file says of its dense layers, quantised or with LoRA, checked before anything is built of
-it.
-"""
+"""Checks what a .keras file's config says of quantised or LoRA dense layers, before anything is built from it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +7,7 @@ import keras
 
 _MODES = ("int8", "int4", "float8")
 _LONGEST_HISTORY = 2**16  # values; Keras' own length is 1024
-# What building them runs is their own code; GPTQ and AWQ take data.
+# Building them runs only their own code; GPTQ and AWQ take data.
 QUANTIZERS = (
     keras.quantizers.AbsMaxQuantizer,
     keras.quantizers.Float8QuantizationConfig,
@@ -19,11 +17,11 @@ QUANTIZERS = (
 
 
 def check(config: Mapping[str, Any], values: int, where: str) -> None:
-    """Checks the entries "quantization" and "lora" of a layer's or a model's config.
+    """Checks the entries "quantization" and "lora" of a config.
 
     Args:
         config: of a layer or a model; most have neither.
-        values: the number of values in the file, which the matrices of LoRA must not exceed.
+        values: the file's number of values, an upper bound for LoRA's matrices.
         where: names the config, for messages.
 
     Raises:
@@ -42,10 +40,10 @@ def _is_quantization(how):
 
 
 def check_object(node: Mapping[str, Any], where: str) -> None:
-    """Checks a serialised quantisation or dtype policy: its quantisers, and the numbers by which a layer's arrays grow.
+    """Checks a serialised quantisation or dtype policy: its quantisers, and the factors by which arrays grow.
 
     Raises:
-        ValueError: for a value that no layer has.
+        ValueError: for an impossible value.
     """
     numbers = node["config"] if isinstance(node.get("config"), dict) else {}
     block, history = numbers.get("block_size"), numbers.get("amax_history_length", 1)
@@ -70,7 +68,7 @@ def _is_lora(adapter):
 
 
 def is_packed(config: Mapping[str, Any]) -> bool:
-    """Whether some kernels are in int4, of which a file's value holds two."""
+    """Whether some kernels are int4, two per value of the file."""
     return any(_mode(how) == "int4" for how in (config.get("quantization") or {}).values())
 
 

@@ -1,7 +1,7 @@
-"""Reading checkpoint files without trusting them.
+"""Read checkpoint files without trusting them.
 
 Nothing in a file is executed: .npz without pickles, safetensors, .pth through torch's weights-only loader. Sizes are
-checked before anything is unpacked. Whatever is wrong with a file raises a ValueError that names it.
+checked before unpacking. Any fault raises a ValueError that names the file.
 """
 
 import collections
@@ -20,10 +20,10 @@ import numpy as np
 from keras_vit.checkpoints.formats.parsed import WORDS
 from keras_vit.checkpoints.reading import metadata
 
-# The largest size that an archive may unpack to: _RATIO times its own size, plus _ALLOWANCE. Real checkpoints hardly
-# compress; the allowance is for all-zero heads.
+# An archive may unpack to at most _RATIO times its size plus _ALLOWANCE. Real checkpoints hardly compress; the
+# allowance is for all-zero heads.
 _RATIO, _ALLOWANCE = 10, 2**28
-# What zipfile and numpy raise for a damaged archive or array header.
+# Errors of zipfile and numpy for a damaged archive or array header.
 BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -41,15 +41,15 @@ BROKEN = (
 
 @dataclasses.dataclass
 class FileContents:
-    """What a checkpoint file contains.
+    """The contents of a checkpoint file.
 
     Attributes:
-        path: of the file that holds the weights.
+        path: of the file with the weights.
         kind: "keras", "npz", "safetensors" or "torch".
         arrays: {name: float array}; empty for "keras".
         config, preprocessor: config.json and preprocessor_config.json next to the weights, or {}.
-        metadata: the constructor's arguments of the model, and its activation, if this package wrote the file, or None;
-            see metadata.read.
+        metadata: the model's constructor arguments and activation if this package wrote the file, or None; see
+            metadata.read.
     """
 
     path: pathlib.Path
@@ -61,11 +61,7 @@ class FileContents:
 
 
 def parse_json(data: bytes | str, where: str) -> dict:
-    """A JSON object from bytes or text; `where` names it in messages.
-
-    Raises:
-        ValueError: if it is not a JSON object.
-    """
+    """A JSON object from bytes or text; ValueError, naming `where`, for anything else."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -76,11 +72,7 @@ def parse_json(data: bytes | str, where: str) -> dict:
 
 
 def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
-    """The entries of a zip file, after checking that their sizes are plausible.
-
-    Raises:
-        ValueError: for a damaged archive, or one that would unpack to far more than its own size.
-    """
+    """The entries of a zip file; ValueError if it is damaged or would unpack to an implausible size."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -89,8 +81,8 @@ def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
     for name, count in collections.Counter(entry.filename for entry in entries).most_common(1):
         if count > 1:
             raise ValueError(f'"{path}" contains "{name}" {count} times.')
-    # numpy and Keras write no other kinds. Only of these does zipfile unpack no more than it is asked for, whatever
-    # size is declared.
+    # numpy and Keras write no other kinds, and only these does zipfile unpack no further than asked, whatever size is
+    # declared.
     if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
         raise ValueError(
             f'"{path}" is compressed by a method that checkpoints do not use; expected stored or deflated entries.'
@@ -100,7 +92,7 @@ def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
 
 
 def check_unpacked(path: pathlib.Path, total: int) -> None:
-    """Refuses a file that would unpack to `total` bytes if that is far more than its own size.
+    """Refuses a file that would unpack to `total` bytes, if that is far more than its own size.
 
     Raises:
         ValueError: with both sizes.
@@ -111,8 +103,7 @@ def check_unpacked(path: pathlib.Path, total: int) -> None:
 
 
 def _as_float(name, array, where):
-    """The array as float32 or float64. bfloat16 that numpy stored as void is recognised; counters and indices stay
-    integers.
+    """The array as float32 or float64, also from bfloat16 that numpy stored as void; integers stay.
 
     Raises:
         ValueError: for other types, and for values that are not finite.
@@ -134,11 +125,7 @@ def _as_float(name, array, where):
 
 
 def _check_member(archive, entry):
-    """Compares the size that an .npy header declares with the size of the entry, before any memory is allocated.
-
-    Raises:
-        ValueError: if they differ, or the header is not valid.
-    """
+    """Compares an .npy header's size with its entry's before memory is allocated; ValueError if they differ."""
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -172,7 +159,7 @@ def _read_npz(path):
 
 
 def _read_safetensors(path):
-    """(arrays, metadata as text or None) of a safetensors file; the metadata are the header's entry "keras_vit"."""
+    """(arrays, metadata as text or None) of a safetensors file; the metadata are its header's "keras_vit"."""
     import safetensors
 
     try:
@@ -187,13 +174,13 @@ def _read_safetensors(path):
 
 
 def _read_sharded(index):
-    """(arrays, None) of the files that a model.safetensors.index.json lists."""
+    """(arrays, None) of the files listed in a model.safetensors.index.json."""
     weight_map = parse_json(index.read_bytes(), f'"{index}"').get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ValueError(f'"{index}" has no "weight_map" from array names to file names.')
     arrays, actual = {}, {}
     for name in sorted(set(weight_map.values())):
-        # A name with folders could be any file of this machine.
+        # A name with folders could be any file on this machine.
         if name != os.path.basename(name) or "\\" in name or not os.path.isfile(index.parent / name):
             raise ValueError(f'"{index}" lists "{name}", which is not a file next to it.')
         shard = _read_safetensors(index.parent / name)[0]
@@ -209,7 +196,7 @@ def _read_sharded(index):
 
 
 def _read_torch(path):
-    """(arrays, None) of a .pth, without the nesting that training code puts around a state dict."""
+    """(arrays, None) of a .pth, without the nesting that training code adds around a state dict."""
     try:
         import torch
     except ImportError:
@@ -219,8 +206,8 @@ def _read_torch(path):
         ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zipfile and torch raise a dozen kinds of errors
-        # Not torch's own message, which advises to load the file unsafely.
+    except Exception as error:  # pickle, zipfile and torch raise many kinds
+        # Not torch's own message: it advises to load the file unsafely.
         raise ValueError(
             f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run'
             " code. Convert it to safetensors where it was made."
@@ -235,7 +222,7 @@ def _read_torch(path):
 
 
 def _kind(path):
-    """The kind of a file, from its first bytes; only torch's pickles also need the right file name."""
+    """The kind of a file by its first bytes; torch's pickles also need the right file name."""
     with open(path, "rb") as file:
         start = file.read(16)
     if start[:4] == b"PK\x03\x04":
@@ -258,11 +245,7 @@ _FILES = ("model.keras", "model.safetensors", "model.safetensors.index.json", "p
 
 
 def _inside(folder):
-    """The file with the weights in a folder: a run directory, or a folder of timm or Hugging Face.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
+    """The weights' file in a folder: a run directory, or timm's or Hugging Face's. FileNotFoundError if there is none."""
     for name in _FILES:
         if (folder / name).is_file():
             return folder / name
@@ -285,7 +268,7 @@ def read(path: str | os.PathLike) -> FileContents:
     Raises:
         FileNotFoundError: if there is none.
         ValueError: if it is not an intact, harmless checkpoint.
-        ImportError: for a torch file, if torch is not installed.
+        ImportError: for a torch file without torch.
     """
     path = pathlib.Path(path).expanduser()
     if not path.exists():

@@ -1,8 +1,8 @@
-"""This package's .keras files, read without trusting them: a file's config can name classes, but cannot bring code.
+"""Read this package's .keras files without trusting them: a config can name classes, but cannot bring code.
 
-A family's model is built by its own constructor from checked values. A keras_vit.Model built on one is a graph of
-layers, which Keras builds after every class in the config is seen to be one of Keras' own layers (no Lambda, and none
-that loads other files), or registered in this process.
+A family's model is built by its own constructor from checked values. A keras_vit.Model is a graph of layers: Keras
+builds it once every class in the config proves to be one of Keras' own layers (no Lambda, none that loads other files)
+or registered in this process.
 """
 
 import contextlib
@@ -25,16 +25,14 @@ from keras_vit.training import Model, state
 
 
 def _family(name, kind):
-    """The family whose class of this kind, "model" or "spec", is registered under the name in a config; None for no
-    such class.
-    """
+    """The family whose "model" or "spec" class (`kind`) is registered under the name in a config, or None."""
     rows = {keras.saving.get_registered_name(getattr(row, kind)): row for row in families.FAMILIES.values()}
     return rows.get(name) if isinstance(name, str) else None
 
 
-# What a config may hold besides objects of classes: Keras' notation for tensors of the graph and for plain values.
+# Allowed in a config besides class objects: Keras' notation for graph tensors and plain values.
 _VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
-# Public modules of Keras whose classes a graph is made of. Arithmetic on tensors comes from keras.src.ops.
+# Public Keras modules with the classes of a graph. Tensor arithmetic comes from keras.src.ops.
 _MODULES = {
     "keras": keras,
     "keras.constraints": keras.constraints,
@@ -53,7 +51,7 @@ _KINDS = (
     keras.regularizers.Regularizer,
     *dense_config.QUANTIZERS,
 )
-# They run code from the file, or read other files that it names.
+# They run code from the file, or read other files it names.
 _UNSAFE = (
     keras.layers.Lambda,
     keras.layers.TFSMLayer,
@@ -66,10 +64,10 @@ _UNSAFE = (
 
 
 def _shapes(weights, path):
-    """The shapes of the layers' arrays in an HDF5 file; optimizers of nested models are left out.
+    """The shapes of the layers' arrays in an HDF5 file, without the optimizers of nested models.
 
     Raises:
-        ValueError: if it is not HDF5, or promises far more than it holds.
+        ValueError: if it is not HDF5, or declares far more than it holds.
     """
     shapes = []
 
@@ -89,9 +87,7 @@ def _shapes(weights, path):
 
 
 def _member(archive, name):
-    """A member's bytes. Given a size, no more is unpacked than was declared; read() without one would unpack
-    everything.
-    """
+    """A member's bytes. With a size, read() unpacks no more than was declared; without one, everything."""
     with archive.open(name) as file:
         return file.read(archive.getinfo(name).file_size)
 
@@ -100,7 +96,7 @@ def _unpack(path):
     """(the config's bytes, the shapes of the layers' arrays) of a .keras file.
 
     Raises:
-        ValueError: if it is not complete: each part is read to its end and compared with its checksum.
+        ValueError: if it is incomplete: each part is read to its end and its checksum verified.
     """
     check_archive(path)
     try:
@@ -112,10 +108,10 @@ def _unpack(path):
 
 
 def load(path):
-    """The model of a .keras file: of a family, or a keras_vit.Model built on one. It is not compiled.
+    """The model of a .keras file, not compiled: a family's, or a keras_vit.Model built on one.
 
     Raises:
-        ValueError: if the file is damaged, was altered, holds another model, or names a class that is not allowed.
+        ValueError: if the file is damaged, altered, holds another model, or names a class that is not allowed.
     """
     data, shapes = _unpack(path)
     where = f'The config of "{path}"'
@@ -141,18 +137,16 @@ def load(path):
 
 
 def _is_composed(config):
-    """Whether a config is that of keras_vit.Model, or of a class of the user's own that is registered and derived from
-    it.
-    """
+    """Whether a config is of keras_vit.Model, or of a registered subclass of the user's."""
     cls = _class_of(config)
     return isinstance(cls, type) and issubclass(cls, keras.Model) and not cls.__module__.startswith("keras.")
 
 
 def _arguments(config, shapes, path):
-    """The constructor's arguments of the model that an object's config describes, checked against the file's size.
+    """The constructor's arguments of the model that a config describes, checked against the file's size.
 
     Raises:
-        ValueError: for values that such a model cannot have, or a model larger than its file.
+        ValueError: for impossible values, or a model larger than its file.
     """
     where = f'The config of "{path}"'
     recorded = config.get("config")
@@ -170,9 +164,7 @@ def _arguments(config, shapes, path):
 
 
 def _objects(config):
-    """The objects in a config that Keras would build, without their compile_config: a file's optimizer and loss are not
-    built.
-    """
+    """The objects that Keras would build from a config, without compile_config: optimizer and loss are not built."""
     waiting = [config]
     while waiting:
         node = waiting.pop()
@@ -186,7 +178,7 @@ def _objects(config):
 
 
 def _class_of(node):
-    """The class that an object's config names: registered in this process, or one of Keras' own; None for any other."""
+    """The class that a config names, if registered in this process or one of Keras' own, or None."""
     if "module" not in node:  # Keras would read it as its older format
         return None
     registered, module, name = node.get("registered_name"), node["module"], node.get("class_name")
@@ -203,7 +195,7 @@ def _class_of(node):
 
 
 def _is_allowed(node):
-    """Whether building an object from its config runs only code that this process has already."""
+    """Whether building a config's object runs only code that this process has already."""
     name = node["class_name"]
     if isinstance(name, str) and name in _VALUES:
         return True
@@ -221,11 +213,7 @@ def _is_allowed(node):
 
 
 def _check_dense_config(config, values, where):
-    """Checks what a config says of dense layers that are quantised or have LoRA, and the objects in it.
-
-    Raises:
-        ValueError: if it is not what this package writes.
-    """
+    """Checks the quantised or LoRA dense layers in a config; ValueError if this package does not write them so."""
     dense_config.check(config, values, where)
     for node in _objects(config.get("quantization")):
         if not _is_allowed(node):
@@ -237,7 +225,7 @@ def _composed(config, shapes, path):
     """The keras_vit.Model of a config, without its weights.
 
     Raises:
-        ValueError: if the config names a class that is not allowed, or describes a model that cannot be built.
+        ValueError: if the config names a class that is not allowed, or cannot be built.
     """
     where = f'The config of "{path}"'
     for node in _objects(config):
@@ -263,13 +251,13 @@ def _composed(config, shapes, path):
             metadata.check_fields(node["config"], family.spec, where)
     try:
         return keras.saving.deserialize_keras_object(config, safe_mode=True)
-    except Exception as error:  # Keras and the layers have a dozen kinds
+    except Exception as error:  # Keras and the layers raise many kinds
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from error
 
 
 @contextlib.contextmanager
 def _named(path):
-    """A context with a path of the file that ends in .keras, by which Keras knows what it is."""
+    """A context with a path of the file that ends in .keras, as Keras requires."""
     if path.suffix == ".keras":
         yield path
         return
@@ -280,7 +268,7 @@ def _named(path):
 
 
 def _fill(model, path, values):
-    """Loads the weights of a .keras file, `values` numbers in all, into its model.
+    """Loads a .keras file's weights, `values` numbers in all, into its model.
 
     Raises:
         ValueError: if they belong to another model, or are not finite.
@@ -288,9 +276,9 @@ def _fill(model, path, values):
     try:
         with _named(path) as named:
             model.load_weights(named)
-    except Exception as error:  # h5py and Keras have a dozen kinds
+    except Exception as error:  # h5py and Keras raise many kinds
         raise ValueError(f'The weights in "{path}" are not those of the model in its config: {error}') from error
-    # Counted and checked one by one: the paths of two nested models may be the same.
+    # Counted one by one: two nested models may share paths.
     needed = sum(math.prod(weight.shape) for weight in model.weights)
     if needed != values:
         raise ValueError(f'The weights in "{path}" are {values:,} numbers, the model in its config has {needed:,}.')

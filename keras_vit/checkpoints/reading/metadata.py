@@ -1,8 +1,7 @@
-"""The metadata that this package writes next to a model's weights, and how they are read back without trusting them.
+"""Metadata written next to a model's weights, and read back without trust.
 
-A .keras file contains the model's config where Keras puts it. The other formats carry it as JSON metadata, with a
-checksum over the config and the arrays. Anybody can alter either, so types, ranges and sizes are checked before
-anything is built.
+A .keras file contains the model's config where Keras puts it. Other formats carry it as JSON metadata, with a checksum
+over config and arrays. Anybody can alter either, so types, ranges and sizes are checked before anything is built.
 """
 
 import ast
@@ -23,14 +22,13 @@ from keras_vit.training.losses import ACTIVATIONS
 
 _ALWAYS = ("variant", "image_size", "classes", "channels", "class_names", "preprocessing", "remat", "name", "dtype")
 ARGUMENTS = (*_ALWAYS, "quantization", "lora")  # these two are checked in dense_config.py
-# Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers would itself take too
-# long.
+# Far above any model. Sizes are also compared with the file, but arithmetic on unbounded numbers takes too long.
 _LARGEST = 2**31
 _LARGEST_SIDE = 2**16  # pixels
 _LARGEST_RESIZE = 2**12  # pixels
 _LONGEST_PREPROCESSING = 2000  # characters
-_LARGEST_TABLE = 2**27  # values of computed positions, which the file does not store and so does not bound
-_LARGEST_SHARE = 2  # weights for each value in the file: some files leave out rows of positions that are zeros
+_LARGEST_TABLE = 2**27  # values of computed positions, which the file does not bound: it does not store them
+_LARGEST_SHARE = 2  # weights per value in the file: some files omit position rows of zeros
 
 _LONGEST_LIST = 2**16
 _DTYPE = re.compile(r"(mixed_)?(float16|bfloat16|float32|float64)")
@@ -46,12 +44,12 @@ def write(
     activation: str | None = None,
     labels: bool = True,
 ) -> str:
-    """The metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
+    """Metadata as text: what array names and shapes do not determine. Other readers of the format ignore it.
 
     Args:
-        arguments: of a model, `model.arguments()`.
+        arguments: `model.arguments()`.
         arrays: {name: array} of the file, for the checksum.
-        activation: from its logits to probabilities, `model.activation`.
+        activation: `model.activation`.
         labels: whether to include the class names.
     """
     config = {key: value for key, value in arguments.items() if key not in ("name", "dtype", "remat")}
@@ -75,9 +73,7 @@ def _is_positive(value):
 
 
 def _is_bounded(value, depth=1):
-    """Whether a value of JSON is one that a field could have: plain, or a list of plain ones, and no larger than in any
-    model.
-    """
+    """Whether a JSON value could be a field's: plain, or a list of plain values, and no larger than in any model."""
     if isinstance(value, (list, tuple)):
         return bool(depth) and len(value) <= _LONGEST_LIST and all(_is_bounded(part, 0) for part in value)
     return (
@@ -86,10 +82,10 @@ def _is_bounded(value, depth=1):
 
 
 def check_fields(given: Mapping[str, typing.Any], form: type, where: str) -> None:
-    """Checks the fields of a spec one by one, by the rows of its class `form`; JSON has lists for tuples.
+    """Checks the fields of a spec by the rows of its class `form`; JSON has lists for tuples.
 
     Raises:
-        ValueError: for a field that is missing or unknown, or a value of another kind or that no model has.
+        ValueError: for a missing, unknown, mistyped or impossible field.
     """
     rows = fields.rows(form)
     missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in given]
@@ -106,11 +102,7 @@ def check_fields(given: Mapping[str, typing.Any], form: type, where: str) -> Non
 
 
 def _numbers(node):
-    """The numbers in a call with literal arguments.
-
-    Raises:
-        ValueError: if it has other arguments.
-    """
+    """The numbers in a call with literal arguments; ValueError for other arguments."""
     values = [ast.literal_eval(argument) for argument in (*node.args, *(keyword.value for keyword in node.keywords))]
     while values:
         value = values.pop()
@@ -121,13 +113,11 @@ def _numbers(node):
 
 
 def check_preprocessing(text: typing.Any, sizes: tuple, where: str) -> None:
-    """Refuses a preprocessing text that is none, or would make images far larger than any model's. Its ops are looked
-    up where they run.
+    """Refuses invalid preprocessing text, and images far larger than any model's. Ops are looked up where they run.
 
     Args:
-        text: of ops joined by "|", or None.
-        sizes: of the model's images, and its number of classes: no number in the text may exceed these and
-            _LARGEST_RESIZE.
+        text: ops joined by "|", or None.
+        sizes: of the model's images, and its number of classes: with _LARGEST_RESIZE the bounds of the text's numbers.
         where: the file's name, for messages.
 
     Raises:
@@ -151,11 +141,7 @@ def check_preprocessing(text: typing.Any, sizes: tuple, where: str) -> None:
 
 
 def check_description(config: Mapping[str, typing.Any], image_size: tuple, where: str) -> None:
-    """Checks classes, class_names and preprocessing in the config of a model, each of which may be missing.
-
-    Raises:
-        ValueError: for values that no model has.
-    """
+    """Checks classes, class_names and preprocessing in a model's config, each optional; ValueError if impossible."""
     classes, names = config.get("classes"), config.get("class_names")
     _check(classes is None or _is_positive(classes), "classes", "a positive integer or null", classes, where)
     valid = names is None or (isinstance(names, (list, tuple)) and all(isinstance(name, (str, int)) for name in names))
@@ -170,10 +156,10 @@ def check_description(config: Mapping[str, typing.Any], image_size: tuple, where
 
 
 def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
-    """The constructor's arguments of a model, from its config, checked; "variant" stays a dict of the spec's fields.
+    """A model's constructor arguments, from its config, checked; "variant" stays a dict of the spec's fields.
 
     Raises:
-        ValueError: if the config is not what this package writes; the message names the argument.
+        ValueError: for a config that this package does not write, with the argument.
     """
     if not isinstance(config, dict) or not isinstance(config.get("variant"), dict):
         raise ValueError(f"{where} does not contain the config of a model, so it was altered.")
@@ -198,10 +184,10 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
 
 
 def _dtype(value, where):
-    """The name of a dtype policy, from its config; Keras itself would build whatever class the config names.
+    """The name of a dtype policy, from its config; Keras itself would build any class named there.
 
     Raises:
-        ValueError: if it is not a policy of floating-point numbers.
+        ValueError: unless it is a policy of floating-point numbers.
     """
     policy = value.get("config") if isinstance(value, dict) and value.get("class_name") == "DTypePolicy" else None
     name = policy.get("name") if isinstance(policy, dict) else None
@@ -213,15 +199,15 @@ def _dtype(value, where):
 def read(
     metadata: Mapping[str, typing.Any], arrays: Mapping[str, np.ndarray], where: typing.Any
 ) -> dict[str, typing.Any]:
-    """The constructor's arguments of the model that the metadata describe, and its "activation", or None.
+    """The model's constructor arguments in the metadata, and its "activation", or None.
 
     Args:
-        metadata: what `write` wrote, parsed from JSON.
+        metadata: written by `write`, parsed from JSON.
         arrays: {name: array} as stored in the file.
         where: the file's name, for messages.
 
     Raises:
-        ValueError: if this is not what this package writes, or the checksum does not match.
+        ValueError: for metadata that this package does not write, or another checksum.
     """
     recorded = arguments(metadata.get("config"), f'The metadata of "{where}"')
     if "crc32" in metadata and metadata["crc32"] != _crc32(metadata["config"], arrays):
@@ -242,22 +228,22 @@ def read(
 def check_size(
     spec: families.Spec, config: Mapping[str, typing.Any], arrays: int, values: int, where: typing.Any
 ) -> None:
-    """Refuses to build a model that is larger than its file.
+    """Refuses to build a model larger than its file.
 
     Args:
         spec: of the model.
         config: with image_size, classes and channels.
-        arrays, values: the number of arrays in the file, and of values in them.
+        arrays, values: the file's number of arrays, and of values in them.
         where: the file's name, for messages.
 
     Raises:
-        ValueError: if the model has more blocks than the file has arrays, or more weights than the file has values.
+        ValueError: if the model has more blocks than the file arrays, or more weights than the file values.
     """
     if max(config["image_size"]) > _LARGEST_SIDE:
         raise ValueError(
             f'"{where}" describes a model for images of {config["image_size"]} pixels, which is too large.'
         )
-    if spec.repeated > arrays:  # so that counting takes no longer than reading the file
+    if spec.repeated > arrays:  # keeps counting as fast as reading the file
         raise ValueError(f'"{where}" describes a model of {spec.repeated:,} blocks, but contains {arrays:,} arrays.')
     size, classes, channels = (config[name] for name in ("image_size", "classes", "channels"))
     rows = families.find(spec).layer_counts(spec, size, classes, channels, False)
