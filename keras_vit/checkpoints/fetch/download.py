@@ -208,9 +208,7 @@ def _transfer(address, part, meter, timeout):
 
 
 def _complete(address, part, meter, tries, timeout):
-    """Retries until `part` is complete; _Interrupted after `tries` attempts without a new byte, or if the host is
-    unknown.
-    """
+    """Retries until complete; _Interrupted after `tries` attempts without a new byte, or for a hopeless address."""
     first = most = _size(part)
     failures = 0
     while True:

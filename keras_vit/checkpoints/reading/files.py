@@ -245,7 +245,7 @@ _FILES = ("model.keras", "model.safetensors", "model.safetensors.index.json", "p
 
 
 def _inside(folder):
-    """The weights' file in a folder: a run directory, or timm's or Hugging Face's. FileNotFoundError if there is none."""
+    """The weights' file in a run directory, or in a folder of timm or Hugging Face; FileNotFoundError without one."""
     for name in _FILES:
         if (folder / name).is_file():
             return folder / name
