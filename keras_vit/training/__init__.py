@@ -1,6 +1,4 @@
-"""keras_vit.Model, whose `fit` is right under every strategy, with the paper's optimizers, schedules, losses and
-mixing.
-"""
+"""keras_vit.Model, with a `fit` that is correct under every strategy, and optimizers, schedules, losses and mixing."""
 
 from keras_vit.optim import (
     AdamW,

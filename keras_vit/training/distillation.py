@@ -1,5 +1,4 @@
-"""Losses and metrics of a student that is taught: pure functions of (labels, outputs), the outputs those of
-`keras_vit.Distilled`.
+"""Distillation losses and metrics: pure functions of (labels, outputs of `keras_vit.Distilled`).
 
 Outputs are logits (b, k, c): of the student's head, of its second head if it has a distillation token, and last of the
 teacher.
@@ -17,12 +16,12 @@ from keras_vit.training.losses import Accuracy, FromLogits
 
 
 def student_logits(outputs: Any) -> Any:
-    """What the student says, (b, c): the mean of its heads, as when it is used alone."""
+    """The student's prediction, (b, c): the mean of its heads, as when used alone."""
     return ops.mean(ops.cast(outputs[:, :-1], "float32"), axis=1)
 
 
 def teacher_logits(outputs: Any) -> Any:
-    """What the teacher says, (b, c)."""
+    """The teacher's prediction, (b, c)."""
     return ops.cast(outputs[:, -1], "float32")
 
 
@@ -38,10 +37,10 @@ def divergence(teacher: Any, student: Any) -> Any:
 
 
 class DistillationLoss(FromLogits):
-    """(1 - alpha) * cross-entropy(labels, head) + alpha * `taught`: what both losses share.
+    """(1 - alpha) * cross-entropy(labels, head) + alpha * `taught`: the base of both losses.
 
-    The labels teach the student's head, the teacher its last head, which is the same one without a distillation token.
-    A subclass defines `taught(teacher, student)`, two arrays (b, c) -> (b,).
+    Labels teach the student's head, the teacher its last head (the same one without a distillation token). A subclass
+    defines `taught(teacher, student)`, two arrays (b, c) -> (b,).
     """
 
     shares = True
@@ -80,11 +79,12 @@ class DistillationLoss(FromLogits):
 
 @serializable
 class HardDistillation(DistillationLoss):
-    """The class that the teacher finds most probable is a second label (DeiT, arXiv 2012.12877, equation 3).
+    """The teacher's most probable class as a second label (DeiT, arXiv 2012.12877, equation 3).
 
     Args:
         alpha: the teacher's share of the loss.
-        label_smoothing, class_weights: of the labels' part, and of the whole, as in SoftmaxCrossEntropy.
+        label_smoothing, class_weights: as in SoftmaxCrossEntropy; smoothing applies to the labels' part, weights to
+            all.
     """
 
     def __init__(self, alpha: float = 0.5, **kwargs: Any):
@@ -96,16 +96,15 @@ class HardDistillation(DistillationLoss):
 
 @serializable
 class SoftDistillation(DistillationLoss):
-    """temperature^2 * KL(softmax(teacher / temperature) || softmax(student / temperature)) and cross-entropy with the
-    labels.
+    """temperature^2 * KL(softmax(teacher / temperature) || softmax(student / temperature)) plus labels' cross-entropy.
 
-    Hinton's distillation (arXiv 1503.02531), DeiT's soft one (arXiv 2012.12877, equation 2) where the student has a
-    distillation token, and with alpha=1, where labels count for nothing, the loss of a consistent teacher (FunMatch,
-    arXiv 2106.05237). DeiT's code divides the divergence by the number of classes too; this does not.
+    Hinton's distillation (arXiv 1503.02531); with a distillation token DeiT's soft one (arXiv 2012.12877, equation 2);
+    with alpha=1, which ignores labels, the loss of a consistent teacher (FunMatch, arXiv 2106.05237). DeiT's code also
+    divides the divergence by the number of classes; this does not.
 
     Args:
         alpha: the teacher's share of the loss.
-        temperature: the larger, the more the classes count that the teacher finds improbable.
+        temperature: larger values give improbable classes more weight.
         label_smoothing, class_weights: as in HardDistillation.
     """
 
@@ -124,7 +123,7 @@ class SoftDistillation(DistillationLoss):
 
 @serializable
 class StudentAccuracy(Accuracy):
-    """Accuracy of the student, on the outputs of a Distilled model."""
+    """The student's accuracy, on the outputs of a Distilled model."""
 
     def _hits(self, y_true, y_pred):
         return super()._hits(y_true, student_logits(y_pred))
@@ -132,9 +131,7 @@ class StudentAccuracy(Accuracy):
 
 @serializable
 class TeacherAccuracy(Accuracy):
-    """Accuracy of the teacher, on the outputs of a Distilled model: on the same images as the student's, augmented and
-    mixed in training.
-    """
+    """The teacher's accuracy on the student's images, in training augmented and mixed."""
 
     def __init__(self, k: int = 1, name: str = "teacher_accuracy", dtype: str | None = None):
         super().__init__(k, name, dtype)
@@ -145,7 +142,7 @@ class TeacherAccuracy(Accuracy):
 
 @serializable
 class Agreement(keras.metrics.MeanMetricWrapper):
-    """The share of images for which student and teacher find the same class most probable."""
+    """The share of images with the same most probable class for student and teacher."""
 
     def __init__(self, name: str = "agreement", dtype: str | None = None):
         super().__init__(self._agree, name=name, dtype=dtype)

@@ -1,6 +1,6 @@
-"""Losses and accuracy on logits, for labels that are integers (b,) or rows (b, classes).
+"""Losses and accuracy on logits, for integer labels (b,) or rows (b, classes).
 
-Rows hold the proportions of mixup, or several labels per image. Label smoothing and class weights apply to both.
+Rows hold mixup's proportions, or several labels per image. Label smoothing and class weights apply to both.
 """
 
 import contextlib
@@ -20,13 +20,10 @@ def are_numbers(shape, classes: int) -> bool:
 
 
 def label_rows(labels, classes: int, smoothing: float = 0.0):
-    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share that is spread evenly over all
+    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share spread evenly over all
     classes.
 
-    A class number that no class has becomes a row of NaN, so that no loss can be computed from it without notice.
-
-    Raises:
-        ValueError: for rows of another width.
+    A class number out of range becomes a row of NaN, so that the loss shows it. ValueError for rows of another width.
     """
     if are_numbers(labels.shape, classes):
         numbers = ops.reshape(labels, (-1,))
@@ -44,12 +41,12 @@ def label_rows(labels, classes: int, smoothing: float = 0.0):
 
 
 def are_wrong(labels, numbers: bool, classes: int):
-    """Which labels cannot be: numbers other than 0, 1... classes - 1, shares outside 0 to 1.
+    """Which labels are impossible: numbers other than 0, 1... classes - 1, shares outside 0 to 1.
 
     Args:
-        labels: floating-point, of any shape; of NumPy or TensorFlow.
+        labels: floating-point, any shape; NumPy or TensorFlow.
         numbers: whether they are class numbers.
-        classes: how many classes there are.
+        classes: number of classes.
 
     Returns:
         Booleans of the same shape.
@@ -60,14 +57,12 @@ def are_wrong(labels, numbers: bool, classes: int):
 
 
 def are_no_shares(sums):
-    """Which rows, by their sums, do not share out one example among the classes, as a softmax needs; of NumPy or
-    TensorFlow.
-    """
+    """Which rows, by their sums, do not add up to one example, as a softmax needs; NumPy or TensorFlow."""
     return abs(sums - 1.0) > _ROUNDING
 
 
 def message(low, high, numbers: bool, classes: int, hint: str = "") -> str:
-    """What to say of wrong labels between `low` and `high`, numbers or text."""
+    """The message for wrong labels between `low` and `high`, numbers or text."""
     expected = f"whole numbers from 0 to {classes - 1}, for {classes} classes" if numbers else "numbers from 0 to 1"
     return f"The labels should be {expected}, and are from {low} to {high}.{hint}"
 
@@ -81,19 +76,19 @@ _ROUNDING = 0.02  # of labels in bfloat16
 
 
 def check_labels(labels, classes: int, weights=None, shares: bool = False) -> None:
-    """Refuses labels that would be learned as nothing, or as another class.
+    """Refuses labels that would be ignored, or learned as another class.
 
     Args:
-        labels: an array (b,), (b, 1) or (b, classes).
-        classes: how many classes there are.
-        shares: whether rows have to sum to 1.
-        weights: of the examples, (b,); those of weight 0 may have any label. None for 1 each.
+        labels: array (b,), (b, 1) or (b, classes).
+        classes: number of classes.
+        shares: whether rows must sum to 1.
+        weights: (b,) or None for 1. Examples of weight 0 may have any label.
 
     Raises:
-        ValueError: naming the range of the labels.
+        ValueError: with the labels' range.
     """
     labels, numbers = np.asarray(labels), are_numbers(labels.shape, classes)
-    if labels.dtype == object:  # whole numbers in a list with others, a column of a table
+    if labels.dtype == object:  # integers mixed with others, a table's column
         with contextlib.suppress(TypeError, ValueError):
             labels = labels.astype("float64")
     if labels.dtype.kind not in "biuf" and labels.dtype.name != "bfloat16":
@@ -112,12 +107,12 @@ def check_labels(labels, classes: int, weights=None, shares: bool = False) -> No
 
 
 def concrete(tensor) -> np.ndarray | None:
-    """The values of a tensor as an array; None while a function is traced, when it has none."""
+    """A tensor's values as an array; None while a function is traced."""
     if isinstance(tensor, keras.KerasTensor):
         return None
     try:
         return np.asarray(tensor)
-    except (TypeError, NotImplementedError):  # JAX' and TensorFlow's errors for symbolic tensors
+    except (TypeError, NotImplementedError):  # errors of JAX and TensorFlow
         return None
 
 
@@ -128,11 +123,7 @@ ONE_LOGIT = (
 
 
 def _class_weights(weights):
-    """One factor per class as a tuple of numbers.
-
-    Raises:
-        ValueError: for anything but a sequence of numbers that are not negative.
-    """
+    """One factor per class as a tuple; ValueError unless a sequence of non-negative numbers."""
     if weights is None:
         return None
     if isinstance(weights, (str, dict)) or not all(w >= 0 for w in weights):
@@ -143,13 +134,13 @@ def _class_weights(weights):
 
 
 class FromLogits(keras.losses.Loss):
-    """What both losses share; a subclass defines `per_example(rows, logits)`: two arrays (b, classes) -> (b,).
+    """The base of both losses; a subclass defines `per_example(rows, logits)`, two arrays (b, classes) -> (b,).
 
-    Labels outside the classes raise a ValueError where their values are known, and give a loss of NaN inside compiled
-    functions (keras_vit.Model checks them before). Those of examples of weight 0 may be anything.
+    Labels outside the classes raise a ValueError where their values are known, and give a NaN loss inside compiled
+    functions (keras_vit.Model checks them first). Examples of weight 0 may have any labels.
 
     Attributes:
-        shares: whether the labels of an example have to sum to 1.
+        shares: whether an example's labels must sum to 1.
     """
 
     shares = False
@@ -184,7 +175,7 @@ class FromLogits(keras.losses.Loss):
         return loss if self.class_weights is None else loss * self._weights_of(label_rows(y_true, classes))
 
     def _weights_of(self, rows):
-        """The mean class weight of each example's labels, 1 for an example without any: rows (b, classes) -> (b,)."""
+        """The mean class weight of each example's labels, 1 without labels: rows (b, classes) -> (b,)."""
         labels = ops.sum(rows, axis=-1)
         summed = ops.matmul(rows, ops.convert_to_tensor(self.class_weights, "float32"))
         return ops.where(labels > 0, summed / ops.where(labels > 0, labels, 1.0), 1.0)
@@ -198,9 +189,9 @@ class SoftmaxCrossEntropy(FromLogits):
     """-sum(rows * log softmax(logits)): one class per image.
 
     Args:
-        label_smoothing: the share of the label that is spread evenly over all classes.
-        class_weights: one factor per class, applied to the loss of its examples; None for 1. An example with several
-            labels has their mean factor, one without any 1.
+        label_smoothing: share of the label spread evenly over all classes.
+        class_weights: one factor per class for the loss of its examples, None for 1. An example with several labels has
+            their mean factor, one without labels 1.
     """
 
     shares = True
@@ -213,10 +204,9 @@ class SoftmaxCrossEntropy(FromLogits):
 
 @serializable
 class SigmoidCrossEntropy(FromLogits):
-    """Binary cross-entropy of every class, summed over classes: AugReg's loss, and the loss for several labels per
-    image.
+    """Binary cross-entropy summed over classes: AugReg's loss, also for several labels per image.
 
-    The arguments are those of SoftmaxCrossEntropy.
+    Arguments as in SoftmaxCrossEntropy.
     """
 
     def per_example(self, rows: Any, logits: Any) -> Any:
@@ -251,12 +241,12 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         return ops.cast(self._among_the_first(labels, ops.cast(y_pred, "float32")), "float32")
 
     def _among_the_first(self, labels, logits):
-        """Whether fewer than k classes come before the label (b,), by their logits (b, c) and then by their index."""
+        """Whether fewer than k classes precede the label (b,), by logits (b, c), then by index."""
         classes = ops.arange(logits.shape[-1], dtype="int32")
         own = ops.equal(labels[:, None], classes)  # (b, c)
         own_logit = ops.sum(ops.where(own, logits, 0.0), axis=-1, keepdims=True)  # (b, 1)
         tied_before = ops.logical_and(ops.equal(logits, own_logit), classes < labels[:, None])
-        before = ops.logical_or(ops.logical_not(logits <= own_logit), tied_before)  # a NaN comes before all others
+        before = ops.logical_or(ops.logical_not(logits <= own_logit), tied_before)  # a NaN precedes all others
         return ops.logical_and(ops.any(own, axis=-1), ops.sum(ops.cast(before, "int32"), axis=-1) < self.k)
 
     def get_config(self) -> dict[str, Any]:
@@ -268,8 +258,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
 
 
 def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """Weights inversely proportional to the number of examples per class, with mean 1 over examples: N / (classes *
-    count).
+    """N / (classes * count): weights inverse to each class's count, with mean 1 over examples.
 
     Raises:
         ValueError: if a class has no example.
@@ -290,25 +279,23 @@ _SIGMOID_LOSSES = (SigmoidCrossEntropy, keras.losses.BinaryCrossentropy, keras.l
 
 
 def activation_by(loss: Any) -> str | None:
-    """Which of ACTIVATIONS makes probabilities of the logits that a loss trains; None for other losses, and for
-    several.
-    """
+    """Which of ACTIVATIONS turns the logits that a loss trains into probabilities; None for other or several losses."""
     if isinstance(loss, _SIGMOID_LOSSES):
         return "sigmoid"
     return "softmax" if isinstance(loss, _SOFTMAX_LOSSES) else None
 
 
 def divides_by_weights(loss) -> bool:
-    """Whether a compiled loss, or each of a structure of them, is divided by the sum of the weights."""
+    """Whether a compiled loss, or each in a structure, is divided by the sum of the weights."""
     losses = [one for one in keras.tree.flatten(loss) if one is not None]
     return bool(losses) and all(getattr(one, "reduction", None) == "mean_with_sample_weight" for one in losses)
 
 
 def sums_over_batch(loss) -> bool:
-    """Whether a compiled loss, or each of a structure of them, is a sum over the batch rather than a mean.
+    """Whether a compiled loss, or each in a structure, is a sum over the batch rather than a mean.
 
     Raises:
-        ValueError: for sums and means together: they would need different shares of a replica and of a micro-batch.
+        ValueError: for sums and means together, whose shares of a replica and a micro-batch differ.
     """
     sums = {getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss) if one is not None}
     if len(sums) > 1:
@@ -319,10 +306,10 @@ def sums_over_batch(loss) -> bool:
 
 
 def sum_of_weights(weights):
-    """The sum of the weights of some examples: what a loss with reduction="mean_with_sample_weight" divides by.
+    """The sum of examples' weights, the divisor of a loss with reduction="mean_with_sample_weight".
 
     Raises:
-        ValueError: for weights of each output, which have no one sum.
+        ValueError: for weights per output, which have no single sum.
     """
     each = keras.tree.flatten(weights)
     if len(each) > 1:

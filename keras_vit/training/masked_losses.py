@@ -1,7 +1,6 @@
-"""Losses and accuracy on hidden patches alone: of what masked pre-training predicts for each patch of an image.
+"""Losses and accuracy on hidden patches, for masked pre-training.
 
-What is hidden stands in y, so that these are pure functions of (y, y_pred); an example without any hidden patch counts
-as 0.
+y says what is hidden, so these are pure functions of (y, y_pred); an example without a hidden patch counts as 0.
 """
 
 import math
@@ -14,17 +13,17 @@ from keras_vit.layers.registration import serializable
 
 
 def _mean_of(values: Any, counted: Any) -> Any:
-    """The mean of the values that count: (b, n), (b, n) of 0 and 1 -> (b,)."""
+    """The mean of the counted values: (b, n), (b, n) of 0 and 1 -> (b,)."""
     return ops.divide_no_nan(ops.sum(values * counted, axis=-1), ops.sum(counted, axis=-1))
 
 
 def _check_y(name: str, y: Any, expected: tuple) -> None:
-    """Refuses y of another shape, which could be broadcast in silence, such as one label (b,) per image.
+    """Refuses y of a shape that would be broadcast silently, such as one label (b,) per image.
 
     Args:
         name: of the loss or metric.
         y: (b, ...).
-        expected: the shape without b; None where it is not known.
+        expected: the shape without b; None if unknown.
     """
     given = tuple(y.shape[1:])
     if len(given) != len(expected) or any(None not in pair and pair[0] != pair[1] for pair in zip(given, expected)):
@@ -39,8 +38,8 @@ def _check_y(name: str, y: Any, expected: tuple) -> None:
 class MaskedSquaredError(keras.losses.Loss):
     """The mean squared error of hidden patches (MAE, arXiv 2111.06377, section 3).
 
-    y (b, n): 1 for a hidden patch, 0 for any other. y_pred (b, 2, n, v): predicted and true values of each patch, as
-    keras_vit.MaskedAutoencoder returns them. The loss of an example is the mean over the values of its hidden patches.
+    y (b, n): 1 for a hidden patch, else 0. y_pred (b, 2, n, v): predicted and true patch values, from
+    keras_vit.MaskedAutoencoder. An example's loss is the mean over the values of its hidden patches.
     """
 
     def __init__(self, name: str = "loss", **kwargs: Any):
@@ -58,9 +57,7 @@ class MaskedSquaredError(keras.losses.Loss):
 
 
 def _classes_that_count(y, logits):
-    """(classes with 0 in the place of -1, whether each counts), both (b, m), from y (b, m...) and logits (b, m..., c),
-    m... as one axis.
-    """
+    """(classes with 0 for -1, whether each counts), both (b, m), from y (b, m...) and logits (b, m..., c)."""
     y = ops.cast(ops.reshape(y, (-1, math.prod(logits.shape[1:-1]))), "int32")
     return ops.maximum(y, 0), ops.cast(y >= 0, "float32")
 
@@ -69,8 +66,8 @@ def _classes_that_count(y, logits):
 class MaskedCrossEntropy(keras.losses.Loss):
     """The mean softmax cross-entropy of hidden patches (arXiv 2010.11929, appendix B.1.2).
 
-    y (b, n) or (b, n, m): class numbers, -1 for what is not predicted. y_pred: logits (b, n, c) or (b, n, m, c). The
-    loss of an example is the mean over its predictions.
+    y (b, n) or (b, n, m): class numbers, -1 where nothing is predicted. y_pred: logits (b, n, c) or (b, n, m, c). An
+    example's loss is the mean over its predictions.
     """
 
     def __init__(self, name: str = "loss", **kwargs: Any):
@@ -90,9 +87,7 @@ class MaskedCrossEntropy(keras.losses.Loss):
 
 @serializable
 class MaskedAccuracy(keras.metrics.MeanMetricWrapper):
-    """The share of an example's hidden patches whose class has the largest logit; y and y_pred are those of
-    MaskedCrossEntropy.
-    """
+    """The share of hidden patches whose class has the largest logit; y and y_pred as in MaskedCrossEntropy."""
 
     def __init__(self, name: str = "accuracy", dtype: str | None = None):
         super().__init__(self._hits, name=name, dtype=dtype)

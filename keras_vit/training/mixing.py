@@ -1,9 +1,8 @@
-"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) of a batch on the device: pure functions of (images, labels,
-step).
+"""Mixup (arXiv 1710.09412) and CutMix (arXiv 1905.04899) on the device: pure functions of (images, labels, step).
 
-Both mix pairs of neighbours, rows 0 and 1, 2 and 3..., the same way in the whole batch; they differ in the share that
-each pixel keeps. Pairs stay together when replicas share a batch: each has an even number of rows. On one device an odd
-batch is allowed, and its last image is not changed. Shapes are static, and XLA can compile everything.
+Both mix neighbours, rows 0 and 1, 2 and 3..., the same way in the whole batch; they differ in the share that each pixel
+keeps. Pairs stay on one replica: each has an even number of rows. On one device an odd batch is allowed; its last image
+stays. Shapes are static, and XLA can compile everything.
 """
 
 import dataclasses
@@ -18,14 +17,14 @@ from keras_vit.training.losses import label_rows
 
 
 def check_pairs(rows: int, devices: int = 1) -> None:
-    """Refuses a number of rows that has no pairs, or that leaves a row without one on every device.
+    """Refuses a batch without pairs, or with an unpaired row on every device.
 
     Args:
-        rows: of a batch, on each device.
-        devices: how many mix their own rows; 1 on JAX, whose program mixes the whole batch.
+        rows: per device.
+        devices: number of devices that mix their own rows; 1 on JAX, whose program mixes the whole batch.
 
     Raises:
-        ValueError: saying which batch to choose.
+        ValueError: with the batch to choose.
     """
     if rows == 1 or devices > 1 and rows % 2:
         whose = f"each of {devices} devices has {rows}" if devices > 1 else "a batch has 1"
@@ -36,11 +35,7 @@ def check_pairs(rows: int, devices: int = 1) -> None:
 
 
 def check_unweighted(weights) -> None:
-    """Refuses weights of examples that are mixed with each other.
-
-    Raises:
-        ValueError: unless the weights are None.
-    """
+    """Refuses example weights (ValueError unless None): mixed examples cannot be weighed."""
     if weights is not None:
         raise ValueError(
             "model.mixing mixes pairs of examples, so that sample_weight and class_weight have no one example to belong"
@@ -49,8 +44,8 @@ def check_unweighted(weights) -> None:
 
 
 def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha) at points + 1 evenly spaced probabilities from 0 to 1/2, to the power alpha:
-    (points + 1,).
+    """Quantiles of Beta(alpha, alpha) at points + 1 even probabilities from 0 to 1/2, to the power alpha: (points +
+    1,).
 
     In y = x ** alpha the density has no pole, so the trapezoidal rule integrates it.
     """
@@ -61,9 +56,7 @@ def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
 
 
 def beta_from_uniform(alpha: float, uniform):
-    """Turns a uniform sample from [0, 1) into a sample from Beta(alpha, alpha). TensorFlow has no op for it that XLA
-    compiles.
-    """
+    """Maps uniform samples in [0, 1) to Beta(alpha, alpha): TensorFlow has no op for it that XLA compiles."""
     table = ops.convert_to_tensor(half_quantiles(alpha), "float32")
     last = table.shape[0] - 1
     place = ops.minimum(uniform, 1.0 - uniform) * (2.0 * last)
@@ -74,9 +67,7 @@ def beta_from_uniform(alpha: float, uniform):
 
 
 def swap_neighbours(x):
-    """(b, ...) with rows 0 and 1, 2 and 3... exchanged. No row leaves its device if every device holds an even number
-    of rows.
-    """
+    """(b, ...) with rows 0 and 1, 2 and 3... swapped; rows stay on their device if each holds an even number."""
     b = x.shape[0] if x.shape[0] is not None else ops.shape(x)[0]
     pairs = ops.reshape(x[: b // 2 * 2], (b // 2, 2, *x.shape[1:]))  # (b, ...) -> (b / 2, 2, ...)
     swapped = ops.reshape(ops.flip(pairs, axis=1), (b // 2 * 2, *x.shape[1:]))
@@ -84,17 +75,17 @@ def swap_neighbours(x):
 
 
 def mix(x, keep):
-    """x (b, ...) with the share `keep` of every row's own values and the rest from its neighbour."""
+    """The share `keep` of each row of x (b, ...), and the rest of its neighbour."""
     return keep * x + (1.0 - keep) * swap_neighbours(x)
 
 
 def mixup_share(alpha: float, seed):
-    """The share that every pixel keeps of its own value, from Beta(alpha, alpha): a scalar."""
+    """The share of its value that every pixel keeps, from Beta(alpha, alpha): a scalar."""
     return beta_from_uniform(alpha, keras.random.uniform((), seed=FixedSeed(seed)))
 
 
 def cutmix_share(alpha: float, seed, h: int, w: int):
-    """The share that each pixel keeps of its own value, (h, w, 1): 0 inside a box, 1 outside."""
+    """The share of its value that each pixel keeps, (h, w, 1): 0 inside a box, 1 outside."""
     uniforms = keras.random.uniform((3,), seed=FixedSeed(fold_in(seed, 1)))
     side = ops.sqrt(1.0 - beta_from_uniform(alpha, uniforms[0]))
 
@@ -110,10 +101,9 @@ def cutmix_share(alpha: float, seed, h: int, w: int):
 
 
 class Pairs:
-    """What the mixings share.
+    """The base of the mixings.
 
-    A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep of their own values: () or (h,
-    w, 1).
+    A subclass has `classes`, `seed` and `share(seed, h, w)`, the share that pixels keep: () or (h, w, 1).
     """
 
     def _check(self, **alphas):
@@ -122,9 +112,7 @@ class Pairs:
                 raise ValueError(f"{type(self).__name__}: {name} must be positive, got {alpha}.")
 
     def __call__(self, images, labels, step):
-        """Images (b, h, w, c) and labels (b,) or (b, classes) at `step` -> float32 images (b, h, w, c), label rows (b,
-        classes).
-        """
+        """Images (b, h, w, c), labels (b,) or (b, classes), step -> float32 images, label rows (b, classes)."""
         step = ops.cast(step, "int32")
         _, h, w, _ = ops.shape(images)
         keep = self.share(ops.stack([ops.full_like(step, self.seed), step]), h, w)
@@ -133,12 +121,11 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class Mixup(Pairs):
-    """Mixes the images and label rows of each pair of neighbours, in one proportion per batch, sampled from Beta(alpha,
-    alpha).
+    """Mixes images and label rows of each pair in one proportion per batch, sampled from Beta(alpha, alpha).
 
     Attributes:
-        alpha: 0.2 mixes a little; with 1 every proportion is equally likely.
-        classes: the width of the resulting label rows.
+        alpha: 0.2 mixes a little; 1 makes every proportion equally likely.
+        classes: width of the resulting label rows.
         seed: selects the random stream; the proportion is a pure function of (seed, step).
     """
 
@@ -155,14 +142,13 @@ class Mixup(Pairs):
 
 @dataclasses.dataclass(frozen=True)
 class Cutmix(Pairs):
-    """Exchanges a box between the images of each pair, one box per batch; labels are mixed by the resulting shares of
-    pixels.
+    """Swaps a box between the images of each pair, one box per batch; labels mix by the resulting shares of pixels.
 
-    The share of the area that the box covers is sampled from Beta(alpha, alpha). The box has the aspect ratio of the
-    image and its centre anywhere in it; it is clipped at the image's border.
+    The box's share of the area is sampled from Beta(alpha, alpha). It has the image's aspect ratio and a centre
+    anywhere in it, and is clipped at the border.
 
     Attributes:
-        alpha: with 1 every area is equally likely.
+        alpha: 1 makes every area equally likely.
         classes, seed: as in Mixup.
     """
 
@@ -179,7 +165,7 @@ class Cutmix(Pairs):
 
 @dataclasses.dataclass(frozen=True)
 class MixupOrCutmix(Pairs):
-    """Mixup or CutMix with equal probability, the same one for the whole batch (DeiT, arXiv 2012.12877).
+    """Mixup or CutMix with equal probability, one for the whole batch (DeiT, arXiv 2012.12877).
 
     Attributes:
         mixup, cutmix: their alphas; 0.8 and 1 in DeiT.

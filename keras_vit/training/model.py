@@ -1,9 +1,8 @@
-"""`keras_vit.Model`: a functional Keras model whose fit, evaluate and predict are right for images, under every
-strategy.
+"""`keras_vit.Model`: a functional Keras model with fit, evaluate and predict for images, under every strategy.
 
-What it corrects in Keras' own: clipping, accumulation, several steps per execution, ragged batches and several workers
-under tf.distribute (training/steps). Evaluation counts every example once although the last batch is padded; pixels on
-the wrong scale are refused before training; unknown arguments are errors; batches can be mixed on the device.
+It corrects Keras' clipping, accumulation, several steps per execution, ragged batches and several workers under
+tf.distribute (training/steps). Evaluation counts every example once, although the last batch is padded; pixels on the
+wrong scale and unknown arguments are errors; batches can be mixed on the device.
 """
 
 import collections.abc
@@ -27,13 +26,12 @@ from keras_vit.training.steps.model_steps import SteppingModel
 
 
 class _Remaining(keras.callbacks.Callback):
-    """Sets how many steps of the epoch the model has left: Keras itself would make the last execution a whole one.
+    """Sets the model's number of steps left in the epoch, so that the last execution is not a whole one.
 
     On JAX an epoch may end with its data, whose number of batches need not be known.
 
     Args:
-        validates: whether the evaluations are those of fit on its validation data, whose number of steps is not among
-            the parameters.
+        validates: for fit's evaluations on validation data, whose number of steps is not among the parameters.
     """
 
     def __init__(self, validates: bool):
@@ -60,35 +58,33 @@ class _Remaining(keras.callbacks.Callback):
 
 @serializable
 class Model(SteppingModel):
-    """A functional model, `Model(inputs, outputs)`, trained and evaluated as this package's models are.
+    """A functional model, `Model(inputs, outputs)`, with this package's training and evaluation.
 
-    Build on a model of this package with it rather than with keras.Model: `keras_vit.Model(vit.input,
-    my_head(vit.features))`, or with `vit` called as a layer on an input of your own. Such a model trains, saves, loads,
-    exports and is inspected as `vit` is.
+    Use it instead of keras.Model to build on this package's models: `keras_vit.Model(vit.input,
+    my_head(vit.features))`, or with `vit` called as a layer on an input of your own. The result trains, saves, loads,
+    exports and is inspected like `vit`.
 
-    A `train_step`, `test_step` or `compute_metrics` of your own works as in Keras; with several replicas, what it
-    returns is averaged over them.
+    Your own `train_step`, `test_step` or `compute_metrics` work as in Keras; what they return is averaged over
+    replicas.
 
     Attributes:
-        spec: the ViTSpec or BiTSpec of the model it was built on; None where there is none, or where there are several.
-        image_size, channels: of its input images: pixels (height, width) and a number; None for inputs other than one
+        spec: ViTSpec or BiTSpec of the model it was built on; None unless there is exactly one.
+        image_size, channels: pixels (height, width) and a number, of its input images; None for inputs other than one
             image.
-        preprocessing: text of the evaluation preprocessing (docs/data.md), from the model it was built on; None if its
-            input has another size.
-        classes, class_names: number and names of the classes where the outputs are logits (b, classes): as given to
-            `with_head(layer, class_names=...)`, or those of a nested classifier whose logits are the outputs. None
-            otherwise.
-        mixing: a training.Mixup, Cutmix or MixupOrCutmix that is applied to each training batch on the device, or None.
-        micro_batches: the number of parts that a step splits its batch into and processes one after the other (each
-            replica splits its own share). Memory for activations falls accordingly; clipping and the update happen
-            once, with the gradient of the whole batch. Batch normalisation sees one part at a time.
-        weighs_examples: whether losses and metrics give one value per example whatever the rank of the output, so that
-            weights of examples stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
-        objectives: the losses that the outputs are for, of a model of pre-training; () for any.
-        labels_are_classes: whether y holds the class of each example, so that class_weight can weigh examples by it.
-        check_pixels: whether floating-point images on another scale than the model's normalisation are refused.
-        activation: "softmax" or "sigmoid", from logits to probabilities: that of the last loss that was a
-            cross-entropy; None before.
+        preprocessing: text of the evaluation preprocessing (docs/data.md), from the model it was built on; None at
+            another input size.
+        classes, class_names: number and names of the classes if the outputs are logits (b, classes): as given to
+            `with_head(layer, class_names=...)`, or of a nested classifier whose logits are the outputs; else None.
+        mixing: a training.Mixup, Cutmix or MixupOrCutmix for training batches, applied on the device, or None.
+        micro_batches: number of parts into which a step splits its batch (each replica its own share), processed in
+            turn to save activation memory. Clipping and the update happen once, with the whole batch's gradient. Batch
+            normalisation sees one part at a time.
+        weighs_examples: whether losses and metrics give one value per example whatever the output's rank, so that
+            weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
+        objectives: losses that suit the outputs of a pre-training model; () for any.
+        labels_are_classes: whether y holds classes, so that class_weight can weigh examples.
+        check_pixels: whether to refuse floating-point images on another scale than the model's normalisation.
+        activation: "softmax" or "sigmoid", from logits to probabilities, by the last cross-entropy loss; None before.
 
     A `.keras` file keeps mixing, micro_batches, activation, and which layers are frozen.
     """
@@ -101,21 +97,21 @@ class Model(SteppingModel):
         """Keras' compile.
 
         Raises:
-            ValueError: for a loss or metric on probabilities of a model that returns logits, the reverse, or a softmax
-                over one class.
+            ValueError: for a loss or metric on probabilities where the outputs are logits, the reverse, or softmax over
+                one class.
         """
         check_compiled(self, loss, [metrics, weighted_metrics])
         self._take_loss(loss)
         super().compile(optimizer, loss, loss_weights, metrics, weighted_metrics, **kwargs)
 
     def _take_loss(self, loss):
-        """Remembers what follows from a loss that the outputs are for; a subclass may refuse it."""
+        """Remembers what follows from a loss that suits the outputs; a subclass may refuse it."""
         self.activation = activation_by(loss) or self.activation
 
     def compile_from_config(self, config):
-        """Keras' compile_from_config; a file whose loss or metrics `compile` refuses is loaded without them."""
+        """Keras' compile_from_config; a file loads without a loss or metrics that `compile` refuses."""
         if self.has_own("compile"):
-            return super().compile_from_config(config)  # which says what the class has to do
+            return super().compile_from_config(config)  # its error says what the class must do
         try:
             self.compile(**keras.saving.deserialize_keras_object(config))
         except ValueError as error:
@@ -125,21 +121,19 @@ class Model(SteppingModel):
                 self.optimizer.build(self.trainable_variables)
 
     def quantize(self, mode: str | None = None, config=None, filters: Filters = None, **kwargs) -> None:
-        """Keras' quantize: every dense layer, also inside the blocks, computes with a kernel of few bits. In place, and
-        for good.
+        """Keras' quantize: every dense layer, also inside blocks, gets a low-bit kernel. In place, irreversible.
 
-        Patch embedding, position embeddings, normalisations and biases stay as they are. Files, clones and exports stay
-        quantised. If the model has LoRA, this alone still trains.
+        Patch embedding, position embeddings, normalisations and biases stay. Files, clones and exports stay quantised.
+        With LoRA, only LoRA still trains.
 
         Args:
-            mode: "int8", "int4" or "float8"; None for that of the config.
+            mode: "int8", "int4" or "float8"; None for the config's.
             config: a keras.quantizers.Int8QuantizationConfig, Int4QuantizationConfig or Float8QuantizationConfig; None
                 for Keras' defaults.
-            filters: as in Keras: a regular expression or a list of them, searched in the layers' names, or a function
-                of a layer.
+            filters: as in Keras: regular expression or list of them, searched in layer names, or a function of a layer.
 
         Raises:
-            ValueError: for another mode, or if no dense layer is left to quantise.
+            ValueError: for another mode, or without a dense layer left to quantise.
         """
         chosen = {id(layer) for layer in layers_to_quantize(self, mode, config, filters)}
         with kernels_deleted_quickly():
@@ -148,7 +142,7 @@ class Model(SteppingModel):
             freeze_quantized(self)
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
-        """Keras' fit. `batch_size` and the batches of a dataset are global: the replicas of the strategy share them."""
+        """Keras' fit. `batch_size` and a dataset's batches are global: the strategy's replicas share them."""
         weights = kwargs.pop("sample_weight", None)
         self._check_compiled()
         self._check_trainable()
@@ -173,8 +167,8 @@ class Model(SteppingModel):
     def evaluate(
         self, x=None, y=None, batch_size=None, verbose="auto", sample_weight=None, steps=None, callbacks=None, **kwargs
     ):
-        """Keras' evaluate. Every example counts exactly once, whatever the batch size and the strategy."""
-        if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has already prepared the data
+        """Keras' evaluate. Every example counts exactly once, whatever the batch size and strategy."""
+        if kwargs.get("_use_cached_eval_dataset"):  # within fit, which has prepared the data
             return super().evaluate(x, y, batch_size, verbose, sample_weight, steps, callbacks, **kwargs)
         self._check_compiled()
         x = self._checked(x, y, sample_weight)
@@ -194,20 +188,19 @@ class Model(SteppingModel):
             return ready.trim(super().predict(ready.x, ready.batch_size, verbose, steps or ready.steps, callbacks))
 
     def preprocess(self, x: Any) -> Any:
-        """Images as the pixels that the model takes, by its own preprocessing text; without one they are resized to its
-        size.
+        """Images as the model's pixels, by its preprocessing text, or resized to its size without one.
 
         Args:
-            x: a path, encoded bytes, an open file, a PIL image, pixels 0..255 (h, w) or (h, w, c), or a list or batch
-                of these. In a `tf.data` pipeline: encoded images, () or (b,), or pixels.
+            x: path, encoded bytes, open file, PIL image, pixels 0..255 (h, w) or (h, w, c), or a list or batch of
+                these. In a `tf.data` pipeline: encoded images, () or (b,), or pixels.
 
         Returns:
             uint8 (height, width, c), or (b, height, width, c) for a list or batch.
 
         Raises:
-            FileNotFoundError: if there is no such file.
-            ImportError: if TensorFlow, which decodes on every backend, is not installed.
-            ValueError: for what is not an image, or pixels on another scale.
+            FileNotFoundError: for a missing file.
+            ImportError: without TensorFlow, which decodes on every backend.
+            ValueError: for anything but an image, or pixels on another scale.
         """
         return images.preprocess(self, x)
 
@@ -219,37 +212,37 @@ class Model(SteppingModel):
         activation: str | None = None,
         verbose: bool | int | str = "auto",
     ) -> list[classify.Prediction] | list[list[classify.Prediction]]:
-        """What images show: names and probabilities, through the model's own preprocessing.
+        """Classifies images, prepared by the model's own preprocessing: names and probabilities.
 
         Args:
             x: an image or several, as for `preprocess`.
-            top_k: how many classes, at most.
+            top_k: maximum number of classes.
             batch_size: images at once.
-            activation: "softmax" or "sigmoid", for models of several labels per image. None for the model's own
-                (`model.activation`), or else for sigmoid if it has one class, softmax if more.
-            verbose: whether to show progress; "auto" for more images than a batch.
+            activation: "softmax", or "sigmoid" for several labels per image. None for `model.activation`, or else
+                sigmoid for one class, softmax for more.
+            verbose: show progress; "auto" for more than one batch.
 
         Returns:
             A list of named tuples (name, probability, index), most probable first; for several images a list of these.
-            Without class names the names are the classes' numbers.
+                Without class names the names are the class numbers.
 
         Raises:
             FileNotFoundError, ImportError: as in `preprocess`.
-            ValueError: as in `preprocess`, for a model without classes, or one whose head was never trained.
+            ValueError: as in `preprocess`, for a model without classes, or with an untrained head.
         """
         return classify.classify(self, x, top_k, batch_size, activation, verbose)
 
     def predict_on_batch(self, x):
         """Keras' predict_on_batch; the replicas share the batch."""
         replicas = topology_of(self).replicas
-        if replicas > 1:  # Keras would have each of them predict all of x
+        if replicas > 1:  # in Keras each would predict all of x
             return self.predict(x, batch_size=-(-rows_of(x) // replicas) * replicas, verbose=0)
         self._check_data(x)
         InputChecks.of(self).arrays(x)
         return super().predict_on_batch(x)
 
     def _validation(self, options, batch_size):
-        """The options of fit, with the validation data prepared for the strategy."""
+        """The options of fit, with validation data prepared for the strategy."""
         data = options.get("validation_data")
         if data is None:
             if options.get("validation_split") and topology_of(self).replicas > 1:
@@ -264,12 +257,12 @@ class Model(SteppingModel):
         return {**options, **prepared}
 
     def _check_compiled(self):
-        """Refuses a model of a file whose `compile` failed: Keras takes any for compiled."""
+        """Refuses a loaded model whose `compile` failed: Keras takes it for compiled."""
         if getattr(self, "compiled", False) and not hasattr(self, "optimizer"):
             raise ValueError(f'"{self.name}" could not be compiled as it was when it was saved: call compile first.')
 
     def _check_trainable(self):
-        """Refuses to train what would not train, or not as it is set up."""
+        """Refuses to train what cannot train, or not as it is set up."""
         if not is_integer(self.micro_batches) or self.micro_batches < 1:
             raise ValueError(f"model.micro_batches should be a whole number of at least 1, got {self.micro_batches!r}.")
         if self.mixing is not None and not callable(self.mixing):
@@ -296,7 +289,7 @@ class Model(SteppingModel):
             )
 
     def _check_class_weight(self, weights):
-        """Refuses weights of classes where y has none: Keras would take it for one-hot rows."""
+        """Refuses class weights if y holds no classes: Keras would take it for one-hot rows."""
         if weights is not None and not self.labels_are_classes:
             raise ValueError(
                 f"class_weight means nothing to a {type(self).__name__}, whose targets are not image classes: use"
@@ -304,9 +297,7 @@ class Model(SteppingModel):
             )
 
     def _check_pairs(self, x, batch_size=None):
-        """Refuses batches of one image where pairs are to be mixed, if their size can be seen. A last batch of one is
-        left as it is.
-        """
+        """Refuses to mix batches of one image, if their size is known; a last batch of one stays as it is."""
         if not isinstance(self.mixing, Pairs):
             return
         spec = getattr(x, "element_spec", None)
@@ -316,7 +307,7 @@ class Model(SteppingModel):
                 check_pairs(rows if spec is not None or batch_size is None else min(rows, batch_size))
 
     def _check_known(self):
-        """Refuses to train weights that the optimizer was not built for: Keras says so too, but not what to do."""
+        """Refuses to train weights that the optimizer was not built for, with the remedy that Keras omits."""
         if not getattr(self, "compiled", False) or self.optimizer is None:
             return
         optimizer = innermost(self.optimizer)
@@ -328,10 +319,10 @@ class Model(SteppingModel):
             )
 
     def _check_data(self, x):
-        """Refuses data that has no examples, or images of another shape than the model's, if that can be seen.
+        """Refuses data without examples, or images of another shape than the model's, if known.
 
         Raises:
-            ValueError: naming what was given, and what is expected.
+            ValueError: with what was given and expected.
         """
         if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
             raise ValueError(
@@ -344,8 +335,8 @@ class Model(SteppingModel):
                 f"Keras accepts generators but no other iterators, got a {type(x).__name__}. Make it one: (batch for"
                 " batch in data)."
             )
-        is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # a distributed dataset cannot be looked into
-        arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one for each input
+        is_dataset = hasattr(x, "element_spec") and hasattr(x, "scan")  # distributed datasets are opaque
+        arrays = keras.tree.flatten(x) if isinstance(x, (dict, list, tuple)) else [x]  # one per input
         empty = not is_dataset and any(getattr(array, "shape", ())[:1] == (0,) for array in arrays)
         if empty or (is_dataset and int(x.cardinality()) == 0):
             raise ValueError("The data is empty: it has no examples.")
@@ -359,17 +350,17 @@ class Model(SteppingModel):
             )
 
     def _checked(self, x, y, weights):
-        """What to train or evaluate on instead of `x`: arrays are checked, anything else is checked as it is read.
+        """`x` for training or evaluation: arrays are checked at once, anything else as it is read.
 
         Raises:
-            ValueError: for arrays that are refused, or data without labels.
+            ValueError: for refused arrays, or data without labels.
         """
         self._check_data(x)
         has_labels = y is not None
         if hasattr(x, "element_spec"):
             has_labels = isinstance(x.element_spec, (tuple, list)) and len(x.element_spec) > 1
         elif isinstance(x, (types.GeneratorType, keras.utils.PyDataset)):
-            has_labels = True  # seen when it is read
+            has_labels = True  # known once it is read
         own = self.has_own("compute_loss", "train_step", "test_step")
         if not has_labels and getattr(self, "loss", None) is not None and not own:
             raise ValueError(
@@ -391,11 +382,11 @@ class Model(SteppingModel):
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
     def _counted(self, callbacks, validates):
-        """The callbacks, plus one that counts the remaining steps if an execution has several."""
+        """The callbacks, plus one that counts remaining steps if an execution has several."""
         if self.steps_per_execution == 1:
             return callbacks
         remaining = _Remaining(validates)
-        if isinstance(callbacks, keras.callbacks.CallbackList):  # which knows its model and steps already
+        if isinstance(callbacks, keras.callbacks.CallbackList):  # knows its model and steps
             remaining.set_model(self)
             remaining.set_params(callbacks.params)
             callbacks.callbacks = [*(c for c in callbacks.callbacks if not isinstance(c, _Remaining)), remaining]
@@ -403,5 +394,5 @@ class Model(SteppingModel):
         return [*([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()), remaining]
 
     def has_own(self, *methods: str) -> bool:
-        """Whether the user's class overrides one of these methods of Model."""
+        """Whether the user's class overrides one of these methods."""
         return any(getattr(type(self), name) is not getattr(Model, name) for name in methods)

@@ -1,6 +1,4 @@
-"""What a model knows of itself: architecture, preprocessing and classes, which models built on it, files and clones
-keep.
-"""
+"""A model's description: architecture, preprocessing and classes, kept by files, clones and models built on it."""
 
 import contextlib
 import os
@@ -18,17 +16,13 @@ _Loader = TypeVar("_Loader", bound=Callable)
 
 
 def register_loader(load: _Loader) -> _Loader:
-    """Makes `load` the function behind `from_preset`. A decorator."""
+    """Decorator: makes `load` the function behind `from_preset`."""
     _LOADERS[:] = [load]
     return load
 
 
 def load_preset(kind: type, preset: str | os.PathLike, arguments: dict[str, Any]) -> Any:
-    """The model that `load(preset, **arguments)` returns, which must be a `kind`.
-
-    Raises:
-        ValueError: if it is a model of another class.
-    """
+    """The result of `load(preset, **arguments)`; ValueError unless it is a `kind`."""
     model = _LOADERS[0](preset, **arguments)
     if not isinstance(model, kind):
         raise ValueError(
@@ -38,24 +32,22 @@ def load_preset(kind: type, preset: str | os.PathLike, arguments: dict[str, Any]
     return model
 
 
-# {Input layer: (spec, preprocessing, policy)} for every ViT, BiT and model built on one: a further model on the same
-# Input looks here.
+# {Input layer: (spec, preprocessing, policy)} of every ViT, BiT and model built on one, for further models on that
+# Input.
 _DESCRIPTIONS = weakref.WeakKeyDictionary()
 
-# {layer that gives the logits: (classes, class names, activation)} of models that keras.models.clone_model made.
+# {logits layer: (classes, class names, activation)} of models that keras.models.clone_model made.
 _HEADS = weakref.WeakKeyDictionary()
 
 
 def describe_input(image, spec, preprocessing, policy):
-    """Records the architecture, preprocessing and dtype policy that the symbolic input `image` belongs to, for models
-    built on it later.
-    """
+    """Records architecture, preprocessing and dtype policy of the symbolic input `image`, for models built on it."""
     _DESCRIPTIONS[image._keras_history.operation] = (spec, preprocessing, policy)
 
 
 @contextlib.contextmanager
 def _explained_names():
-    """Adds to Keras' error of two layers with one name how to put several ViTs into one graph."""
+    """Extends Keras' error about duplicate layer names: how to put several ViTs into one graph."""
     try:
         yield
     except ValueError as error:
@@ -78,19 +70,17 @@ class DescribedModel(keras.Model):
     classes: int | None
     class_names: tuple[str, ...] | None
     activation: str | None = None
-    made_from_arguments = False  # whether the class has a constructor of its own, as ViT, and is more than its layers
+    made_from_arguments = False  # whether the class has its own constructor, like ViT, and is more than its layers
 
     @property
     def fixed_variables(self) -> list:
-        """Variables that training never changes and that come from a file of their own, as a teacher's: checkpoints of
-        runs leave them out.
-        """
+        """Variables that never train and come from another file, such as a teacher's; run checkpoints omit them."""
         return []
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, *, trainable: bool = True):
         with _explained_names():
             super().__init__(inputs, outputs, name=name, trainable=trainable)
-        self.__dict__.pop("quantize", None)  # Keras wraps it in checks, whose messages are those of a single layer
+        self.__dict__.pop("quantize", None)  # Keras wraps it in a single layer's checks and messages
         self._distribution = keras.distribution.distribution()
         shape = self.input_shape
         is_image = isinstance(shape, tuple) and len(shape) == 4 and None not in shape[1:]
@@ -100,9 +90,7 @@ class DescribedModel(keras.Model):
         self._describe()
 
     def _describe(self):
-        """Takes spec, preprocessing, policy and classes from the one ViT or BiT that the model starts with or calls, if
-        there is one.
-        """
+        """Takes spec, preprocessing, policy and classes from the one ViT or BiT that the model starts with or calls."""
         if isinstance(self.output, keras.KerasTensor):
             head = _HEADS.get(self.output._keras_history.operation, (None, None, None))
             self.classes, self.class_names, self.activation = head
@@ -125,16 +113,14 @@ class DescribedModel(keras.Model):
             [(self.spec, self.preprocessing, _)] = known.values()
 
     def _take_policy(self, policies):
-        """Takes the dtype policy of the models that this one is built on. Of several, also Keras' own, float16 counts:
-        it is what scales the loss.
-        """
+        """Takes the dtype policy of the models it is built on; any float16, also its own, wins: it scales the loss."""
         float16 = [policy for policy in (*policies, self.dtype_policy) if policy.name == "mixed_float16"]
         if policies:
             self.dtype_policy = (float16 or policies)[0]
 
     def get_config(self):
         config = super().get_config()
-        if "layers" not in config:  # of a subclass with a constructor of its own, which describes itself
+        if "layers" not in config:  # a subclass with its own constructor, which describes itself
             return config
         description = {
             "spec": keras.saving.serialize_keras_object(self.spec),
@@ -166,15 +152,15 @@ class DescribedModel(keras.Model):
         return model
 
     def get_encoder(self) -> keras.Model:
-        """The model from images to features, whose features are measured and which is fine-tuned: this model itself.
+        """The model from images to features, to measure and fine-tune: this model itself.
 
-        A model of pre-training, which sees images otherwise, says here what it teaches; weights are shared.
+        A pre-training model, which sees images differently, returns the model it teaches; weights are shared.
         """
         return self
 
     @classmethod
     def from_preset(cls, preset: str | os.PathLike, **arguments: Any) -> Self:
-        """The model that `keras_vit.load(preset, **arguments)` loads: from a path, an address or a name in the
+        """The model that `keras_vit.load(preset, **arguments)` loads, from a path, an address or a name in the
         catalogue.
 
         Raises:
@@ -183,25 +169,22 @@ class DescribedModel(keras.Model):
         return load_preset(cls, preset, arguments)
 
     def clone(self, name: str | None = None) -> Self:
-        """A copy with the same class, config and weights, independent of this model; `name` None keeps the name."""
+        """An independent copy with the same class, config and weights; `name` None keeps the name."""
         config = self.get_config()
         copy = type(self).from_config(config if name is None else {**config, "name": name})
         copies = {"": copy, **inner_layers(copy)}
         for path, layer in {"": self, **inner_layers(self)}.items():
             weights: dict[str, Any] = {}
-            layer.save_own_variables(
-                weights
-            )  # as into a file: the order of a quantised layer's weights depends on its history
-            if weights:  # copied: fit on JAX gives the buffers of the variables away
+            layer.save_own_variables(weights)  # as for a file: the order of
+            if weights:  # copied: fit on JAX donates the variables' buffers
                 copies[path].load_own_variables({key: keras.ops.copy(value) for key, value in weights.items()})
         return copy
 
     def _run_through_graph(self, *args, **options):
-        """Keras' own. With `call_fn` it is called by keras.models.clone_model, whose copy then knows what this model
-        knows.
+        """Keras' own; with `call_fn` called by keras.models.clone_model, whose copy then gets this model's description.
 
         Raises:
-            ValueError: for clone_model of a model made from arguments of its own, which the copy would not be.
+            ValueError: for clone_model of a model made from its own arguments, which the copy could not be.
         """
         if "call_fn" in options and self.made_from_arguments and hasattr(self, "spec"):
             raise ValueError(
@@ -211,7 +194,7 @@ class DescribedModel(keras.Model):
                 " tensor."
             )
         outputs = super()._run_through_graph(*args, **options)
-        known = getattr(self, "spec", None)  # not there while the graph is made, with `call_fn` too
+        known = getattr(self, "spec", None)  # missing while the graph is made
         if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):
             _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names, self.activation)
             if isinstance(args[0], keras.KerasTensor) and not any(

@@ -1,8 +1,6 @@
-"""Which patches of an image are hidden or replaced, and what is to be predicted of them: functions of one image and a
-seed, in tf.data.
+"""Hides or replaces patches, and makes targets for them: functions of one image and a seed, in tf.data.
 
-They run in the data pipeline, so that an example has the same patches hidden on one device and on many, and after a
-resume.
+In the data pipeline an example has the same hidden patches on one device or many, and after a resume.
 """
 
 from collections.abc import Callable
@@ -11,13 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-MASKED, TAKEN = 0.8, 0.1  # appendix B.1.2: of the corrupted patches, by the learned embedding, by another's
+MASKED, TAKEN = 0.8, 0.1  # appendix B.1.2: shares of corrupted patches with the learned embedding, with another's
 BITS = 3  # of a colour channel
 THUMBNAIL = 4  # pixels on a side
 
 
 def shuffled(seed: Any, patches: int) -> tf.Tensor:
-    """The numbers 0 to patches - 1 (n,) int32 in the order of uniform draws, as in MAE's code."""
+    """0 to patches - 1, (n,) int32, in the order of uniform draws, as in MAE's code."""
     return tf.argsort(tf.random.stateless_uniform((patches,), seed), stable=True)
 
 
@@ -35,20 +33,20 @@ def _check_count(count, patches, what):
 
 
 def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any], tf.Tensor]:
-    """What a MaskedAutoencoder learns from one image.
+    """An example for a MaskedAutoencoder.
 
     Args:
         image: (height, width, c).
         seed: (2,) integers.
-        patches: how many the image has, n.
-        count: how many of them are visible, m.
+        patches: number of patches, n.
+        count: number of visible patches, m.
 
     Returns:
-        {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for each hidden
-        patch.
+        {"image": image, "kept": (m,) int32 numbers of the visible patches, in order}, and (n,) uint8, 1 for hidden
+            patches.
 
     Raises:
-        ValueError: if not some are visible and some hidden.
+        ValueError: unless some are visible and some hidden.
     """
     _check_count(count, patches, "visible")
     kept = tf.sort(shuffled(seed, patches)[:count])
@@ -57,9 +55,7 @@ def hide(image: Any, seed: Any, patches: int, count: int) -> tuple[dict[str, Any
 
 
 def colours(patches: tf.Tensor) -> tf.Tensor:
-    """The classes of mean colours, 3 bits per channel, the first highest: pixels 0..255 (..., p, q, c) -> (...,) int32
-    below 8 ** c.
-    """
+    """Mean colours as classes, 3 bits per channel, the first highest: pixels 0..255 (..., p, q, c) -> (...,) int32."""
     mean = tf.reduce_mean(tf.cast(patches, tf.float32), axis=(-3, -2))
     levels = tf.clip_by_value(tf.cast(mean * (2**BITS / 256), tf.int32), 0, 2**BITS - 1)  # (..., c)
     places = [2 ** (BITS * i) for i in reversed(range(levels.shape[-1]))]
@@ -67,7 +63,7 @@ def colours(patches: tf.Tensor) -> tf.Tensor:
 
 
 def colour_of(classes: Any, channels: int) -> np.ndarray:
-    """The pixels in the middle of what a class of `colours` stands for: (...,) -> (..., c) uint8."""
+    """The central pixel value of a class of `colours`: (...,) -> (..., c) uint8."""
     shifts = BITS * np.arange(channels)[::-1]
     levels = np.asarray(classes)[..., None] >> shifts & (2**BITS - 1)
     return ((levels + 0.5) * 256 / 2**BITS).astype("uint8")
@@ -82,18 +78,16 @@ def thumbnails(patches: tf.Tensor) -> tf.Tensor:
 
 
 def replacements(seed: Any, patches: int, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Which embedding each patch gets, (n,) int32 as layers.hidden_patches.ReplacedPatches takes them, and which count
-    as hidden (n,) bool.
+    """Each patch's embedding, (n,) int32 as in layers.hidden_patches.ReplacedPatches, and which patches are hidden
+    (n,).
 
     Of the `count` hidden patches 80% get the learned embedding (-1), 10% another patch's, the rest keep their own, as
-    near as whole numbers come.
+    near as whole numbers allow.
     """
     hidden = shuffled(seed, patches)[:count]
     masked = round(MASKED * count)
     taken = min(round(TAKEN * count), count - masked)
-    other = tf.random.stateless_uniform(
-        (taken,), seed + 1, 1, patches, tf.int32
-    )  # steps on to another patch, never to its own
+    other = tf.random.stateless_uniform((taken,), seed + 1, 1, patches, tf.int32)  # moves to another patch, never
     taken_from = (hidden[masked : masked + taken] + other) % patches
     source = tf.concat([tf.fill((masked,), -1), taken_from, hidden[masked + taken :]], 0)
     at = hidden[:, None]
@@ -106,21 +100,21 @@ def replacements(seed: Any, patches: int, count: int) -> tuple[tf.Tensor, tf.Ten
 def corrupt(
     image: Any, seed: Any, patch_size: tuple[int, int], count: int, target: str = "mean_colour"
 ) -> tuple[dict[str, Any], tf.Tensor]:
-    """What a MaskedPatchPredictor learns from one image.
+    """An example for a MaskedPatchPredictor.
 
     Args:
         image: (height, width, c), of fixed size.
         seed: (2,) integers.
         patch_size: (height, width).
-        count: how many patches are corrupted and predicted.
+        count: number of corrupted and predicted patches.
         target: "mean_colour", "thumbnail" or "pixels".
 
     Returns:
-        {"image": image, "source": (n,) int32}, and what the loss takes: classes (n,) for mean colours, (n, 16) for
-        thumbnails, int32, -1 where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
+        {"image": image, "source": (n,) int32}, and the loss's y: classes (n,) for mean colours, (n, 16) for thumbnails,
+            int32, -1 where nothing is predicted; (n,) uint8, 1 for hidden patches, for pixels.
 
     Raises:
-        ValueError: if not some are corrupted and some left.
+        ValueError: unless some are corrupted and some left.
     """
     patches, n = cut(image, patch_size), (image.shape[0] // patch_size[0]) * (image.shape[1] // patch_size[1])
     _check_count(count, n, "corrupted")
@@ -135,7 +129,7 @@ def corrupt(
 
 
 def each(function: Callable, images: Any, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """function(image, seed) for each of some images (b, height, width, c), as arrays; image i's seed is (seed, i)."""
+    """function(image, seed) of each image (b, height, width, c), as arrays; image i's seed is (seed, i)."""
     if not len(images):
         raise ValueError("There are no images: expected at least one.")
     seeds = tf.stack([tf.fill((len(images),), seed), tf.range(len(images))], axis=1)

@@ -1,6 +1,4 @@
-"""DINO's loss (arXiv 2104.14294, equation 3): a pure function of the outputs of `keras_vit.DINO`; there are no
-labels.
-"""
+"""DINO's loss (arXiv 2104.14294, equation 3): a pure function of the outputs of `keras_vit.DINO`, without labels."""
 
 from typing import Any
 
@@ -15,12 +13,11 @@ _TEACHER = 2  # the first rows are the teacher's
 
 @serializable
 class DINOLoss(keras.losses.Loss):
-    """The cross-entropy between the teacher's softmax of a large crop and the student's of each other crop, a mean over
-    the pairs.
+    """Cross-entropy between the teacher's softmax of a large crop and the student's of each other crop, averaged over
+    pairs.
 
     Args:
         temperature: of the student.
-        name: of the loss.
     """
 
     def __init__(self, temperature: float = 0.1, name: str = "loss", **kwargs: Any):
@@ -43,9 +40,7 @@ class DINOLoss(keras.losses.Loss):
 
 @serializable
 class TeacherEntropy(keras.metrics.MeanMetricWrapper):
-    """The mean entropy of what the teacher says of a crop, in nats: 0 or the logarithm of the number of outputs after a
-    collapse.
-    """
+    """The teacher's mean entropy per crop, in nats: after a collapse 0 or the logarithm of the number of outputs."""
 
     def __init__(self, name: str = "teacher_entropy", dtype: str | None = None):
         super().__init__(self._entropy, name=name, dtype=dtype)

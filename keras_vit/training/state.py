@@ -1,4 +1,4 @@
-"""What a model's config keeps of how it is trained: which layers are frozen, micro_batches, mixing and activation."""
+"""A config's training state: frozen layers, micro_batches, mixing and activation."""
 
 import dataclasses
 import warnings
@@ -31,9 +31,7 @@ def _mixing(mixing):
 
 
 def to_config(model: keras.Model) -> dict[str, Any]:
-    """{KEY: the state of `model` as JSON}; {} for a model whose layers all train, in one part, without mixing and
-    without a known loss.
-    """
+    """{KEY: the state of `model` as JSON}; {} if all is at its default."""
     state = {
         "frozen": ["/".join(path) for path in _frozen(model)],
         "micro_batches": model.micro_batches if model.micro_batches != 1 else None,
@@ -45,10 +43,10 @@ def to_config(model: keras.Model) -> dict[str, Any]:
 
 
 def restore(model: keras.Model, state: Any) -> None:
-    """Sets what `to_config` returned under KEY, or None, on a model just made.
+    """Sets the state from `to_config`, its value under KEY or None, on a new model.
 
     Raises:
-        ValueError: if the state is not what to_config returns for such a model.
+        ValueError: for a state that to_config does not return for such a model.
     """
     if state is None:
         return
@@ -65,8 +63,7 @@ def restore(model: keras.Model, state: Any) -> None:
         raise ValueError(f'The model\'s config has a "{KEY}" that this model cannot have: {error!r}.') from None
     model.micro_batches, model.activation = micro_batches, state.get("activation")
     for layer in layers:
-        # A layer made from a config may be frozen already, but not the layers in it, and setting the same value again
-        # has no effect.
+        # A layer from a config may be frozen without the layers in it, and setting the same value again has no effect.
         layer.trainable = True
         layer.trainable = False
 

@@ -53,7 +53,7 @@ def _is_of_decoder(name):
 
 
 def _split(arrays):
-    """(the decoder's arrays without a prefix, the encoder's); releases of transformers name decoder blocks otherwise."""
+    """(the decoder's arrays without a prefix, the encoder's); decoder block names vary by transformers release."""
     decoder, encoder = {}, {}
     for name, array in arrays.items():
         bare = name.removeprefix("decoder.")

@@ -1,1 +1,1 @@
-"""What is refused before it trains, or evaluates, wrong: losses at compile, labels, and images on the wrong scale."""
+"""Refuses what would train or evaluate wrongly: unsuitable losses, labels, and images on the wrong scale."""

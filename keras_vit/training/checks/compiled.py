@@ -1,6 +1,6 @@
-"""Refuses to compile a loss or metric for what the outputs are not: logits taken for probabilities, probabilities for
-logits, one logit where a softmax needs several. Training would run without an error, and learn nothing or report
-nonsense.
+"""Refuses losses and metrics that do not suit the outputs: probabilities for logits or the reverse, softmax over one.
+
+Training would run without an error, and learn nothing or report nonsense.
 """
 
 import functools
@@ -17,7 +17,7 @@ _CATEGORICAL = (
     keras.losses.SparseCategoricalCrossentropy,
     keras.losses.CategoricalFocalCrossentropy,
 )
-# They have no form for logits.
+# Have no form for logits.
 _PROBABILITIES_ONLY = (keras.losses.KLDivergence, keras.losses.Dice, keras.losses.Tversky)
 _FUNCTIONS = {
     keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
@@ -29,7 +29,7 @@ _FUNCTIONS = {
     keras.losses.dice: keras.losses.Dice,
     keras.losses.tversky: keras.losses.Tversky,
 }
-# Metrics with thresholds between 0 and 1, by the argument that sets them; None where it cannot be set.
+# {metric with thresholds in [0, 1]: the argument that sets them, or None}.
 _THRESHOLDS = {
     keras.metrics.BinaryAccuracy: "threshold",
     keras.metrics.BinaryIoU: "threshold",
@@ -47,8 +47,8 @@ _THRESHOLDS = {
 _F_SCORES = (
     keras.metrics.FBetaScore,
     keras.metrics.F1Score,
-)  # without a threshold they take the largest value, of logits too
-# Metrics that Keras also has as functions, which take probabilities.
+)  # without a threshold they take the largest value, also of logits
+# Metrics on probabilities that Keras also has as functions.
 _METRIC_FUNCTIONS = {
     keras.metrics.binary_accuracy: keras.metrics.BinaryAccuracy,
     keras.metrics.binary_crossentropy: keras.metrics.BinaryCrossentropy,
@@ -63,15 +63,13 @@ _CATEGORICAL_ACCURACIES = (
     keras.metrics.TopKCategoricalAccuracy,
     keras.metrics.SparseTopKCategoricalAccuracy,
 )
-# Layers that change the places or the scale of values, not what they are.
+# Layers that move or scale values without changing what they are.
 _NEUTRAL = ("Average", "Dropout", "Flatten", "Reshape", "Permute", "Identity", "Cast")
 _LINEAR = ("Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D")
 
 
 def what_is(output: Any) -> str | None:
-    """What a symbolic output holds, as far as its last layers tell: "logits", "probabilities", or None for anything
-    else.
-    """
+    """What a symbolic output holds, judging by its last layers: "logits", "probabilities", or None."""
     operation, _, index = output._keras_history
     if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
         return what_is(operation.outputs[index])
@@ -87,7 +85,7 @@ def what_is(output: Any) -> str | None:
 
 
 def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
-    """Compares a loss and metrics with the outputs of a model.
+    """Compares a loss and metrics with a model's outputs.
 
     Args:
         model: with symbolic outputs.
@@ -104,15 +102,13 @@ def check_compiled(model: keras.Model, loss: Any, metrics: Any) -> None:
         if one is not None:
             _check_loss(one, what_is(output), output.shape[-1])
     if several and (len(kinds) > 1 or len({output.shape[-1] for output in outputs}) > 1):
-        return  # which metric belongs to which output is Keras' affair
+        return  # Keras matches metrics to outputs
     for metric in keras.tree.flatten(metrics):
         _check_metric(metric, next(iter(kinds)), outputs[0].shape[-1])
 
 
 def _check_objective(model, loss):
-    """Refuses for a model of pre-training every loss of Keras and of this package that is for other outputs; the user's
-    own passes.
-    """
+    """Refuses losses of Keras and this package that do not suit a pre-training model; the user's own pass."""
     valid = getattr(model, "objectives", ())
     for one in keras.tree.flatten(loss) if valid else ():
         one = None if one is None else keras.losses.get(one)
@@ -131,7 +127,7 @@ def _check_objective(model, loss):
 
 
 def _loss_class(loss):
-    """(the class of a loss, whether it takes logits), of what compile accepts."""
+    """(the class of a loss, whether it takes logits), for anything compile accepts."""
     loss, from_logits = keras.losses.get(loss), False
     if isinstance(loss, functools.partial):
         loss, from_logits = loss.func, loss.keywords.get("from_logits", False)
@@ -168,15 +164,13 @@ def _check_loss(loss, kind, units):
 
 
 def _metric(metric):
-    """A metric as an instance where that is possible; "accuracy" and "crossentropy" stay text: Keras chooses by the
-    shapes.
-    """
+    """A metric, as an instance if possible; "accuracy" and "crossentropy" stay text: Keras chooses by shape."""
     if metric in ("accuracy", "acc", "crossentropy", "ce"):
         return metric
     if isinstance(metric, str):
         try:
             return keras.metrics.get(metric)
-        except ValueError:  # Keras says so itself
+        except ValueError:  # Keras reports it
             return None
     return metric
 

@@ -1,8 +1,8 @@
-"""Refuses input that would silently teach the wrong thing: pixels on another scale than the model's, labels outside its
-classes, patches that an image does not have.
+"""Refuses input that would silently teach the wrong thing: pixels on another scale, labels outside the classes, patches
+outside the image.
 
-Arrays are looked at before anything runs, datasets and generators as they pass, on the host: no batch is read twice,
-and the device has nothing to do for it. The pixels of the first batch are checked, and the labels of every batch.
+Arrays are checked before anything runs, datasets and generators as they pass, on the host: no batch is read twice, and
+the device does no extra work. Pixels are checked in the first batch, labels in every batch.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from keras_vit.training.losses import (
 )
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
-PIXEL_STD = 10.0  # a smaller standard deviation is not one of pixels 0..255
-_LARGEST_BYTE = 4 * 255.0  # with room for what filters overshoot
+PIXEL_STD = 10.0  # pixels 0..255 have a larger standard deviation
+_LARGEST_BYTE = 4 * 255.0  # with room for filters that overshoot
 _LOWEST_BYTE = -64.0
-_SAMPLE = 32  # images whose pixels are looked at
-# An error inside a data pipeline reaches fit as text within other text: ours stands between these.
+_SAMPLE = 32  # images whose pixels are checked
+# An error inside a data pipeline reaches fit within other text: ours stands between these.
 _OPEN, _CLOSE = "<<<", ">>>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Normalisation:
-    """What a model applies to an input first: (x - mean) / std, each (c,) or a scalar."""
+    """A model's first operation on an input: (x - mean) / std, each (c,) or a scalar."""
 
     mean: np.ndarray
     std: np.ndarray
@@ -49,7 +49,7 @@ PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1
 
 
 def output_names(model: keras.Model) -> tuple[str, ...]:
-    """What a dict of losses or labels calls each of model.outputs."""
+    """The names of model.outputs in a dict of losses or labels."""
     if isinstance(model.output, dict):
         return tuple(sorted(model.output))  # as model.outputs lists them
     return tuple(model.output_names)
@@ -58,8 +58,7 @@ def output_names(model: keras.Model) -> tuple[str, ...]:
 def in_order(values: Any, names: Sequence[str]) -> list | None:
     """The values of a structure, such as losses or labels, in the order of the outputs or inputs with these names.
 
-    A dict is read by the names, as Keras does: flattened, it would have the order of the alphabet. None for another
-    number of values.
+    A dict is read by name, as in Keras: flattening would sort it. None for another number of values.
     """
     if isinstance(values, dict):
         return None if set(values) - set(names) else [values.get(name) for name in names]
@@ -78,7 +77,7 @@ def _normalisation_of_input(model, tensor) -> Normalisation | None:
 
 
 def _normalisation_at(model, node, place) -> Normalisation | None:
-    """What a node of the graph applies first to its input number `place`."""
+    """The first operation of a graph node on its input number `place`, if a normalisation."""
     operation = node.operation
     if isinstance(operation, PixelNormalization):
         return Normalisation(np.asarray(operation.mean), np.asarray(operation.std))
@@ -92,21 +91,18 @@ def _normalisation_at(model, node, place) -> Normalisation | None:
 
 
 def normalisations(model: keras.Model) -> list[Normalisation | None]:
-    """For each input, the normalisation that a model, or one nested in it, applies to it first; None for any other
-    input.
-    """
+    """For each input the normalisation that a model, or one nested in it, applies first, or None."""
     return [_normalisation_of_input(model, tensor) for tensor in getattr(model, "inputs", None) or ()]
 
 
 @dataclasses.dataclass(frozen=True)
 class InputChecks:
-    """What is checked of the input of fit, evaluate or predict.
+    """Checks on the input of fit, evaluate or predict.
 
     Attributes:
-        scales: {name of an input: its normalisation, or None to leave it unchecked}.
-        labels: {name of an output: (its number of classes, whether rows of labels sum to 1), or None for labels that
-            are not checked}.
-        numbers: {name of an input: the numbers that it may hold}.
+        scales: {input: its normalisation, or None for no check}.
+        labels: {output: (number of classes, whether rows of labels sum to 1), or None for no check}.
+        numbers: {input: the numbers it may hold}.
     """
 
     scales: dict[str, Normalisation | None]
@@ -115,9 +111,7 @@ class InputChecks:
 
     @classmethod
     def of(cls, model: keras.Model) -> "InputChecks":
-        """The checks that suit a model: its own normalisation, unless model.check_pixels is False, and its compiled
-        loss.
-        """
+        """The checks for a model: its normalisation, unless model.check_pixels is False, and its compiled loss."""
         scales = normalisations(model) if model.check_pixels else [None] * len(model.inputs)
         names = output_names(model)
         losses = in_order(getattr(model, "loss", None), names) or ()
@@ -131,13 +125,13 @@ class InputChecks:
         """Checks a batch, or all the data, given as arrays.
 
         Args:
-            x: images (b, h, w, c) or crops of them (b, v, h, w, c), or a list or dict of the inputs; anything else is
-                not checked.
+            x: images (b, h, w, c) or crops (b, v, h, w, c), or a list or dict of the inputs; anything else is not
+                checked.
             y, weights: as in fit.
             pixels: whether to check the images.
 
         Raises:
-            ValueError: for pixels on another scale, wrong labels, or numbers of patches that are none.
+            ValueError: for pixels on another scale, wrong labels, or invalid patch numbers.
         """
         for name, values, expected in self._numbers(x):
             expected.check(name, keras.ops.convert_to_numpy(values))
@@ -150,7 +144,7 @@ class InputChecks:
             )
 
     def dataset(self, dataset: Any) -> Any:
-        """A tf.data dataset of batches that is checked as it is read."""
+        """A tf.data dataset of batches, checked as it is read."""
         import tensorflow as tf
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
@@ -184,7 +178,7 @@ class InputChecks:
         return dataset.scan(True, check)
 
     def stream(self, batches: Iterator) -> Iterator:
-        """The batches of a generator, each checked when it is taken."""
+        """A generator's batches, checked one by one."""
         for i, batch in enumerate(batches):
             x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
             with _marked():
@@ -192,11 +186,9 @@ class InputChecks:
             yield batch
 
     def any(self, x: Any, y: Any = None, weights: Any = None) -> Any:
-        """What to read instead of `x`, which may be arrays, a dataset, a generator or a PyDataset; arrays are checked
-        at once.
-        """
+        """`x` checked, or to be checked when read: arrays, a dataset, a generator or a PyDataset."""
         if hasattr(x, "element_spec"):
-            return self.dataset(x) if hasattr(x, "scan") else x  # a distributed dataset cannot be looked into
+            return self.dataset(x) if hasattr(x, "scan") else x  # distributed datasets are opaque
         if isinstance(x, types.GeneratorType):
             return self.stream(x)
         if isinstance(x, keras.utils.PyDataset):
@@ -205,13 +197,13 @@ class InputChecks:
         return x
 
     def _images(self, x):
-        """(images, normalisation) of each input whose pixels are checked."""
+        """(images, normalisation) of each input with checked pixels."""
         for images, scale in zip(in_order(x, list(self.scales)) or (), self.scales.values()):
             if scale is not None and len(getattr(images, "shape", ())) in (4, 5):
                 yield images, scale
 
     def _numbers(self, x):
-        """[(name, values, Numbers)] of each input that holds numbers."""
+        """[(name, values, Numbers)] of each input of numbers."""
         found = in_order(x, list(self.scales)) if self.numbers else None
         given = dict(zip(self.scales, found or ()))
         return [
@@ -221,7 +213,7 @@ class InputChecks:
         ]
 
     def _labels(self, y, weights):
-        """(labels, weights or None, classes, whether rows sum to 1) of each output whose labels are checked."""
+        """(labels, weights or None, classes, whether rows sum to 1) of each output with checked labels."""
         names = list(self.labels)
         found = None if y is None else in_order(y, names)
         each = in_order(weights, names) if keras.tree.is_nested(weights) else [weights] * len(names)
@@ -231,16 +223,12 @@ class InputChecks:
 
 
 def _may_be_wrong(dtype):
-    """Whether pixels of a TensorFlow dtype can be on another scale: bytes cannot, except images of 0 and 1, which
-    nobody stores so.
-    """
+    """Whether a TensorFlow dtype allows pixels on another scale: bytes do not (nobody stores 0 and 1 in them)."""
     return dtype.is_bool or dtype.size > 1 and (dtype.is_floating or dtype.is_integer)
 
 
 def _problems(scale, low, high, floating):
-    """What may be wrong with pixels in [low, high], numbers or scalar tensors: (whether it is so, what to say, the
-    mend) of each.
-    """
+    """(whether it applies, message, remedy) of each possible fault of pixels in [low, high], numbers or tensors."""
     yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
     if scale.std.max() < PIXEL_STD:
         yield (
@@ -266,12 +254,12 @@ def _problems(scale, low, high, floating):
 
 
 def check_range(images: np.ndarray, scale: Normalisation) -> None:
-    """Refuses images (b, h, w, c) on another scale than that of a model's normalisation.
+    """Refuses images (b, h, w, c) on another scale than the model's normalisation.
 
     Raises:
-        ValueError: naming their range.
+        ValueError: with their range.
     """
-    one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may well be black
+    one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may be black
     if not images.size or images.dtype.kind not in "biuf" or one_of_bytes:
         return
     floating, low, high = images.dtype.kind == "f", float(images.min()), float(images.max())
@@ -281,7 +269,7 @@ def check_range(images: np.ndarray, scale: Normalisation) -> None:
 
 
 def assert_range(images: Any, scale: Normalisation) -> list:
-    """check_range as operations of TensorFlow; those of a graph have to run before the images are used."""
+    """check_range as TensorFlow operations; in a graph they must run before the images are used."""
     import tensorflow as tf
 
     floating, images = images.dtype.is_floating, tf.cast(images, "float32")
@@ -293,7 +281,7 @@ def assert_range(images: Any, scale: Normalisation) -> list:
 
 
 def _assert_labels(labels, weight, classes, shares):
-    """check_labels as operations of TensorFlow."""
+    """check_labels as TensorFlow operations."""
     import tensorflow as tf
 
     numbers = are_numbers(labels.shape, classes)
@@ -309,13 +297,13 @@ def _assert_labels(labels, weight, classes, shares):
 
 
 def _range_message(what, mend, low, high):
-    """What to say of images on another scale; `low` and `high` are text."""
+    """The message for images on another scale; `low` and `high` are text."""
     escape = "If they are right, set model.check_pixels = False."
     return f"The images {what}: the values of the first batch are in [{low}, {high}]. {mend} {escape}"
 
 
 def _filled_in(template, *values):
-    """A marked message with tensors, numbers or text, in the places of {}."""
+    """A marked message with tensors, numbers or text for each {}."""
     import tensorflow as tf
 
     texts = [value if value.dtype == tf.string else tf.strings.as_string(value, shortest=True) for value in values]
@@ -324,7 +312,7 @@ def _filled_in(template, *values):
 
 
 class _CheckedPyDataset(keras.utils.PyDataset):
-    """Another PyDataset, whose batches are checked when they are read."""
+    """A PyDataset whose batches are checked when read."""
 
     def __init__(self, inner, checks):
         super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
@@ -358,9 +346,7 @@ def _marked():
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turns what a check in a data pipeline raised, wrapped in an error of tf.data, into a ValueError with its
-    message.
-    """
+    """Turns a check's error, wrapped by tf.data, into a ValueError with its message."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,4 @@
-"""Refuses inputs of integers that a model would take for other patches, or other images' patches: which are visible,
-which take whose place.
-"""
+"""Refuses integer inputs that would select wrong patches: which are visible, which replace others."""
 
 import dataclasses
 from typing import Any
@@ -10,12 +8,12 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """What an input (b, count) of patches' numbers may hold.
+    """What an input (b, count) of patch numbers may hold.
 
     Attributes:
-        count: how many in a row, one row per image.
-        lowest, highest: numbers.
-        once: whether a row may hold each only once; a row of zeros, which is padding of a last batch, may be there.
+        count: numbers per image.
+        lowest, highest: bounds.
+        once: whether numbers in a row must differ; a row of zeros, the padding of a last batch, is allowed.
     """
 
     count: int
@@ -29,11 +27,7 @@ class Numbers:
         )
 
     def check_shape(self, name: str, shape: tuple) -> None:
-        """Refuses other than `count` numbers in a row.
-
-        Raises:
-            ValueError: naming both shapes.
-        """
+        """Refuses rows of other than `count` numbers; ValueError with both shapes."""
         if len(shape) != 2 or shape[1] not in (self.count, None):
             raise ValueError(
                 f'"{name}" has the shape {tuple(shape)}, expected (images, {self.count}): {self}. model.masked(images)'
@@ -41,11 +35,7 @@ class Numbers:
             )
 
     def check(self, name: str, values: Any) -> None:
-        """Refuses an array (b, count) of other numbers.
-
-        Raises:
-            ValueError: naming what it holds.
-        """
+        """Refuses an array (b, count) of other numbers; ValueError with what it holds."""
         values = np.asarray(values)
         self.check_shape(name, values.shape)
         if values.size and not self.lowest <= values.min() <= values.max() <= self.highest:
@@ -54,9 +44,7 @@ class Numbers:
             raise ValueError(_message(name, self, "one of them several times in a row"))
 
     def problems(self, name: str, values: Any) -> list[tuple[Any, str]]:
-        """(whether it is so, a scalar boolean tensor; the message) of each thing that may be wrong with a tensor (b,
-        count).
-        """
+        """(whether it applies, a scalar boolean tensor; message) of each possible fault of a tensor (b, count)."""
         import tensorflow as tf
 
         outside = (values < tf.cast(self.lowest, values.dtype)) | (values > tf.cast(self.highest, values.dtype))

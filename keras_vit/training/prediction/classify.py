@@ -1,4 +1,4 @@
-"""The classes of images, by name and probability: what `model.classify` returns."""
+"""Image classes with names and probabilities, for `model.classify`."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from keras_vit.training.prediction.images import Preprocessor, listed, name_of
 
 
 class Prediction(NamedTuple):
-    """A class that an image may show: its name, its probability in [0, 1], and its number."""
+    """A class with its name, its probability in [0, 1] and its number."""
 
     name: str
     probability: float
@@ -21,19 +21,15 @@ class Prediction(NamedTuple):
 
 
 def check_top_k(top_k: int) -> int:
-    """How many classes are wanted, as an int.
-
-    Raises:
-        ValueError: unless it is a positive integer.
-    """
+    """`top_k` as an int; ValueError unless positive."""
     return integer(top_k, "top_k")
 
 
 def probabilities_of(model: keras.Model, activation: str | None = None) -> Callable[[Any], Any]:
-    """The function from the model's outputs to probabilities, by name; the default is the model's own.
+    """The function from outputs to probabilities, by name; by default the model's own.
 
     Raises:
-        ValueError: for an unknown name, a softmax over one class, or outputs that are probabilities already.
+        ValueError: for an unknown name, a softmax over one class, or outputs that are already probabilities.
     """
     if what_is(model.output) == "probabilities":
         if activation is not None:
@@ -48,13 +44,13 @@ def probabilities_of(model: keras.Model, activation: str | None = None) -> Calla
 
 
 def _best(probabilities, names, top_k):
-    """The `top_k` classes of one image, most probable first, of probabilities (classes,)."""
+    """The `top_k` most probable classes of one image, in order, from probabilities (classes,)."""
     order = np.argsort(-probabilities, kind="stable")[:top_k]
     return [Prediction(names[i], float(probabilities[i]), int(i)) for i in order]
 
 
 def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | None = None, verbose="auto"):
-    """The classes of an image or of a list of images; see Model.classify."""
+    """The classes of one image or a list; see Model.classify."""
     top_k, batch_size = check_top_k(top_k), integer(batch_size, "batch_size")
     if model.classes is None:
         raise ValueError(

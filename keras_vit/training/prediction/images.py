@@ -1,7 +1,7 @@
-"""Images of any kind as the pixels that a model takes: what `model.preprocess` does.
+"""Turns images of any kind into a model's pixels, for `model.preprocess`.
 
 An image is a path, encoded bytes or an open file, a PIL image, or an array (h, w) or (h, w, c) of pixels 0..255. All
-become what `data.parse(text).image` makes of them, as in evaluation and in an exported model.
+give the same as `data.parse(text).image`, as in evaluation and in an exported model.
 """
 
 import os
@@ -20,7 +20,7 @@ def _is_pil(x):
 
 
 def listed(x) -> tuple[list, bool]:
-    """(images, whether x is a single one)."""
+    """(images, whether `x` is a single one)."""
     if isinstance(x, (str, bytes, bytearray, memoryview, os.PathLike)) or _is_pil(x) or hasattr(x, "read"):
         return [x], True
     if hasattr(x, "element_spec") or isinstance(x, dict):
@@ -42,7 +42,7 @@ def listed(x) -> tuple[list, bool]:
 
 
 def _read(path):
-    """The bytes of a file, on this machine or in a bucket."""
+    """A file's bytes, from this machine or a bucket."""
     text = os.fspath(path)
     if text.startswith(("http://", "https://")):
         raise ValueError("an address: download the image, and give its path or its bytes")
@@ -65,7 +65,7 @@ def _read(path):
 
 
 def _pil_pixels(image):
-    """A PIL image's pixels as `decode` would read its file: upright; an alpha channel is dropped."""
+    """A PIL image's pixels as `decode` reads its file: upright, without alpha."""
     from PIL import ImageOps
 
     image = ImageOps.exif_transpose(image)
@@ -87,7 +87,7 @@ def _eight_bits(pixels, checks):
     low, high = pixels.min(), pixels.max()
     if pixels.dtype == np.uint16:
         return (pixels // 256 if high > 255 else pixels).astype("uint8")
-    lowest, highest = (-255, 511) if kind == "f" else (0, 255)  # filters overshoot, and clipping follows
+    lowest, highest = (-255, 511) if kind == "f" else (0, 255)  # filters overshoot; clipping follows
     if not lowest <= low <= high <= highest:
         raise ValueError(f"expected pixels 0..255 (or uint16 of 16 bits), got values from {low} to {high}")
     checks.arrays(pixels[None])
@@ -95,7 +95,7 @@ def _eight_bits(pixels, checks):
 
 
 def _pixels(array, channels, checks):
-    """An array as pixels 0..255, (h, w, c); of a grey or RGB image with an alpha channel without that.
+    """An array as pixels 0..255, (h, w, c), without an alpha channel.
 
     Raises:
         ValueError: for another shape, or pixels on another scale.
@@ -115,7 +115,7 @@ def _pixels(array, channels, checks):
 
 
 def _image(item, channels, checks):
-    """One image as encoded bytes or as pixels (h, w, c)."""
+    """One image as encoded bytes or pixels (h, w, c)."""
     if isinstance(item, (str, os.PathLike)):
         return _read(item)
     if isinstance(item, (bytes, bytearray, memoryview)):
@@ -132,14 +132,14 @@ def _image(item, channels, checks):
 
 
 def name_of(item, number, single):
-    """What messages call an image."""
+    """An image's name in messages."""
     if isinstance(item, (str, os.PathLike)):
         return f'"{os.fspath(item)}"'
     return "The image" if single else f"Image {number} of the list"
 
 
 class Preprocessor:
-    """Images of any kind to the model's pixels, uint8 (height, width, c)."""
+    """From images of any kind to the model's pixels, uint8 (height, width, c)."""
 
     def __init__(self, model):
         if model.image_size is None:
@@ -162,9 +162,8 @@ class Preprocessor:
         """The pixels of one image.
 
         Raises:
-            FileNotFoundError: if a path leads nowhere.
-            ValueError: for anything that is not an image, or a preprocessing that gives another size; `name` names the
-                image.
+            FileNotFoundError: for a missing file.
+            ValueError: for anything but an image, or a preprocessing that gives another size; `name` names the image.
         """
         import tensorflow as tf
 
@@ -188,8 +187,8 @@ class Preprocessor:
 
 
 def preprocess(model, x: Any):
-    """The pixels that `model` takes, of an image or a list of images; see Model.preprocess."""
-    if isinstance(x, keras.KerasTensor) or hasattr(x, "graph"):  # symbolic: of a Keras model, or inside tf.data
+    """The model's pixels of an image or a list; see Model.preprocess."""
+    if isinstance(x, keras.KerasTensor) or hasattr(x, "graph"):  # symbolic: in a Keras model or tf.data
         return Preprocessing(preprocessing_text(model), check_pixels=model.check_pixels, dtype="uint8")(x)
     images, single = listed(x)
     prepare = Preprocessor(model)

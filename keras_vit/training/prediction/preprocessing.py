@@ -1,4 +1,4 @@
-"""The preprocessing text of evaluation: a model's own, and as a layer in front of a model or in a tf.data pipeline."""
+"""Evaluation preprocessing: a model's text, as a layer in front of a model or in a tf.data pipeline."""
 
 import importlib.util
 from typing import Any
@@ -11,17 +11,17 @@ from keras_vit.training.checks.inputs import PIXELS, assert_range, plain_errors
 
 
 def preprocessing_text(model) -> str:
-    """The preprocessing of a model's images: its own text, or a resize to its input size."""
+    """The model's preprocessing text, or a resize to its input size."""
     height, width = model.image_size
     return model.preprocessing or f"decode({model.channels})|resize({height}, {width})"
 
 
 def parse_preprocessing(text: str):
-    """The data.ops.registry.Preprocess that `text` describes.
+    """The data.ops.registry.Preprocess of `text`.
 
     Raises:
         ImportError: without TensorFlow, which decodes and resizes images on every backend.
-        ValueError: for text that describes none.
+        ValueError: for invalid text.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ImportError(
@@ -34,8 +34,7 @@ def parse_preprocessing(text: str):
 
 
 def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
-    """The shape (height, width, c) of what a Preprocess makes of pixels with so many channels, or with None of encoded
-    images.
+    """A Preprocess's output shape (height, width, c), from pixels with `channels`, or None for encoded images.
 
     Raises:
         ValueError: if images of different sizes keep different sizes.
@@ -53,7 +52,7 @@ def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
 
 
 def _eight_bits(pixels):
-    """Pixels of 16 bits, (..., h, w, c) uint16, on the scale 0..255, if any of them needs it; others as they are."""
+    """16-bit pixels, (..., h, w, c) uint16, on the scale 0..255, if any value needs it; others stay."""
     import tensorflow as tf
 
     if pixels.dtype != tf.uint16:
@@ -63,10 +62,9 @@ def _eight_bits(pixels):
 
 
 def _apply(preprocess, images, shape: tuple, dtype: str, check_pixels: bool):
-    """A Preprocess on encoded images, () or (b,), or pixels, (h, w, c) or (b, h, w, c): pixels of `shape`, (height,
-    width, c), or with b before.
+    """Preprocesses encoded images, () or (b,), or pixels, with or without b, to pixels of `shape`, (height, width, c).
 
-    TensorFlow tensors give TensorFlow tensors on every backend, inside tf.data too; arrays give tensors of the backend.
+    TensorFlow tensors give TensorFlow tensors on every backend, inside tf.data too; arrays give backend tensors.
     """
     import tensorflow as tf
 
@@ -90,21 +88,20 @@ def _apply(preprocess, images, shape: tuple, dtype: str, check_pixels: bool):
 
 @serializable
 class Preprocessing(keras.layers.Layer):
-    """Encoded images, or pixels, as the pixels that a model takes: what the text says, as training and an exported
-    model do it.
+    """Encoded images or pixels to the model's pixels, by a text, the same way as training and exported models.
 
     Args:
-        text: ops joined by "|" (docs/data.md), none of them random, which end in a fixed size:
+        text: ops joined by "|" (docs/data.md), none random, with a fixed final size:
             "decode|resize(256)|central_crop(224)".
-        check_pixels: whether pixels on another scale are refused: those in [0, 1], for instance.
+        check_pixels: refuse pixels on another scale, such as [0, 1].
 
-    Input: strings (b,), encoded JPEG, PNG...; or pixels 0..255, (b, h, w, c). Both also without b, for a dataset of
-    single images. Output: whole numbers 0..255, (b, height, width, c), in the layer's dtype. It is TensorFlow's work:
-    on the JAX backend it maps a tf.data dataset or takes arrays, and cannot be part of a compiled model.
+    Input: strings (b,), encoded JPEG, PNG...; or pixels 0..255, (b, h, w, c); or either without b, for a dataset of
+    single images. Output: integers 0..255, (b, height, width, c), in the layer's dtype. TensorFlow does the work: on
+    the JAX backend the layer maps a tf.data dataset or takes arrays, and cannot be part of a compiled model.
 
     Raises:
-        ImportError: if TensorFlow is not installed.
-        ValueError: for a text that cannot be parsed, or has random ops.
+        ImportError: without TensorFlow.
+        ValueError: for text that is invalid or has random ops.
     """
 
     def __init__(self, text: str, check_pixels: bool = True, **kwargs: Any):
@@ -121,11 +118,11 @@ class Preprocessing(keras.layers.Layer):
         self._shapes = {}
 
     def __call__(self, images, **options):
-        # Keras would convert what is not a tensor of its backend, strings among them.
+        # Keras would convert anything but its backend's tensors, also strings.
         return super().__call__(images, **options) if isinstance(images, keras.KerasTensor) else self.call(images)
 
     def _shape(self, shape):
-        """The shape (height, width, c) of what becomes of one image of images of `shape`."""
+        """The output shape (height, width, c) for one image of images of `shape`."""
         channels = shape[-1] if len(shape) > 2 else None
         if channels not in self._shapes:
             self._shapes[channels] = _preprocessed_shape(self._preprocess, channels)

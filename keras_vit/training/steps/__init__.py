@@ -1,3 +1,1 @@
-"""What a step computes on each backend, and on which part of a batch: inputs per worker, weights of examples, the
-compiled functions.
-"""
+"""The training steps of each backend: inputs per worker, weights of examples, compiled functions."""

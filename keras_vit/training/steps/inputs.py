@@ -1,8 +1,8 @@
-"""Prepares the input of fit, evaluate and predict for the strategy under which the model was made.
+"""Prepares the input of fit, evaluate and predict for the model's strategy.
 
 One device and MirroredStrategy accept everything as it is. With several workers, each takes its own rows of every
-global batch. JAX distributions and TPUs need full batches: evaluation data is padded with rows of weight 0, and what
-predict reads with rows that its outputs leave out.
+global batch. JAX distributions and TPUs need full batches: evaluation data is padded with rows of weight 0, and predict
+drops the outputs of padded rows.
 """
 
 import contextlib
@@ -18,11 +18,7 @@ from keras_vit.distribution.strategy import check_divisible
 
 
 def check_distribution() -> None:
-    """Refuses a keras.distribution on a backend that ignores it.
-
-    Raises:
-        ValueError: if one is set on a backend other than JAX.
-    """
+    """Refuses a keras.distribution on a backend that ignores it: ValueError unless on JAX."""
     backend = keras.backend.backend()
     if backend != "jax" and keras.distribution.distribution() is not None:
         raise ValueError(
@@ -33,12 +29,7 @@ def check_distribution() -> None:
 
 
 def check_scope(model) -> None:
-    """Refuses to train a model inside the scope of a strategy that it was not made under; switches jit_compile off on a
-    TPUStrategy.
-
-    Raises:
-        ValueError: if the model was made outside the current scope.
-    """
+    """Refuses to train in another strategy's scope (ValueError); switches jit_compile off on a TPUStrategy."""
     if keras.backend.backend() == "jax":
         now = keras.distribution.distribution()
         if now is not None and now is not model._distribution:
@@ -50,7 +41,7 @@ def check_scope(model) -> None:
     import tensorflow as tf
 
     if isinstance(model._distribute_strategy, tf.distribute.TPUStrategy) and model.jit_compile:
-        model.jit_compile = False  # the strategy compiles the whole step, and fails if a part of it is already compiled
+        model.jit_compile = False  # the strategy compiles the whole step, and fails on compiled parts
     if tf.distribute.has_strategy() and tf.distribute.get_strategy() is not model._distribute_strategy:
         raise ValueError(
             "The model was made outside this strategy's scope. Make and compile it inside: with strategy.scope(): model"
@@ -60,9 +51,7 @@ def check_scope(model) -> None:
 
 @contextlib.contextmanager
 def scope_of(model):
-    """The context in which the model trains: on the JAX backend, the scope of the distribution under which it was
-    made.
-    """
+    """The context for training: on the JAX backend, the scope of the model's distribution."""
     check_distribution()
     check_scope(model)
     if keras.backend.backend() == "jax" and model._distribution is not None:
@@ -77,9 +66,9 @@ class Topology:
     """How a strategy consumes batches.
 
     Attributes:
-        replicas: the number of replicas that share a global batch.
-        workers: the number of processes that read input.
-        local: the number of replicas per worker.
+        replicas: number of replicas that share a global batch.
+        workers: number of processes that read input.
+        local: number of replicas per worker.
         full: whether every batch must have the full size.
     """
 
@@ -90,10 +79,10 @@ class Topology:
 
 
 def topology_of(model) -> Topology:
-    """The Topology of the strategy under which a model was made."""
+    """The Topology of a model's strategy."""
     if keras.backend.backend() == "jax":
         distribution = model._distribution
-        if distribution is None or distribution.num_processes > 1:  # several processes each bring their own rows
+        if distribution is None or distribution.num_processes > 1:  # several processes bring their own rows
             return Topology()
         n = distribution.num_model_replicas
         return Topology(n, 1, n, full=True)
@@ -115,12 +104,12 @@ def _as_they_are(outputs):
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """The arguments passed on to Keras' fit, evaluate or predict.
+    """The arguments for Keras' fit, evaluate or predict.
 
     Attributes:
-        x, y, weights, batch_size: as Keras has them.
+        x, y, weights, batch_size: as in Keras.
         steps: None if Keras can find the number of steps itself.
-        trim: leaves the rows of padding out of the outputs of predict, an array or a tree of them.
+        trim: removes padded rows from predict's outputs, an array or a tree.
     """
 
     x: Any
@@ -132,7 +121,7 @@ class Feed:
 
 
 def rows_of(x: Any) -> int:
-    """The number of examples in an array, or in a dict, list or tuple of one for each input."""
+    """The number of examples in an array, or in a dict, list or tuple with one per input."""
     return len(keras.tree.flatten(x)[0])
 
 
@@ -148,8 +137,7 @@ def feed(
     """The Feed of arrays or a dataset for the model's strategy.
 
     Raises:
-        ValueError: if the replicas cannot share the batches evenly, or if the last training batch is not full on a
-            strategy that needs full batches.
+        ValueError: if replicas cannot share the batches evenly, or the last training batch must be full and is not.
     """
     topology = topology_of(model)
     if topology.replicas == 1:
@@ -179,7 +167,7 @@ def feed(
 
 
 def _check_weighted(model):
-    """Raises ValueError if the model has metrics that would count rows of weight 0."""
+    """ValueError if the model has metrics that would count rows of weight 0."""
     if getattr(model._compile_metrics, "_user_metrics", None):
         raise ValueError(
             "On these devices the last batch is padded with rows of weight 0, which metrics given as"
@@ -188,7 +176,7 @@ def _check_weighted(model):
 
 
 def _padded(x, y, weights, batch_size):
-    """The Feed of arrays followed by rows of weight 0, up to full batches."""
+    """The Feed of arrays, padded to full batches with rows of weight 0."""
     n = rows_of(x)
     weights = np.ones(n, "float32") if weights is None and y is not None else weights
     padded = (_pad(arrays, -n % batch_size) for arrays in (x, y, weights))
@@ -196,7 +184,7 @@ def _padded(x, y, weights, batch_size):
 
 
 def _pad(arrays, missing):
-    """Each array of a tree, followed by so many rows of zeros; None stays None."""
+    """Each array of a tree, followed by `missing` rows of zeros; None stays None."""
 
     def pad(a):
         return None if a is None else np.concatenate([a, np.zeros((missing, *np.shape(a)[1:]), np.asarray(a).dtype)])
@@ -205,9 +193,7 @@ def _pad(arrays, missing):
 
 
 class _PaddedInputs:
-    """The inputs alone of batches, each padded to a multiple of rows. It remembers, batch by batch, which rows are
-    padding.
-    """
+    """Inputs of batches, each padded to a multiple of rows; remembers which rows are padding."""
 
     def __init__(self, batches, multiple):
         self._batches, self._multiple = batches, multiple
@@ -221,16 +207,12 @@ class _PaddedInputs:
             yield (_pad(x, missing),)
 
     def trim(self, outputs):
-        is_row = np.concatenate(self._is_row)  # of batches that were read ahead of `steps`, too
+        is_row = np.concatenate(self._is_row)  # also of batches read ahead of
         return keras.tree.map_structure(lambda t: t[is_row[: len(t)]], outputs)
 
 
 def prediction_feed(model, x, batch_size: int | None = None) -> Feed:
-    """The Feed of predict, which reads the inputs alone: batches that the devices cannot share evenly are padded.
-
-    Raises:
-        ValueError: as `feed` does.
-    """
+    """The Feed of predict, inputs only; batches that the devices cannot share evenly are padded. Errors as `feed`."""
     topology = topology_of(model)
     if topology.full and keras.backend.backend() == "jax" and _may_be_uneven(x, topology.replicas):
         padded = _PaddedInputs(x, topology.replicas)
@@ -240,14 +222,14 @@ def prediction_feed(model, x, batch_size: int | None = None) -> Feed:
 
 
 def _may_be_uneven(x, replicas):
-    """Whether `x` is a dataset or a generator of batches some of which the replicas may not share evenly."""
+    """Whether the replicas may be unable to share some batches of `x`, a dataset or a generator, evenly."""
     if hasattr(x, "element_spec"):
         return any(n is None or n % replicas for n in _sizes(x))
     return isinstance(x, types.GeneratorType)
 
 
 def _sizes(dataset):
-    """The static numbers of rows of a dataset's batches, None where they vary."""
+    """The static batch sizes of a dataset, None where they vary."""
     import tensorflow as tf
 
     return {spec.shape[0] for spec in keras.tree.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)}
@@ -282,9 +264,7 @@ def _dataset_feed(model, topology, dataset, training):
 
 
 def _padded_batch(batch, multiple):
-    """A batch (x, y) or (x, y, weights) as (x, y, weights), padded with weight 0 to a multiple of rows; a batch (x,) as
-    it is.
-    """
+    """A batch as (x, y, weights), padded with weight 0 to a multiple of rows; a batch (x,) stays."""
     import tensorflow as tf
 
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
@@ -311,7 +291,7 @@ def _batches(x, y, weights, batch_size, shuffle):
 
 
 def _per_worker(topology, dataset):
-    """A worker's part of a dataset of global batches, as distribute_datasets_from_function expects it.
+    """A worker's part of a dataset of global batches, for distribute_datasets_from_function.
 
     Replica r of N takes the rows from r b / N to (r + 1) b / N of each batch of b.
     """
@@ -329,7 +309,7 @@ def _per_worker(topology, dataset):
             return tf.data.Dataset.range(topology.local, output_type=tf.int32).map(part)
 
         def fixed(*part):
-            """Restores the static shapes, where the global batch has them."""
+            """Restores the global batch's static shapes."""
 
             def fix(t, spec):
                 rows = None if spec.shape[0] is None else spec.shape[0] // topology.replicas

@@ -1,6 +1,4 @@
-"""The steps of training, evaluation and prediction on every backend: what a batch, its weights and its replicas make of
-loss and metrics.
-"""
+"""The steps of training, evaluation and prediction: loss and metrics over batches, weights and replicas."""
 
 import contextlib
 import itertools
@@ -19,12 +17,10 @@ from keras_vit.training.steps.inputs import topology_of
 
 
 def per_value(weights, outputs):
-    """Weights (b,) for every output: (b,) for an output (b, c), (b, h, w) for one of (b, h, w, c), as Keras' losses and
-    metrics need.
+    """Weights (b,) for every output: (b,) for an output (b, c), (b, h, w) for (b, h, w, c), as Keras' losses need.
 
     Args:
-        weights: None, one tensor for all outputs, or a tensor for each. Weights of another shape than (b,) stay as they
-            are.
+        weights: None, one tensor for all outputs, or one each. Weights of another shape than (b,) stay.
         outputs: the model's output, or a structure of outputs.
     """
     if weights is None:
@@ -50,10 +46,10 @@ def per_value(weights, outputs):
 
 
 def check_parts(model) -> None:
-    """Refuses what would not add up over micro-batches.
+    """Refuses what does not add up over micro-batches.
 
     Raises:
-        ValueError: for a loss that is a sum, with regularizers, which each micro-batch would add again.
+        ValueError: for a sum loss with regularizers, which each micro-batch would add again.
     """
     if model.micro_batches > 1 and sums_over_batch(model.loss) and model.losses:
         raise ValueError(
@@ -63,10 +59,9 @@ def check_parts(model) -> None:
 
 
 def per_counted(weights):
-    """The weights of a batch, scaled so that a loss that Keras divides by their number is divided by those that are not
-    0.
+    """A batch's weights, scaled so that a loss that Keras divides by their number is divided by the non-zero ones.
 
-    Rows of weight 0 are padding in evaluation: a batch of which half is padding would report half its loss.
+    Evaluation pads with weight 0: otherwise a half-padded batch would report half its loss.
     """
 
     def scaled(weight):
@@ -79,16 +74,16 @@ def per_counted(weights):
 
 
 def _counted(weight, dtype):
-    """How many of the weights are not 0, a scalar."""
+    """The number of non-zero weights, a scalar."""
     return ops.sum(ops.cast(weight != 0, dtype))
 
 
 class RunningLoss(keras.metrics.Mean):
-    """The loss of fit and evaluate: sum(weight * loss) over the number of examples whose weight is not 0, so far.
+    """The loss of fit and evaluate: sum(weight * loss) over the number of examples with non-zero weight, so far.
 
     Attributes, set while a step is traced:
         weights: of the batch's examples; None where all count, or the loss is a sum.
-        is_mean: whether the losses of the batch are already divided by the examples that count, or else by all of them.
+        is_mean: whether the batch's losses are divided by the examples that count, rather than by all of them.
         by_weight: whether they are divided by the sum of the weights (reduction="mean_with_sample_weight").
     """
 
@@ -109,7 +104,7 @@ class RunningLoss(keras.metrics.Mean):
 
 
 def _tensorflow():
-    """The part for the TensorFlow backend, imported only when it is needed."""
+    """The TensorFlow part, imported on first use."""
     from keras_vit.training.steps import step_tensorflow
 
     return step_tensorflow
@@ -129,24 +124,20 @@ class SteppingModel(DescribedModel):
         raise NotImplementedError  # by training.Model
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds metrics and optimizer from the shapes of the data; Keras would read a batch, which fails with several
-        workers.
-        """
+        """Builds metrics and optimizer from the data's shapes; Keras would read a batch, and fail with several workers."""
         if self._distribute_strategy is not None:
             _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
         if iterator is not None:
             data_batch = _tensorflow().local_spec(iterator.data_adapter.get_tf_dataset().element_spec)
         if len(self.outputs) > 1 and data_batch is not None:
-            self._symbolic_build(data_batch=data_batch)  # makes the running loss of each output
+            self._symbolic_build(data_batch=data_batch)  # makes the running loss of each
         elif self._distribute_strategy is None and data_batch is not None:
             self._build_metrics(data_batch)
         else:
             super()._maybe_symbolic_build(data_batch=data_batch)
 
     def _build_metrics(self, batch):
-        """Makes the metrics' variables before a step is traced: a step in which variables are made is traced again, and
-        holds both.
-        """
+        """Makes the metrics' variables before tracing: a step that makes variables is traced twice, and keeps both."""
         _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
         metrics = self._compile_metrics
         if metrics is not None and not metrics.built and y is not None and not self.has_own("call", "compute_metrics"):
@@ -157,7 +148,7 @@ class SteppingModel(DescribedModel):
         check_parts(self)
         self._count_examples()
         compiled_with, self._compiled_with = self._compiled_with, (self.mixing, self.micro_batches)
-        force = force or compiled_with != self._compiled_with  # the function holds what they were
+        force = force or compiled_with != self._compiled_with  # the function holds the old ones
         if keras.backend.backend() != "tensorflow":
             return super().make_train_function(force)
         if self.train_function is None or force:
@@ -169,13 +160,11 @@ class SteppingModel(DescribedModel):
         return self.train_function
 
     def _make_function(self, step_function, concatenate_outputs=False):
-        """Keras' loop over the steps of an execution, which on JAX is one of the host; the last one of an epoch ends
-        with the epoch.
-        """
+        """Keras' loop over an execution's steps (on JAX a loop of the host); the last execution ends with the epoch."""
         if keras.backend.backend() == "tensorflow":
             return super()._make_function(step_function)
         execution = super()._make_function(step_function, concatenate_outputs)
-        if self.steps_per_execution == 1 or concatenate_outputs:  # these are of predict, which ends with its data
+        if self.steps_per_execution == 1 or concatenate_outputs:  # of predict, which ends
             return execution
         return lambda state, batches: execution(state, itertools.islice(batches, self._remaining))
 
@@ -197,21 +186,19 @@ class SteppingModel(DescribedModel):
         return self.predict_function
 
     def _get_metrics_result_or_logs(self, logs):
-        """What an epoch reports. Keras would report its own running loss, 0, where a step of the user's own returns
-        only "loss".
-        """
+        """An epoch's report; Keras would report its own running loss, 0, if the user's step returns only "loss"."""
         if self.has_own("train_step", "test_step", "compute_metrics"):
             return logs
         return super()._get_metrics_result_or_logs(logs)
 
     def _count_examples(self):
-        """Has the running losses, of all outputs and of each, average over examples rather than batches."""
+        """Makes the running losses, total and per output, average over examples rather than batches."""
         for tracker in self._running_losses():
             if type(tracker) is keras.metrics.Mean:
                 tracker.__class__ = RunningLoss  # made and registered by Keras
 
     def train_step(self, *args):
-        """The arguments are (batch,), and on the JAX backend (state, batch)."""
+        """Arguments: (batch,); on the JAX backend (state, batch)."""
         if keras.backend.backend() == "tensorflow":
             return _tensorflow().train_step(self, *args)
         state, batch = args
@@ -233,22 +220,22 @@ class SteppingModel(DescribedModel):
         return logs, after_update(self, state)
 
     def after_update(self) -> None:
-        """Called in every training step, after the optimizer's update; does nothing unless a subclass overrides it.
+        """Called in every training step after the optimizer's update; does nothing unless overridden.
 
-        It may assign the model's non-trainable variables, to move a teacher that follows the trained weights, for
-        example; those that it assigns are made with `aggregation="only_first_replica"`, since every replica assigns the
-        same. It runs where the step does: in a graph, in each replica, once for all micro-batches.
+        It may assign non-trainable variables, for example of a teacher that follows the trained weights; make these
+        with `aggregation="only_first_replica"`, since every replica assigns the same. It runs where the step does: in a
+        graph, in each replica, once for all micro-batches.
         """
 
     def test_step(self, *args):
-        """The arguments are (batch,), and on the JAX backend (state, batch)."""
+        """Arguments: (batch,); on the JAX backend (state, batch)."""
         _, _, weights = keras.utils.unpack_x_y_sample_weight(args[-1])
         with self.weighing(weights, is_mean=True):
             return super().test_step(*args)
 
     @contextlib.contextmanager
     def weighing(self, weights: Any, is_mean: bool) -> Iterator[None]:
-        """While a step is traced, tells the running losses the weights of its examples.
+        """Passes the examples' weights to the running losses while a step is traced.
 
         Args:
             weights: one tensor, a structure with one per output, or None.
@@ -268,19 +255,17 @@ class SteppingModel(DescribedModel):
                 tracker.weights = None
 
     def _running_losses(self):
-        """The metrics that hold the running loss: of all, and, of a model with several outputs, of each."""
+        """The metrics of the running loss: the total, and with several outputs one each."""
         return [self._loss_tracker, *getattr(self._compile_loss, "metrics", ())]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Keras' loss, with weights of examples for outputs of any rank. In evaluation, examples of weight 0 are not
-        counted.
-        """
+        """Keras' loss, with example weights for outputs of any rank; evaluation ignores examples of weight 0."""
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         if not training and weights is not None and not sums_over_batch(self.loss):
             weights = per_counted(weights)
         return super().compute_loss(x, y, y_pred, weights, training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Keras' metrics, with weights of examples for outputs of any rank."""
+        """Keras' metrics, with example weights for outputs of any rank."""
         weights = sample_weight if self.weighs_examples else per_value(sample_weight, y_pred)
         return super().compute_metrics(x, y, y_pred, weights)

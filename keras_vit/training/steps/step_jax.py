@@ -1,6 +1,4 @@
-"""What a training step on the JAX backend has beside Keras' own. The program is global: Keras' distributions need no
-other correction.
-"""
+"""Additions to Keras' training step on JAX. The program is global: Keras' distributions need no other correction."""
 
 import jax
 import keras
@@ -9,9 +7,7 @@ from keras_vit.training.losses import divides_by_weights, sum_of_weights, sums_o
 
 
 def _parts(batch, parts):
-    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has the rows i, i + parts...: every device keeps its
-    own rows.
-    """
+    """(b, ...) -> (parts, b / parts, ...) in every leaf. Part i has rows i, i + parts...: devices keep their rows."""
 
     def split(x):
         if x.shape[0] % parts:
@@ -24,9 +20,9 @@ def _parts(batch, parts):
 
 
 def accumulated_step(model, state, batch):
-    """One update from `model.micro_batches` parts of a batch, only one of which is in memory at a time.
+    """One update from `model.micro_batches` parts of a batch, one in memory at a time.
 
-    The arguments and results are those of Keras' JAX train_step: (state, batch) -> (logs, state).
+    Arguments and results as in Keras' JAX train_step: (state, batch) -> (logs, state).
     """
     trainable, non_trainable, optimizer_variables, metrics = state
     gradient = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
@@ -59,7 +55,7 @@ def accumulated_step(model, state, batch):
 
 
 def after_update(model, state):
-    """The state after the model's own `after_update`, which assigns non-trainable variables.
+    """The state after the model's `after_update`, which assigns non-trainable variables.
 
     Args:
         model: a compiled model.

@@ -1,13 +1,11 @@
-"""A training step on the TensorFlow backend, correct under every tf.distribute strategy, and the loop of several steps
-per call.
+"""Training steps on TensorFlow, correct under every tf.distribute strategy, and the loop of several steps per call.
 
 A step runs in each replica on its share of the batch:
-  1. the gradients of the global mean loss: a replica's loss is weighted by its share of the examples, whatever their
-     number;
+  1. gradients of the global mean loss: a replica's loss is weighted by its share of the examples, of any number;
   2. micro-batches one after the other, their gradients summed;
   3. one sum over replicas, one clip of the global gradient, one update;
   4. what the model does after an update, such as moving a teacher.
-Metrics are summed within each replica; they are reduced over all replicas when they are read, outside the replicas.
+Metrics are summed within each replica, and reduced over replicas when read, outside the replicas.
 """
 
 from collections.abc import Callable
@@ -22,14 +20,13 @@ from keras_vit.training.mixing import Pairs, check_pairs, check_unweighted
 
 
 def _rows(x):
-    """The number of examples in a batch, a Python integer if it is static."""
+    """The number of examples in a batch, a Python integer if static."""
     first = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
     return first.shape[0] if first.shape[0] is not None else tf.shape(first)[0]
 
 
 def _gradients(model, x, y, weights, share):
-    """(gradients of `share` x the loss of some examples, what a compute_metrics of the user's own returns). Updates the
-    metrics.
+    """(gradients of `share` x the loss of some examples, what the user's compute_metrics returns); updates the metrics.
 
     A gradient is None for a variable that the loss does not depend on.
     """
@@ -37,7 +34,7 @@ def _gradients(model, x, y, weights, share):
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
         # Keras divides mean losses by the number of replicas.
-        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # of a sum, a part holds only its own share
+        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # for a sum, a part holds only
         model._loss_tracker.update_state(loss * tf.cast(replicas() * whole, loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
     logs = model.compute_metrics(x, y, y_pred, sample_weight=weights)
@@ -46,8 +43,7 @@ def _gradients(model, x, y, weights, share):
 
 
 def _accumulated(model, batch, share_of):
-    """As _gradients, with the sum of the gradients of `model.micro_batches` parts of a batch, one of which is in memory
-    at a time.
+    """As _gradients, summed over `model.micro_batches` parts of a batch, one in memory at a time.
 
     Part i has the rows i, i + parts, i + 2 parts...
     """
@@ -70,28 +66,28 @@ def _accumulated(model, batch, share_of):
 
     state = (tf.constant(0), [tf.zeros(v.shape, v.dtype) for v in model.trainable_weights], {})
     if model.has_own("compute_metrics"):
-        state = body(*state)  # outside the loop, whose variables must have the structure of the logs from the start
+        state = body(*state)  # outside the loop: its variables need the structure of the logs from the start
     _, sums, logs = tf.while_loop(lambda i, *_: i < parts, body, state, parallel_iterations=1)
     return [g if used else None for g, used in zip(sums, connected)], logs
 
 
 def _share(model, n, weights):
-    """A function: (a number of examples, their weights) -> the factor of their loss in the gradient of the global loss.
+    """A function (number of examples, weights) -> factor of their loss in the global loss's gradient.
 
-    `n` and `weights` are those of this replica.
+    `n` and `weights` are this replica's.
     """
     if sums_over_batch(model.loss):
         return lambda rows, _: 1.0
     if weights is not None and divides_by_weights(model.loss):
         return _share_by_weight(model, weights)
-    if isinstance(n, int):  # static shapes: every replica has the same number
+    if isinstance(n, int):  # static shapes: all replicas have
         return lambda rows, _: rows / n
     total = sum_over_replicas([tf.cast(n, "float32")])[0]
     return lambda rows, _: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
 
 
 def _share_by_weight(model, weights):
-    """_share for a loss that is divided by the sum of the weights."""
+    """_share for a loss divided by the sum of the weights."""
     if replicas() == 1 and model.micro_batches == 1:
         return lambda *_: 1.0
     total = sum_over_replicas([sum_of_weights(weights)])[0]
@@ -99,9 +95,7 @@ def _share_by_weight(model, weights):
 
 
 def train_step(model, batch) -> dict:
-    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns the metrics of this replica
-    so far.
-    """
+    """One step on a replica's share of the batch, (x,), (x, y) or (x, y, weights); returns its metrics so far."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     share_of = _share(model, _rows(x), weights)
     if model.mixing is not None:
@@ -124,8 +118,7 @@ def train_step(model, batch) -> dict:
 
 
 def _compiles_gradients_alone(model):
-    """Whether XLA compiles the forward and backward pass alone, as it must with several replicas: their sum cannot be
-    compiled.
+    """Whether XLA compiles only the forward and backward pass, as with several replicas: their sum cannot be compiled.
 
     A TPUStrategy compiles the whole step by itself. Statistics over all replicas are sums too: a model with a layer
     that computes them is not compiled.
@@ -141,17 +134,14 @@ def _clips(optimizer):
 
 
 def _reduces_first(optimizer):
-    """Whether the optimizer clips the sum over replicas, as those of this package do (Keras' clip each replica's
-    part).
-    """
+    """Whether the optimizer clips the sum over replicas, as this package's do (Keras' clip each replica's part)."""
     return getattr(optimizer, "clips_global_gradient", False)
 
 
 def _overflowing_alike(gradients):
-    """The gradients of this replica, one of them NaN if those of any replica are not finite.
+    """This replica's gradients, one of them NaN if any replica's are not finite.
 
-    A LossScaleOptimizer looks at the gradients of one replica, which are not summed yet, to see whether to skip the
-    step.
+    A LossScaleOptimizer decides on skipping the step by one replica's gradients, before they are summed.
     """
     present = [i for i, g in enumerate(gradients) if g is not None]
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradients[i])) for i in present])
@@ -162,13 +152,13 @@ def _overflowing_alike(gradients):
 
 
 def _apply(optimizer, gradients, variables):
-    """One update with the sum of `gradients` over the replicas."""
+    """One update with the sum of `gradients` over replicas."""
     inner = innermost(optimizer)
     if replicas() > 1 and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         gradients = _overflowing_alike(gradients)
     if replicas() > 1 and _clips(inner) and not _reduces_first(inner):
-        # Clip the sum here. Each replica then gets an N-th of it, which the optimizer's own clipping does not change;
-        # the optimizer's own sum over the replicas adds the N parts up again.
+        # Clip the sum here. Each replica gets an N-th of it, which the optimizer's own clipping leaves alone and its
+        # sum over replicas restores.
         indices, scale = [i for i, g in enumerate(gradients) if g is not None], inner.loss_scale_factor or 1.0
         clipped = inner._clip_gradients([g / scale for g in sum_over_replicas([gradients[i] for i in indices])])
         for i, g in zip(indices, clipped):
@@ -177,10 +167,10 @@ def _apply(optimizer, gradients, variables):
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer | None, strategy: tf.distribute.Strategy) -> None:
-    """Refuses options that would silently be wrong under `strategy`.
+    """Refuses options that would be silently wrong under `strategy`.
 
     Raises:
-        ValueError: naming what to use instead.
+        ValueError: with the alternative.
     """
     if optimizer is None or strategy.num_replicas_in_sync == 1:
         return
@@ -209,7 +199,7 @@ def check_optimizer(optimizer: keras.optimizers.Optimizer | None, strategy: tf.d
 
 
 def check_made_inside(optimizer: keras.optimizers.Optimizer | None, strategy: tf.distribute.Strategy) -> None:
-    """Raises ValueError if the optimizer was made outside the strategy's scope."""
+    """ValueError if the optimizer was made outside the strategy's scope."""
     if optimizer is not None and optimizer._distribution_strategy is not strategy:
         raise ValueError(
             "The optimizer was made outside the strategy's scope. Make and compile it inside: with"
@@ -218,19 +208,19 @@ def check_made_inside(optimizer: keras.optimizers.Optimizer | None, strategy: tf
 
 
 def _mean_over_replicas(strategy, logs):
-    """What a step returned in the replicas, as one structure."""
+    """The mean over replicas of a step's results, as one structure."""
     if strategy.num_replicas_in_sync == 1:
         return {name: strategy.experimental_local_results(value)[0] for name, value in logs.items()}
     return {name: strategy.reduce("MEAN", value, axis=None) for name, value in logs.items()}
 
 
 def _replica_step(model, step, own_logs):
-    """`step` as every replica runs it; it returns what `step` does if `own_logs`."""
+    """`step` for every replica; returns its result if `own_logs`."""
 
     def replica_step(batch):
-        # Keras wraps a None in an element of a dataset as an Optional.
+        # Keras wraps a dataset element's None as an Optional.
         batch = keras.tree.map_structure(lambda t: None if isinstance(t, tf.experimental.Optional) else t, batch)
-        # Where the data end, what reads no value of the batch, such as counting the step, would still be done.
+        # At the end of the data, code that reads no value of the batch, such as counting the step, would still run.
         # XLA's programs need their whole batch, and cannot make variables after waiting for it.
         arrived = [] if model.jit_compile else [t for t in keras.tree.flatten(batch) if t is not None]
         with tf.control_dependencies(arrived):
@@ -245,7 +235,7 @@ def _replica_step(model, step, own_logs):
 
 
 def _repeat(function, iterator, steps):
-    """Calls a function with the next `steps` batches, in one loop of the graph."""
+    """Calls a function with each of the next `steps` batches, in one loop of the graph."""
 
     def body(i):
         function(iterator.get_next())
@@ -255,9 +245,7 @@ def _repeat(function, iterator, steps):
 
 
 def _last_of(function, iterator, steps):
-    """What a function returns of the last of the next `steps` batches, all of which it is called with, in one loop of
-    the graph.
-    """
+    """Calls a function with each of the next `steps` batches, in one loop of the graph; returns the last result."""
     first = (tf.constant(1), function(iterator.get_next()))
 
     def body(i, _):
@@ -267,14 +255,13 @@ def _last_of(function, iterator, steps):
 
 
 def make_function(model, step: Callable, remaining: Callable[[], int], own_logs: bool = False) -> Callable:
-    """Keras' train or test function: an iterator over batches -> the metrics so far, after `model.steps_per_execution`
-    steps.
+    """Keras' train or test function: batches -> the metrics so far, after `model.steps_per_execution` steps.
 
     Args:
         model: a compiled model.
-        step: a function of a batch that runs in every replica.
-        remaining: returns the number of steps left in the epoch; called if steps_per_execution is above 1.
-        own_logs: whether to return what `step` returns, averaged over the replicas, instead of the model's metrics.
+        step: function of a batch, run in every replica.
+        remaining: returns the steps left in the epoch; called if steps_per_execution is above 1.
+        own_logs: return what `step` returns, averaged over replicas, instead of the model's metrics.
     """
     strategy, replica_step = model.distribute_strategy, _replica_step(model, step, own_logs)
 
@@ -290,7 +277,7 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
         _repeat(lambda batch: strategy.run(replica_step, args=(batch,)), iterator, steps)
         return model.get_metrics_result()
 
-    # Without autograph: nothing here needs it, and it would rewrite the code of the layers.
+    # Without autograph: it is not needed, and would rewrite the layers' code.
     on_batch, on_iterator = (tf.autograph.experimental.do_not_convert(f) for f in (on_batch, on_iterator))
     if not model.run_eagerly:
         on_batch, on_iterator = (tf.function(f, reduce_retracing=True) for f in (on_batch, on_iterator))
@@ -309,9 +296,7 @@ def make_function(model, step: Callable, remaining: Callable[[], int], own_logs:
 
 
 def make_gathering_function(model, step: Callable) -> Callable:
-    """Keras' predict function for several workers: a list of batches -> the outputs of all workers, in order, on every
-    worker.
-    """
+    """Keras' predict function for several workers: batches -> the outputs of all, in order, on every worker."""
     strategy = model.distribute_strategy
 
     def function(batches):
@@ -324,7 +309,7 @@ def make_gathering_function(model, step: Callable) -> Callable:
 
 
 def local_spec(element_spec):
-    """The shapes and dtypes of one replica's part of an element of a dataset; None where the element has None."""
+    """Shapes and dtypes of a replica's part of a dataset element; None where the element has None."""
 
     def first(spec):
         parts = tf.nest.flatten(spec, expand_composites=True)
