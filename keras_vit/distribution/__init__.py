@@ -1,4 +1,4 @@
-"""Strategies: how training runs over devices and machines."""
+"""Strategies for training over devices and machines."""
 
 from keras_vit.distribution.strategy import STRATEGIES, Strategy, strategy
 

@@ -1,4 +1,4 @@
-"""Clusters that tf.distribute trains on: workers listed in TF_CONFIG, and TPUs."""
+"""Clusters for tf.distribute: workers listed in TF_CONFIG, and TPUs."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from absl import logging
 
 
 def multi_worker_strategy() -> tuple[Any, int, int]:
-    """(tf.distribute.MultiWorkerMirroredStrategy, number of workers, index of this worker), from TF_CONFIG.
+    """(tf.distribute.MultiWorkerMirroredStrategy, number of workers, this worker's index), from TF_CONFIG.
 
     Raises:
-        ValueError: if TF_CONFIG is missing or describes no workers.
+        ValueError: if TF_CONFIG is missing or lists no workers.
     """
     example = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'
     text = os.environ.get("TF_CONFIG", "")
@@ -47,14 +47,13 @@ def multi_worker_strategy() -> tuple[Any, int, int]:
 
 
 def _check_answers(address, seconds=10):
-    """Raises OSError unless something listens at "grpc://host:port"; TensorFlow itself would wait forever."""
+    """OSError unless something listens at "grpc://host:port"; TensorFlow itself would wait forever."""
     host, _, port = address.removeprefix("grpc://").rpartition(":")
     socket.create_connection((host, int(port)), timeout=seconds).close()
 
 
 def tpu_strategy(name: str | None = None) -> Any:
-    """A tf.distribute.TPUStrategy on the TPU with this name or address; None for TPU_NAME in the environment, or this
-    machine's.
+    """A tf.distribute.TPUStrategy by name or address; None for TPU_NAME in the environment, or this machine's TPU.
 
     Raises:
         ValueError: if there is no TPU, or it does not answer.
@@ -74,7 +73,7 @@ def tpu_strategy(name: str | None = None) -> Any:
             _check_answers(resolver.master())
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except Exception as error:  # from the name service, the network or the TPU itself: they share no base class
+    except Exception as error:  # errors of the name service, the network and the TPU share no base class
         raise ValueError(
             f'The TPU "{name}" does not answer: {type(error).__name__}: {error} Check the name, that it is READY'
             " (gcloud compute tpus tpu-vm list), and that this machine is in the same network. See docs/tpu.md."

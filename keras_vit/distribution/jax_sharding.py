@@ -1,7 +1,6 @@
-"""Keras' distributions for the JAX backend: "data" shards the batch over the devices, "model" also shards the blocks'
-matrices.
+"""Keras distributions on JAX: "data" shards the batch over devices, "model" also the blocks' matrices.
 
-A block is sharded as in Megatron (arXiv 1909.08053): query, key, value and the MLP's first matrix by columns, the
+Blocks are sharded as in Megatron (arXiv 1909.08053): query, key, value and the MLP's first matrix by columns, the
 matrices after them by rows, so that the forward pass sums over devices only twice per block.
 """
 
@@ -13,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-# Path pattern -> the sharded axis. Every other variable is whole on every device.
+# {path pattern: sharded axis}. Every other variable is whole on every device.
 _SHARDED_AXES = {
     r"block_\d+/attention/(query|key|value)/kernel": 1,
     r"block_\d+/attention/(query|key|value)/bias": 0,
@@ -25,12 +24,12 @@ _SHARDED_AXES = {
 
 
 def sharded_axis(path: str) -> int | None:
-    """The axis along which the "model" strategy shards the variable with this path, or None."""
+    """The axis along which the "model" strategy shards a variable, or None."""
     return next((axis for pattern, axis in _SHARDED_AXES.items() if re.search(rf"(^|/){pattern}$", path)), None)
 
 
 class BlockParallel(keras.distribution.ModelParallel):
-    """ModelParallel with the sharding of Vision Transformer blocks. The mesh has the axes "batch" and "model"."""
+    """ModelParallel for Vision Transformer blocks. The mesh has the axes "batch" and "model"."""
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
         super().__init__(
@@ -38,10 +37,10 @@ class BlockParallel(keras.distribution.ModelParallel):
         )
 
     def get_variable_layout(self, variable):
-        """The TensorLayout of a variable, which follows from its path.
+        """The TensorLayout of a variable, by its path.
 
         Raises:
-            ValueError: if the sharded axis is not divisible by the number of devices that share it.
+            ValueError: if the sharded axis is not divisible by its number of devices.
         """
         axes, axis, shards = [None] * len(variable.shape), sharded_axis(variable.path), self.device_mesh.shape[1]
         if axis is not None:
@@ -51,15 +50,13 @@ class BlockParallel(keras.distribution.ModelParallel):
                     " not a multiple. Choose a model_parallel that divides the width, the heads and the MLP's width."
                 )
             axes[axis] = "model"
-        if getattr(variable, "_layout", None) is not None:  # a variable of the optimizer, which follows its weight
+        if getattr(variable, "_layout", None) is not None:  # an optimizer's variable, which
             return variable._layout
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
 
 def _initialize():
-    """Joins the other processes if the environment describes several; returns (number of processes, index of this
-    one).
-    """
+    """Joins the other processes, if the environment lists several; returns (number of processes, own index)."""
     import jax
 
     if "KERAS_DISTRIBUTION_JOB_ADDRESSES" in os.environ and not jax.distributed.is_initialized():
@@ -68,16 +65,16 @@ def _initialize():
 
 
 def data_parallel() -> tuple[keras.distribution.DataParallel, int, int]:
-    """(keras.distribution.DataParallel over all devices, number of processes, index of this process)."""
+    """(keras.distribution.DataParallel over all devices, number of processes, own index)."""
     processes, index = _initialize()
     return keras.distribution.DataParallel(auto_shard_dataset=False), processes, index
 
 
 def model_parallel(shards: int | None = None) -> tuple[BlockParallel, int, int]:
-    """(BlockParallel with every matrix split over `shards` devices, number of processes, index of this process).
+    """(BlockParallel with every matrix split over `shards` devices, number of processes, own index).
 
     Raises:
-        ValueError: if `shards` does not divide the number of devices, or if there are several processes.
+        ValueError: if `shards` does not divide the number of devices, or with several processes.
     """
     import jax
 
@@ -91,11 +88,7 @@ def model_parallel(shards: int | None = None) -> tuple[BlockParallel, int, int]:
 
 
 def block_parallel(devices: Sequence[Any], shards: int) -> BlockParallel:
-    """BlockParallel over these devices, with every matrix split over `shards` of them.
-
-    Raises:
-        ValueError: if `shards` does not divide the number of devices.
-    """
+    """BlockParallel over these devices, each matrix split over `shards` of them; ValueError unless divisible."""
     if len(devices) % shards:
         raise ValueError(f"model_parallel={shards} does not divide the {len(devices)} devices.")
     shape = (len(devices) // shards, shards)

@@ -1,9 +1,9 @@
-"""How training runs over devices: `strategy(name)`, with `.scope()` on both backends.
+"""Training over devices: `strategy(name)`, with `.scope()` on both backends.
 
     with keras_vit.strategy("tpu").scope():
         model = ...; model.compile(..., steps_per_execution=100); model.fit(dataset)
 
-On the TensorFlow backend these are the strategies of tf.distribute, on the JAX backend Keras' distributions.
+Strategies are tf.distribute's on the TensorFlow backend, Keras' distributions on JAX.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ from keras_vit.io.suggest import did_you_mean
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """How training runs over devices. This class itself is one device.
+    """Training over devices. This class itself is one device.
 
     Attributes:
-        name: the name that `strategy` accepts.
-        replicas: the number of parts that a global batch is split into.
-        hosts: the number of processes or machines that read input, each its own share.
-        host: the index of this process among them; 0 if one process feeds all.
-        engine: the tf.distribute strategy or the Keras distribution; None for one device.
+        name: as in `strategy`.
+        replicas: number of parts of a global batch.
+        hosts: number of processes or machines that each read their share of the input.
+        host: this process's index among them; 0 if one process feeds all.
+        engine: tf.distribute strategy or Keras distribution; None for one device.
     """
 
     name: str = "one"
@@ -37,25 +37,21 @@ class Strategy:
 
     @property
     def chief(self) -> bool:
-        """Whether this process writes the files of the run."""
+        """Whether this process writes the run's files."""
         return self.host == 0
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """The context in which models are made, compiled and trained."""
+        """The context for making, compiling and training models."""
         return contextlib.nullcontext() if self.engine is None else self.engine.scope()
 
     def check_batch(self, batch_size: int) -> None:
-        """Refuses a global batch that the replicas cannot share evenly.
-
-        Raises:
-            ValueError: naming the nearest sizes that they can share.
-        """
+        """Refuses a global batch that the replicas cannot share evenly; ValueError with the nearest valid sizes."""
         check_divisible(batch_size, self.replicas)
 
     def distribute(self, make: Callable) -> Any:
         """The input of `fit` and `evaluate`, from `make`: (shard, replicas) -> tf.data.Dataset.
 
-        `make` is called with the shard (host, hosts) and the number of replicas on that host, and returns a dataset of
+        `make` gets the shard (host, hosts) and the number of replicas on that host, and returns a dataset of
         per-replica batches, as data.training_batches does.
         """
         return make((self.host, self.hosts), 1)
@@ -66,7 +62,7 @@ class Strategy:
 
 
 class _TensorFlow(Strategy):
-    """A tf.distribute strategy in one process, which feeds all of its hosts."""
+    """A tf.distribute strategy in one process that feeds all hosts."""
 
     def distribute(self, make):
         def per_host(context):
@@ -77,7 +73,7 @@ class _TensorFlow(Strategy):
 
 
 class _MultiWorker(_TensorFlow):
-    """tf.distribute.MultiWorkerMirroredStrategy: each worker is a process that runs the same program."""
+    """tf.distribute.MultiWorkerMirroredStrategy: each worker is a process running the same program."""
 
     @functools.cached_property
     def _sum(self):
@@ -92,7 +88,7 @@ class _MultiWorker(_TensorFlow):
 
 
 class _Jax(Strategy):
-    """A Keras distribution on the JAX backend: one global program over all devices of all processes."""
+    """A Keras distribution on JAX: one global program over all devices of all processes."""
 
     def any(self, flag):
         if self.hosts == 1:
@@ -104,7 +100,7 @@ class _Jax(Strategy):
 
 
 def check_divisible(batch_size: int, replicas: int) -> None:
-    """Raises ValueError unless `batch_size` is a multiple of `replicas`, naming the nearest multiples."""
+    """ValueError, with the nearest multiples, unless `batch_size` is a multiple of `replicas`."""
     if batch_size % replicas:
         lower = batch_size // replicas * replicas
         near = f"{lower} or {lower + replicas}" if lower else f"{replicas}"
@@ -157,7 +153,7 @@ def _model(model_parallel):
 class _Row:
     backend: str | None  # None for either
     make: Callable
-    option: str | None = None  # the argument of `strategy` that is for it
+    option: str | None = None  # its argument of `strategy`
 
 
 STRATEGIES = {
@@ -171,7 +167,7 @@ STRATEGIES = {
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for an unknown strategy, with the nearest name."""
+    """ValueError, with the nearest name, for an unknown strategy."""
     if name not in STRATEGIES:
         raise ValueError(
             f'There is no strategy "{name}".{did_you_mean(name, STRATEGIES)} Valid: {", ".join(STRATEGIES)}.'
@@ -179,18 +175,18 @@ def check_name(name: str) -> None:
 
 
 def strategy(name: str = "one", *, tpu: str | None = None, model_parallel: int | None = None) -> Strategy:
-    """The strategy with this name.
+    """The strategy of this name.
 
     Args:
-        name: "one" device; on the TensorFlow backend "mirrored" (all GPUs of this machine), "multiworker" (the workers
-            listed in TF_CONFIG) or "tpu"; on the JAX backend "data" (every device holds the model and a share of the
-            batch) or "model" (in addition, groups of devices share the model's matrices).
-        tpu: for "tpu": the name or address of a TPU; None for the one in the environment, or this machine's.
-        model_parallel: for "model": the number of devices that share a matrix; None for all devices of this machine.
+        name: "one" device; on TensorFlow "mirrored" (all GPUs of this machine), "multiworker" (workers listed in
+            TF_CONFIG) or "tpu"; on JAX "data" (each device holds the model and a share of the batch) or "model" (groups
+            of devices also share the model's matrices).
+        tpu: for "tpu": name or address; None for the environment's TPU, or this machine's.
+        model_parallel: for "model": number of devices that share a matrix; None for all devices of this machine.
 
     Raises:
-        ValueError: for an unknown name, an argument that is for another strategy, a strategy of the other backend, or a
-            cluster that is not described or does not answer.
+        ValueError: for an unknown name, another strategy's argument or backend, or a cluster that is not described or
+            does not answer.
     """
     check_name(name)
     row, backend, options = STRATEGIES[name], keras.backend.backend(), {"tpu": tpu, "model_parallel": model_parallel}

@@ -1,6 +1,4 @@
-"""Muon: the momentum of every hidden matrix is made orthogonal before the step (Jordan et al.,
-kellerjordan.github.io/posts/muon, 2024).
-"""
+"""Muon: orthogonalised momentum for hidden matrices (Jordan et al., kellerjordan.github.io/posts/muon, 2024)."""
 
 import math
 import re
@@ -12,20 +10,18 @@ from keras import ops
 from keras_vit.layers.registration import serializable
 from keras_vit.optim.optimizers import KERNELS, AdamW
 
-# x -> a x + b x^3 + c x^5, which moves singular values towards 1: its author's, with a steep slope at 0.
+# x -> a x + b x^3 + c x^5, moves singular values towards 1: the author's, with a steep slope at 0.
 QUINTIC = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 _FIRST_OR_LAST = r"head\w*|patch_head|decoder_pred|next_color|stem_conv1?"  # layers that AdamW trains
-RMS = 0.2  # of a step's values, about that of Adam's steps (arXiv 2502.16982, section 2.2): one learning rate for both
+RMS = 0.2  # RMS of a step's values, about Adam's (arXiv 2502.16982, section 2.2): one learning rate for both
 
 
 def orthogonalized(matrix: Any) -> Any:
-    """A matrix (n, m) with the singular vectors of `matrix` and singular values of about 1 (0.7 to 1.2), by
-    Newton-Schulz iterations.
-    """
+    """(n, m) with the singular vectors of `matrix` and singular values of about 1 (0.7 to 1.2), by Newton-Schulz."""
     a, b, c = QUINTIC
     tall = matrix.shape[0] > matrix.shape[1]
-    x = ops.transpose(matrix) if tall else matrix  # so that the square is the smaller one
+    x = ops.transpose(matrix) if tall else matrix  # makes the square the smaller
     x = x / (ops.norm(x) + 1e-7)
     for _ in range(ITERATIONS):
         square = ops.matmul(x, ops.transpose(x))
@@ -34,9 +30,7 @@ def orthogonalized(matrix: Any) -> Any:
 
 
 def is_hidden(path: str, shape: tuple) -> bool:
-    """Whether Muon trains a variable: a kernel, except those of heads, also of pre-training, and of a stem's first
-    convolution.
-    """
+    """Whether Muon trains a variable: a kernel, but not a head's (also of pre-training) or a stem's first."""
     layer, _, name = path.rpartition("/")
     return name in KERNELS and len(shape) >= 2 and not re.search(rf"(^|/)({_FIRST_OR_LAST})$", layer)
 
@@ -44,13 +38,13 @@ def is_hidden(path: str, shape: tuple) -> bool:
 @serializable
 class Muon(AdamW):
     """Muon for hidden kernels: m = momentum m + g; w -= lr (0.2 sqrt(max(n, k)) orthogonal(g + momentum m) + decay w).
-    AdamW for the rest.
 
-    A kernel counts as a matrix (n, k) of its last axis k and all others n. The rest are biases, normalisations, tokens,
-    positions, the head, and the first convolution of a stem: the first and last layers, as its author advises.
+    A kernel counts as a matrix (n, k) of its last axis k and all others n. AdamW trains the rest: biases,
+    normalisations, tokens, positions, and, as the author advises, the first and last layers: a stem's first convolution
+    and the head.
 
     Args:
-        learning_rate: a number or a schedule, for both: a Muon step is about as large as one of Adam.
+        learning_rate: number or schedule, for both: a Muon step is about as large as Adam's.
         momentum: of Muon.
         beta_1, beta_2, epsilon: of AdamW.
         **kwargs: decay and layer_decay as in AdamW, and Keras' optimizer arguments.
@@ -77,7 +71,7 @@ class Muon(AdamW):
         self._hidden = [is_hidden(v.path, v.shape) for v in variables]
 
     def add_optimizer_variables(self, trainable_variables, name, initializer="zeros"):
-        """Keras' add_optimizer_variables; hidden kernels have no second moment, None in its place."""
+        """Keras' add_optimizer_variables; None instead of a second moment for hidden kernels."""
         if name != "velocity":
             return super().add_optimizer_variables(trainable_variables, name, initializer)
         rest = [v for v in trainable_variables if not is_hidden(v.path, v.shape)]

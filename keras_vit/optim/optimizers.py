@@ -1,16 +1,15 @@
 """The paper's optimizers, as its code defines them; Keras' own differ.
 
-- Momentum keeps the velocity independent of the learning rate: m = mu m + g; w -= lr m. Keras folds lr into m, so the
-  two trajectories differ under a schedule.
+- Momentum keeps the velocity independent of the learning rate: m = mu m + g; w -= lr m. Keras folds lr into m, so
+  trajectories differ under a schedule.
 - Adam adds eps to the bias-corrected root of the second moment; Keras adds it to the uncorrected one.
 - Decoupled weight decay, lr * decay * w, applies to kernels only: not to biases, norms, tokens or position embeddings.
-  The two matrices of LoRA are kernels: decay pulls their product to zero, and so the model to the one that it started
-  from.
-- A variable with a true attribute `rests_without_gradient` stays as it is, decay included, in steps whose gradient is
-  all zeros, as torch's optimizers leave alone what has no gradient.
+  LoRA's two matrices are kernels: decay pulls their product to zero, the model to its start.
+- A variable with a true attribute `rests_without_gradient` skips steps whose gradient is all zeros, decay included, as
+  torch's optimizers skip what has no gradient.
 
-The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer: `fit`
-does not overwrite the model's weights with them at its end, as it does with Keras' optimizers.
+The learning rate may fall from the head down (`layer_decay`). Averaged weights (`use_ema`) stay in the optimizer:
+unlike with Keras' optimizers, `fit` does not finally write them to the model.
 """
 
 import re
@@ -27,9 +26,7 @@ from keras_vit.layers.registration import serializable
 
 
 def has_adam() -> bool:
-    """Whether `apply_adam` is there, and worth it. TPUs' whole program is compiled, as on JAX, and fuses single
-    operations.
-    """
+    """Whether `apply_adam` exists and pays off. Whole compiled programs (TPUs, JAX) fuse single operations."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -48,14 +45,14 @@ def apply_adam(
     epsilon: float,
     step: Any,
 ) -> None:
-    """Moves both moments and the variable: w -= lr m^ / (sqrt(v^) + epsilon), with m^ = m / (1 - beta_1^step) and v^
+    """Updates both moments and the variable: w -= lr m^ / (sqrt(v^) + epsilon), m^ = m / (1 - beta_1^step), v^
     likewise.
 
     Args:
         variable, m, v: variables of one shape and dtype, in one replica or within the strategy's `update`.
         gradient: of that shape.
         learning_rate, beta_1, beta_2, epsilon: as in arXiv 1412.6980, algorithm 1.
-        step: the number of this step, from 1.
+        step: counted from 1.
     """
     import tensorflow as tf
 
@@ -71,18 +68,16 @@ def apply_adam(
         lr=tf.cast(learning_rate, variable.dtype),
         beta1=beta_1 * one,
         beta2=beta_2 * one,
-        epsilon=epsilon * tf.sqrt(1 - power_2),  # the operation adds it to the root of v, before its correction
+        epsilon=epsilon * tf.sqrt(1 - power_2),  # the operation adds it to the uncorrected root of v
         grad=tf.cast(tf.convert_to_tensor(gradient), variable.dtype),
     )
 
 
-KERNELS = ("kernel", *LORA_WEIGHTS)  # what decays
+KERNELS = ("kernel", *LORA_WEIGHTS)  # with decay
 
 
 def layer_depth(path: str, depth: int) -> int:
-    """How deep in the model a variable is: 0 for stem and embedding, 1... for block_00..., depth + 1 for everything
-    after the blocks.
-    """
+    """A variable's depth: 0 for stem and embedding, 1... for block_00..., depth + 1 after the blocks."""
     block = re.search(r"(?:^|/)(?:block|position_embedding)_(\d+)(?:/|$)", path)
     if block:
         return int(block.group(1)) + 1
@@ -93,16 +88,16 @@ def layer_depth(path: str, depth: int) -> int:
 
 
 def layer_multipliers(paths: Sequence[str], layer_decay: float) -> list[float]:
-    """The learning-rate factor for each variable path: layer_decay ** (distance from the head)."""
+    """Each path's learning-rate factor: layer_decay ** (distance from the head)."""
     depth = max((layer_depth(path, -1) for path in paths), default=0)
     return [layer_decay ** (depth + 1 - layer_depth(path, depth)) for path in paths]
 
 
 class GlobalGradient:
-    """Mixin for any Keras optimizer: clips the sum of the replicas' gradients, and sums them only once.
+    """Mixin for Keras optimizers: clips the sum of the replicas' gradients, and sums them only once.
 
     `class Lion(GlobalGradient, keras.optimizers.Lion): pass`. Keras' own optimizers clip each replica's part;
-    keras_vit.Model corrects that at the cost of a second sum, which this mixin saves.
+    keras_vit.Model corrects that with a second sum, which this mixin saves.
     """
 
     clips_global_gradient = True
@@ -115,10 +110,10 @@ class GlobalGradient:
 
 
 class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
-    """What this package's optimizers share.
+    """The base of this package's optimizers.
 
-    A subclass lists in `slots` the variables that it keeps per weight, and returns from `step` what is subtracted,
-    before the learning rate is applied.
+    A subclass lists its per-weight variables in `slots`, and returns from `step` what to subtract, before the learning
+    rate is applied.
     """
 
     slots = ()
@@ -148,7 +143,7 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         self.layer_decay = layer_decay
 
     def _check_rates(self, **rates):
-        """Refuses factors of running averages outside 0 to 1, 1 excluded."""
+        """Refuses factors of running averages outside [0, 1)."""
         for name, rate in rates.items():
             if not 0 <= rate < 1:
                 raise ValueError(f"{type(self).__name__}: {name} must be at least 0 and below 1, got {rate}.")
@@ -174,24 +169,18 @@ class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
         self.assign_sub(variable, lr * step)
 
     def decay_now(self, dtype: str) -> Any:
-        """The weight decay of the present step: while gradients are accumulated, every batch is one, as for the
-        learning rate.
-        """
+        """This step's weight decay; accumulating gradients, a schedule counts batches, as for the learning rate."""
         decay = self.decay(self._iterations) if isinstance(self.decay, LearningRateSchedule) else self.decay
         return ops.cast(decay, dtype)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Refused: Keras' list does not apply here.
-
-        Raises:
-            ValueError: always.
-        """
+        """Always raises ValueError: Keras' list does not apply here."""
         raise ValueError(
             f"{type(self).__name__} decays kernels only, whatever this list says. To decay none, write decay=0."
         )
 
     def finalize_variable_values(self, var_list):
-        """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in when evaluating."""
+        """Leaves the model's weights alone; training.EvaluateAverage swaps the averages in to evaluate."""
 
     def get_config(self) -> dict[str, Any]:
         schedule = isinstance(self.decay, LearningRateSchedule)
@@ -204,10 +193,10 @@ class Momentum(DecoupledWeightDecay):
     """SGD with momentum as in the paper's code: m = momentum m + g; w -= lr (m + decay w).
 
     Args:
-        learning_rate: a number or a schedule.
+        learning_rate: number or schedule.
         momentum: 0.9 in the paper.
-        decay: decoupled weight decay, kernels only: a number, or a schedule of the step.
-        layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
+        decay: number or schedule of the step. Decoupled weight decay, kernels only.
+        layer_decay: factor of the learning rate per layer, from the head down; None for one rate.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
     """
 
@@ -237,11 +226,11 @@ class AdamW(DecoupledWeightDecay):
     """Adam with decoupled weight decay: w -= lr (m^ / (sqrt(v^) + epsilon) + decay w), m^ and v^ bias-corrected.
 
     Args:
-        learning_rate: a number or a schedule.
-        beta_1, beta_2, epsilon: the paper's are .9, .999, 1e-8.
-        decay: decoupled weight decay, kernels only: a number, or a schedule of the step. big_vision's wd of 1e-4 at lr
-            1e-3 is 0.1 here.
-        layer_decay: factor of the learning rate per layer, from the head down; None for one rate everywhere.
+        learning_rate: number or schedule.
+        beta_1, beta_2, epsilon: .9, .999, 1e-8 in the paper.
+        decay: number or schedule of the step. Decoupled weight decay, kernels only; big_vision's wd of 1e-4 at lr 1e-3
+            is 0.1 here.
+        layer_decay: factor of the learning rate per layer, from the head down; None for one rate.
         **kwargs: Keras' optimizer arguments: global_clipnorm, use_ema, ema_momentum, gradient_accumulation_steps...
     """
 

@@ -1,4 +1,4 @@
-"""RectifiedAdam (arXiv 1908.03265): Adam that needs no warm-up."""
+"""RectifiedAdam (arXiv 1908.03265): Adam without warm-up."""
 
 import math
 from typing import Any
@@ -13,8 +13,8 @@ from keras_vit.optim.optimizers import AdamW
 def approximated_length(step, beta_2: float):
     """rho_t of the paper, the length of the equivalent simple moving average: rho_inf - 2 t beta_2^t / (1 - beta_2^t).
 
-    In float32 this difference would lose the early values to cancellation (rho_t is about t, and 4 is the threshold).
-    For these the series in x = -t log beta_2 is used.
+    In float32 cancellation would ruin the early values (rho_t is about t, and 4 is the threshold): these use the series
+    in x = -t log beta_2.
 
     Args:
         step: t, counted from 1, a scalar float32 tensor.
@@ -34,10 +34,10 @@ class RectifiedAdam(AdamW):
     w -= lr (r_t m^ / (sqrt(v^) + epsilon) + decay w) once rho_t > threshold; before, w -= lr (m^ + decay w).
 
     Args:
-        learning_rate: a number or a schedule.
-        beta_1, beta_2, epsilon: beta_2 must be above 0.6, where the rectification is defined.
-        threshold: 4 in the paper, which at beta_2 = .999 rectifies from step 5; its authors' code, tensorflow-addons
-            and torch use 5, which rectifies from step 6.
+        learning_rate: number or schedule.
+        beta_1, beta_2, epsilon: rectification requires beta_2 above 0.6.
+        threshold: 4 in the paper, which at beta_2 = .999 rectifies from step 5; 5 in its authors' code,
+            tensorflow-addons and torch, which rectifies from step 6.
         **kwargs: decay and layer_decay as in AdamW, and Keras' optimizer arguments.
 
     Raises:
@@ -67,11 +67,11 @@ class RectifiedAdam(AdamW):
         correct_1, correct_2 = 1.0 - ops.power(self.beta_1, t), -ops.expm1(t * math.log(self.beta_2))
         rho, rho_inf = approximated_length(t, self.beta_2), 2.0 / (1.0 - self.beta_2) - 1.0
         rectified = rho > self.threshold
-        safe = ops.maximum(rho, 4.0)  # the root of a negative number would be NaN, even where it is not used
+        safe = ops.maximum(rho, 4.0)  # a negative number's root would be NaN, even where unused
         r = ops.sqrt((safe - 4.0) * (safe - 2.0) * rho_inf / ((rho_inf - 4.0) * (rho_inf - 2.0) * safe))
         correct_1, root_2, r = (ops.cast(x, gradient.dtype) for x in (correct_1, ops.sqrt(correct_2), r))
         self.assign_add(m, (gradient - m) * (1.0 - self.beta_1))
         self.assign_add(v, (ops.square(gradient) - v) * (1.0 - self.beta_2))
-        # As in AdamW, the corrections are applied to scalars.
+        # As in AdamW, corrections apply to scalars.
         scale = ops.where(rectified, r * root_2 / (ops.sqrt(v) + self.epsilon * root_2), 1.0)
         return m * scale / correct_1

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: linear warm-up, a decay, and a cool-down."""
+"""Learning-rate schedules: linear warm-up, decay and cool-down."""
 
 import math
 from typing import Any
@@ -31,8 +31,7 @@ def _staircase(_, __, whole):
     return ops.power(10.0, -sum(ops.cast(whole > share, "float32") for share in (0.3, 0.6, 0.9)))
 
 
-# A decay maps (progress after the warm-up, 0 to 1; steps since the warm-up / `timescale`; share of the whole run) to a
-# factor.
+# (progress after the warm-up, 0 to 1; steps since the warm-up / `timescale`; share of the run) -> factor.
 DECAYS = {"cosine": _cosine, "linear": _linear, "rsqrt": _rsqrt, "constant": _constant, "staircase": _staircase}
 
 
@@ -41,14 +40,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from 0 to `peak`, then a decay.
 
     Args:
-        peak: the highest learning rate.
+        peak: highest learning rate.
         total: steps of the whole run.
         warmup: steps of warm-up, part of `total`.
         decay: "cosine" or "linear" (both down to `final`), "rsqrt" (1 / sqrt, with a linear cool-down), "constant", or
             "staircase" (a tenth at 30, 60 and 90% of the run).
-        final: the rate at the end of cosine and linear.
-        timescale: the number of steps in which rsqrt first falls by a factor of sqrt(2).
-        cooldown: the number of steps at the end over which the rate falls linearly to 0.
+        final: rate at the end of cosine and linear.
+        timescale: steps in which rsqrt first falls by sqrt(2).
+        cooldown: steps at the end over which the rate falls linearly to 0.
 
     Raises:
         ValueError: for an unknown decay, or a warm-up longer than the run.

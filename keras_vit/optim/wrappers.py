@@ -1,6 +1,4 @@
-"""Optimizers that wrap another one, as Keras' LossScaleOptimizer does: Lookahead, and averages of the weights, with
-which a model is evaluated and saved.
-"""
+"""Optimizer wrappers: Lookahead, and averages of the weights, used to evaluate and save a model."""
 
 from typing import Any
 
@@ -9,7 +7,7 @@ from keras import ops
 
 from keras_vit.layers.registration import serializable
 
-# Options that only the outermost optimizer may have, and what to do instead of setting them on an inner one.
+# Options of the outermost optimizer only, and what to do instead.
 _NOT_INSIDE = {
     "use_ema": "Average outside: Lookahead(inner, use_ema=True); StochasticWeightAveraging keeps averages of its own.",
     "gradient_accumulation_steps": "Set model.micro_batches = k before fit instead.",
@@ -18,24 +16,24 @@ _NOT_INSIDE = {
 
 
 def innermost(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The optimizer that takes the steps: this one, or the innermost that it wraps."""
+    """The optimizer that takes the steps: this one, or the innermost one inside."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def averaging(optimizer: keras.optimizers.Optimizer | None) -> keras.optimizers.Optimizer | None:
-    """The optimizer that keeps averages of the weights: this one, one that it wraps, or None."""
+    """The optimizer that averages the weights: this one, one inside, or None."""
     while optimizer is not None and not optimizer.use_ema:
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return optimizer
 
 
 def batch_counter(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
-    """The variable that counts the batches that an optimizer has taken.
+    """The variable that counts an optimizer's batches.
 
-    It is not simply the first one: a LossScaleOptimizer has a counter of its own that never moves. Nor is it
-    `iterations`, which under gradient_accumulation_steps counts updates, and is no variable.
+    It is not simply the first one: a LossScaleOptimizer has a counter that never moves. Nor is it `iterations`, which
+    counts updates under gradient_accumulation_steps, and is no variable.
     """
     return innermost(optimizer)._iterations
 
@@ -47,10 +45,10 @@ def batches_taken(optimizer: keras.optimizers.Optimizer, values):
 
 
 def _checked(inner, name):
-    """The inner optimizer, which may be given by the name of one of Keras' optimizers.
+    """The inner optimizer, from an optimizer or the name of one of Keras'.
 
     Raises:
-        ValueError: if it has an option that belongs outside.
+        ValueError: if it has an option of the outermost.
     """
     inner = keras.optimizers.get(inner)
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
@@ -64,9 +62,9 @@ def _checked(inner, name):
 
 
 class OptimizerWrapper(keras.optimizers.Optimizer):
-    """Takes the inner optimizer's step, then changes the weights, and finally averages them where use_ema is set.
+    """Takes the inner optimizer's step, then changes the weights, and averages them if use_ema is set.
 
-    A subclass changes the weights in `before_step` and `after_step`, and may define in `share` how it averages. Its
+    A subclass changes the weights in `before_step` and `after_step`, and may define the averages in `share`. Its
     variables are ordinary optimizer variables: saved, restored, one copy per replica. The averages stay in the
     optimizer: see training.EvaluateAverage.
     """
@@ -100,12 +98,10 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         """Runs before the inner optimizer's step."""
 
     def after_step(self, step: Any) -> None:
-        """Runs after the inner optimizer's step number `step`, which counts from 1."""
+        """Runs after the inner optimizer's step number `step`, counted from 1."""
 
     def share(self, step: Any) -> Any:
-        """The share of the weights in the averages after `step`; the old averages have the rest. By default Keras'
-        EMA.
-        """
+        """The weights' share in the averages after `step`, the rest being the old averages. Default: Keras' EMA."""
         return ops.where(ops.equal(step, 1), 1.0, 1.0 - self.ema_momentum)
 
     def apply(self, grads, trainable_variables=None):
@@ -127,9 +123,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
                 self.assign(average, variable * part + average * (1.0 - part))
 
     def finalize_variable_values(self, var_list):
-        """Leaves the model's weights to the inner optimizer; training.EvaluateAverage swaps the averages in when
-        evaluating.
-        """
+        """Leaves the weights to the inner optimizer; training.EvaluateAverage swaps the averages in to evaluate."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
@@ -143,21 +137,19 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
 
 @serializable
 class Lookahead(OptimizerWrapper):
-    """Keeps slow weights that follow the inner optimizer's (Algorithm 1): every k steps, slow += alpha (w - slow), and
-    w = slow.
+    """Slow weights that follow the inner optimizer's (Algorithm 1): every k steps, slow += alpha (w - slow); w = slow.
 
-    Between these steps the model's weights are the inner optimizer's, so evaluate and save at multiples of k. The inner
-    optimizer's own state is left unchanged (the paper's "maintain").
+    Between these steps the model has the inner optimizer's weights, so evaluate and save at multiples of k. The inner
+    optimizer's state stays (the paper's "maintain").
 
     Args:
-        inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.
-        k: the number of steps between two synchronisations; 5 in most of the paper.
-        alpha: how far the slow weights move, above 0 and at most 1; 0.5 in the paper's ImageNet runs, 0.8 for CIFAR-10.
+        inner_optimizer: optimizer of Keras or this package, or the name of one of Keras'.
+        k: steps between synchronisations; 5 in most of the paper.
+        alpha: step of the slow weights, above 0 and at most 1; 0.5 in the paper's ImageNet runs, 0.8 for CIFAR-10.
         use_ema, ema_momentum: averages of the weights after each step, synchronisation included.
 
     Raises:
-        ValueError: if k or alpha is out of range, or if the inner optimizer itself averages, accumulates or scales the
-            loss.
+        ValueError: if k or alpha is out of range, or the inner optimizer averages, accumulates or scales the loss.
     """
 
     def __init__(
@@ -183,12 +175,12 @@ class Lookahead(OptimizerWrapper):
         self._slow = self.add_optimizer_variables(variables, "slow")
 
     def _pairs(self):
-        """(variable, its value, slow variable, its value) for all weights that are trained by their gradients."""
+        """(variable, its value, slow variable, its value) of all weights trained by their gradients."""
         pairs = [(w, slow) for w, slow in zip(self._trainable_variables, self._slow) if slow is not None]
         return [(w, ops.convert_to_tensor(w), slow, ops.convert_to_tensor(slow)) for w, slow in pairs]
 
     def before_step(self) -> None:
-        first = ops.equal(self._iterations, 0)  # not in build: weights may still be loaded after it
+        first = ops.equal(self._iterations, 0)  # not in build: weights may be
         for _, weight, slow, old in self._pairs():
             self.assign(slow, ops.where(first, weight, old))
 
@@ -202,23 +194,22 @@ class Lookahead(OptimizerWrapper):
 
 @serializable
 class StochasticWeightAveraging(OptimizerWrapper):
-    """Keeps the mean of the weights after steps start, start + every, start + 2 every... (Algorithm 1).
+    """The mean of the weights after steps start, start + every, start + 2 every... (Algorithm 1).
 
-    The inner optimizer trains as it would alone. The averages are stored where `use_ema` stores its own:
-    training.EvaluateAverage evaluates with them in fit, and training.swap_averages puts them into the model. Before
-    `start`, they equal the weights. How many weights have been averaged follows from the step count, so a resumed run
-    continues exactly. The paper averages under a high learning rate, constant or cyclical. Its extra pass over the data
-    for batch normalisation is left out: a model with `conv_stem`, which alone has any, keeps the running statistics of
-    the trained weights.
+    The inner optimizer trains as usual. The averages are stored as with `use_ema`: training.EvaluateAverage evaluates
+    with them in fit, training.swap_averages puts them into the model. Before `start` they equal the weights. The step
+    count gives the number of averaged weights, so a resumed run continues exactly. The paper averages under a high
+    learning rate, constant or cyclical. Its extra pass for batch normalisation is left out: only a model with
+    `conv_stem` has any, and keeps the running statistics of the trained weights.
 
     Args:
-        inner_optimizer: any optimizer of Keras or of this package, or the name of one of Keras' optimizers.
-        start: the step after which the first weights are taken, at least 1.
-        every: the number of steps between two samples; one epoch in the paper.
+        inner_optimizer: optimizer of Keras or this package, or the name of one of Keras'.
+        start: first averaged step, at least 1.
+        every: steps between samples; one epoch in the paper.
 
     Raises:
-        ValueError: if start or every is not a whole number of at least 1, or if the inner optimizer itself averages,
-            accumulates or scales the loss.
+        ValueError: unless start and every are positive integers, or if the inner optimizer averages, accumulates or
+            scales the loss.
     """
 
     def __init__(
@@ -243,11 +234,10 @@ class StochasticWeightAveraging(OptimizerWrapper):
 
 
 def swap_averages(model: keras.Model) -> None:
-    """Exchanges the model's trainable weights with their averages in the optimizer, bit for bit; a second call undoes
-    it.
+    """Swaps the model's trainable weights with their averages, bit for bit; a second call undoes it.
 
     Raises:
-        ValueError: if the model's optimizer keeps no averages.
+        ValueError: if the optimizer keeps no averages.
     """
     optimizer = averaging(model.optimizer)
     if optimizer is None:
@@ -266,8 +256,7 @@ def swap_averages(model: keras.Model) -> None:
 class EvaluateAverage(keras.callbacks.Callback):
     """Within fit, evaluates with the averages of the weights and continues training with the weights themselves.
 
-    Needs an optimizer with use_ema=True, or a StochasticWeightAveraging. After an evaluation that was interrupted, call
-    `undo`.
+    Needs use_ema=True or a StochasticWeightAveraging. Call `undo` after an interrupted evaluation.
     """
 
     _swapped = False
@@ -280,7 +269,7 @@ class EvaluateAverage(keras.callbacks.Callback):
         self.undo()
 
     def undo(self) -> None:
-        """Puts the weights back if the averages are in their place."""
+        """Restores the weights if the averages are in their place."""
         if self._swapped:
             swap_averages(self.model)
             self._swapped = False
