@@ -124,7 +124,7 @@ class SteppingModel(DescribedModel):
         raise NotImplementedError  # by training.Model
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Builds metrics and optimizer from the data's shapes; Keras would read a batch, which several workers cannot."""
+        """Builds metrics and optimizer from the data's shapes; Keras would read a batch: several workers cannot."""
         if self._distribute_strategy is not None:
             _tensorflow().check_made_inside(self.optimizer, self._distribute_strategy)
         if iterator is not None:
