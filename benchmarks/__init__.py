@@ -1,1 +1,1 @@
-"""What measures this package: the model, the input pipeline, the ops, several workers, every strategy."""
+"""Benchmarks of the model, the input pipeline, the ops, several workers and every strategy."""

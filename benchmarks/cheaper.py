@@ -1,12 +1,10 @@
-"""What token merging and patch dropout gain and cost: images per second and right answers, against the whole model in
-the same run.
+"""Speed and accuracy of token merging and patch dropout, against the whole model in the same run.
 
     python -m benchmarks.cheaper --checkpoint=../shared/data/deit_tiny \\
         --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
-Every form of the model classifies the same images. Speeds are those of the compiled forward pass, alternated round by
-round; the ratios are medians of the ratios within each round, so that a busy machine slows both sides. --variant
-measures the speeds alone, with random weights.
+All forms classify the same images. Speeds are those of compiled forward passes that take turns; ratios are medians over
+rounds, so that a busy machine slows both sides. --variant measures only speeds, with random weights.
 """
 
 import pathlib
@@ -20,9 +18,7 @@ WHOLE = "whole"
 
 
 def forms(block):
-    """{kind: {label: changes of the spec}} of what is compared with the whole model; the heeded patches are those of
-    this block.
-    """
+    """{kind: {label: changes of the spec}} to compare with the whole model; `block` ranks the patches."""
     return {
         "token merging": {f"r = {r}": {"token_merging": r} for r in MERGING},
         "least heeded": {f"{rate:.0%}": {"patch_dropout": rate, "patch_dropout_block": block} for rate in RATES},
@@ -31,7 +27,7 @@ def forms(block):
 
 
 def _models(values):
-    """{(kind, label): model}, the whole model first; with weights from the checkpoint, or random ones for a variant."""
+    """{(kind, label): model}, the whole model first, with the checkpoint's weights, or random ones for a variant."""
     import keras_vit
     from keras_vit.checkpoints import transfer
 
@@ -47,9 +43,7 @@ def _right(model, images, labels, batch_size):
 
 
 def draw(rows):
-    """Accuracy against speed, a curve for each kind: PNG. `rows` is {(kind, label): (speed, accuracy)}, both in
-    percent.
-    """
+    """Accuracy against speed, one curve per kind, from {(kind, label): (speed, accuracy)} in percent: PNG."""
     from keras_vit.inspection import figures
 
     series = {}

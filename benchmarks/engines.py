@@ -1,12 +1,11 @@
-"""One model in TensorFlow, ONNX Runtime, OpenVINO and LiteRT, in floats and int8: right answers, size, images per
-second and latency, in one run.
+"""One model in TensorFlow, ONNX Runtime, OpenVINO and LiteRT, in floats and int8: accuracy, size, speed, latency.
 
     python -m benchmarks.engines --checkpoint=../shared/data/deit_tiny \\
         --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
-The forms take turns, batch by batch, so that a busy machine slows them all; speeds are of medians, ratios are medians
-of the ratios within each turn. OpenVINO reads the ONNX files. "kept" are the images that float32 has right and the form
-as well. int8_static is calibrated on the first half of the images.
+The forms take turns, batch by batch, so that a busy machine slows them all; speeds are medians, and ratios medians of
+the ratios within each turn. OpenVINO reads the ONNX files. "kept" counts the images that both float32 and the form
+classify correctly. int8_static is calibrated on the first half of the images.
 """
 
 import pathlib
@@ -19,7 +18,7 @@ from trainers import flags
 
 BASE = "TensorFlow float32"
 ENGINES = {"onnx": "ONNX Runtime", "litert": "LiteRT"}
-# Name, the quantisation of the ONNX file, and what the rest is computed in.
+# Name, the ONNX file's quantisation, and the precision of the rest.
 OPENVINO = (
     ("float32", None, "f32"),
     ("bfloat16", None, "bf16"),
@@ -29,7 +28,7 @@ OPENVINO = (
 
 
 def _tensorflow(model):
-    """The compiled forward pass: pixels (b, h, w, c) to logits."""
+    """The compiled forward pass, pixels (b, h, w, c) -> logits."""
     import tensorflow as tf
 
     forward = tf.function(lambda images: model(images, training=False))
@@ -37,7 +36,7 @@ def _tensorflow(model):
 
 
 def _file(model, folder, format, quantization, calibration):
-    """(a function from pixels to logits that the format's engine runs, bytes of the file)."""
+    """(pixels -> logits by the format's engine, bytes of the file)"""
     import importlib
 
     import keras_vit
@@ -50,9 +49,7 @@ def _file(model, folder, format, quantization, calibration):
 
 
 def _openvino(path, precision):
-    """A function from pixels to logits, by OpenVINO; `precision` is what it computes in where the file is not int8: f32
-    or bf16.
-    """
+    """Returns pixels -> logits by OpenVINO, in `precision` (f32 or bf16) where the file is not int8."""
     import openvino
 
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
@@ -61,7 +58,7 @@ def _openvino(path, precision):
 
 
 def _forms(model, half, folder, calibration):
-    """{name: (function from pixels to logits, bytes)}; `half` is the model in bfloat16."""
+    """{name: (pixels -> logits, bytes)}; `half` is the model in bfloat16."""
     from keras_vit.serving.single_file import QUANTIZATIONS
 
     weights = 4 * model.count_params()
@@ -77,7 +74,7 @@ def _forms(model, half, folder, calibration):
 
 
 def _times(forms, images, turns):
-    """{name: seconds of each turn} for one batch; the first turn, which compiles, is left out."""
+    """{name: seconds per turn} for one batch, without the first turn, which compiles."""
     times = {name: [] for name in forms}
     for turn in range(turns + 1):
         for name, (run, _) in forms.items():

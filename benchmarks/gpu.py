@@ -1,15 +1,14 @@
-"""Training steps on one GPU, with Keras on JAX: how much of the card's arithmetic they use, and whether the input keeps
-up.
+"""Training steps on one GPU, with Keras on JAX: use of the card's arithmetic, and whether the input keeps up.
 
     KERAS_BACKEND=jax python -m benchmarks.gpu --cases=B/16:256,L/16:128
-    KERAS_BACKEND=jax python -m benchmarks.gpu --torch_python=PYTHON        (timm beside it, by torch.compile)
+    KERAS_BACKEND=jax python -m benchmarks.gpu --torch_python=PYTHON        (with timm, by torch.compile)
 
 Each case is `model.fit` with AdamW in mixed bfloat16 on random images of 224 px, after compilation; medians over rounds
-of --steps steps. Model FLOPs are those of a forward pass times three, per second over what the card's maker states, and
-over the best matrix product in bfloat16 that was measured here. "On the card" has one batch there already, "from the
-host" brings every batch of uint8 pixels over, as training does. Attention alone, forward and backward, by XLA and by
-cuDNN's flash attention, says whether the latter would help. TensorFlow need not be installed. Each case has a process
-of its own: JAX tells only the most memory that a process has ever held.
+of --steps steps. Model FLOPs are three times those of a forward pass; their rate is divided by the maker's figure for
+the card, and by the best bfloat16 matrix product measured here. "On the card" reuses one batch there; "from the host"
+transfers every batch of uint8 pixels, as training does. Attention alone, forward and backward, by XLA and by cuDNN's
+flash attention, shows whether the latter would help. TensorFlow is not needed. Each case has its own process: JAX
+reports only a process's peak memory.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ import numpy as np
 from benchmarks.own_process import in_own_process
 from trainers import flags
 
-# TFLOP/s of dense products in bfloat16, from the makers' data sheets; a card's name in JAX begins so.
+# TFLOP/s of dense bfloat16 products, from data sheets, by prefix of the card's name in JAX.
 STATED = {
     "NVIDIA A100": 312,
     "NVIDIA H100 PCIe": 756,
@@ -38,11 +37,7 @@ SIZES = (4096, 8192)
 
 
 def read_cases(text: str) -> list[tuple[str, int]]:
-    """[(variant, batch)] of "B/16:256,L/16:128".
-
-    Raises:
-        ValueError: for another form.
-    """
+    """[(variant, batch)] of "B/16:256,L/16:128". Raises ValueError for another form."""
     found = []
     for part in text.split(","):
         variant, colon, batch = part.partition(":")
@@ -55,15 +50,13 @@ def read_cases(text: str) -> list[tuple[str, int]]:
 
 
 def stated(card: str) -> float | None:
-    """FLOP/s that the card's maker states; None for a card that STATED does not have. The longest name that fits
-    counts.
-    """
+    """The card's FLOP/s by its maker, from the longest matching name in STATED; None without one."""
     fitting = [name for name in STATED if card.startswith(name)]
     return STATED[max(fitting, key=len)] * 1e12 if fitting else None
 
 
 def seconds_of(function, rounds: int) -> float:
-    """The median time of a function of JAX arrays, waited for; the first call compiles."""
+    """Median seconds of a function of JAX arrays, waited for; the first call compiles."""
     import jax
 
     jax.block_until_ready(function())
@@ -76,7 +69,7 @@ def seconds_of(function, rounds: int) -> float:
 
 
 def product_rate(sizes: tuple[int, ...], rounds: int) -> float:
-    """FLOP/s of the best square matrix product in bfloat16."""
+    """FLOP/s of the best square bfloat16 matrix product."""
     import jax
     import jax.numpy as jnp
 
@@ -96,11 +89,7 @@ class Card:
 
 
 def measured_card(rounds: int) -> Card:
-    """The first GPU.
-
-    Raises:
-        ValueError: if Keras runs on another engine than JAX.
-    """
+    """The first GPU. Raises ValueError unless Keras runs on JAX."""
     import jax
     import keras
 
@@ -112,9 +101,7 @@ def measured_card(rounds: int) -> Card:
 
 
 def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
-    """{implementation: seconds of one block's attention, forward and backward, or why it does not run} on q, k and v
-    (b, n, k, c).
-    """
+    """{implementation: seconds of a block's attention, forward and backward, or why it fails}; q, k, v (b, n, k, c)."""
     import jax
     import jax.numpy as jnp
 
@@ -135,9 +122,7 @@ def attention_seconds(batch: int, spec, n: int, rounds: int) -> dict:
 
 
 def fit_seconds(model, batches, steps: int, rounds: int) -> float:
-    """The median time of a step of `model.fit`, over rounds of `steps` steps: epochs, whose ends wait for the
-    device.
-    """
+    """Median seconds per step of `model.fit` over epochs of `steps` steps, whose ends wait for the device."""
     import keras
 
     seconds = []
@@ -155,9 +140,7 @@ def fit_seconds(model, batches, steps: int, rounds: int) -> float:
 
 
 def training(variant: str, batch: int, steps: int, rounds: int, image_size: int = 224, **sizes) -> dict:
-    """A case's "on the card" and "from the host" seconds a step, the FLOPs of a step, and the most bytes that the card
-    held, or None.
-    """
+    """A case's seconds per step "on the card" and "from the host", FLOPs per step, peak bytes on the card or None."""
     import jax
 
     import keras_vit
@@ -179,7 +162,7 @@ def training(variant: str, batch: int, steps: int, rounds: int, image_size: int 
 
 
 def timm_seconds(python: str, variant: str, batch: int, steps: int, rounds: int) -> dict:
-    """{"seconds": of timm's step} by gpu_torch.py in another environment, or {"error": why not}."""
+    """{"seconds": per step of timm}, by gpu_torch.py in another environment, or {"error": reason}."""
     program = pathlib.Path(__file__).with_name("gpu_torch.py")
     done = subprocess.run(
         [python, str(program), variant, str(batch), str(steps), str(rounds)],
@@ -193,7 +176,7 @@ def timm_seconds(python: str, variant: str, batch: int, steps: int, rounds: int)
 
 
 def row(found: dict, peak: float | None, rate: float) -> str:
-    """A case as a line of the table."""
+    """A case as a table row."""
     used = found["flops"] / found["on the card"]
     shares = f"{used / peak:.3f}" if peak else "-"
     memory = f"{found['bytes'] / 2**30:.2f}" if found["bytes"] else "-"

@@ -1,9 +1,9 @@
-"""timm's training step on one GPU, for benchmarks.gpu, in an environment that has torch and timm alone:
+"""timm's training step on one GPU, for benchmarks.gpu, in an environment that needs only torch and timm:
 
     python benchmarks/gpu_torch.py B/16 256 20 5
 
-prints {"seconds": of a step}, the median of 5 rounds of 20, on one batch on the card: torch.compile, bfloat16 by
-autocast, the fused AdamW, clipping.
+prints {"seconds": per step}, the median of 5 rounds of 20, on one batch on the card: torch.compile, bfloat16 autocast,
+the fused AdamW, clipping.
 """
 
 import json

@@ -1,13 +1,11 @@
-"""Forward passes of several models timed in turns, so that a change of the machine's speed meets them all."""
+"""Times forward passes of several models in turns, so that changes of the machine's speed affect all."""
 
 import statistics
 import time
 
 
 def speeds(models: dict, batch, repeats: int, whole) -> dict:
-    """{name: (images/s, the speed over that of the model named `whole`)}, medians over rounds in which the models take
-    turns.
-    """
+    """{name: (images/s, speed relative to model `whole`)}, medians over rounds in which the models take turns."""
     import tensorflow as tf
 
     forwards = {name: tf.function(lambda model=model: model(batch, training=False)) for name, model in models.items()}

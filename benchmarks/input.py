@@ -1,11 +1,11 @@
-"""Throughput of the input pipeline as a ratio to decoding alone, and to torchvision's, on the same images, in turn.
+"""Throughput of the input pipeline relative to decoding alone and to torchvision's, on the same images, in turns.
 
     python -m benchmarks.model --what=input --data=folder:PATH --torch_python=/path/to/python
 
-The encoded images are in memory and are read again and again. "decode" only decodes them whole, on as many threads;
-"crop" is training's crop and flip at 224 pixels, batched; "medium1" adds AugReg's RandAugment(2, 15). --torch_python
-names a Python that has torch and torchvision, for a DataLoader with one worker per core: "float" as in PyTorch's
-ImageNet example, "uint8" as ours. Then the memory of this process over --images images.
+Encoded images in memory are read repeatedly. "decode" only decodes them whole, on as many threads; "crop" is training's
+crop and flip at 224 pixels, batched; "medium1" adds AugReg's RandAugment(2, 15). --torch_python names a Python with
+torch and torchvision, for a DataLoader with one worker per core: "float" as in PyTorch's ImageNet example, "uint8" as
+ours. Finally, this process's memory over --images images.
 """
 
 import functools
@@ -31,7 +31,7 @@ _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 
 
 def synthetic(count=100):
-    """Encoded JPEGs of ImageNet's usual size, 500 x 375, of about 100 kB each, as photographs are."""
+    """Encoded JPEGs of ImageNet's usual size, 500 x 375, about 100 kB each, as photographs are."""
     rng = np.random.default_rng(0)
 
     def image():
@@ -43,11 +43,7 @@ def synthetic(count=100):
 
 
 def read(data, data_dir):
-    """The encoded images of a source, a list of bytes.
-
-    Raises:
-        ValueError: if the source has pixels instead of encoded images.
-    """
+    """A source's encoded images, a list of bytes. Raises ValueError if it has pixels instead."""
     if not data:
         return synthetic()
     images = [example["image"] for example in open_source(data, "train", data_dir).ordered().as_numpy_iterator()]
@@ -65,12 +61,10 @@ def in_memory(images):
 
 
 def _rounds(batches, count):
-    """A function that reads `count` images of an endless dataset of batches, after a first batch, and returns images
-    per second.
-    """
+    """Returns a function that reads `count` images of endless batches, after a first batch, and gives images/s."""
 
     def run():
-        iterator = iter(batches)  # a new one each time: what it prepared ahead would take time from the next pipeline
+        iterator = iter(batches)  # new each time: what it prefetched would take time from the next pipeline
         next(iterator)
         began = time.perf_counter()
         for _ in range(-(-count // BATCH)):
@@ -88,7 +82,7 @@ def pipelines(source):
 
 
 class Torchvision:
-    """A process of another Python that measures its DataLoader at each call, with "float" or "uint8" batches."""
+    """A process in another Python that measures its DataLoader per call, with "float" or "uint8" batches."""
 
     def __init__(self, python, images, count):
         self._folder = tempfile.TemporaryDirectory()
@@ -112,15 +106,15 @@ class Torchvision:
 
 
 def resident():
-    """Memory of this process in MiB; 0 if the system does not report it."""
+    """This process's memory in MiB; 0 if the system does not report it."""
     status = pathlib.Path("/proc/self/status")
     return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024 if status.exists() else 0
 
 
 def memory(batches, images, parts=10):
-    """Memory in MiB at the start and after each of `parts` parts of `images` images that go through a pipeline."""
+    """Memory in MiB at the start and after each of `parts` parts of `images` images through a pipeline."""
     run = _rounds(batches, images // parts)
-    run()  # threads and buffers are there
+    run()  # creates threads and buffers
     return [resident()] + [(run(), resident())[1] for _ in range(parts)]
 
 

@@ -2,11 +2,11 @@
 
     python -m benchmarks.lora --checkpoint=../shared/data/deit_tiny --data_dir=../shared/data/tensorflow_datasets
 
-The first `examples` images of CIFAR-10's training set train the model and the first `test_examples` of the test set
-test it, enlarged to `image_size`; the positions are resampled. AdamW without decay, batches of 50, cosine decay after a
-warm-up of a tenth, no augmentation. With --tune each way takes the best of its three learning rates, measured on the
-training images after the first, not on the test set; otherwise the middle one. Seconds are those of `fit` at that rate,
-compilation included, and CPU seconds those of all threads; the optimizer's memory is the size of its variables.
+Trains on the first `examples` of CIFAR-10's training set and tests on the first `test_examples` of its test set,
+enlarged to `image_size`, with resampled positions. AdamW without decay, batches of 50, cosine decay after a warm-up of
+a tenth, no augmentation. --tune gives each method the best of its three learning rates, measured on the training images
+that follow, not on the test set; otherwise the middle one. Seconds are those of `fit` at that rate, with compilation;
+CPU seconds sum all threads; the optimizer's memory is the size of its variables.
 """
 
 import time
@@ -36,7 +36,7 @@ def _images(split, size, data_dir):
 
 
 def _model(checkpoint, size, way):
-    """A model with a new head, of which only what the way of fine-tuning trains can train."""
+    """A model with a new head, in which only the method's weights are trainable."""
     import keras
 
     import keras_vit
@@ -69,7 +69,7 @@ def _accuracy(model, data):
 
 
 def measure(values):
-    """For each way: {"way", "rate", "accuracy", "trainable", "seconds", "cpu", "bytes"}, one at a time."""
+    """{"way", "rate", "accuracy", "trainable", "seconds", "cpu", "bytes"} of each method, one at a time."""
     n, size = values.examples, values.image_size
     splits = (f"train[:{n}]", f"train[{n}:{2 * n}]", f"test[:{values.test_examples}]")
     train, held_out, test = (_images(split, size, values.data_dir) for split in splits)

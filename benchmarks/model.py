@@ -1,11 +1,11 @@
-"""Throughput of a model as a fraction of what this machine's matrix products reach, both measured in turn.
+"""Throughput of a model as a fraction of this machine's matrix products, measured in turns.
 
     python -m benchmarks.model --variant=B/16 --batch_size=8
     python -m benchmarks.model --what=input --data=folder:PATH   (the input pipeline: input.py)
     python -m benchmarks.model --what=ops   (augmentation: ops.py)
 
 The limit is the best of square 1024, 2048 and 4096 float32 products in the same framework and threads. A forward pass
-is counted at its matrix products (2 operations a multiply-add; 35.1 GFLOP an image for ViT-B/16 at 224), training at
+counts as its matrix products (2 operations per multiply-add; 35.1 GFLOP per image for ViT-B/16 at 224), training as
 three times that.
 """
 
@@ -36,7 +36,7 @@ def products(dtype="float32"):
 
 
 def best_product(dtype):
-    """A function that measures the best of `products` in FLOP/s, once each; they are compiled."""
+    """Returns a function that measures the best of `products`, compiled, in FLOP/s, once each."""
     made = products(dtype)
     for function in made.values():
         function()
@@ -57,7 +57,7 @@ def compiled_model(spec, image_size, dtype="float32", micro_batches=1):
 
 
 def model_steps(model, batch_size):
-    """(forward, train): functions that run one step of that many images and wait for it."""
+    """(forward, train): functions that run one step of `batch_size` images and wait for it."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""What each augmentation op costs: microseconds per image on one thread, on decoded photographs of 224 x 224 pixels.
+"""Cost of each augmentation op: microseconds per image on one thread, on decoded photographs of 224 x 224 pixels.
 
 python -m benchmarks.model --what=ops --data=folder:PATH
 """
@@ -28,13 +28,13 @@ OPS = (
 
 
 def _run(images, text, count):
-    """A function that runs an op on `count` images, one after the other, and returns microseconds per image."""
+    """Returns a function that runs an op on `count` images in sequence and gives microseconds per image."""
     ops = parse(text)
 
     def pixel(i):
         image = images[i % images.shape[0]]
         image = ops.image(image, tf.stack([tf.constant(0, tf.int64), i])) if text else image
-        return image[0, 0, 0]  # if only its size were used, nothing would be computed
+        return image[0, 0, 0]  # uses a value: its size alone would compute nothing
 
     dataset = tf.data.Dataset.range(count).map(pixel).batch(count)
     options = tf.data.Options()

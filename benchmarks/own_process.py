@@ -1,4 +1,4 @@
-"""A measurement in a process that does nothing else before or after: the most memory that it held is its own."""
+"""A measurement in a separate process, so that its peak memory is its own."""
 
 import concurrent.futures
 import multiprocessing
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments), called in a new process. The function is one of a module; what it raises is raised here."""
+    """function(*arguments) in a new process, for a module's function; its exceptions are raised here."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()

@@ -1,9 +1,9 @@
-"""Plans of well-known models on slices of TPUs, as one table: what `keras-vit plan` says of each. No TPU is used.
+"""A table of `keras-vit plan` for well-known models on TPU slices. No TPU is used.
 
     python -m benchmarks.plans
     python -m benchmarks.plans --only="B/16"
 
-Needs the extra [plan]. Minutes of compilation for each on two cores, the first time; the answers are kept.
+Needs the extra [plan]. Each compiles for minutes on two cores the first time; results are cached.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ class Row:
 
     Attributes:
         name: of the row.
-        model: what differs in config.model from ViT-B/16 of `imagenet_pretrain`.
+        model: changes of config.model from `imagenet_pretrain`'s ViT-B/16.
         where, batch_size: the slice, and the batch of all its chips.
-        model_parallel: over how many chips a matrix is split.
-        pixels: of an image's side.
+        model_parallel: number of chips that share a matrix.
+        pixels: side of an image.
     """
 
     name: str
@@ -43,7 +43,7 @@ ROWS = (
 
 
 def config_of(row):
-    """The config of a row: the recipe of ImageNet, in bfloat16."""
+    """A row's config: ImageNet's recipe, in bfloat16."""
     from trainers import config_files
 
     config = config_files.load_config("imagenet_pretrain:B/16")
@@ -56,7 +56,7 @@ def config_of(row):
 
 
 def plan_of(row, datasets):
-    """The Plan of a row; why there is none, as a text."""
+    """A row's Plan, or a text that says why there is none."""
     from keras_vit.planning.slice.plan import DoesNotFit, make_plan
 
     try:

@@ -1,10 +1,10 @@
-"""What quantising a ViT costs: right answers, size of the file and images per second, against float32 in the same run.
+"""Accuracy, file size and speed of a quantised ViT against float32 in the same run.
 
     python -m benchmarks.quantization --checkpoint=../shared/data/deit_tiny \\
         --data=csv:../shared/data/imagenet_sample/labels.csv?classes=1000
 
-Every form of the model classifies the same images. Speeds are those of the compiled forward pass, alternated round by
-round; the ratios are medians of the ratios within each round, so that a busy machine slows both sides.
+All forms classify the same images. Speeds are those of compiled forward passes that take turns; ratios are medians over
+rounds, so that a busy machine slows both sides.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ FORMS = {
 
 
 def _quantized(model, mode, options):
-    """A copy of the model, quantised."""
+    """A quantised copy of the model."""
     import keras
 
     configs = {"int8": keras.quantizers.Int8QuantizationConfig, "int4": keras.quantizers.Int4QuantizationConfig}
@@ -56,7 +56,7 @@ def _size(model):
 
 
 def _right(model, images, labels, batch_size):
-    """How many images the model classifies as their labels say."""
+    """How many images the model classifies correctly."""
     return int((model.predict(images, batch_size=batch_size, verbose=0).argmax(-1) == labels).sum())
 
 

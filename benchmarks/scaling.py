@@ -1,13 +1,11 @@
-"""Speed and memory against image size, patch size and width (appendix D.5 of arXiv 2010.11929, figure 12): a table and
-a picture.
+"""Speed and memory against image size, patch size and width (arXiv 2010.11929, appendix D.5, figure 12), plotted.
 
     python -m benchmarks.scaling --output=scaling.png
 
-Every point is measured in a process of its own, on Linux: images per second and core of the compiled forward pass and
-of a training step, by the processor's time, the least of ten calls, so that other work on the machine hardly counts;
-and how much memory one more image takes, the difference between the highest memory with two batches over the difference
-of their sizes. Beside it stand the activations that are counted (keras_vit.planning.counting); a forward pass may take
-less where an engine writes in place.
+Each point has its own process, on Linux. Speed is images per second and core of the compiled forward pass and of a
+training step, in CPU time, the least of ten calls, so that other work on the machine hardly counts. Memory per image is
+the difference in peak memory of two batch sizes over their difference. Counted activations
+(keras_vit.planning.counting) are given for comparison; a forward pass may take less where an engine writes in place.
 """
 
 import pathlib
@@ -21,9 +19,9 @@ SIZES = (64, 128, 224, 320)
 PATCHES = (8, 14, 16, 28, 56)
 WIDTHS = (96, 192, 384, 768)
 BATCHES = (4, 12)
-# Few blocks, which take less time to compile; a BiT with a unit per stage.
+# Few blocks, to compile faster; a BiT with one unit per stage.
 SMALL = {"Ti/16": {"depth": 4}, "Ti/32": {"depth": 4}, "R+Ti/16": {"depth": 4}, "R26x1": {"units": (1, 1, 1, 1)}}
-# {axis: {line: [(place on the axis, variant, image size, overrides)]}}; one thing changes at a time.
+# {axis: {line: [(position on the axis, variant, image size, overrides)]}}; one thing changes at a time.
 SWEEPS = {
     "image size, px": {name: [(size, name, size, overrides) for size in SIZES] for name, overrides in SMALL.items()},
     "patch size, px": {"Ti, 224 px": [(patch, f"Ti/{patch}", 224, {"depth": 4}) for patch in PATCHES]},
@@ -37,11 +35,9 @@ PASSES = ("forward", "training")
 
 
 def _highest(function, repeats):
-    """(the processor's seconds of the quickest call, over all cores, and the highest memory of the process in bytes
-    meanwhile). The first call compiles.
-    """
+    """(CPU seconds of the fastest call, over all cores, peak memory in bytes meanwhile). The first call compiles."""
     function()
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the highest so far is forgotten
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     seconds = []
     for _ in range(repeats):
         began = time.process_time()
@@ -71,9 +67,7 @@ def measured(variant, image_size, overrides, repeats):
 
 
 def draw(results):
-    """Two rows of pictures, speed and memory, with a column for each axis; training is dashed: PNG. `results` is {axis:
-    {line: {place: point}}}.
-    """
+    """Speed above memory, one column per axis, training dashed, from {axis: {line: {place: point}}}: PNG."""
     import io
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -93,7 +87,7 @@ def draw(results):
             places = sorted({place for points in lines.values() for place in points})
             places = [
                 place for place, before in zip(places, [0, *places]) if place > 1.2 * before
-            ]  # labels that do not touch
+            ]  # labels that do not overlap
             ax.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
             ax.xaxis.set_minor_locator(NullLocator())
             ax.set_xticks(places, places)

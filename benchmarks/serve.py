@@ -1,11 +1,10 @@
-"""`keras-vit serve` under load: many clients at once, some of which send garbage, dawdle or hang up; then batches
-against one by one.
+"""`keras-vit serve` under load: many clients, some of which send garbage, stall or hang up; then batching on and off.
 
     python -m benchmarks.serve --model=deit_tiny --clients=64 --requests=2000
 
-Images are drawn by chance, 320 x 240 JPEGs. Asserted: only overload is a 5xx, a 503 with Retry-After; each request of
-garbage is a 4xx with a reason; the other answers are those of `model.classify`; SIGTERM answers what is in flight.
-Printed: requests a second, times, memory. Linux only.
+Images are random 320 x 240 JPEGs. Asserts: the only 5xx is overload, a 503 with Retry-After; each garbage request is a
+4xx with a reason; other answers equal `model.classify`; SIGTERM answers requests in flight. Prints requests per second,
+times, memory. Linux only.
 """
 
 import base64
@@ -27,7 +26,7 @@ import numpy as np
 
 from trainers import flags
 
-SECONDS = 5  # what the service lets a body take, so that slow ones end
+SECONDS = 5  # the service's timeout for a body, so that slow ones end
 MEGABYTES = 2
 
 
@@ -44,13 +43,13 @@ def jpegs(count: int) -> list[bytes]:
 
 
 def port_is_free() -> int:
-    """A port that nothing listens at."""
+    """A free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 class Running:
-    """The service in a process of its own, ready to answer."""
+    """The service in a separate process, ready to answer."""
 
     def __init__(self, model: str, *options: str):
         self.port = port_is_free()
@@ -62,7 +61,7 @@ class Running:
             time.sleep(0.2)
 
     def get(self, path: str) -> int | None:
-        """The status of an address; None where nothing answers."""
+        """The status of an address; None without an answer."""
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             try:
                 connection.request("GET", path)
@@ -81,7 +80,7 @@ class Running:
             return answer.status, answer.headers, json.loads(answer.read())
 
     def unfinished(self, body: bytes, hang_up: bool):
-        """The answer to a body of which a half never comes; None to one that hangs up."""
+        """The answer to a body that stops half-way; None if the client hangs up."""
         head = (
             "POST /v1/models/m:predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/jpeg\r\nContent-Length:"
             f" {len(body)}\r\n\r\n"
@@ -101,7 +100,7 @@ class Running:
         return int(kilobytes) / 1e3
 
     def stop(self) -> int:
-        """Asks it to end; the code that it ends with."""
+        """Asks it to stop; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)
 
@@ -127,7 +126,7 @@ GARBAGE = {
 
 
 class Load:
-    """What clients ask of a service, and what they found."""
+    """What clients ask of a service, and what they find."""
 
     def __init__(self, service: Running, images: list[bytes], expected: list, garbage: int):
         self.service, self.images, self.expected, self.garbage = service, images, expected, garbage
@@ -135,7 +134,7 @@ class Load:
         self.seconds: list[float] = []
 
     def ask(self, number: int) -> None:
-        """One request, asked again while the service says that it has too much to do."""
+        """One request, retried while the service is overloaded."""
         chance = random.Random(number)
         i = chance.randrange(len(self.images))
         if chance.random() < self.garbage / 100:
@@ -166,7 +165,7 @@ class Load:
         self.found["refused" if status else "hung up"] += 1
 
     def run(self, clients: int, numbers: range) -> float:
-        """Requests a second of `clients` at once."""
+        """Requests per second of `clients` concurrent clients."""
         began = time.perf_counter()
         with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             list(pool.map(self.ask, numbers))
@@ -174,7 +173,7 @@ class Load:
 
 
 def in_flight(service: Running, images: list[bytes], clients: int) -> int:
-    """How many of `clients` requests that were begun when SIGTERM came are answered: all, or it is an error."""
+    """How many of `clients` requests begun before SIGTERM are answered; raises unless all are."""
     begun, go, answers = threading.Barrier(clients + 1), threading.Event(), []
 
     def one(image):
@@ -212,7 +211,7 @@ def main():
     options = (f"--seconds={SECONDS}", f"--megabytes={MEGABYTES}")
     service = Running(values.model, *options)
     load = Load(service, images, expected, values.garbage)
-    load.run(values.clients, range(values.clients * 2))  # threads and buffers come into being
+    load.run(values.clients, range(values.clients * 2))  # creates threads and buffers
     memory, edges = [service.megabytes()], np.linspace(0, values.requests, 5).astype(int)
     load.found.clear()
     for first, last in zip(edges, edges[1:]):
@@ -221,7 +220,7 @@ def main():
     print(", ".join(f"{count} {what}" for what, count in load.found.items()), flush=True)
     print("resident MB at each quarter: " + ", ".join(f"{m:.0f}" for m in memory), flush=True)
     print(f"{in_flight(service, images, values.clients)} requests in flight at SIGTERM were answered", flush=True)
-    for batch in (16, 1, 16, 1):  # in turns: other work on the machine meets both
+    for batch in (16, 1, 16, 1):  # in turns: other work on the machine affects both
         service = Running(values.model, f"--batch={batch}")
         load = Load(service, images, expected, 0)
         load.run(values.clients, range(values.clients))

@@ -1,13 +1,12 @@
-"""A training step of ViT-B/16 for a slice of TPUs, ours beside those of big_vision and KerasHub, all compiled by libtpu
-in one run. No TPU is used.
+"""A ViT-B/16 training step for a TPU slice, ours against big_vision's and KerasHub's, all compiled by libtpu.
 
     python -m benchmarks.slices --topology=v5e:4x4 --batch_size=1024 --big_vision=CHECKOUT
     python -m benchmarks.slices --depth=3 --dropout=0
 
-Needs the extra [plan]; for big_vision a checkout of its repository and flax, optax, einops; for KerasHub keras-hub: an
-environment to throw away. What is not installed is named. Each is its own code, at the same work: 224 px, bfloat16
-products, AdamW, gradients clipped at 1, the same dropout, the pre-logits layer, 1,000 classes. About three minutes for
-each on two cores.
+No TPU is used. Needs the extra [plan]; big_vision needs a checkout of its repository and flax, optax, einops; KerasHub
+needs keras-hub: use a disposable environment. Missing ones are listed. Each runs its own code on the same work: 224 px,
+bfloat16 products, AdamW, gradients clipped at 1, the same dropout, the pre-logits layer, 1,000 classes. About three
+minutes each on two cores.
 """
 
 import os
@@ -38,7 +37,7 @@ def lower_keras_vit(where, depth, dropout, batch_size):
 
 
 def lower_keras_hub(where, depth, dropout, batch_size):
-    """The step of KerasHub's ViT classifier, by Keras' own train_step, data-parallel."""
+    """The step of KerasHub's ViT classifier with Keras' train_step, data-parallel."""
     import keras
     import keras_hub
     import numpy as np
@@ -58,7 +57,7 @@ def lower_keras_hub(where, depth, dropout, batch_size):
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=True)
     shapes = ((batch_size, PIXELS, PIXELS, 3), "float32"), ((batch_size,), "int32")
     model._symbolic_build(data_batch=tuple(keras.KerasTensor(*shape) for shape in shapes))
-    keras.distribution.set_distribution(parallel)  # for what is traced: its variables are on this machine
+    keras.distribution.set_distribution(parallel)  # for tracing: its variables are on this machine
     try:
         return _lowered_by_keras(model, shapes, mesh.backend_mesh)
     finally:
@@ -66,7 +65,7 @@ def lower_keras_hub(where, depth, dropout, batch_size):
 
 
 def _lowered_by_keras(model, shapes, mesh):
-    """A built model's own train_step, the batch split over a mesh of devices."""
+    """A built model's train_step, the batch split over a device mesh."""
     import jax
 
     whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("batch",)))
@@ -83,7 +82,7 @@ def _lowered_by_keras(model, shapes, mesh):
 
 
 def lower_big_vision(where, depth, dropout, batch_size):
-    """The step of big_vision's model under optax, as its train.py has it, data-parallel."""
+    """The step of big_vision's model under optax, as in its train.py, data-parallel."""
     import jax
     import numpy as np
     import optax
@@ -122,7 +121,7 @@ LOWER = {"keras_vit": lower_keras_vit, "big_vision": lower_big_vision, "keras_hu
 
 
 def measure(lower, where, options):
-    """What the compiled step says of itself, planning.slice.plan.Compiled."""
+    """The compiled step's analysis, planning.slice.plan.Compiled."""
     from keras_vit.planning.slice.plan import measured
 
     began = time.monotonic()
@@ -130,7 +129,7 @@ def measure(lower, where, options):
 
 
 def table(found, where):
-    """A Markdown table of {name: Compiled}, with ratios to big_vision, or to the first if it is not there."""
+    """A Markdown table of {name: Compiled}, with ratios to big_vision, or to the first without it."""
     base = found.get("big_vision") or next(iter(found.values()))
     head = (
         "| | ms a step, estimated | of it in kernels | HBM GB | temporaries GiB | TFLOP | time, HBM, temporaries, FLOPs"

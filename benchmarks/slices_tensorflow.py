@@ -1,11 +1,10 @@
-"""A training step of ViT-B/16 as tf.distribute.TPUStrategy runs it on each chip, compiled by libtpu, and where its time
-goes. No TPU is used.
+"""A ViT-B/16 training step as tf.distribute.TPUStrategy runs it per chip, compiled by libtpu, and its time by part.
 
     make .venv-tpu/installed
     .venv-tpu/bin/python -m benchmarks.slices_tensorflow
     .venv-tpu/bin/python -m benchmarks.slices_tensorflow --depth=3 --dropout=0
 
-The environment has TensorFlow with the op kernels of TPUs, and jax, whose client compiles. The work is that of
+No TPU is used. The environment has TensorFlow with TPU op kernels, and jax, whose client compiles. The work is that of
 `benchmarks.slices`: the step of `imagenet_pretrain:B/16`, in bfloat16. A program has four chips, v5e:2x2; a chip's work
 does not depend on their number.
 """
@@ -44,15 +43,16 @@ def lowered_step(depth, dropout, per_chip):
 
 
 def op_name(name):
-    """TensorFlow's name of an op as jax writes it, from which the parts of a step are told:
-    "gradient_tape/vit_1/block_00_1/mlp_1/out_1/MatMul/MatMul".
+    """TensorFlow's name of an op from jax's: "gradient_tape/vit_1/block_00_1/mlp_1/out_1/MatMul/MatMul".
+
+    It identifies the parts of a step.
     """
     name = re.sub(r"(?<!block)_\d+(?=/|$)", "", name).lower().replace("/moments", "/norm/moments")
     return "step/" + name.replace("gradient_tape", "transpose(step)", 1)
 
 
 class _Readable:
-    """A client's executable, with the methods that jax's own compiled programs have."""
+    """A client's executable with the methods of jax's compiled programs."""
 
     def __init__(self, executable):
         self._executable = executable
@@ -73,7 +73,7 @@ class _Readable:
 
 
 def measure(depth, dropout, per_chip):
-    """What the compiled step says of itself, planning.slice.plan.Compiled."""
+    """The compiled step's analysis, planning.slice.plan.Compiled."""
     from benchmarks import tpu_program
     from keras_vit.io.progress import stage
     from keras_vit.planning.slice.plan import measured
@@ -105,9 +105,7 @@ def main():
 
 
 def run():
-    os.environ["TPU_LIBRARY_PATH"] = (
-        "none"  # TensorFlow would load the libtpu that jax compiles with, and is not made for it
-    )
+    os.environ["TPU_LIBRARY_PATH"] = "none"  # TensorFlow would load jax's libtpu, which is not built for it
     flags.integer("per_chip", 64, "Images of a chip.", lowest=1)
     flags.integer("depth", 12, "Number of blocks.", lowest=1)
     flags.enum("dropout", "0.1", ["0", "0.1"], "Rate of dropout.")

@@ -1,11 +1,11 @@
-"""How long it takes from the start of Python to the second training step, and what takes it: a table of phases.
+"""Time from Python's start to the second training step, as a table of phases.
 
     python -m benchmarks.startup --variants=B/16,H/14 --engines=tensorflow,jax
 
-Each column is a process of its own: imports, a model of random weights at 224 px, predictions and AdamW's training
-steps of a batch in memory. On JAX there are two more processes, with a folder for compiled programs
-(JAX_COMPILATION_CACHE_DIR): one that finds it empty, and one that finds what the first has left. A number is the
-processor's seconds of all threads, which other work on the machine hardly changes; --wall counts those of the clock.
+Each column has its own process: imports, a model with random weights at 224 px, predictions, and AdamW's training steps
+on a batch in memory. JAX has two more, with a folder for compiled programs (JAX_COMPILATION_CACHE_DIR): one finds it
+empty, the other finds the first one's. Numbers are CPU seconds of all threads, which other work on the machine hardly
+changes; --wall gives wall time.
 """
 
 import json
@@ -16,12 +16,12 @@ import tempfile
 
 from trainers import flags
 
-# What TensorFlow and JAX are told in each column, beside KERAS_BACKEND.
+# Environment of TensorFlow and JAX per column, besides KERAS_BACKEND.
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def columns(engines, cache):
-    """{name of a column: its environment}, in the order in which they run."""
+    """{column: its environment}, in order."""
     found = {}
     for engine in engines:
         found[engine] = {"KERAS_BACKEND": engine}
@@ -32,11 +32,7 @@ def columns(engines, cache):
 
 
 def timed(variant, batch_size, dtype, environment):
-    """{phase: [seconds, the processor's seconds]} of a process.
-
-    Raises:
-        RuntimeError: if the process fails, with the end of what it printed.
-    """
+    """{phase: [seconds, CPU seconds]} of a process. Raises RuntimeError with the end of its output if it fails."""
     own = {key: value for key, value in os.environ.items() if key != CACHE}
     command = [sys.executable, "-m", "benchmarks.startup_program", variant, str(batch_size), dtype]
     done = subprocess.run(
@@ -48,9 +44,7 @@ def timed(variant, batch_size, dtype, environment):
 
 
 def table(results, wall):
-    """Markdown with a row a phase; what only one engine has, such as its own import, stands in the row of that phase's
-    kind.
-    """
+    """Markdown with a row per phase; phases of only one engine, such as its import, share the row of their kind."""
     names = list(results)
     rows = ["| | " + " | ".join(names) + " |", "|-" * (len(names) + 1) + "|"]
     phases = list(next(iter(results.values())))

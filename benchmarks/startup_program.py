@@ -1,10 +1,9 @@
-"""The program that `benchmarks.startup` times, in a process of its own: from the first import to the second training
-step.
+"""The program that `benchmarks.startup` times, from the first import to the second training step.
 
     python -m benchmarks.startup_program B/16 8 mixed_bfloat16
 
-It prints one JSON object, {phase: [seconds, the processor's seconds of all threads]}, and imports nothing but Python's
-own before the first phase.
+It prints one JSON object, {phase: [seconds, CPU seconds of all threads]}, and imports only the standard library before
+the first phase.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ def timed(phase, found):
 
 
 def phases(variant, batch_size, dtype):
-    """{phase: [seconds, the processor's seconds]}, in the order in which they come."""
+    """{phase: [seconds, CPU seconds]}, in order."""
     found = {}
     engine = os.environ.get("KERAS_BACKEND", "tensorflow")
     with timed(f"import {engine}", found):
@@ -47,5 +46,5 @@ def phases(variant, batch_size, dtype):
 
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries' prints are not answers
     print(json.dumps(phases(sys.argv[1], int(sys.argv[2]), sys.argv[3])), file=answers, flush=True)

@@ -1,9 +1,9 @@
-"""Training steps of recipes in turns, the input included, so that other work on the machine meets them all.
+"""Training steps of recipes in turns, with input, so that other work on the machine affects all.
 
     python -m benchmarks.steps --configs=cifar10_scratch,cifar10_stem --repeats=30
 
-Images are random pixels in memory, of each config's size. The ratios are medians over rounds of one step each, over the
-first config's time.
+Images are random pixels in memory, of each config's size. Ratios to the first config's time are medians over rounds of
+one step each.
 """
 
 import statistics
@@ -19,7 +19,7 @@ EXAMPLES = 2048
 
 
 def step_of(name: str):
-    """A function that runs one step of a config, such as "cifar10_stem:20min", on random images, and waits for it."""
+    """Returns a function that runs one step of a config, such as "cifar10_stem:20min", on random images, to its end."""
     from keras_vit.data import from_arrays, training_batches
     from keras_vit.distribution import Strategy
     from keras_vit.runs.prepare import check

@@ -1,4 +1,4 @@
-"""Trains the same small model under every strategy, and prints how far each result is from one device.
+"""Trains the same small model under every strategy, and prints each result's distance from one device.
 
     python -m benchmarks.strategies
 
@@ -6,9 +6,8 @@ After 10 steps of 32 images: ||w_N - w_1|| / ||w_1 - w_0|| over all weights exce
 gradient is zero. In brackets, the same with stock Keras. Everything runs on this machine's CPU: several logical
 devices, two processes, four JAX devices.
 
-How much two trainings differ by rounding alone depends on the CPU. It is measured: one device against itself, with the
-same numbers summed in another order. The difference between a strategy and one device may be at most ten times that, or
-1e-5 if that is more.
+The distance caused by rounding alone depends on the CPU, so it is measured: one device against itself, summing the same
+numbers in another order. A strategy may differ from one device by ten times that, or by 1e-5 if that is more.
 """
 
 import json
@@ -22,17 +21,17 @@ import tempfile
 from benchmarks.strategy_cases import CASES, SETUPS
 from trainers import flags
 
-# In-order dispatch: with more devices than cores, two computations at once may otherwise wait for each other forever.
+# In-order dispatch: with more devices than cores, two concurrent computations may otherwise deadlock.
 JAX_ON_CPU = {"JAX_PLATFORMS": "cpu", "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"}
 
 
 def limit(rounding, least=1e-5, most=1e-4):
-    """How far a strategy may be from one device, where `rounding` is what the order of summation does on one device.
+    """The largest allowed distance of a strategy from one device, where `rounding` is one device's.
 
     Args:
-        rounding: the same measure between two orders of summation: one sample of what rounding does, hence the factor.
-        least: the limit on CPUs where rounding does less than a tenth of it.
-        most: the largest difference that rounding can explain.
+        rounding: the distance between two orders of summation: one sample of rounding, hence the factor.
+        least: the limit on CPUs where rounding is below a tenth of it.
+        most: the largest distance that rounding can explain.
     """
     return min(max(least, 10 * rounding), most)
 
@@ -48,7 +47,7 @@ def _free_ports(n):
 
 
 def tf_configs(workers):
-    """TF_CONFIG for each of this number of workers on this machine."""
+    """TF_CONFIG for each of `workers` workers on this machine."""
     addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
     return [
         json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": i}}) for i in range(workers)
@@ -72,7 +71,7 @@ def environments(setup):
 
 
 def measure(name, folder, ours=True, cases="", reordered=False, depth=2):
-    """{"case//key": array} from the trainings of a setup, run in processes of their own.
+    """{"case//key": array} from a setup's trainings, in separate processes.
 
     Raises:
         RuntimeError: if one fails, with the end of its output.
@@ -124,7 +123,7 @@ def _distance(a, b, paths):
 
 
 def compare(one, several, case):
-    """(||w_N - w_1|| / ||w_1 - w_0||, largest difference of a key bias), or None if the case ended in an error."""
+    """(||w_N - w_1|| / ||w_1 - w_0||, largest difference of a key bias), or None if the case failed."""
     if f"{case}//error" in one or f"{case}//error" in several:
         return None
     before, w1, wn = _weights(one, case, "before"), _weights(one, case, "after"), _weights(several, case, "after")
@@ -135,7 +134,7 @@ def compare(one, several, case):
 
 
 def evaluation_difference(one, several, key):
-    """The largest difference of "loss" or "logits" in the case that evaluates, or None if it ended in an error."""
+    """The largest difference of "loss" or "logits" in the evaluation case, or None if it failed."""
     import numpy as np
 
     if "default//error" in one or "default//error" in several:
@@ -157,7 +156,7 @@ def table(results, names):
         def ratio(one, several):
             return (compare(one, several, case) or (None,))[0]
 
-        if "mixup" in CASES[case][1]:  # in Keras it is a layer of the input pipeline
+        if "mixup" in CASES[case][1]:  # in Keras, mixup is a layer of the input pipeline
             return [case, *(cell(ratio(results[SETUPS[name].reference, True], results[name, True])) for name in names)]
         return [case, *(both(name, ratio) for name in names)]
 
@@ -178,7 +177,7 @@ def table(results, names):
 
 
 def _measure_all():
-    """{(setup, whether ours): results}, and {reference setup: its results in another order of summation}."""
+    """{(setup, ours): results}, and {reference setup: its results in another order of summation}."""
     results, reordered = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for name, setup in SETUPS.items():

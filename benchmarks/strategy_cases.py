@@ -1,11 +1,9 @@
-"""What benchmarks.strategies runs in each process: small trainings under one strategy. It writes their weights and
-measures to a file.
+"""Small trainings under one strategy, for benchmarks.strategies; writes their weights and measures to a file.
 
     python -m benchmarks.strategy_cases --setup=mirrored2 --output=FILE.npz
 
-With `--ours` the model is a keras_vit.Model with this package's AdamW; with `--noours`, a keras.Model of the same
-layers with Keras' AdamW. With `--reordered`, the same training adds the same numbers in another order: see
-`reorder_batches` and `flip_units`.
+`--ours` trains a keras_vit.Model with this package's AdamW; `--noours` a keras.Model of the same layers with Keras'
+AdamW. `--reordered` adds the same numbers in another order: see `reorder_batches` and `flip_units`.
 """
 
 import traceback
@@ -17,9 +15,7 @@ BATCH, STEPS, RAGGED = 32, 10, 301
 
 
 class Setup(NamedTuple):
-    """A strategy on this machine's CPU: the arguments of keras_vit.strategy, and on how many devices and processes it
-    runs.
-    """
+    """A strategy on this machine's CPU: the arguments of keras_vit.strategy, the numbers of devices and processes."""
 
     backend: str
     strategy: str
@@ -29,7 +25,7 @@ class Setup(NamedTuple):
 
     @property
     def reference(self):
-        """The name of the setup of one device on the same backend."""
+        """The one-device setup on the same backend."""
         return "jax_one" if self.backend == "jax" else "one"
 
 
@@ -61,7 +57,7 @@ CASES = {
 
 
 def prepare_devices(backend, devices):
-    """Makes several devices of the CPU; to be called before the backend starts."""
+    """Splits the CPU into several devices; call it before the backend starts."""
     import os
 
     if backend == "jax":
@@ -74,15 +70,13 @@ def prepare_devices(backend, devices):
 
 
 def reorder_batches(array):
-    """(STEPS * BATCH, ...) with the pairs of neighbours of each batch in reverse order: mixup mixes neighbours."""
+    """(STEPS * BATCH, ...) with each batch's pairs of neighbours in reverse order: mixup mixes neighbours."""
     pairs = array.reshape(STEPS, BATCH // 2, 2, *array.shape[1:])  # (steps, b / 2, 2, ...)
     return pairs[:, ::-1].reshape(array.shape)
 
 
 def flip_units(arrays):
-    """{path: array} with the heads and hidden units of every block in reverse order: the same function of the images.
-    Undoes itself.
-    """
+    """{path: array} with every block's heads and hidden units reversed: the same function of images. Undoes itself."""
     import numpy as np
 
     from keras_vit.distribution.jax_sharding import sharded_axis
@@ -92,7 +86,7 @@ def flip_units(arrays):
 
 
 def make_optimizer(options, training, ours):
-    """The optimizer of a case."""
+    """A case's optimizer."""
     import keras
 
     from keras_vit.training import AdamW
@@ -114,7 +108,7 @@ def make_optimizer(options, training, ours):
 
 
 def make_model(strategy, options, training, ours, depth):
-    """The compiled model of a case, with the same weights at every call."""
+    """A case's compiled model, with the same weights at every call."""
     import keras
 
     import keras_vit
@@ -140,9 +134,7 @@ def make_model(strategy, options, training, ours, depth):
 
 
 def _evaluation(model, x, y):
-    """{"loss": ..., "accuracy": ..., "logits": ..., "labels": ...} of the first RAGGED examples, which do not fill the
-    last batch.
-    """
+    """{"loss", "accuracy", "logits", "labels"} of the first RAGGED examples, which leave the last batch incomplete."""
     import keras
     import numpy as np
 
@@ -195,7 +187,7 @@ def main():
     for case in flags.FLAGS.cases.split(",") if flags.FLAGS.cases else CASES:
         try:
             arrays = run_case(chosen, case, flags.FLAGS.ours, flags.FLAGS.reordered, flags.FLAGS.depth)
-        except Exception as error:  # stock Keras crashes in some of them, which the table shows
+        except Exception as error:  # stock Keras crashes in some of them, as the table shows
             if flags.FLAGS.ours:
                 raise
             traceback.print_exc()

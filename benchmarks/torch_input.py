@@ -1,10 +1,10 @@
-"""The DataLoader that benchmarks/input.py compares with: a program of its own, since torch has another environment.
+"""The DataLoader that benchmarks/input.py compares with, as a program for torch's environment.
 
     python torch_input.py FOLDER COUNT BATCH WORKERS
 
-Prints versions; then, for each line that it reads, float or uint8, the images per second over COUNT images of the
-folder: read into memory before, decoded by Pillow, RandomResizedCrop(224) and a flip, with persistent workers. "float"
-ends as PyTorch's ImageNet example does, in ToTensor and Normalize; "uint8" ends in bytes, as ours.
+Prints versions; then, for each input line, float or uint8, the images per second over COUNT images of the folder: in
+memory, decoded by Pillow, RandomResizedCrop(224) and a flip, with persistent workers. "float" ends in ToTensor and
+Normalize, as PyTorch's ImageNet example; "uint8" ends in bytes, as ours.
 """
 
 import io

@@ -1,14 +1,13 @@
-"""The program that tf.distribute.TPUStrategy gives each replica, without a TPU: lowered, compiled for a topology, and
-run on CPU devices.
+"""A replica's program under tf.distribute.TPUStrategy without a TPU: lowered, compiled, and run on CPU devices.
 
     strategy = tpu_strategy()
     with strategy.scope(): model = ...
     program = lower(strategy, model.train_step, images, labels)  # TensorSpecs of one replica's batch
 
-The strategy is TensorFlow's own, as are its variables, its sums over replicas and the number of the replica, which is
-an argument of the program; only the place of the variables and the start of the replicas are replaced. The lowering is
-that of TensorFlow's MLIR bridge to XLA, with the op kernels of TPUs if tensorflow-tpu is installed, and those of CPUs
-otherwise. jax compiles the result, and is imported only for that.
+The strategy is TensorFlow's own, as are its variables, its sums over replicas and the replica's number, an argument of
+the program; only the variables' placement and the start of replicas are replaced. TensorFlow's MLIR bridge to XLA
+lowers it, with TPU op kernels if tensorflow-tpu is installed, otherwise those of CPUs. jax, imported only for that,
+compiles the result.
 """
 
 import contextlib
@@ -28,14 +27,14 @@ _TYPES = {"float32": "f32", "bfloat16": "bf16", "int32": "i32", "int64": "i64", 
 
 
 def has_tpu_kernels():
-    """Whether this TensorFlow lowers with the op kernels of TPUs."""
+    """Whether this TensorFlow lowers with TPU op kernels."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return bool(importlib.metadata.version("tensorflow-tpu"))
     return False
 
 
 class _Machine:
-    """What TPUStrategy asks its resolver: one host with `REPLICAS` chips."""
+    """TPUStrategy's resolver: one host with `REPLICAS` chips."""
 
     def get_tpu_system_metadata(self):
         devices = tuple(tf.config.LogicalDevice(_CPU.replace("CPU:0", f"TPU:{i}"), "TPU") for i in range(REPLICAS))
@@ -43,9 +42,7 @@ class _Machine:
 
 
 class _Replica(tpu_replication.TPUReplicateContext):
-    """The context of TPUStrategy.run, as one replica sees it, without the attributes that it adds to ops for a later
-    graph rewrite.
-    """
+    """One replica's context in TPUStrategy.run, without the op attributes that a later graph rewrite would read."""
 
     def __init__(self):
         super().__init__("replica", REPLICAS, None)
@@ -83,10 +80,9 @@ class Program:
     """One replica's program.
 
     Attributes:
-        text: StableHLO. The arguments are the replica's number, the batch, then the values of `handles`; the results
-            are new values.
+        text: StableHLO. Arguments: replica number, batch, values of `handles`; results: new values.
         handles: of the variables.
-        updated: the index in `handles` of the variable that each result updates.
+        updated: for each result, the index in `handles` of the variable that it updates.
     """
 
     text: str
@@ -94,21 +90,19 @@ class Program:
     updated: tuple
 
     def values(self):
-        """The present values of the variables."""
+        """The variables' current values."""
         types = [tf.as_dtype(h._handle_data.shape_and_type[0].dtype) for h in self.handles]
         return [tf.raw_ops.ReadVariableOp(resource=h, dtype=t).numpy() for h, t in zip(self.handles, types)]
 
     def places(self, variables):
-        """The indices of Keras variables in `handles`; those that the program does not use are left out."""
+        """Indices of Keras variables in `handles`, without those that the program does not use."""
         numbers = {id(handle): i for i, handle in enumerate(self.handles)}
         handles = [id(v.value.values[0].handle) for v in variables]
         return [numbers[handle] for handle in handles if handle in numbers]
 
 
 def lower(strategy, step, *batch, names=False):
-    """The Program of `step`, (batch,) -> anything, in a replica of `strategy`; `batch` are tf.TensorSpecs. With `names`
-    its ops keep TensorFlow's.
-    """
+    """The Program of `step`, (batch,) -> anything, in a replica; `batch` are tf.TensorSpecs. `names` keeps op names."""
 
     def program(replica, *batch):
         context = _Replica()
@@ -126,7 +120,7 @@ def lower(strategy, step, *batch, names=False):
     text = tf.mlir.experimental.run_pass_pipeline(
         _with_main(module, function), ",".join(_passes()), show_debug_info=names
     )
-    text = re.sub(r"attributes \{tf\.versions.*\}\} \{", "{", text)  # of the module; jax knows no such attribute
+    text = re.sub(r"attributes \{tf\.versions.*\}\} \{", "{", text)  # of the module; unknown to jax
     arguments = re.findall(r"%arg(\d+): tensor<[^>]*>( \{tf\.aliasing_output = (\d+))?", text.split("->", 1)[0])
     results = {int(result): int(i) - 1 - len(batch) for i, updated, result in arguments if updated}
     return Program(text, tuple(function.captured_inputs), tuple(results[i] for i in range(len(results))))
@@ -154,7 +148,7 @@ def _passes():
 
 
 def _with_main(module, function):
-    """The module with a function `main` that calls its first one, and has the shapes and types of the variables."""
+    """The module plus a `main` that calls its first function, with the variables' shapes and types."""
     name = re.search(r"func\.func @(\w+)", module).group(1)
     outer_types, inner_types, casts, values = [], [], [], []
     captured = {id(inner): outer for outer, inner in function.graph.captures}
@@ -178,7 +172,7 @@ def _with_main(module, function):
 
 
 def _type(dtype, shape):
-    """The type of a tensor in MLIR."""
+    """A tensor's type in MLIR."""
     return f"tensor<{''.join(f'{size}x' for size in shape)}{_TYPES[dtype.name]}>"
 
 
@@ -198,10 +192,8 @@ def _compile(text, client, devices, loaded):
 
 
 def compile_for(topology, program):
-    """`program` compiled for a TPU topology ("v5e:2x2"), a replica on each chip: an executable with cost_analysis() and
-    hlo_modules().
-    """
-    # Otherwise libtpu queries the metadata of the machine, and locks it; jax would take the path for that of libtpu.
+    """`program` compiled for a TPU topology ("v5e:2x2"), a replica per chip: has cost_analysis() and hlo_modules()."""
+    # Otherwise libtpu queries and locks the machine's metadata; jax would take the path for libtpu's.
     os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.pop("TPU_LIBRARY_PATH", None)
     from jax.experimental import topologies
@@ -215,10 +207,8 @@ def on_cpus(program):
     """`program` compiled for one CPU device per replica; they sum as TPUs do.
 
     Returns:
-        A function: (numbers of the replicas (REPLICAS,), then the batch as arrays (REPLICAS, b, ...)) -> the values
-            after the step, one
-        array (REPLICAS, ...) per variable of the program. It starts from the variables' present values and does not
-        change them.
+        (replica numbers (REPLICAS,), batch arrays (REPLICAS, b, ...)) -> values after the step, one array (REPLICAS,
+            ...) per variable of the program. It starts from the variables' current values and does not change them.
     """
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -229,9 +219,7 @@ def on_cpus(program):
     mesh = Mesh(np.array(client.devices()), "replica")
 
     def spread(parts):
-        """(REPLICAS, b, ...) -> (REPLICAS b, ...), a part on each device. Numbers differ, although jax takes them for
-        replicated.
-        """
+        """(REPLICAS, b, ...) -> (REPLICAS b, ...), a part per device. Replica numbers differ but pass as replicated."""
         parts = [jax.device_put(part, device) for part, device in zip(parts, client.devices())]
         numbers = not parts[0].ndim
         shape = () if numbers else (REPLICAS * parts[0].shape[0], *parts[0].shape[1:])

@@ -1,10 +1,9 @@
-"""Where the time of a forward pass and of a training step goes on a CPU, by kind of operation, as TensorFlow's profiler
-sees it.
+"""Where a forward pass and a training step spend their time on a CPU, by kind of operation, by TensorFlow's profiler.
 
     python -m benchmarks.where --variant=B/16 --batch_size=8
 
-One operation runs at a time, on all cores, so that the parts add up to the whole. Each part is the median over steps.
-Where a bias and GELU are fused into a product they count as the product's.
+One operation runs at a time, on all cores, so that the parts add up to the whole. Each part is the median over steps. A
+bias and GELU fused into a product count as the product's.
 """
 
 import collections
@@ -16,9 +15,9 @@ import tempfile
 from keras_vit.planning.flops import forward_flops
 from trainers import flags
 
-# The first row that fits the node's name with its operation, "vit/block_00/mlp/hidden/BiasAdd:_MklNativeFusedMatMul",
-# is its kind. Names of gradients begin with gradient_tape/. The products of attention, its softmax and its copies have
-# the block's name alone.
+# A node's kind is the first row that matches its name with its operation,
+# "vit/block_00/mlp/hidden/BiasAdd:_MklNativeFusedMatMul". Names of gradients begin with gradient_tape/. Attention's
+# products, softmax and copies bear only the block's name.
 KINDS = {
     "optimizer": r"(^|/)(adamw|momentum|muon|rectified_adam)(_\d+)?/",
     "products of attention": r":.*BatchMatMul",
@@ -37,7 +36,7 @@ _AROUND = r"^(TFE_|Eager|KernelAndDevice|ExecutorState|__inference|on_|<lambda>|
 
 
 def kind_of(name: str) -> str:
-    """The kind of a node: a key of KINDS."""
+    """A node's kind: a key of KINDS."""
     return next(kind for kind, pattern in KINDS.items() if re.search(pattern, name))
 
 
@@ -104,9 +103,7 @@ def main():
 
 
 def markdown(found: dict[str, dict[str, float]], speeds: dict[str, str]) -> str:
-    """A table with a row for each kind and a column for each of `found`, {column: shares}; `speeds` is the first
-    row.
-    """
+    """A table, one row per kind and one column per entry of `found`, {column: shares}; `speeds` is the first row."""
     kinds = sorted(KINDS, key=lambda kind: -sum(column.get(kind, 0) for column in found.values()))
     rows = [["", *found], ["-"] * (len(found) + 1), ["whole, of the products' rate", *speeds.values()]]
     rows += [[kind, *(f"{100 * column.get(kind, 0):.1f}" for column in found.values())] for kind in kinds]

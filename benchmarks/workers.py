@@ -1,9 +1,9 @@
-"""The cost of a second worker: two workers, each pinned to half of the cores, against one worker on all cores, in turn.
+"""The cost of a second worker: two workers, each pinned to half the cores, against one on all, in turns.
 
     python -m benchmarks.workers
 
-Both train the same model with the same global batch on the same cores, so the ratio of their throughputs shows the cost
-of the sums over workers: 1 means none. Linux only.
+Both train the same model with the same global batch on the same cores, so the ratio of their throughputs is the cost of
+sums over workers: 1 means none. Linux only.
 """
 
 import functools
@@ -19,7 +19,7 @@ from trainers import flags
 
 
 def train(strategy, variant, image_size, batch_size, steps):
-    """Images per second of the whole cluster over `steps` steps, after two that are not counted."""
+    """Images per second of the whole cluster over `steps` steps, after two uncounted ones."""
     import keras
     import numpy as np
 

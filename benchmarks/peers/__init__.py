@@ -1,1 +1,1 @@
-"""This package beside others that have the same models: `python -m benchmarks.peers`."""
+"""This package against others with the same models: `python -m benchmarks.peers`."""

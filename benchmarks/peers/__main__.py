@@ -1,14 +1,13 @@
-"""This package beside timm, transformers and KerasHub on the same work: speed, memory, and both over what matrix
-products reach.
+"""This package against timm, transformers and KerasHub on the same work: speed, memory, and use of matrix products.
 
     python -m benchmarks.peers --peer=timm:/path/to/python --peer=kerashub:/path/to/python --output=DIR
 
-Each peer is named with the Python of an environment that has it. All build the same models with random weights, each in
-a process of its own, check the number of parameters, and take turns: forward passes and training steps (AdamW with
-weight decay, cross-entropy, one batch in memory) in float32 and in bfloat16, whose weights stay in float32. Matrix
-products of TensorFlow, the best of 1024, 2048 and 4096 square, take turns with them: a forward pass counts as its own
-products, training as three times that. Ratios and fractions are medians over rounds. What a peer cannot do is said,
-with the reason. `--peer=openvino:PYTHON`, of this package's own environment, is this package by its other engine
+Each peer is named with the Python of its environment. All build the same models with random weights in separate
+processes, check the number of parameters, and take turns: forward passes and training steps (AdamW with weight decay,
+cross-entropy, one batch in memory) in float32 and in bfloat16 with float32 weights. TensorFlow's matrix products, the
+best of 1024, 2048 and 4096 square, take turns with them: a forward pass counts as its own products, training as three
+times that. Ratios and fractions are medians over rounds. What a peer cannot do is listed with the reason.
+`--peer=openvino:PYTHON`, with this package's environment, is this package on its other engine
 (`keras_vit.serving.runner`).
 
 PyTorch runs eagerly, with scaled_dot_product_attention and the fused AdamW; TensorFlow without XLA. The folder gets
@@ -31,11 +30,7 @@ _OTHERS = [library for library in LIBRARIES if library not in (OWN, "products")]
 
 
 def read_cases(cases: str, dtypes: str) -> list[Case]:
-    """The cases of "B/16:8,B/16:1" in each of "float32,bfloat16".
-
-    Raises:
-        ValueError: for another form, or another dtype.
-    """
+    """The cases of "B/16:8,B/16:1" in each of "float32,bfloat16". Raises ValueError for another form or dtype."""
     found = []
     for part in cases.split(","):
         variant, colon, batch = part.partition(":")
@@ -49,10 +44,10 @@ def read_cases(cases: str, dtypes: str) -> list[Case]:
 
 
 def read_peers(peers: list[str]) -> dict[str, str]:
-    """{library: interpreter} from "timm:/path/to/python"; OWN runs in this one.
+    """{library: interpreter} from "timm:/path/to/python"; OWN uses this one.
 
     Raises:
-        ValueError: for an unknown library, or an interpreter that is not there.
+        ValueError: for an unknown library, or a missing interpreter.
     """
     found = {OWN: sys.executable}
     for peer in peers:
@@ -66,7 +61,7 @@ def read_peers(peers: list[str]) -> dict[str, str]:
 
 
 def draw(results) -> bytes:
-    """The fractions of the products' rate, forward and training: PNG."""
+    """Fractions of the products' rate, forward and training: PNG."""
     from keras_vit.inspection import figures
 
     return figures.grouped_bars({name: groups(results, name) for name in PASSES}, "of the rate of matrix products")

@@ -1,4 +1,4 @@
-"""Our models in TensorFlow and in OpenVINO, KerasHub's, and TensorFlow's matrix products, which all are measured by."""
+"""Our models in TensorFlow and OpenVINO, KerasHub's, and TensorFlow's matrix products, the common yardstick."""
 
 import keras
 import numpy as np
@@ -6,9 +6,7 @@ import tensorflow as tf
 
 
 def threads(count):
-    """Sets the number of threads, of an operation and of operations at a time, before TensorFlow has started any;
-    returns how many there are.
-    """
+    """Sets the threads within and across operations, before TensorFlow starts any; returns their number."""
     if tf.config.threading.get_intra_op_parallelism_threads() != count:
         tf.config.threading.set_intra_op_parallelism_threads(count)
         tf.config.threading.set_inter_op_parallelism_threads(count)
@@ -58,11 +56,9 @@ def _kerashub(sizes, dtype):
 
 
 def build(library, sizes, batch, dtype):
-    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random
-    images.
+    """(number of parameters, {"forward": function, "training": function}) of a model with random weights and images.
 
-    "openvino" is our model in that engine, for forward passes alone. Of "products" the functions are {"1024": ...}, and
-    the parameters 0.
+    "openvino" is our model in that engine, forward only. "products" has functions {"1024": ...} and 0 parameters.
     """
     if library == "products":
         from benchmarks.model import products
@@ -80,7 +76,7 @@ def build(library, sizes, batch, dtype):
     steps = {}
 
     def train():
-        if not steps:  # the optimizer's variables count in the memory of training alone
+        if not steps:  # without the optimizer's variables, which only training's memory includes
             model.make_train_function()
             steps["batches"] = iter(tf.data.Dataset.from_tensors((images, labels)).repeat())
         float(model.train_function(steps["batches"])["loss"])

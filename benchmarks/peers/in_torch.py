@@ -1,10 +1,10 @@
-"""timm's and transformers' models in PyTorch, with the attention and the AdamW that are fastest there on a CPU."""
+"""timm's and transformers' models in PyTorch, with the fastest attention and AdamW there on a CPU."""
 
 import torch
 
 
 def threads(count):
-    """Sets the number of threads, and returns how many there are."""
+    """Sets the number of threads and returns it."""
     torch.set_num_threads(count)
     return torch.get_num_threads()
 
@@ -24,7 +24,7 @@ def _timm(sizes):
 
 
 class _Logits(torch.nn.Module):
-    """A model of transformers that returns its logits alone."""
+    """A model of transformers that returns only its logits."""
 
     def __init__(self, model):
         super().__init__()
@@ -52,9 +52,7 @@ def _transformers(sizes):
 
 
 def build(library, sizes, batch, dtype):
-    """(number of parameters, {"forward": function, "training": function}) of a model with random weights, on random
-    images.
-    """
+    """(number of parameters, {"forward": function, "training": function}) of a model with random weights and images."""
     model = {"timm": _timm, "transformers": _transformers}[library](sizes)
     images = torch.randn(batch, 3, sizes["image_size"], sizes["image_size"])
     labels = torch.zeros(batch, dtype=torch.long)

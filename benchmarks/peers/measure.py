@@ -1,6 +1,4 @@
-"""One case measured: every peer builds the same model in a process of its own, and all take turns with plain matrix
-products.
-"""
+"""Measures a case: each peer builds the same model in a separate process, and all take turns with matrix products."""
 
 import contextlib
 import dataclasses
@@ -10,14 +8,12 @@ from benchmarks.peers.peer import Peer, Refused
 
 OWN = "ours"
 PASSES = ("forward", "training")
-_TURN = 0.5  # seconds that a turn should take at least: short steps are repeated
+_TURN = 0.5  # least seconds per turn: short steps are repeated
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is computed: a variant at 224 pixels with 1000 classes, a batch, and the dtype of the products. A batch of
-    one is not trained with.
-    """
+    """A variant at 224 pixels with 1000 classes, a batch size, the products' dtype. A batch of one is not trained."""
 
     variant: str
     batch: int
@@ -33,15 +29,15 @@ class Case:
 
 @dataclasses.dataclass
 class Measured:
-    """What was found in a case.
+    """Results of a case.
 
     Attributes:
         case: the case.
-        flops: of one image's forward pass; training counts as three of them.
+        flops: per image's forward pass; training counts as three.
         limits: {pass: FLOP/s of the best matrix product in the case's dtype, one per round}.
-        seconds: {peer: {pass: seconds of a step, one per round}}.
-        mebibytes: {peer: {pass: the most resident memory of the process so far}}.
-        refused: {peer: why it did not do the case, or a pass of it}.
+        seconds: {peer: {pass: seconds per step, one per round}}.
+        mebibytes: {peer: {pass: the process's peak resident memory so far}}.
+        refused: {peer: why it did not run the case, or a pass of it}.
         peers: {peer: its versions and threads}.
     """
 
@@ -55,7 +51,7 @@ class Measured:
 
 
 def sizes_of(variant: str, image_size: int = 224, classes: int = 1000) -> tuple[dict, int, int]:
-    """(what a peer is told of the model, its number of parameters, the operations of one image's forward pass)."""
+    """(the model's description for peers, its number of parameters, operations of one image's forward pass)"""
     from keras_vit.models import make_spec
     from keras_vit.planning import counting
 
@@ -72,10 +68,10 @@ def sizes_of(variant: str, image_size: int = 224, classes: int = 1000) -> tuple[
 
 
 def _built(peer, sizes, case, expected):
-    """What the peer says of itself, after it has built the model.
+    """The peer's answer after building the model.
 
     Raises:
-        Refused: also if the model has another number of parameters than `expected`, or None for any.
+        Refused: also for a number of parameters other than `expected`, None for any.
     """
     answer = peer.ask("build", sizes=sizes, batch=case.batch, dtype=case.dtype)
     if expected is not None and answer["parameters"] != expected:
@@ -89,7 +85,7 @@ def _limit(products):
 
 
 def _turns(peers, name, repeats, found, limits, tell):
-    """Measures one pass, round by round. A peer that cannot do it is noted, and left out from there."""
+    """Measures one pass, round by round. A peer that fails is noted, and skipped from then on."""
     calls = 1
     for i in range(-1, repeats):  # the first round compiles
         limit = limits()
@@ -119,10 +115,10 @@ def measure(
 
     Args:
         case: the case.
-        pythons: {library: interpreter}, with OWN among them, whose interpreter also computes the products.
-        threads: of each peer.
+        pythons: {library: interpreter}, including OWN, whose interpreter also computes the products.
+        threads: per peer.
         repeats: rounds.
-        tell: is given a line of progress.
+        tell: called with a line of progress.
         start: makes a peer: a context manager with `ask`.
     """
     sizes, parameters, flops = sizes_of(case.variant)

@@ -1,4 +1,4 @@
-"""A peer: a process of another Python, or of this one, that runs program.py and is asked line by line."""
+"""A peer: program.py in a process of another Python, or of this one, asked line by line."""
 
 import json
 import os
@@ -14,12 +14,12 @@ class Refused(Exception):
 
 
 class Peer:
-    """A process that holds one library's model. A context manager.
+    """A context manager for a process that holds one library's model.
 
     Args:
-        library: a name of program.LIBRARIES.
-        python: the interpreter of the environment in which the library is installed.
-        threads: how many threads it may use.
+        library: a name in program.LIBRARIES.
+        python: interpreter of the library's environment.
+        threads: number of threads.
     """
 
     def __init__(self, library: str, python: str, threads: int):
@@ -41,11 +41,7 @@ class Peer:
         )
 
     def ask(self, do: str, **arguments) -> dict:
-        """What the peer answers.
-
-        Raises:
-            Refused: with its error, or that it has ended.
-        """
+        """The peer's answer. Raises Refused with its error, or if it has ended."""
         try:
             print(json.dumps({"do": do, **arguments}), file=self._process.stdin, flush=True)
             line = self._process.stdout.readline()

@@ -1,16 +1,16 @@
-"""The program that runs in a peer's own Python: it builds a model of one library, and runs a forward pass or a training
-step when it is told to.
+"""The program in a peer's Python: builds one library's model, and runs forward passes or training steps on request.
 
     python -m benchmarks.peers.program LIBRARY THREADS
 
-Each line that it reads is a JSON object, and each is answered by one:
+Each input line is a JSON object, answered by one:
 
-    {"do": "build", "sizes": {"width": ...}, "batch": 8, "dtype": "float32"}   {"parameters": ..., "versions": "...",
-    "threads": 2} {"do": "forward", "calls": 3}, {"do": "training", "calls": 1}             {"seconds": of one call,
-    "mebibytes": the most so far}
+    {"do": "build", "sizes": {"width": ...}, "batch": 8, "dtype": "float32"}
+        {"parameters": ..., "versions": "...", "threads": 2}
+    {"do": "forward", "calls": 3}, {"do": "training", "calls": 1}
+        {"seconds": of one call, "mebibytes": the most so far}
 
-What fails is answered by {"error": "..."}. This module imports nothing but Python's own: a peer's environment has
-neither keras_vit nor, maybe, NumPy.
+Failures are answered by {"error": "..."}. This module imports only the standard library: a peer's environment has no
+keras_vit, and maybe no NumPy.
 """
 
 import importlib
@@ -21,7 +21,7 @@ import re
 import sys
 import time
 
-# Which module of this package knows each library, and the distributions whose versions are told.
+# Each library's module in this package, and the distributions whose versions are reported.
 LIBRARIES = {
     "ours": ("in_keras", ("keras-vit", "keras", "tensorflow-cpu", "tensorflow")),
     "openvino": ("in_keras", ("keras-vit", "openvino")),
@@ -46,13 +46,13 @@ def versions(distributions):
 
 
 def most_resident():
-    """The most memory that this process has held, in MiB."""
+    """This process's peak memory in MiB."""
     status = pathlib.Path("/proc/self/status")
     if status.exists():
         return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) / 2**10
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes, on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in bytes on macOS
 
 
 def _answer(library, module, distributions, steps, threads, message):
@@ -68,7 +68,7 @@ def _answer(library, module, distributions, steps, threads, message):
 
 def main(library, threads):
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries' prints are not answers
     name, distributions = LIBRARIES[library]
     steps, module = {}, None
     for line in sys.stdin:

@@ -1,6 +1,4 @@
-"""From what was measured to ratios, fractions, the table and the picture. Ratios are medians over rounds, so that a
-slower moment meets all peers.
-"""
+"""Measurements as ratios, fractions, table and picture. Ratios are medians over rounds: slow moments affect all."""
 
 import statistics
 
@@ -15,18 +13,18 @@ def speed(found: Measured, who: str, name: str) -> float:
 
 
 def fraction(found: Measured, who: str, name: str) -> float:
-    """The operations of a step per second, over those of the matrix products of the same round."""
+    """Operations per second of a step, over those of the same round's matrix products."""
     step = _COSTS[name] * found.flops * found.case.batch
     return statistics.median(step / s / limit for s, limit in zip(found.seconds[who][name], found.limits[name]))
 
 
 def ratio(found: Measured, who: str, name: str) -> float:
-    """How many times as fast as a peer this package is."""
+    """This package's speed relative to a peer's."""
     return statistics.median(theirs / own for theirs, own in zip(found.seconds[who][name], found.seconds[OWN][name]))
 
 
 def _cell(found, who, name):
-    """Images/s, and of this package the fraction, of a peer the ratio."""
+    """Images/s, with the fraction for this package, or the ratio for a peer."""
     if name not in found.seconds.get(who, {}):
         return "not run"
     if who == OWN:
@@ -41,7 +39,7 @@ def _memory(found, who, name):
 
 
 def markdown(results: list[Measured], peers: list[str]) -> str:
-    """The table, what was not run and why, and who took part. `peers` are its columns, OWN first."""
+    """The table, what was not run and why, and the participants. `peers` are its columns, OWN first."""
     others = [who for who in peers if who != OWN]
     heads = [f"{OWN}: images/s, of the products' rate", *(f"{who}: images/s, {OWN} over it" for who in others)]
     heads += ["GFLOP/s of products", f"GiB: {', '.join(peers)}"]
