@@ -208,7 +208,7 @@ def on_cpus(program):
 
     Returns:
         (replica numbers (REPLICAS,), batch arrays (REPLICAS, b, ...)) -> values after the step, one array (REPLICAS,
-            ...) per variable of the program. It starts from the variables' current values and does not change them.
+        ...) per variable of the program. It starts from the variables' current values and does not change them.
     """
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -132,8 +132,7 @@ def training_batches(
     deterministic: bool = True,
     select: Select = image_and_label,
 ) -> tf.data.Dataset:
-    """An endless dataset of (x, y), by default images (b, h, w, c) uint8 and labels (b,); a pure function of (seed,
-    step).
+    """Endless (x, y), by default images (b, h, w, c) uint8 and labels (b,): a pure function of (seed, step).
 
     Each row of the stream has its own augmentation seed, independent of threads. With random access, the hosts' batches
     of a step, concatenated, equal the single-host batch bit for bit; records are split among hosts by file. An example

@@ -1,4 +1,4 @@
-"""Near-duplicates of one set's images in another, to leave out of pre-training (Kolesnikov et al. 2020; section 4.1).
+"""Near-duplicates across sets of images, left out of pre-training (arXiv 2010.11929, 4.1; Kolesnikov et al. 2020).
 
 Images are compared as grey thumbnails (n, 32, 32) uint8. Matrix products first compare the low frequencies, 35 numbers
 per image, of all images with all others, also mirrored and slightly shifted. Similar pairs are then overlaid in many

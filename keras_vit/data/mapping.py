@@ -73,7 +73,7 @@ def fallible_map(
 
     Returns:
         A dataset of (values (rows, ...), good (rows,) bool, failed (rows,) bool, ids: serialized (n, m) int64). Padding
-            rows are neither good nor failed. Values of rows that are not good are meaningless.
+        rows are neither good nor failed. Values of rows that are not good are meaningless.
     """
     examples = examples.batch(rows)
     if batches is not None:

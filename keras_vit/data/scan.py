@@ -62,7 +62,7 @@ def scan(
 
     Yields:
         (name, arrays from `work`, None) for each example; at the end (name, None, reason) for each that does not
-            decode.
+        decode.
 
     Raises:
         WrongDescription: at the end, for an example that contradicts the description of its source.

@@ -10,8 +10,7 @@ from keras_vit.io.suggest import did_you_mean
 
 @op("image", random=True)
 def corrupt(name, strength=3):
-    """A corruption from data/ops/corruption/table.py at strength 1 to 5. Use it after the crop: it suits sizes near
-    224.
+    """A corruption from data/ops/corruption/table.py at strength 1 to 5, for sizes near 224: use it after the crop.
 
     Levels are rounded down, as in the authors' code. Masks and boxes stay. A grey image becomes the red channel of its
     corrupted colour version.

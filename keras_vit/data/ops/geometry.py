@@ -188,8 +188,8 @@ def resized_window(window: tf.Tensor, size: tuple[int, int], method: str) -> tf.
     if method != "auto":
         image = tf.image.resize(window, size, method=method, antialias=True)
     else:
-        # If both sides shrink, area means are as smooth as an antialiased filter. If one does, it shrinks by at most
-        # the window's aspect: too little to need smoothing.
+        # If both sides shrink, area means are as smooth as an antialiased filter. If only one does, it shrinks by at
+        # most the window's aspect: too little to need smoothing.
         shrinks = tf.reduce_all(tf.shape(window)[:2] > size)
         area, bilinear = (
             lambda method=method: tf.image.resize(window, size, method=method) for method in ("area", "bilinear")

@@ -40,7 +40,7 @@ def encoder(resize: int | None = None, quality: int = 95) -> Callable:
 
     Returns:
         (example, pixels) -> (encoded bytes, height, width, is it a JPEG, was it shrunk, label). Raises ValueError for
-            examples with more than an image and a label, which records cannot hold.
+        examples with more than an image and a label, which records cannot hold.
     """
 
     def encode(example, pixels):

@@ -196,7 +196,7 @@ def application(
 
     @contextlib.asynccontextmanager
     async def lifespan(app):
-        warming = asyncio.create_task(service.warm_up())  # meanwhile it answers probes, and tells images to come back
+        warming = asyncio.create_task(service.warm_up())  # meanwhile probes get answers, and images a 503
         yield
         await service.close()
         await warming

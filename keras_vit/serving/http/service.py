@@ -68,11 +68,11 @@ class Service:
         models: the models to serve.
         limits: of requests; their images are bounded by `max_queue` too.
         max_rows, max_wait, max_queue: of each signature's Batcher.
-        max_requests: concurrent requests; more are told to come back.
+        max_requests: most concurrent requests; more get a 503.
         api_key: required in requests, or None.
 
     Attributes:
-        state: of all models: LOADING, AVAILABLE, or UNLOADING once the process is told to end.
+        state: of all models: LOADING, AVAILABLE, or UNLOADING during shutdown.
         failure: why the models failed to load, or None.
     """
 

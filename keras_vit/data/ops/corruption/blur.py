@@ -65,7 +65,7 @@ def glass_blur(x: tf.Tensor, draws, sigma: float, reach: int, passes: int) -> tf
 
 
 def along(x: tf.Tensor, radius: int, sigma: float, degrees: tf.Tensor) -> tf.Tensor:
-    """Smears in one direction by half a Gaussian of 2 * radius + 1 taps, like ImageMagick's motion blur."""
+    """Smears one way by half a Gaussian of 2 * radius + 1 taps, as ImageMagick's motion blur; border pixels repeat."""
     width = 2 * radius + 1
     taps = np.exp(-0.5 * np.square(np.arange(width) / sigma))
     radians = degrees * (math.pi / 180)

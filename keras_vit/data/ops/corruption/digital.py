@@ -42,7 +42,7 @@ def saturate(x: tf.Tensor, draws, factor: float, addition: float) -> tf.Tensor:
 
 
 def elastic_transform(x: tf.Tensor, draws, stretch: float, sigma: float, skew: float) -> tf.Tensor:
-    """An affine transform that moves three points by up to `skew` pixels, then smooth noise times `stretch`."""
+    """Moves three points affinely by up to `skew` pixels, then each pixel by smooth noise times `stretch`."""
     height, width = x.shape[:2]
     middle, reach = np.array([height, width]) // 2, min(height, width) // 3
     points = middle + reach * np.array([[1, 1], [1, -1], [-1, -1]])  # the authors' (x, y), taken from (height, width)
