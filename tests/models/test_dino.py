@@ -92,7 +92,9 @@ def test_a_frozen_last_layer_has_no_gradient_and_the_same_outputs():
     assert not np.any(gradients[0]) and not np.any(gradients[1]) and np.any(gradients[2])
 
 
-@pytest.mark.parametrize("optimizer", [AdamW, Muon, Momentum])
+@pytest.mark.parametrize(
+    "optimizer", [AdamW, *(pytest.param(one, marks=pytest.mark.extended) for one in (Muon, Momentum))]
+)
 def test_weight_decay_leaves_a_frozen_last_layer_alone(optimizer):
     """As in the authors' code, where the layer has no gradient and the optimizer skips it."""
     model, (x, y) = dino(frozen_steps=1), crops()
@@ -188,6 +190,7 @@ def test_centre_teacher_and_schedules_follow_the_paper_over_several_steps():
     assert int(sharpening.step) == 4
 
 
+@pytest.mark.extended
 def test_micro_batches_are_centred_alike_and_move_the_teacher_once():
     results = []
     for parts in (1, 4):

@@ -196,6 +196,7 @@ def test_a_grid_spreads_its_colours():
     assert keras_vit.ImageGPT("Ti/1", palette=4, **SMALL).palette.tolist() == grid_palette(4).tolist()
 
 
+@pytest.mark.extended
 def test_the_papers_sizes_have_its_parameters(without_values):
     """Section 3.3: 76 M, 455 M and 1.36 B parameters."""
     with without_values():

@@ -161,6 +161,7 @@ def test_merging_gives_an_ordinary_model(tiny, pixels, tmp_path):
     model.enable_lora(2)  # again
 
 
+@pytest.mark.extended
 def test_a_quantised_kernel_is_merged_by_quantising_it_again(tiny, pixels):
     model = tiny()
     model.quantize("int8")

@@ -131,7 +131,9 @@ def test_loss_and_gradients_are_pytorchs(tmp_path):
             np.testing.assert_allclose(found[path], expected, atol=1e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("target", ["mean_colour", "thumbnail", "pixels"])
+@pytest.mark.parametrize(
+    "target", ["pixels", *(pytest.param(target, marks=pytest.mark.extended) for target in ("mean_colour", "thumbnail"))]
+)
 def test_each_target_trains_reconstructs_and_reloads(target, tmp_path):
     model = made(target, dtype="mixed_bfloat16", pool="gap")
     x, y = model.masked(IMAGES)

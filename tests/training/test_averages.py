@@ -87,6 +87,7 @@ def test_a_run_goes_on_from_its_saved_state_bit_for_bit():
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
+@pytest.mark.extended
 def test_a_saved_model_brings_its_optimizer_back(tmp_path):
     x, y = rows(16)
     model = dense_on_rows(everything())

@@ -26,6 +26,7 @@ def test_micro_batches_are_one_large_batch(make, examples, parts):
     assert distance(whole, trained(ONE, adamw, x, y, micro_batches=parts, make=make)) <= limit(rounding)
 
 
+@pytest.mark.extended
 def test_keras_accumulation_on_one_device_is_one_large_batch():
     def adam(**options):
         return keras.optimizers.Adam(1e-3, epsilon=1e-4, global_clipnorm=0.1, **options)
