@@ -276,7 +276,7 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     told = {name: changes[name] for name in _TOLD if name in changes}
     parsed = parse(contents, {"image_size": image_size, "names": names, **told})
     config = _model_config(contents, parsed)
-    # What the file was read by is no change.
+    # Arguments by which the file was read are no change.
     used = {
         name
         for name in ("mean", "std")

@@ -99,7 +99,7 @@ def _timm_vit(model, weights):
     """(arrays, config.json) of the folder."""
     timm.CAPABILITIES.check(model)
     spec, missing_rows = dataclasses.asdict(model.spec), 0
-    # timm has positions for the patches only with registers, DeiT III and FlexiViT, whose rows are zeros here.
+    # timm's positions cover the patches alone with registers, and in DeiT III and FlexiViT, whose rows are zeros here.
     rows = weights["position_embedding/embedding"][:, : model.spec.positioned]
     if model.spec.registers or (rows.size and not rows.any()):
         weights, missing_rows = _fold_token_positions(weights, spec), model.spec.positioned

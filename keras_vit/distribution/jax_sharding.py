@@ -50,7 +50,7 @@ class BlockParallel(keras.distribution.ModelParallel):
                     " not a multiple. Choose a model_parallel that divides the width, the heads and the MLP's width."
                 )
             axes[axis] = "model"
-        if getattr(variable, "_layout", None) is not None:  # an optimizer's variable, which
+        if getattr(variable, "_layout", None) is not None:  # an optimizer's variable follows its weight
             return variable._layout
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 

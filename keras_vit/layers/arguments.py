@@ -1,6 +1,4 @@
-"""Arguments of layers and specs as plain Python values: numpy's numbers are taken, anything of another kind is refused
-by its name.
-"""
+"""Arguments of layers and specs as plain Python values: numpy's numbers become Python's, other kinds are errors."""
 
 import math
 import numbers
@@ -13,7 +11,7 @@ from keras_vit.io.suggest import did_you_mean
 
 
 def _plain(value):
-    """A numpy scalar, or an array of no dimensions, as Python's own number, string or bool; anything else as it is."""
+    """A numpy scalar or 0-d array as a Python number, string or bool; anything else stays."""
     return (
         value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
     )
@@ -28,12 +26,12 @@ def integer(value, what: str, least: int = 1) -> int:
     """`value` as an int.
 
     Args:
-        value: an integer, Python's or numpy's.
+        value: integer, Python's or numpy's.
         what: the argument's name, for the error.
-        least: the smallest valid value.
+        least: smallest valid value.
 
     Raises:
-        ValueError: if it is none, or too small. 224.0 and True are none.
+        ValueError: if it is not an integer (224.0 and True are not) or is too small.
     """
     if not is_integer(value) or value < least:
         kind = {1: "a positive integer", 0: "an integer of 0 or more"}.get(least, f"an integer of {least} or more")
@@ -42,11 +40,7 @@ def integer(value, what: str, least: int = 1) -> int:
 
 
 def number(value, what: str, least: float | None = None) -> int | float:
-    """`value` as a finite int or float.
-
-    Raises:
-        ValueError: if it is none, or below `least`; `what` names the argument.
-    """
+    """`value` as a finite int or float; ValueError, naming `what`, if it is not a number or below `least`."""
     value = _plain(value)
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value):
         raise ValueError(f"{what} must be a number, got {value!r}.")
@@ -56,11 +50,7 @@ def number(value, what: str, least: float | None = None) -> int | float:
 
 
 def rate(value, what: str) -> float:
-    """`value`, the share that a dropout leaves out, as a float.
-
-    Raises:
-        ValueError: if it is not a number in [0, 1); `what` names the argument.
-    """
+    """A dropout rate as a float; ValueError, naming `what`, unless it is a number in [0, 1)."""
     share = number(value, what)
     if not 0.0 <= share < 1.0:
         raise ValueError(f"{what} must be in [0, 1), got {value!r}.")
@@ -68,11 +58,7 @@ def rate(value, what: str) -> float:
 
 
 def flag(value, what: str) -> bool:
-    """`value` as a bool; 0 and 1 are taken.
-
-    Raises:
-        ValueError: for anything else, such as "no" or None; `what` names the argument.
-    """
+    """`value`, a bool, 0 or 1, as a bool; ValueError, naming `what`, for anything else, such as "no" or None."""
     if not isinstance(_plain(value), numbers.Integral) or value not in (0, 1):
         raise ValueError(f"{what} must be True or False, got {value!r}.")
     return bool(value)
@@ -92,10 +78,10 @@ def choice(value, what: str, valid: Iterable[str]) -> str:
 
 
 def integers(value, what: str, example: tuple) -> tuple[int, ...]:
-    """`value`, positive integers in a tuple, a list or an array (n,), as a tuple of ints.
+    """`value`, positive integers in a tuple, list or array (n,), as a tuple of ints.
 
     Raises:
-        ValueError: for anything else, showing the example; `what` names the argument.
+        ValueError: for anything else, with the example; `what` names the argument.
     """
     if not isinstance(value, (list, tuple, np.ndarray)) or not all(is_integer(n) and n > 0 for n in value):
         raise ValueError(f"{what} must be positive integers, such as {example}, got {value!r}.")
@@ -103,7 +89,7 @@ def integers(value, what: str, example: tuple) -> tuple[int, ...]:
 
 
 def per_channel(value, what: str) -> int | float | tuple:
-    """`value` as a number, or as a tuple of one number per channel: of a list, a tuple or an array (c,).
+    """`value` as a number, or a tuple of one number per channel from a list, tuple or array (c,).
 
     Raises:
         ValueError: if it is neither; `what` names the argument.
@@ -117,11 +103,7 @@ def per_channel(value, what: str) -> int | float | tuple:
 
 
 def setting(name: str, *choices: str) -> str:
-    """The value of the environment variable `name`, one of the choices; the first if it is not set.
-
-    Raises:
-        ValueError: for any other value.
-    """
+    """The environment variable `name`, one of the choices, by default the first; ValueError for any other value."""
     value = os.environ.get(name, choices[0])
     if value not in choices:
         raise ValueError(f"{name}: unknown value {value!r}. Valid: {', '.join(choices)}.")

@@ -1,6 +1,4 @@
-"""The one module of the layers that depends on the backend: replicas, a seed's type, masks, GELU, the fused matrix
-product, kernels for TPUs.
-"""
+"""The layers' only backend-dependent module: replicas, seeds, masks, GELU, fused matrix products, TPU kernels."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from keras import ops
 
 
 def replica_id():
-    """The replica's number in its strategy; 0 on one device and on the JAX backend (one global program)."""
+    """The replica's number in its strategy; 0 on one device and on JAX (one global program)."""
     if keras.backend.backend() != "tensorflow":
         return 0
     import tensorflow as tf
@@ -21,7 +19,7 @@ def replica_id():
 
 
 def replicas() -> int:
-    """The number of replicas that share a batch; 1 on one device and on JAX, whose program is global."""
+    """The number of replicas that share a batch; 1 on one device and on JAX (one global program)."""
     if keras.backend.backend() != "tensorflow":
         return 1
     import tensorflow as tf
@@ -30,7 +28,7 @@ def replicas() -> int:
 
 
 def sum_over_replicas(tensors: list) -> list:
-    """The sums of tensors over the replicas that share a batch, where replicas meet."""
+    """The sums of tensors over the replicas that share a batch, in replica context."""
     if replicas() == 1:
         return tensors
     import tensorflow as tf
@@ -40,21 +38,22 @@ def sum_over_replicas(tensors: list) -> list:
 
 
 def seed_dtype() -> str:
-    """The integer type that the backend's random functions take as a seed."""
+    """The integer type of seeds for the backend's random functions."""
     return "uint32" if keras.backend.backend() == "jax" else "int64"
 
 
 def _on_tpus():
-    """Whether TensorFlow traces for TPUs, whose whole program is compiled."""
+    """Whether TensorFlow traces for TPUs, whose program is compiled whole."""
     import tensorflow as tf
 
     return isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
 
 
 def hashes_masks(shape: tuple) -> bool:
-    """Whether masks of this shape come from the hash in dropout.py: where a step is one compiled program, which makes
-    them where they are used; on TensorFlow, for TPUs, if the shape is known. Elsewhere TensorFlow has one operation for
-    the engine's own, which is quicker on a CPU than a dozen.
+    """Whether masks of this shape come from the hash in dropout.py.
+
+    True where a step is one compiled program, which makes masks where they are used: on JAX, and on TensorFlow for TPUs
+    if the shape is known. Elsewhere TensorFlow's single random operation is quicker on a CPU than a dozen.
     """
     if keras.backend.backend() != "tensorflow":
         return keras.backend.backend() == "jax"
@@ -63,7 +62,7 @@ def hashes_masks(shape: tuple) -> bool:
 
 @functools.cache
 def _has_xla():
-    """Whether this TensorFlow compiles for this machine's CPU; some builds lack it."""
+    """Whether this TensorFlow can compile for this machine's CPU; some builds cannot."""
     import tensorflow as tf
 
     try:
@@ -74,16 +73,12 @@ def _has_xla():
 
 
 def keeps_gelus_slope() -> bool:
-    """Whether GELU in training keeps its own slope: on JAX. TensorFlow's program for TPUs would hold erf as a call, and
-    its plain form is one operation.
-    """
+    """Whether GELU in training keeps its slope: on JAX. On TensorFlow GELU is one op, but a slope's erf a call."""
     return keras.backend.backend() == "jax"
 
 
 def compiles_parts() -> bool:
-    """Whether `one_pass` is worth it: on TensorFlow with nothing but CPUs. TPUs' whole program is compiled, as on
-    JAX.
-    """
+    """Whether `one_pass` pays off: on TensorFlow with only CPUs. Programs for TPUs and JAX are compiled whole."""
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -92,32 +87,29 @@ def compiles_parts() -> bool:
 
 
 def one_pass(function: Callable) -> Callable:
-    """`function` of tensors, compiled by XLA alone on TensorFlow: a chain of operations on single elements goes through
-    memory once, not once each.
-    """
+    """`function` of tensors, on TensorFlow compiled by XLA: a chain of elementwise operations passes memory once."""
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _fuses_by_xla():
-    """Whether XLA compiles the whole program: it fuses by itself, and on a TPU a reshape of tokens is a copy, unless
-    their number is a multiple of 8.
+    """Whether XLA compiles the whole program: it fuses by itself.
+
+    On a TPU reshaping tokens copies them, unless their number is a multiple of 8.
     """
     return keras.backend.backend() != "tensorflow" or _on_tpus()
 
 
 def as_matrix(x):
-    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product with what follows it only where no reshape is
-    between; x where XLA fuses.
-    """
+    """Tokens (b, n, d) as (b*n, d) on TensorFlow, which fuses a product only without a reshape after it; x on XLA."""
     if _fuses_by_xla() or len(x.shape) == 2:
         return x
     return ops.reshape(x, (-1, x.shape[-1]))
 
 
 def as_tokens(y, x):
-    """What became of as_matrix(x), (b*n, d), as (b, n, d) again."""
+    """A result for as_matrix(x), (b*n, d), as (b, n, d) again."""
     if _fuses_by_xla() or len(x.shape) == 2:
         return y
     import tensorflow as tf
@@ -129,9 +121,8 @@ def as_tokens(y, x):
 def affine(x, kernel, bias=None, activation=None):
     """activation(x kernel + bias): (b, n, c) or (b*n, c), (c, d), (d,) -> (b, n, d) or (b*n, d).
 
-    TensorFlow on a CPU fuses bias and GELU into a product of matrices only when the bias is added by BiasAdd, which
-    `keras.ops` does not offer: 5% of ViT-B/16's forward pass. XLA fuses the ordinary form by itself, on JAX and for
-    TPUs.
+    TensorFlow on a CPU fuses bias and GELU into a matrix product only for BiasAdd, which `keras.ops` does not offer: 5%
+    of ViT-B/16's forward pass. XLA (JAX, TPUs) fuses the ordinary form by itself.
     """
     if _fuses_by_xla():
         y = ops.einsum("...c,cd->...d", x, kernel) if keras.backend.backend() == "tensorflow" else ops.matmul(x, kernel)
@@ -146,11 +137,10 @@ def affine(x, kernel, bias=None, activation=None):
 
 
 def fused_batch_normalization(x, gamma, beta, epsilon):
-    """(x normalised over all axes but the last, means (c,), variances (c,)) of (b, h, w, c); None where there is no one
-    operation for it.
+    """(x normalised over all axes but the last, means (c,), variances (c,)) of (b, h, w, c), or None without a fused
+    op.
 
-    There is TensorFlow's, on one replica: in bfloat16 on a CPU it takes a sixth of the time of Keras' single
-    operations.
+    TensorFlow has one, for one replica: in bfloat16 on a CPU it takes a sixth of the time of Keras' single operations.
     """
     if keras.backend.backend() != "tensorflow":
         return None
@@ -184,9 +174,10 @@ def normalization_in_one_kernel(x: Any, epsilon: float) -> Callable[[Any, Any, A
 
 
 def _with_bias(y, bias):
-    """y (..., d) + bias (d,). In 16 bits the bias' gradient is a product with ones: of a sum over rows XLA makes a
-    reduction of 171 us for 12,608 rows on a v5e, by its own estimate, and of the product, by the matrix unit and in
-    float32, 17 us.
+    """y (..., d) + bias (d,), in 16 bits with the bias' gradient as a product with ones.
+
+    XLA's sum over 12,608 rows takes 171 us on a v5e, by its own estimate; the product, on the matrix unit in float32,
+    17 us.
     """
     dtype = keras.backend.standardize_dtype(y.dtype)
     if dtype not in ("bfloat16", "float16"):

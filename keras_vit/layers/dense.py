@@ -1,10 +1,9 @@
-"""Keras' Dense in the form that is fastest on the backend, quantised by Keras or with LoRA (arXiv 2106.09685), and
-layers with dense layers inside.
+"""Keras' Dense in the backend's fastest form, quantised or with LoRA (arXiv 2106.09685), and layers built on it.
 
-The config of such a layer has two entries, each only where there is something to say:
+Such a layer's config has two optional entries:
     "quantization": {path: "int8", "int4" or "float8", or the config of a keras.quantizers.QuantizationConfig}
     "lora": {path: (rank, alpha)}
-A path is the names of the layers from the outermost to the dense layer, "attention/query".
+A path is the layers' names from the outermost to the dense layer, "attention/query".
 """
 
 import contextlib
@@ -26,10 +25,11 @@ LORA_WEIGHTS = ("lora_kernel_a", "lora_kernel_b")
 
 @contextlib.contextmanager
 def kernels_deleted_quickly():
-    """A context for replacing many kernels. Keras collects garbage at each one, which takes longer than all the rest: a
-    tenth of a second and more where TensorFlow is loaded. What was there before is left out of these collections.
+    """A context for replacing many kernels without scanning older objects in garbage collections.
+
+    Keras collects garbage at each kernel, which takes most of the time: a tenth of a second and more with TensorFlow.
     """
-    if gc.get_freeze_count():  # somebody's own choice, which could not be told apart afterwards
+    if gc.get_freeze_count():  # the user's own freeze could not be told apart afterwards
         yield
         return
     gc.freeze()
@@ -43,9 +43,8 @@ def kernels_deleted_quickly():
 class Dense(keras.layers.Dense):
     """keras.layers.Dense on tokens: (b, n, c) -> (b, n, units).
 
-    Quantised, it computes as Keras' own does. With LoRA, its kernel and bias are frozen, however `trainable` is set,
-    and a file keeps the two matrices apart from the kernel: Keras would add them to it, and go on from two matrices of
-    zeros, which never learn.
+    Quantised, it computes as Keras' own. With LoRA, kernel and bias are frozen, however `trainable` is set, and a file
+    keeps the two matrices: Keras would add them to the kernel and continue from two zero matrices, which never learn.
     """
 
     def call(self, inputs, training=None):
@@ -59,7 +58,7 @@ class Dense(keras.layers.Dense):
         return self.activation(y + ops.cast(self.lora_alpha / self.lora_rank, x.dtype) * x)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # Keras refuses subclasses, since it cannot know what they compute; this one computes the same.
+        # Keras refuses subclasses, which might compute something else; this one does not.
         super().quantize(mode, type_check=False, config=config)
 
     @property
@@ -81,8 +80,7 @@ class Dense(keras.layers.Dense):
         self._freeze_all_but_lora()
 
     def merge_lora(self):
-        """Adds LoRA's product to the kernel and drops its two matrices. A quantised kernel is quantised again, with a
-        new scale.
+        """Adds LoRA's product to the kernel and drops its matrices; a quantised kernel is requantised with a new scale.
 
         Raises:
             ValueError: if the layer has no LoRA.
@@ -141,12 +139,12 @@ def inner_layers(layer: keras.layers.Layer, prefix: str = "") -> dict[str, keras
 
 
 def _options(config):
-    """The options of a keras.quantizers config as text, to be compared."""
+    """The options of a keras.quantizers config as text, for comparison."""
     return json.dumps({name: getattr(value, "__dict__", value) for name, value in vars(config).items()}, sort_keys=True)
 
 
 def _quantization(dense):
-    """How a layer is quantised: the mode alone where its other options are Keras' defaults."""
+    """A layer's quantisation: the mode alone if its other options are Keras' defaults."""
     config = dense.quantization_config
     if config is None or _options(config) == _options(type(config)()):
         return dense.quantization_mode
@@ -154,7 +152,7 @@ def _quantization(dense):
 
 
 def dense_config(layer: keras.layers.Layer) -> dict[str, Any]:
-    """The entries "quantization" and "lora" of a layer's config; {} where all of its dense layers are plain."""
+    """The entries "quantization" and "lora" of a layer's config; {} if all its dense layers are plain."""
     inner = {path: part for path, part in inner_layers(layer).items() if isinstance(part, keras.layers.Dense)}
     quantization = {path: _quantization(part) for path, part in inner.items() if part.quantization_mode is not None}
     lora = {
@@ -168,11 +166,10 @@ def dense_config(layer: keras.layers.Layer) -> dict[str, Any]:
 def apply_dense_config(
     layer: keras.layers.Layer, quantization: Mapping[str, Any] | None, lora: Mapping[str, Any] | None
 ) -> None:
-    """Makes the dense layers inside a built layer what the two entries of its config say; LoRA then freezes the rest of
-    the layer.
+    """Applies the two config entries to the dense layers inside a built layer; LoRA then freezes the rest.
 
     Raises:
-        ValueError: for a path that leads to no dense layer.
+        ValueError: if a path leads to no dense layer.
     """
     if not quantization and not lora:
         return
@@ -196,43 +193,38 @@ def apply_dense_config(
 
 
 def set_trainable(layer: keras.layers.Layer, value: bool) -> None:
-    """Sets `trainable` of a layer and of everything inside. Keras on TensorFlow does nothing where the layer itself has
-    this value already.
-    """
+    """Sets `trainable` of a layer and everything inside; Keras on TensorFlow ignores an unchanged value."""
     layer.trainable = not value
     layer.trainable = value
 
 
 def train_lora_alone(layer: keras.layers.Layer) -> None:
-    """Freezes what a layer holds, except the LoRA of its dense layers."""
+    """Freezes a layer except for its dense layers' LoRA."""
     set_trainable(layer, any(isinstance(part, Dense) and part.lora_enabled for part in layer._flatten_layers()))
     for weight in layer.weights:
         weight.trainable = layer.trainable and weight.name in LORA_WEIGHTS
 
 
 def freeze_quantized(layer: keras.layers.Layer) -> None:
-    """Freezes the layers inside that are quantised, unless they have LoRA: integers do not learn, and biases alone
-    would learn something else.
-    """
+    """Freezes quantised layers without LoRA: integers do not learn, and biases alone would learn something else."""
     for part in layer._flatten_layers():
         if part.quantization_mode is not None and not getattr(part, "lora_enabled", False):
             part.trainable = False
 
 
 class ComposedLayer(keras.layers.Layer):
-    """The base of layers with dense layers inside: they come back from their configs quantised and with LoRA, as they
-    were.
+    """The base of layers with dense layers inside; their configs restore quantisation and LoRA.
 
     A subclass calls `restore_dense` at the end of `build`.
     """
 
     def __init__(self, quantization: Mapping[str, Any] | None = None, lora: Mapping[str, Any] | None = None, **kwargs):
         super().__init__(**kwargs)
-        self._quantization = quantization  # until it is built; then the dense layers themselves know
+        self._quantization = quantization  # until built; then the dense layers know
         self._lora = lora
 
     def restore_dense(self):
-        """Quantises the dense layers that the config names, and gives them LoRA."""
+        """Quantises the dense layers named in the config, and adds LoRA."""
         apply_dense_config(self, self._quantization, self._lora)
         if self._lora:
             train_lora_alone(self)
@@ -248,7 +240,7 @@ Filters = str | Sequence[str] | Callable[[keras.layers.Layer], bool] | None
 
 
 def quantized_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """The layers of a model, at any depth, that are quantised."""
+    """A model's quantised layers, at any depth."""
     return [
         layer
         for layer in model._flatten_layers()
@@ -270,11 +262,10 @@ def _matches(layer, filters):
 
 
 def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Filters) -> list[keras.layers.Layer]:
-    """The layers that `model.quantize(mode, config, filters)` quantises: those that Keras can, and that are not
-    quantised yet.
+    """The layers that `model.quantize(mode, config, filters)` quantises: those Keras supports, not yet quantised.
 
     Raises:
-        ValueError: for a mode that does not work for these models, or if there is no such layer.
+        ValueError: for an unsupported mode, or without such a layer.
     """
     mode = getattr(config, "mode", config) or mode
     if mode not in MODES:
@@ -311,15 +302,15 @@ def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Fi
 
 
 def check_trainable(model: keras.Model, replicas: int) -> None:
-    """Refuses to train what a quantised layer has besides its kernel: integers do not learn, and biases alone would
-    learn something else.
+    """Refuses to train a quantised layer's other weights: integers do not learn, and biases alone would learn
+    otherwise.
 
     Args:
         model: about to be trained.
         replicas: of its strategy.
 
     Raises:
-        ValueError: naming the layers, and what can be done.
+        ValueError: with the layers and the remedy.
     """
     layers = quantized_layers(model)
     integer = [layer for layer in layers if layer.quantization_mode != "float8"]

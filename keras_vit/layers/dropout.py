@@ -1,11 +1,11 @@
 """Dropout of activations and of whole residual branches, with masks that differ between replicas.
 
-On JAX and on TPUs masks are a hash of the seed and the place: a few integer operations per element, which XLA fuses
-into what needs the mask. A counter-based generator, such as JAX's Threefry, spends some hundred operations on each
-element: more than a quarter of a training step on a TPU, since a mask is made again wherever it is used. A mask needs
-no cryptography, but rates that are exact, and independence of elements, layers, steps, replicas and seeds that differ
-in one bit; tests/layers/test_masks.py tests that. Words are 32 bits. `_mix` is a bijection of well-mixed shifts and
-products (lowbias32: github.com/skeeto/hash-prospector, by exhaustive search).
+On JAX and on TPUs masks are a hash of seed and place: a few integer operations per element, which XLA fuses into what
+needs the mask. A counter-based generator, such as JAX's Threefry, spends some hundred operations per element: more than
+a quarter of a training step on a TPU, since a mask is made wherever it is used. A mask needs no cryptography, but exact
+rates, and independence of elements, layers, steps, replicas and seeds that differ in one bit
+(tests/layers/test_masks.py). Words are 32 bits. `_mix` is a bijection of well-mixed shifts and products (lowbias32:
+github.com/skeeto/hash-prospector, by exhaustive search).
 """
 
 from typing import Any
@@ -18,20 +18,17 @@ from keras_vit.layers.arguments import rate as checked_rate
 from keras_vit.layers.backend import hashes_masks, replica_id, seed_dtype
 from keras_vit.layers.registration import serializable
 
-# Large odd strides keep the streams of a seed's children separate: Keras counts calls in the second word, these change
-# the first.
+# Large odd strides separate the streams of a seed's children; Keras counts calls in the second word, these change the
+# first.
 _CHILD = 0x3C6EF35
 _REPLICA = 0x5851F43
 
 
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
-    """A SeedGenerator whose seeds differ between the replicas of a tf.distribute strategy (Keras' own are the same on
-    all).
-    """
+    """A SeedGenerator with different seeds per tf.distribute replica (Keras' own are the same on all)."""
 
     def __init__(self, seed: int | None = None, name: str = "seeds", **kwargs):
-        # A fixed name: Keras' default counts the generators of the process, so a checkpoint would not find its variable
-        # again.
+        # A fixed name: Keras' default counts the process's generators, so a checkpoint could not find its variable.
         super().__init__(seed, name=name, **kwargs)
 
     def next(self, ordered=True):
@@ -39,9 +36,7 @@ class ReplicaSeedGenerator(keras.random.SeedGenerator):
 
 
 class FixedSeed(keras.random.SeedGenerator):
-    """One seed, (2,) integers, in the form that `keras.random` functions accept. It has no state: every call gives the
-    same.
-    """
+    """One seed, (2,) integers, for `keras.random` functions; stateless, so every call gives the same."""
 
     def __init__(self, seed):
         self._seed = seed
@@ -51,7 +46,7 @@ class FixedSeed(keras.random.SeedGenerator):
 
 
 def fold_in(seed, number, stride: int = _CHILD):
-    """The `number`-th child of `seed`: (2,) integers -> (2,) integers, another stream, the same at every call."""
+    """The `number`-th child of `seed`: (2,) integers -> (2,) integers, a separate, reproducible stream."""
     offset = ops.cast(number, seed.dtype) * ops.cast(stride, seed.dtype)
     return seed + ops.stack([offset, ops.zeros_like(offset)])
 
@@ -70,14 +65,14 @@ def _shifted(x, bits):
 
 
 def _mix(x):
-    """A bijection of words, each bit of which depends on every bit of x."""
+    """A bijection of words in which every output bit depends on every input bit."""
     x = _shifted(x, 16) * _word(0x7FEB352D)
     x = _shifted(x, 15) * _word(0x846CA68B)
     return _shifted(x, 16)
 
 
 def _keys(seed: Any, rows: int):
-    """Two keys for each row, (rows,) words each, of a seed (2,). Every bit of it changes half of the bits of each."""
+    """Two keys per row, (rows,) words each, from a seed (2,); every bit of it changes half of the bits of each."""
     first, second = _word(seed[0]), _word(seed[1])
     whole = _mix(_mix(first) + second)
     row = _mix(ops.arange(rows, dtype="uint32") * _word(_ROW) + whole)  # (rows,)
@@ -85,10 +80,10 @@ def _keys(seed: Any, rows: int):
 
 
 def words(shape: tuple[int, ...], seed: Any) -> Any:
-    """Random words, (b, ...) uint32: each row has keys of its own, and each place in it a hash of these and the place.
+    """Random words, (b, ...) uint32: a hash of two keys per row and the place in it.
 
     Args:
-        shape: of fixed sizes.
+        shape: static.
         seed: (2,) integers, of which 32 bits count.
     """
     rows, *rest = shape
@@ -106,12 +101,12 @@ def words(shape: tuple[int, ...], seed: Any) -> Any:
 
 
 def keep_mask(shape: tuple[int, ...], rate: float, seed: Any) -> Any:
-    """Which elements are kept, (b, ...) bool: each is dropped with probability `rate`, in steps of 2^-32."""
+    """Which elements to keep, (b, ...) bool: each is dropped with probability `rate`, in steps of 2^-32."""
     return ops.greater_equal(words(shape, seed), _word(round(rate * 2**32)))
 
 
 class _RandomLayer(keras.layers.Layer):
-    """The part that both layers share: a rate, a seed generator, and the option to be called with a seed."""
+    """The base of both layers: a rate, a seed generator, and an optional seed in the call."""
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs):
         super().__init__(**kwargs)
@@ -143,16 +138,12 @@ class _RandomLayer(keras.layers.Layer):
 
 @serializable
 class Dropout(_RandomLayer):
-    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate). Masks differ between
-    replicas.
-    """
+    """Zeroes elements with probability `rate`, scales the others by 1 / (1 - rate). Masks differ between replicas."""
 
 
 @serializable
 class DropPath(_RandomLayer):
-    """Zeroes a residual branch for whole examples (stochastic depth, arXiv 1603.09382) and scales the others by 1 / (1
-    - rate).
-    """
+    """Drops a residual branch of whole examples (stochastic depth, arXiv 1603.09382), else scales by 1 / (1 - rate)."""
 
     def noise_shape(self, x: Any) -> tuple | None:
         return (keras.ops.shape(x)[0],) + (1,) * (len(x.shape) - 1)

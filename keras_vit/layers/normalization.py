@@ -13,13 +13,13 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class PixelNormalization(keras.layers.Layer):
-    """Returns (pixels - mean) / std, with `mean` and `std` on the 0..255 scale.
+    """(pixels - mean) / std, with `mean` and `std` on the 0..255 scale.
 
     Args:
         mean, std: a number, or one per channel. 127.5 and 127.5 give [-1, 1] (Google's checkpoints).
 
-    Input (b, h, w, c) of any numeric type; output the same shape in the compute dtype. The arithmetic is in float32
-    under every policy. Autocast is off because bfloat16 would round the pixels first.
+    Input (b, h, w, c) of any numeric type; output the same shape in the compute dtype. Computes in float32 under every
+    policy; autocast is off, since bfloat16 would round the pixels first.
     """
 
     def __init__(self, mean: float | tuple = 127.5, std: float | tuple = 127.5, **kwargs: Any):
@@ -81,9 +81,7 @@ def normalized(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any
 
 
 def _row_gradients(x, gamma, upstream, epsilon):
-    """The gradient of x (..., d) and, before it is summed over the rows, that of gamma, of what arrives from above
-    (..., d).
-    """
+    """The gradient of x (..., d), and that of gamma before its sum over rows, from the upstream one (..., d)."""
     dy, (centred, inverse) = _exact(upstream), _centred(_exact(x), epsilon)
     unscaled, scaled = centred * inverse, dy * gamma
     mean = ops.mean(scaled, axis=-1, keepdims=True)
@@ -93,15 +91,13 @@ def _row_gradients(x, gamma, upstream, epsilon):
 
 @functools.cache
 def _compiled(epsilon, dtype):
-    """`normalized` and `_row_gradients`, each in one pass. Sums over rows are left out: XLA makes them on one
-    thread.
-    """
+    """`normalized` and `_row_gradients`, each in one pass, without sums over rows: XLA runs these on one thread."""
     value = functools.partial(normalized, epsilon=epsilon, dtype=dtype)
     return one_pass(value), one_pass(functools.partial(_row_gradients, epsilon=epsilon))
 
 
 def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any:
-    """`normalized`, compiled by XLA, with a backward pass that keeps x alone."""
+    """`normalized`, compiled by XLA, with a backward pass that keeps only x."""
     value, row_gradients = _compiled(epsilon, dtype)
 
     @ops.custom_gradient
@@ -120,8 +116,9 @@ def normalized_in_training(x: Any, gamma: Any, beta: Any, epsilon: float, dtype:
 
 @serializable
 class LayerNormalization(keras.layers.LayerNormalization):
-    """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d). On TPUs, with
-    JAX, by a kernel (layers/tpu); on TensorFlow's CPUs in fewer passes over memory.
+    """keras.layers.LayerNormalization over the last axis, with gamma and beta: (b, n, d) -> (b, n, d).
+
+    Uses a kernel on TPUs with JAX (layers/tpu), and fewer passes over memory on TensorFlow's CPUs.
     """
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any):
@@ -131,7 +128,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return self.fork(x, training)[1]
 
     def fork(self, x: Any, training: bool = False) -> tuple[Any, Any]:
-        """(x, x normalised), with which a residual branch begins: a kernel adds up the gradients of both."""
+        """(x, x normalised), the start of a residual branch: a kernel adds up both gradients."""
         gamma, beta = ops.convert_to_tensor(self.gamma), ops.convert_to_tensor(self.beta)
         kernel = normalization_in_one_kernel(x, self.epsilon)
         if kernel is not None:
@@ -148,17 +145,17 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 @serializable
 class BatchNormalization(keras.layers.BatchNormalization):
-    """Keras' layer over the last axis, with the statistics of the global batch on every backend.
+    """Keras' layer over the last axis, with the global batch's statistics on every backend.
 
     Args:
-        momentum: of the running mean and variance, the share of the old values.
+        momentum: of the running mean and variance, the share of old values.
         epsilon: added to the variance.
 
-    Input and output (b, h, w, c). The statistics are float32 under every policy.
+    Input and output (b, h, w, c). Statistics are float32 under every policy.
     """
 
     def __init__(self, momentum: float = 0.99, epsilon: float = 1e-3, **kwargs: Any):
-        # A program on JAX is one for all devices: its batch is the global one, and Keras refuses the argument.
+        # JAX has one program for all devices: its batch is the global one, and Keras refuses the argument.
         synchronized = keras.backend.backend() == "tensorflow"
         super().__init__(momentum=momentum, epsilon=epsilon, synchronized=synchronized, **kwargs)
 

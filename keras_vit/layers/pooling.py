@@ -1,9 +1,8 @@
-"""From tokens to one vector per image: one token, the mean of the patches, or attention. All take (b, n, d) and return
-(b, d).
+"""From tokens (b, n, d) to one vector per image (b, d): one token, the patches' mean, or attention.
 
-With a `mask` (b, n), Keras' own or given, mean and attention leave out the tokens that are not there (False); without
-any token the result is that of zeros. With `sizes` (b, n), integers, a token counts as often as that: it is the mean of
-so many (layers.ReducingBlock).
+With a `mask` (b, n), Keras' own or given, mean and attention ignore tokens that are not there (False); without any
+token the result is that of zeros. With `sizes` (b, n), integers, a token counts as often as its size, the number of
+tokens it is the mean of (layers.ReducingBlock).
 """
 
 from typing import Any
@@ -21,7 +20,7 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class TokenPooling(keras.layers.Layer):
-    """Takes one token: number 0, the class token (as in the paper), or 1, DeiT's distillation token."""
+    """Takes token 0, the class token (as in the paper), or 1, DeiT's distillation token."""
 
     def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -45,9 +44,7 @@ class TokenPooling(keras.layers.Layer):
 
 @serializable
 class MeanPooling(keras.layers.Layer):
-    """Averages the patch tokens (GAP), leaving out the first `prefix` tokens: class token, distillation token,
-    registers.
-    """
+    """Averages the patch tokens (GAP), after the first `prefix` tokens: class and distillation token, registers."""
 
     def __init__(self, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -79,8 +76,7 @@ class MeanPooling(keras.layers.Layer):
 
 @serializable
 class AttentionPooling(ComposedLayer):
-    """Multi-head attention pooling (MAP, arXiv 2106.04560): one learned query attends to all tokens; a residual MLP
-    follows.
+    """Multi-head attention pooling (MAP, arXiv 2106.04560): a learned query attends to all tokens, then a residual MLP.
 
     Args:
         heads: number of heads k.
@@ -122,9 +118,7 @@ class AttentionPooling(ComposedLayer):
         return ops.transpose(x, (0, 2, 1, 3))  # (b, k, n, c)
 
     def attention_weights(self, x: Any, mask: Any = None, sizes: Any = None) -> Any:
-        """How much the query attends to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 where all is
-        masked.
-        """
+        """The query's attention to each token: (b, n, d) -> (b, k, 1, n), rows summing to 1, or 0 if all is masked."""
         q, k = (
             self._split(self.query(ops.cast(self.probe, x.dtype))),
             self._split(self.key(x)),

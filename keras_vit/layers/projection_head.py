@@ -1,6 +1,4 @@
-"""DINO's projection head, and what it makes of the teacher's outputs: centred and sharpened (arXiv 2104.14294, section
-3.1).
-"""
+"""DINO's projection head, and the centring and sharpening of the teacher's outputs (arXiv 2104.14294, section 3.1)."""
 
 from typing import Any
 
@@ -14,18 +12,18 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class ProjectionHead(keras.layers.Layer):
-    """An MLP with GELU, l2-normalised, then a linear layer whose columns are normalised: features (b, d) to logits (b,
-    k), float32.
+    """An MLP with GELU, l2-normalised, and a linear layer with normalised columns: features (b, d) -> logits (b, k),
+    float32.
 
     Args:
-        outputs: the number of logits k.
-        hidden: the MLP's width.
-        bottleneck: the width of what is normalised.
-        depth: the MLP's layers.
-        scale: whether the last kernel's columns have learned norms; 1 if not.
+        outputs: number of logits k.
+        hidden: width of the MLP.
+        bottleneck: width of the normalised vector.
+        depth: number of the MLP's layers.
+        scale: whether the last kernel's columns have learned norms; otherwise 1.
 
     Attributes:
-        learns: a variable, 0 while the last layer does not learn, or 1.
+        learns: a variable, 0 while the last layer is frozen, or 1.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class ProjectionHead(keras.layers.Layer):
             shape=(self.bottleneck, self.outputs), initializer=uniform, autocast=False, name="kernel"
         )
         self.kernel.rests_without_gradient = (
-            True  # while it does not learn, weight decay leaves it, too: as in the authors' code
+            True  # while frozen it is exempt from weight decay, as in the authors' code
         )
         if self.scale:
             self.norms = self.add_weight(shape=(self.outputs,), initializer="ones", autocast=False, name="norms")
@@ -82,7 +80,7 @@ class ProjectionHead(keras.layers.Layer):
         return x * self._held_back(self.norms) if self.scale else x
 
     def _held_back(self, weight):
-        """The weight; no gradient reaches it while `learns` is 0."""
+        """The weight, without gradient while `learns` is 0."""
         return self.learns * weight + (1.0 - self.learns) * ops.stop_gradient(ops.convert_to_tensor(weight))
 
     def compute_output_shape(self, input_shape):
@@ -97,13 +95,12 @@ class ProjectionHead(keras.layers.Layer):
 class Sharpening(keras.layers.Layer):
     """(x - centre) / temperature of the teacher's logits x (b, v, k), without a gradient.
 
-    In training it adds up the logits; `update`, once after each step, moves the centre towards their mean over all rows
-    of the batch, whatever replicas and micro-batches they were in, and counts the step. So every part of a batch is
-    centred alike.
+    Training adds up the logits; `update`, once after each step, moves the centre towards their mean over the whole
+    batch, whatever its replicas and micro-batches, and counts the step. So all parts of a batch share a centre.
 
     Args:
         momentum: of the centre.
-        temperature: after `warmup` steps, in which it rises linearly from `first`.
+        temperature: after `warmup` steps of a linear rise from `first`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Keras' registry of classes, under the package's name: `.keras` files then load after `import keras_vit`."""
+"""Keras' class registry under the package's name: `.keras` files load after `import keras_vit`."""
 
 import inspect
 from typing import Any, TypeVar
@@ -9,8 +9,10 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def serializable(cls: _Class) -> _Class:
-    """Registers a class. A layer or optimizer without a `get_config` gets one: the arguments of its constructor, which
-    are attributes of the same names, added to the config of its base class.
+    """Registers a class, and completes its `get_config`.
+
+    A layer or optimizer without one gets the constructor's arguments, attributes of the same names, added to the base
+    class's config.
     """
     made: Any = cls  # for type checkers, which know no attribute of a class yet
     kinds = (keras.layers.Layer, keras.optimizers.Optimizer)

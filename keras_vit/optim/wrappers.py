@@ -180,7 +180,7 @@ class Lookahead(OptimizerWrapper):
         return [(w, ops.convert_to_tensor(w), slow, ops.convert_to_tensor(slow)) for w, slow in pairs]
 
     def before_step(self) -> None:
-        first = ops.equal(self._iterations, 0)  # not in build: weights may be
+        first = ops.equal(self._iterations, 0)  # not in build: weights may be loaded after it
         for _, weight, slow, old in self._pairs():
             self.assign(slow, ops.where(first, weight, old))
 

@@ -112,7 +112,7 @@ def concrete(tensor) -> np.ndarray | None:
         return None
     try:
         return np.asarray(tensor)
-    except (TypeError, NotImplementedError):  # errors of JAX and TensorFlow
+    except (TypeError, NotImplementedError):  # errors of JAX and TensorFlow for symbolic tensors
         return None
 
 

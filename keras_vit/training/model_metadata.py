@@ -175,7 +175,7 @@ class DescribedModel(keras.Model):
         copies = {"": copy, **inner_layers(copy)}
         for path, layer in {"": self, **inner_layers(self)}.items():
             weights: dict[str, Any] = {}
-            layer.save_own_variables(weights)  # as for a file: the order of
+            layer.save_own_variables(weights)  # as in a file: a quantised layer's weights have no fixed order
             if weights:  # copied: fit on JAX donates the variables' buffers
                 copies[path].load_own_variables({key: keras.ops.copy(value) for key, value in weights.items()})
         return copy
@@ -194,7 +194,7 @@ class DescribedModel(keras.Model):
                 " tensor."
             )
         outputs = super()._run_through_graph(*args, **options)
-        known = getattr(self, "spec", None)  # missing while the graph is made
+        known = getattr(self, "spec", None)  # missing while the graph is made, with `call_fn` too
         if "call_fn" in options and known is not None and isinstance(outputs, keras.KerasTensor):
             _HEADS[outputs._keras_history.operation] = (self.classes, self.class_names, self.activation)
             if isinstance(args[0], keras.KerasTensor) and not any(

@@ -87,7 +87,7 @@ def replacements(seed: Any, patches: int, count: int) -> tuple[tf.Tensor, tf.Ten
     hidden = shuffled(seed, patches)[:count]
     masked = round(MASKED * count)
     taken = min(round(TAKEN * count), count - masked)
-    other = tf.random.stateless_uniform((taken,), seed + 1, 1, patches, tf.int32)  # moves to another patch, never
+    other = tf.random.stateless_uniform((taken,), seed + 1, 1, patches, tf.int32)  # a shift to another patch
     taken_from = (hidden[masked : masked + taken] + other) % patches
     source = tf.concat([tf.fill((masked,), -1), taken_from, hidden[masked + taken :]], 0)
     at = hidden[:, None]

@@ -206,7 +206,7 @@ def _read_torch(path):
         ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zipfile and torch raise many kinds
+    except Exception as error:  # pickle, zipfile and torch raise many kinds of errors
         # Not torch's own message: it advises to load the file unsafely.
         raise ValueError(
             f'"{path}" is not a torch file of weights alone: it is damaged, or holds objects whose loading would run'

@@ -251,7 +251,7 @@ def _composed(config, shapes, path):
             metadata.check_fields(node["config"], family.spec, where)
     try:
         return keras.saving.deserialize_keras_object(config, safe_mode=True)
-    except Exception as error:  # Keras and the layers raise many kinds
+    except Exception as error:  # Keras and the layers raise many kinds of errors
         raise ValueError(f"{where} describes a model that cannot be built: {error}") from error
 
 
@@ -276,7 +276,7 @@ def _fill(model, path, values):
     try:
         with _named(path) as named:
             model.load_weights(named)
-    except Exception as error:  # h5py and Keras raise many kinds
+    except Exception as error:  # h5py and Keras raise many kinds of errors
         raise ValueError(f'The weights in "{path}" are not those of the model in its config: {error}') from error
     # Counted one by one: two nested models may share paths.
     needed = sum(math.prod(weight.shape) for weight in model.weights)

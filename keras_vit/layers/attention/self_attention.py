@@ -1,11 +1,11 @@
 """Multi-head self-attention (appendix A of arXiv 2010.11929).
 
-The heads are an axis before the tokens, and the products are ordinary matrix products: of the forms measured, the
-fastest on CPUs (docs/performance.md). On TPUs, with JAX, a kernel does without that axis where it can (layers/tpu).
+The heads are an axis before the tokens, and the products are ordinary matrix products: the fastest form measured on
+CPUs (docs/performance.md). On TPUs, with JAX, a kernel avoids that axis where it can (layers/tpu).
 
-If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" when a model is made, its attention is
-`keras.ops.dot_product_attention` unless it needs the weights: with JAX on a GPU that is cuDNN's kernel. The default is
-"off", until it has been measured on a GPU.
+If the environment variable KERAS_VIT_DOT_PRODUCT_ATTENTION is "on" when a model is made, attention is
+`keras.ops.dot_product_attention` unless its weights are needed: cuDNN's kernel with JAX on a GPU. The default is "off",
+until measured on a GPU.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from keras_vit.layers.positions.relative import RelativeAttention, RelativeBias
 from keras_vit.layers.positions.rotary import RotaryPositions
 from keras_vit.layers.registration import serializable
 
-# The positions that are in the attention rather than added to the tokens.
+# Positions inside attention rather than added to the tokens.
 RELATIVE = {"relative": RelativeAttention, "relative2d": RelativeBias}
 POSITIONS = (*RELATIVE, "rope2d")
 
@@ -42,14 +42,14 @@ class MultiHeadSelfAttention(ComposedLayer):
         dropout: rate after the output map.
         attention_dropout: rate on the attention weights.
         positions: "relative" or "relative2d" (layers.RelativeAttention, RelativeBias: a term of the scores), "rope2d"
-            (layers.RotaryPositions); None for an attention that knows no places.
+            (layers.RotaryPositions), or None.
         grid, prefix: for these, the (h, w) patches and the number of tokens before them.
-        causal: whether each token attends only to itself and to those before it.
+        causal: whether each token attends only to itself and earlier ones.
 
     Input and output (b, n, d). `attention_weights(x)` returns the attention weights (b, k, n, n). Masks, of the call
     and of `attention_weights`, are boolean or integers, True or 1 for yes:
 
-    - mask (b, n): which tokens are there. Keras passes its own on: that of Embedding(mask_zero=True), for example.
+    - mask (b, n): which tokens are there. Keras passes its own, such as Embedding(mask_zero=True)'s.
     - attention_mask (b, n), (b, n, n) or (b, k, n, n): to which tokens (the last axis) each token may attend.
 
     A token that may attend to none gets weights of 0.
@@ -117,7 +117,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         self.restore_dense()
 
     def _build_positions(self, n):
-        """The layer that knows places, on queries or keys (b, k, n, c); None for none."""
+        """The position layer for queries or keys (b, k, n, c), or None."""
         self.rotary = self.relative = None
         if self.positions is None:
             return
@@ -166,9 +166,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         return keys if self.rotary is None else self.rotary(keys)
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
-        """How much each token attends to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 where all is
-        masked.
-        """
+        """Each token's attention to each other: (b, n, d) -> (b, k, n, n), rows summing to 1, or 0 if all is masked."""
         return self._weights_over(self._keys(x), x, mask, attention_mask, sizes)
 
     def attend(
@@ -180,11 +178,11 @@ class MultiHeadSelfAttention(ComposedLayer):
         training: bool = False,
         seed: Any = None,
     ) -> tuple[Any, Any, Any]:
-        """What `call` returns, with what it was computed from.
+        """The result of `call`, with its keys and weights.
 
         Args:
-            sizes: (b, n) integers, how many tokens were merged to each; None for 1 each. A token counts as often as it
-                is large: the proportional attention of arXiv 2210.09461.
+            sizes: (b, n) integers, how many tokens were merged into each; None for 1. A token counts as often as its
+                size: the proportional attention of arXiv 2210.09461.
 
         Returns:
             (output (b, n, d), keys (b, k, n, c), attention weights (b, k, n, n) before their dropout).
@@ -201,15 +199,15 @@ class MultiHeadSelfAttention(ComposedLayer):
         return ops.reshape(y, (-1, token_count(y), self.heads * self.size))  # (b, n, k*c)
 
     def attend_next(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
-        """What a causal layer returns for one token, from the keys and values of those before it, without dropout.
+        """A causal layer's output for one token, from the keys and values of earlier ones, without dropout.
 
         Args:
             x: the token (b, 1, d).
-            keys, values: (b, k, n, c), of the tokens before `place`; what is there from `place` on has no effect.
+            keys, values: (b, k, n, c), of the tokens before `place`; entries from `place` on have no effect.
             place: the token's number, a scalar.
 
         Returns:
-            (output (b, 1, d), keys and values with those of this token).
+            (output (b, 1, d), keys and values including this token's).
 
         Raises:
             ValueError: for a layer that is not causal, or whose positions need all tokens at once.
@@ -229,7 +227,7 @@ class MultiHeadSelfAttention(ComposedLayer):
     def call(self, x, mask=None, attention_mask=None, training=False, seed=None, x_mask=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators.
 
-        `x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too.
+        Keras passes its own mask of x as `x_mask` if the call has other tensors too.
         """
         mask = x_mask if mask is None else mask
         y = None
@@ -240,9 +238,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         return self.out_dropout(self.out(y), training=training, seed=seed)
 
     def _without_weights(self, x, mask, attention_mask):
-        """The heads' outputs (b, n, k*c) by an operation that keeps no weights (b, k, n, n); None where there is none,
-        or for more than it does.
-        """
+        """The heads' outputs (b, n, k*c) by a kernel that keeps no weights; None if none supports these options."""
         if self.uses_dot_product:
             allowed = attendable(x, self.heads, mask, attention_mask)
             if self.causal and allowed is not None:
@@ -261,7 +257,7 @@ class MultiHeadSelfAttention(ComposedLayer):
         return y if allowed is None else ops.where(ops.any(allowed, axis=-1, keepdims=True), y, ops.zeros_like(y))
 
     def _unmasked(self, q, k, v):
-        """The heads' outputs (b, n, k*c) of q, k and v of that shape, as `attend` has them without masks."""
+        """The heads' outputs from q, k and v, all (b, n, k*c), as in `attend` without masks."""
         q, k, v = self._split(q), self._split(k), self._split(v)  # (b, k, n, c)
         return self._joined(ops.matmul(ops.softmax(self._scores(q, k)), v))
 

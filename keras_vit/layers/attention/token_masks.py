@@ -1,13 +1,11 @@
-"""Masks of tokens in attention and pooling: boolean or integers, True or 1 for a token that is there, or may be
-attended to.
-"""
+"""Token masks for attention and pooling: boolean or integers, True or 1 for tokens that exist or may be attended to."""
 
 import keras
 from keras import ops
 
 
 def token_count(x):
-    """The number of tokens n of x (b, n, ...): an int where it is known, else a scalar tensor."""
+    """The number of tokens n of x (b, n, ...): an int if known, else a scalar tensor."""
     return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
 
 
@@ -15,9 +13,8 @@ def _boolean(mask, shapes, what):
     """`mask` as a boolean tensor.
 
     Args:
-        mask: a tensor or an array.
-        shapes: {rank: shape} that it may have; None for a size that is known only at run time. Sizes of 1 fit all but
-            the last.
+        mask: tensor or array.
+        shapes: {rank: valid shape}; None for a size known only at run time. Sizes of 1 fit all axes but the last.
         what: the argument's name, for the error.
     """
     mask = ops.convert_to_tensor(mask)
@@ -37,7 +34,7 @@ def _boolean(mask, shapes, what):
 
 
 def present(x, mask):
-    """Which tokens of x (b, n, d) are there: the argument `mask`, checked, as booleans (b, n).
+    """The argument `mask` of tokens x (b, n, d), checked, as booleans (b, n).
 
     Raises:
         ValueError: for a mask of another shape, or of floating-point numbers.
@@ -46,10 +43,10 @@ def present(x, mask):
 
 
 def attendable(x, heads: int, mask=None, attention_mask=None):
-    """Both masks of an attention layer as one.
+    """An attention layer's two masks as one.
 
     Args:
-        x: the tokens (b, n, d).
+        x: tokens (b, n, d).
         heads: number of heads k.
         mask: (b, n), which tokens are there, or None.
         attention_mask: (b, n), (b, n, n) or (b, k, n, n), to which tokens (the last axis) each may attend, or None.
@@ -77,29 +74,23 @@ def attendable(x, heads: int, mask=None, attention_mask=None):
 
 
 def causal(n):
-    """To which tokens each may attend if it sees only itself and those before it: booleans (n, n); n is an int or a
-    scalar tensor.
-    """
+    """The causal mask, booleans (n, n): tokens attend to themselves and earlier ones; n is an int or a tensor."""
     places = ops.arange(n)
     return places[:, None] >= places[None, :]
 
 
 def _lowest(scores):
-    """The lowest finite number of the scores' dtype, rather than -inf, which makes NaN of a row without any allowed."""
+    """The lowest finite number of the scores' dtype: -inf would turn fully masked rows into NaN."""
     return ops.cast(-65504.0 if keras.backend.standardize_dtype(scores.dtype) == "float16" else -3e38, scores.dtype)
 
 
 def causal_softmax(scores, n):
-    """Softmax of scores (b, k, n, n) by the mask `causal`: each row has a token that is allowed, so that a sum with (n,
-    n) numbers does it.
-    """
+    """Causal softmax of scores (b, k, n, n). Every row allows a token, so adding (n, n) numbers suffices."""
     return ops.softmax(scores + ops.where(causal(n), ops.cast(0, scores.dtype), _lowest(scores)))
 
 
 def masked_softmax(scores, mask=None):
-    """Softmax over the last axis of scores (b, k, n, n) among those that the mask allows; all others are 0, also where
-    none is allowed.
-    """
+    """Softmax over the last axis of scores (b, k, n, n) where the mask allows; else 0, also in fully masked rows."""
     if mask is None:
         return ops.softmax(scores)
     weights = ops.softmax(ops.where(mask, scores, _lowest(scores)))

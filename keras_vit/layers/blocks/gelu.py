@@ -1,9 +1,9 @@
-"""GELU in training, with a backward pass of its own.
+"""GELU in training, with its own backward pass.
 
-Plain automatic differentiation keeps what GELU was given and, of the exact form, one more tensor of that size, and
-computes erf or tanh again in each product of the backward pass. On JAX the slope, GELU's derivative, is one tensor, and
-the backward pass a product with it. TensorFlow on a CPU would go through memory fourteen times for a GELU and its
-gradient; compiled, each is one pass.
+Automatic differentiation keeps GELU's input and, for the exact form, another tensor of that size, and computes erf or
+tanh again in each product of the backward pass. On JAX we keep one tensor, the slope (GELU's derivative), and the
+backward pass is a product with it. TensorFlow on a CPU would pass memory fourteen times for GELU and its gradient;
+compiled, each is one pass.
 """
 
 import functools
@@ -20,9 +20,7 @@ _CUBE = 0.044715
 
 
 def gelu_slope(x: Any, approximate: bool) -> Any:
-    """The derivative of GELU: of x Phi(x), Phi(x) + x phi(x); or that of the approximation by tanh (arXiv 1606.08415,
-    section 2).
-    """
+    """GELU's derivative: Phi(x) + x phi(x), or that of the tanh approximation (arXiv 1606.08415, section 2)."""
     if approximate:
         t = ops.tanh(_TANH * (x + _CUBE * x * x * x))
         return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _TANH * (1 + 3 * _CUBE * x * x)
@@ -30,13 +28,13 @@ def gelu_slope(x: Any, approximate: bool) -> Any:
 
 
 def gelu_with_slope(x: Any, approximate: bool) -> Any:
-    """GELU of x, of any shape, by tanh if `approximate`; its backward pass is a product with the slope."""
+    """GELU of x, any shape, by tanh if `approximate`; its backward pass is a product with the slope."""
 
     @ops.custom_gradient
     def operation(x):
         slope = ops.cast(gelu_slope(ops.cast(x, "float32"), approximate), x.dtype)
 
-        def gradient(*given, upstream=None):  # by position or by name, as the backend does
+        def gradient(*given, upstream=None):  # by position or name, as the backend does
             return (given[0] if upstream is None else upstream) * slope
 
         return ops.gelu(x, approximate=approximate), gradient
@@ -46,9 +44,7 @@ def gelu_with_slope(x: Any, approximate: bool) -> Any:
 
 @functools.cache
 def _compiled(approximate):
-    """(GELU of x, its gradient of x and what arrives from above), each one pass over memory; of 16 bits they compute in
-    float32.
-    """
+    """(GELU of x, its gradient from x and the upstream one), each one pass over memory; 16 bits compute in float32."""
 
     def exact(x):
         return ops.cast(x, keras.backend.result_type(x.dtype, "float32"))
@@ -63,7 +59,7 @@ def _compiled(approximate):
 
 
 def gelu_in_training(x: Any, approximate: bool) -> Any:
-    """GELU of x, of any shape, in the form whose forward and backward pass together are the quickest on the engine."""
+    """GELU of x, any shape, in the form with the quickest forward and backward pass on this engine."""
     if keeps_gelus_slope():
         return gelu_with_slope(x, approximate)
     if not compiles_parts():

@@ -1,6 +1,4 @@
-"""The block's two dense layers with a GELU between them (section 3.1 of arXiv 2010.11929), or a SwiGLU (arXiv
-2002.05202).
-"""
+"""The block's MLP: two dense layers with GELU (section 3.1 of arXiv 2010.11929) or SwiGLU (arXiv 2002.05202)."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +19,7 @@ def _gelu(x, training, approximate):
     return (gelu_in_training if training else ops.gelu)(x, approximate=approximate)
 
 
-# The MLP's activations by name: functions (x, training) of tensors of any shape.
+# {activation: function (x, training) of tensors of any shape}.
 ACTIVATIONS = {
     "erf": functools.partial(_gelu, approximate=False),
     "tanh": functools.partial(_gelu, approximate=True),
@@ -38,11 +36,11 @@ def _swiglu(x, activation, training):
 
 
 class MlpForm(NamedTuple):
-    """What an MLP computes between its two dense layers.
+    """The computation between an MLP's two dense layers.
 
     Attributes:
         between: function (x, activation, training): (..., values * mlp_dim) -> (..., mlp_dim).
-        values: outputs of the first dense layer for each hidden unit.
+        values: outputs of the first dense layer per hidden unit.
         uses_activation: whether `between` calls the activation.
     """
 
@@ -56,15 +54,14 @@ MLPS = {"gelu": MlpForm(_activated), "swiglu": MlpForm(_swiglu, values=2, uses_a
 
 @serializable
 class MlpBlock(ComposedLayer):
-    """Dense, GELU, dropout, dense, dropout. With SwiGLU the first layer gives two values x, y per hidden unit, and
-    silu(x) y follows.
+    """Dense, GELU, dropout, dense, dropout. For SwiGLU the first layer gives x, y per hidden unit, then silu(x) y.
 
     Args:
-        mlp_dim: the hidden width.
-        gelu: a name in ACTIVATIONS: "erf" (exact: timm, Hugging Face) or "tanh" (the approximation of the original JAX
-            code). Use the one that the weights were trained with.
+        mlp_dim: hidden width.
+        gelu: "erf" (exact: timm, Hugging Face) or "tanh" (approximation of the original JAX code), a name in
+            ACTIVATIONS. Use the one the weights were trained with.
         dropout: rate after both dense layers.
-        form: a name in MLPS: "gelu" or "swiglu" (DINOv2-g).
+        form: "gelu" or "swiglu" (DINOv2-g), a name in MLPS.
 
     Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
     """

@@ -1,4 +1,4 @@
-"""A Transformer block that goes on with fewer tokens, between its attention and its MLP."""
+"""A Transformer block that drops and merges tokens between its attention and its MLP."""
 
 from typing import Any
 
@@ -13,18 +13,17 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class ReducingBlock(TransformerBlock):
-    """A TransformerBlock that leaves out the patches that its attention heeds least, and merges the most similar ones
-    of the others.
+    """A TransformerBlock that drops the patches it attends to least, and merges the most similar of the rest.
 
     Args:
-        kept: how many patches stay; None for all.
-        merged: how many patches are then merged into others (ToMe, arXiv 2210.09461), at most half of them.
-        prefix: number of tokens before the patches, which stay as they are.
-        class_token: whether the first token's attention says what is heeded; else that of all tokens.
+        kept: number of patches to keep; None for all.
+        merged: number of patches then merged into others (ToMe, arXiv 2210.09461), at most half.
+        prefix: number of tokens before the patches, which stay.
+        class_token: rank patches by the first token's attention; else by all tokens'.
         heads, mlp_dim, **kwargs: see TransformerBlock.
 
-    Input (b, n, d), and `sizes` (b, n), integers: how many tokens each stands for; None for 1 each. Output: tokens (b,
-    m, d) and their sizes (b, m) with m = prefix + kept - merged. It takes no masks.
+    Input (b, n, d), and `sizes` (b, n), integers: how many tokens each stands for; None for 1. Output: tokens (b, m, d)
+    and their sizes (b, m) with m = prefix + kept - merged. No masks.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class ReducingBlock(TransformerBlock):
         return x + self.skip(self.attention_scale(y), training=training, seed=path), keys, weights
 
     def _reduced(self, x, sizes, keys, weights):
-        """Tokens and sizes after leaving out and merging: (b, n, d), (b, n) -> (b, m, d), (b, m)."""
+        """Tokens and sizes after dropping and merging: (b, n, d), (b, n) -> (b, m, d), (b, m)."""
         metric = similarity_of(keys) if self.merged else None  # (b, n, c)
         if self.kept is not None:
             indices = most_heeded(weights, self.kept, self.prefix, self.class_token)
@@ -109,5 +108,5 @@ class ReducingBlock(TransformerBlock):
         return keras.KerasTensor(tokens, self.compute_dtype), keras.KerasTensor(sizes, "int32")
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None, sizes: Any = None) -> Any:
-        """The block's attention weights for its input x, its masks and its sizes: (b, n, d), (b, n) -> (b, k, n, n)."""
+        """The block's attention weights for its input x, masks and sizes: (b, n, d), (b, n) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask, sizes)

@@ -1,8 +1,7 @@
-"""Fewer tokens, in shapes that are fixed: similar ones are merged (ToMe, arXiv 2210.09461), or those that are heeded
-least left out.
+"""Token reduction in fixed shapes: similar tokens merge (ToMe, arXiv 2210.09461), the least attended ones are dropped.
 
 Functions of tokens x (b, n, d), the first `prefix` of which (class and distillation token, registers) always stay in
-their places, and of sizes (b, n), integers: of how many of the original tokens each is the mean.
+place, and of sizes (b, n), integers: the number of original tokens each is the mean of.
 """
 
 from typing import Any, NamedTuple
@@ -12,12 +11,12 @@ from keras import ops
 
 
 class Matching(NamedTuple):
-    """Which tokens stay, and which are merged into which.
+    """Which tokens stay, and which merge into which.
 
     Attributes:
         stays: (b, n - r), indices of tokens.
         merged: (b, r), indices of tokens.
-        target: (b, r), the place among those that stay of the one into which each is merged.
+        target: (b, r), where each is merged, as a place among those that stay.
     """
 
     stays: Any
@@ -26,37 +25,32 @@ class Matching(NamedTuple):
 
 
 def rows(x: Any, indices: Any) -> Any:
-    """Tokens by their indices: (b, n, d), (b, m) -> (b, m, d). On one long list of tokens, which is quicker than along
-    an axis.
-    """
+    """Tokens by index: (b, n, d), (b, m) -> (b, m, d), from one long list, which is quicker than along an axis."""
     b, n, d = ops.shape(x)[0], x.shape[1], x.shape[2]
     places = indices + ops.cast(n * ops.arange(b)[:, None], indices.dtype)
     return ops.take(ops.reshape(x, (-1, d)), places, axis=0)  # (b, n, d) -> (b*n, d) -> (b, m, d)
 
 
 def log_sizes(sizes: Any) -> Any:
-    """log(sizes), what proportional attention adds to the scores: (b, n) integers -> (b, n) float32."""
+    """log(sizes), proportional attention's addition to the scores: (b, n) integers -> (b, n) float32."""
     return ops.log(ops.cast(sizes, "float32"))
 
 
 def similarity_of(keys: Any) -> Any:
-    """What tokens are compared by, the mean of their keys over the heads as a unit vector: (b, k, n, c) -> (b, n, c)
-    float32.
-    """
+    """The tokens' metric, their mean key over heads as a unit vector: (b, k, n, c) -> (b, n, c) float32."""
     metric = ops.mean(ops.cast(ops.stop_gradient(keys), "float32"), axis=1)
     return metric / ops.maximum(ops.norm(metric, axis=-1, keepdims=True), 1e-12)
 
 
 def match(metric: Any, r: int, prefix: int) -> Matching:
-    """The r most similar pairs of patches, by their cosine (section 3 of the paper).
+    """The r most similar pairs of patches, by cosine (section 3 of the paper).
 
-    The tokens are two sets in turns, A from the first on and B. Each patch of A is drawn to the most similar one of B,
-    and the r of A that are most similar to theirs are merged. What stays is the prefix, the rest of A and B, in their
-    order.
+    Tokens alternate between two sets, A (with the first) and B. Each patch of A is drawn to the most similar one of B;
+    the r closest pairs merge. The prefix and the rest of A and B stay, in order.
 
     Args:
         metric: (b, n, c), see `similarity_of`.
-        r: how many pairs, at most half of the patches.
+        r: number of pairs, at most half of the patches.
         prefix: number of tokens before the patches.
     """
     n = metric.shape[1]
@@ -74,15 +68,13 @@ def match(metric: Any, r: int, prefix: int) -> Matching:
 
 
 def merge(x: Any, sizes: Any, matching: Matching) -> tuple[Any, Any]:
-    """Merges pairs to the mean of all the tokens in them: (b, n, d), (b, n) -> (b, n - r, d), (b, n - r). Means are
-    computed in float32.
-    """
+    """Merges pairs to means of all their tokens, in float32: (b, n, d), (b, n) -> (b, n - r, d), (b, n - r)."""
     wide = keras.backend.result_type(x.dtype, "float32")
     kept_sizes = ops.take_along_axis(sizes, matching.stays, axis=1)
     merged_sizes = ops.take_along_axis(sizes, matching.merged, axis=1)
     kept_x, merged_x = (ops.cast(rows(x, indices), wide) for indices in (matching.stays, matching.merged))
     kept, merged = (ops.cast(s, wide)[..., None] for s in (kept_sizes, merged_sizes))  # (b, m, 1), (b, r, 1)
-    # A product of matrices sums in a fixed order where several are merged into one.
+    # A matrix product sums in a fixed order where several merge into one.
     into = ops.transpose(ops.one_hot(matching.target, kept_x.shape[1], dtype=wide), (0, 2, 1))  # (b, r, m) -> (b, m, r)
     total = kept + ops.matmul(into, merged)  # (b, m, 1)
     x = kept_x * (kept / total) + ops.matmul(into / total, merged_x * merged)
@@ -90,10 +82,9 @@ def merge(x: Any, sizes: Any, matching: Matching) -> tuple[Any, Any]:
 
 
 def most_heeded(weights: Any, count: int, prefix: int, class_token: bool) -> Any:
-    """The prefix and the `count` patches that are attended to most, as indices in order: (b, k, n, n) -> (b, prefix +
-    count).
+    """The prefix and the `count` most attended patches, as ordered indices: (b, k, n, n) -> (b, prefix + count).
 
-    Attention is the class token's, as in EViT (arXiv 2202.07800), or without one all tokens', averaged over the heads.
+    Attention is the class token's, as in EViT (arXiv 2202.07800), or without one all tokens', averaged over heads.
     """
     heeded = weights[:, :, 0] if class_token else ops.mean(weights, axis=2)  # (b, k, n)
     saliency = ops.mean(ops.cast(ops.stop_gradient(heeded), "float32"), axis=1)[:, prefix:]  # (b, patches)
@@ -101,6 +92,6 @@ def most_heeded(weights: Any, count: int, prefix: int, class_token: bool) -> Any
 
 
 def with_prefix(patches: Any, prefix: int) -> Any:
-    """Indices of patches as those of tokens, in order, after the prefix: (b, m) -> (b, prefix + m)."""
+    """Patch indices as token indices, in order, after the prefix: (b, m) -> (b, prefix + m)."""
     chosen = ops.sort(ops.cast(patches, "int32"), axis=-1) + prefix
     return ops.concatenate([ops.zeros_like(chosen[:, :1]) + ops.arange(prefix, dtype="int32"), chosen], axis=1)

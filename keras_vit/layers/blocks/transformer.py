@@ -15,9 +15,7 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class LayerScale(keras.layers.Layer):
-    """Multiplies by one learned factor per channel, all starting at `initial` (arXiv 2103.17239). Any shape (...,
-    d).
-    """
+    """A learned factor per channel, initially `initial` (arXiv 2103.17239). Any shape (..., d)."""
 
     def __init__(self, initial: float = 1e-5, **kwargs: Any):
         super().__init__(**kwargs)
@@ -36,12 +34,12 @@ class LayerScale(keras.layers.Layer):
 
 
 def _unscaled(x):
-    """In the place of a LayerScale in blocks without one."""
+    """Replaces LayerScale in blocks without one."""
     return x
 
 
 def branch_seeds(seed):
-    """The seeds of one branch's dropout and of its DropPath, children of the branch's seed; None for None."""
+    """The seeds of a branch's dropout and DropPath, children of the branch's seed; None for None."""
     return (None, None) if seed is None else (fold_in(seed, 2), fold_in(seed, 5))
 
 
@@ -51,7 +49,7 @@ class TransformerBlock(ComposedLayer):
 
     Args:
         heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
-        MultiHeadSelfAttention.
+            MultiHeadSelfAttention.
         mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
@@ -59,7 +57,7 @@ class TransformerBlock(ComposedLayer):
         layer_scale: LayerScale's initial value; None for no LayerScale.
         remat: recompute the block in the backward pass instead of keeping its activations: less memory, more time.
 
-    Input and output (b, n, d). The call takes `mask` and `attention_mask` as MultiHeadSelfAttention does.
+    Input and output (b, n, d). Takes `mask` and `attention_mask` as MultiHeadSelfAttention.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class TransformerBlock(ComposedLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        # The two check their arguments, and have them as plain values.
+        # These two check their arguments and make them plain values.
         self.attention = MultiHeadSelfAttention(
             heads=heads,
             head_dim=head_dim,
@@ -143,9 +141,9 @@ class TransformerBlock(ComposedLayer):
         return scale
 
     def call(self, x, mask=None, attention_mask=None, training=False, x_mask=None):
-        """`x_mask` is the name under which Keras passes its own mask of x on when the call has other tensors too."""
+        """Keras passes its own mask of x as `x_mask` if the call has other tensors too."""
         masks = {"mask": x_mask if mask is None else mask, "attention_mask": attention_mask}
-        # Taken once, outside the function that may be recomputed, so that recomputing repeats the masks.
+        # Taken once, outside the function that may be recomputed, so that masks repeat.
         seed = self.seed_generator.next() if training and self.seed_generator else None
 
         def residuals(x):
@@ -168,14 +166,12 @@ class TransformerBlock(ComposedLayer):
         return x + self.skip(self.mlp_scale(y), training=training, seed=path)
 
     def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
-        """What a causal block returns for one token; arguments and results are those of
-        MultiHeadSelfAttention.attend_next.
-        """
+        """A causal block's output for one token; arguments and results as in MultiHeadSelfAttention.attend_next."""
         y, keys, values = self.attention.attend_next(self.attention_norm(x), keys, values, place)
         return self._add_mlp(x + self.attention_scale(y), None, False), keys, values
 
     def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
-        """The block's attention weights for its input x and its masks: (b, n, d) -> (b, k, n, n)."""
+        """The block's attention weights for its input x and masks: (b, n, d) -> (b, k, n, n)."""
         return self.attention.attention_weights(self.attention_norm(x), mask, attention_mask)
 
     def compute_output_shape(self, input_shape, **_):

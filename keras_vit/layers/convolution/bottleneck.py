@@ -1,7 +1,7 @@
 """Bottleneck units with group normalisation and weight standardisation: 1x1, 3x3, 1x1 convolutions and a residual.
 
-One unit in two orders: normalisation after each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv
-1912.11370; ResNet v2).
+Normalisation comes after each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv 1912.11370; ResNet
+v2).
 """
 
 from typing import Any
@@ -23,11 +23,11 @@ def group_norm(epsilon: float, policy, name: str) -> keras.layers.GroupNormaliza
 
 @serializable
 class BottleneckUnit(keras.layers.Layer):
-    """A residual unit of three convolutions; its output has 4 x `filters` channels.
+    """A residual unit of three convolutions, with 4 x `filters` output channels.
 
     Args:
-        filters: the width F of the inner convolutions, a multiple of 32.
-        strides: of the 3x3 convolution and of the shortcut.
+        filters: width F of the inner convolutions, a multiple of 32.
+        strides: of the 3x3 convolution and the shortcut.
         preactivation: normalise before each convolution (BiT) rather than after it (hybrids). As in BiT, this order
             also pads symmetrically and does not normalise the shortcut.
         remat: recompute the unit in the backward pass instead of keeping its activations.

@@ -1,4 +1,4 @@
-"""Convolution with weight standardisation (arXiv 1903.10520), used by the hybrids and by BiT."""
+"""Convolution with weight standardisation (arXiv 1903.10520), for the hybrids and BiT."""
 
 from typing import Any
 
@@ -8,14 +8,13 @@ from keras import ops
 from keras_vit.layers.arguments import choice, integer
 from keras_vit.layers.registration import serializable
 
-# How the division is kept finite: in the code of the hybrids ("std") and in that of BiT ("variance").
+# Epsilon's place in the division: in the hybrids' code ("std") and in BiT's ("variance").
 FORMS = ("std", "variance")
 
 
 @serializable
 class StdConv2D(keras.layers.Layer):
-    """A 2-D convolution without bias. Its kernel is standardised to mean 0 and variance 1 per output channel before
-    use.
+    """A 2-D convolution without bias, its kernel standardised to mean 0 and variance 1 per output channel.
 
     Args:
         filters: output channels.
@@ -26,8 +25,8 @@ class StdConv2D(keras.layers.Layer):
         form: "std", (w - mean) / (std + 1e-5), as in the hybrids; "variance", (w - mean) / sqrt(var + 1e-10), as in
             BiT.
 
-    Input (b, h, w, c); output (b, h', w', filters). The kernel is (kernel_size, kernel_size, c, filters). It is
-    standardised in the variable dtype under every policy.
+    Input (b, h, w, c); output (b, h', w', filters). The kernel, (kernel_size, kernel_size, c, filters), is standardised
+    in the variable dtype under every policy.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class StdConv2D(keras.layers.Layer):
 
     def build(self, input_shape):
         shape = (self.kernel_size, self.kernel_size, input_shape[-1], self.filters)
-        # Not rounded to 16 bits: mean and variance are those of the variable.
+        # Not rounded to 16 bits: mean and variance are the variable's.
         self.kernel = self.add_weight(shape=shape, initializer="lecun_normal", autocast=False, name="kernel")
 
     def standardized(self) -> Any:

@@ -1,1 +1,1 @@
-"""From pixels to tokens: patches, palettes, class tokens, and patches that are hidden or left out."""
+"""From pixels to tokens: patches, palettes, class tokens, hidden and dropped patches."""

@@ -1,6 +1,4 @@
-"""What pre-training on hidden patches needs: layers that leave patches out, put them back, or replace them, and the
-pixels to predict.
-"""
+"""Layers for masked pre-training: drop, restore or replace patches, and make the pixels to predict."""
 
 from typing import Any
 
@@ -15,13 +13,12 @@ from keras_vit.layers.registration import serializable
 
 @serializable
 class KeptPatches(keras.layers.Layer):
-    """The tokens of some patches, and those before the patches.
+    """Selects some patches, and the tokens before the patches.
 
     Args:
         prefix: number of tokens before the patches.
 
-    Inputs (b, prefix + n, d) and the numbers of the patches (b, m), integers; output (b, prefix + m, d), in the
-    patches' order.
+    Inputs (b, prefix + n, d) and patch numbers (b, m), integers; output (b, prefix + m, d), in the patches' order.
     """
 
     def __init__(self, prefix: int = 0, **kwargs: Any):
@@ -38,11 +35,10 @@ class KeptPatches(keras.layers.Layer):
 
 @serializable
 class RestoredPatches(keras.layers.Layer):
-    """The inverse of KeptPatches: each patch that was left out gets a learned token, the same for all (arXiv
-    2111.06377, section 3).
+    """The inverse of KeptPatches: dropped patches get one learned token (arXiv 2111.06377, section 3).
 
     Args:
-        patches: how many there are, n.
+        patches: number of patches, n.
         prefix: number of tokens before them.
 
     Inputs (b, prefix + m, d) and the numbers of the m patches (b, m), integers; output (b, prefix + n, d). The weight
@@ -59,7 +55,7 @@ class RestoredPatches(keras.layers.Layer):
         self.mask_token = self.add_weight(shape=(1, 1, x_shape[-1]), initializer=initializer, name="mask_token")
 
     def call(self, x, kept):
-        # A product with a one-hot matrix has a fixed order of summation, which a scatter has not.
+        # A one-hot matrix product has a fixed order of summation; a scatter does not.
         places = ops.one_hot(ops.sort(kept, axis=-1), self.patches, dtype=x.dtype)  # (b, m, n)
         patches = ops.matmul(ops.transpose(places, (0, 2, 1)), x[:, self.prefix :])  # (b, n, d)
         hidden = 1 - ops.sum(places, axis=1)[..., None]  # (b, n, 1)
@@ -72,11 +68,10 @@ class RestoredPatches(keras.layers.Layer):
 
 @serializable
 class ReplacedPatches(keras.layers.Layer):
-    """Puts other embeddings in the place of some patches': a learned one, or another patch's (arXiv 2010.11929,
-    appendix B.1.2).
+    """Replaces some patches' embeddings by a learned one, or by another patch's (arXiv 2010.11929, appendix B.1.2).
 
-    Inputs: the patches' embeddings (b, n, d), and for each the number of the patch whose embedding takes its place (b,
-    n), integers: its own to keep it, -1 for the learned one. Output (b, n, d). The weight is (1, 1, d).
+    Inputs: embeddings (b, n, d), and for each the number of the patch to take it from (b, n), integers: its own to keep
+    it, -1 for the learned one. Output (b, n, d). The weight is (1, 1, d).
     """
 
     def build(self, x_shape, source_shape):
@@ -97,8 +92,8 @@ class PatchPixels(keras.layers.Layer):
 
     Args:
         patch_size: pixels, a number or (height, width).
-        normalise: whether each patch is normalised by its own mean and standard deviation (arXiv 2111.06377, section
-            3): the variance is the unbiased one, plus 1e-6.
+        normalise: normalise each patch by its own mean and standard deviation (arXiv 2111.06377, section 3), of the
+            unbiased variance plus 1e-6.
     """
 
     def __init__(self, patch_size: int | tuple[int, int], normalise: bool = False, **kwargs: Any):

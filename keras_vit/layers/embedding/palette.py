@@ -1,6 +1,4 @@
-"""Pixels to tokens by a palette: the nearest colour of each pixel has an embedding (iGPT: Chen et al., ICML 2020,
-section 3).
-"""
+"""Pixels to tokens by a palette: the embedding of the nearest colour (iGPT: Chen et al., ICML 2020, section 3)."""
 
 from typing import Any
 
@@ -13,9 +11,7 @@ from keras_vit.layers.registration import serializable
 
 
 def grid_palette(colors: int, channels: int = 3) -> np.ndarray:
-    """Colours spread evenly over all that there are: (colors, c) float32 whole numbers from 0 to 255. 512 of RGB are 8
-    x 8 x 8.
-    """
+    """Evenly spread colours: (colors, c) float32 integers from 0 to 255. 512 RGB colours are 8 x 8 x 8."""
     levels = int(np.ceil(colors ** (1 / channels) - 1e-9))
     values = np.rint(np.linspace(0, 255, levels)) if levels > 1 else np.array([128.0])
     grid = np.stack(np.meshgrid(*[values] * channels, indexing="ij"), axis=-1).reshape(-1, channels)
@@ -25,15 +21,15 @@ def grid_palette(colors: int, channels: int = 3) -> np.ndarray:
 
 @serializable
 class PaletteEncoder(keras.layers.Layer):
-    """Gives each pixel the embedding of the palette's colour that is nearest to it.
+    """Gives each pixel the embedding of the nearest colour in a palette.
 
     Args:
-        colors: how many the palette has.
-        width: the size d of a token.
+        colors: size of the palette.
+        width: token size d.
 
-    Input: pixels 0..255, (b, height, width, c). Output (b, n, d) with n = height * width, row by row. The weights are
-    `palette` (colors, c), pixel values that do not train, at first those of `grid_palette`; and `embedding` (colors,
-    d). Whole numbers in palette and images find the same colours on every device, under every policy.
+    Input: pixels 0..255, (b, height, width, c). Output (b, n, d) with n = height * width, row by row. Weights:
+    `palette` (colors, c), pixel values that do not train, initially `grid_palette`; and `embedding` (colors, d).
+    Integers in palette and images find the same colours on every device, under every policy.
     """
 
     def __init__(self, colors: int, width: int, **kwargs: Any):
@@ -63,17 +59,16 @@ class PaletteEncoder(keras.layers.Layer):
         self.embedding = self.add_weight(shape=(self.colors, self.width), initializer=normal, name="embedding")
 
     def nearest(self, images: Any) -> Any:
-        """The number of each pixel's nearest colour, of equally near ones the first: (b, h, w, c) -> (b, n) int32."""
+        """The number of each pixel's nearest colour, the first of equally near ones: (b, h, w, c) -> (b, n) int32."""
         _, h, w, c = images.shape
         pixels = ops.cast(ops.reshape(images, (-1, h * w, c)), "float32")  # (b, h, w, c) -> (b, n, c)
         palette = ops.convert_to_tensor(self.palette)
-        # |x - p|^2 without |x|^2. Of whole numbers the products are exact even where a device multiplies with fewer
-        # bits.
+        # |x - p|^2 without |x|^2. Products of integers are exact even where a device multiplies with fewer bits.
         far = ops.sum(ops.square(palette), axis=-1) - 2.0 * ops.matmul(pixels, ops.transpose(palette))  # (b, n, colors)
         return ops.cast(ops.argmin(far, axis=-1), "int32")
 
     def embed(self, numbers: Any) -> Any:
-        """The embeddings of colours by their numbers: (...) integers -> (..., d)."""
+        """The embeddings of colour numbers: (...) integers -> (..., d)."""
         return ops.cast(ops.take(self.embedding, numbers, axis=0), self.compute_dtype)
 
     def call(self, images):

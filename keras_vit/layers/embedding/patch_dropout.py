@@ -1,6 +1,4 @@
-"""Some of the patches instead of all (PatchDropout, arXiv 2208.07220): fewer tokens, so less time and memory in every
-block.
-"""
+"""PatchDropout (arXiv 2208.07220): fewer patches, so less time and memory in every block."""
 
 from typing import Any
 
@@ -16,19 +14,19 @@ from keras_vit.layers.registration import serializable
 
 
 def kept_patches(patches: int, share: float) -> int:
-    """How many of the patches stay if this share is left out, at least one."""
+    """The number of patches left after dropping this share, at least one."""
     return max(1, round(patches * (1 - share)))
 
 
 @serializable
 class PatchDropout(keras.layers.Layer):
-    """Leaves out a share of the patches, chosen at random.
+    """Drops a random share of the patches.
 
-    Training draws them anew for every image and step. Otherwise they are the same for all images: those that `seed`
-    draws, so that a model always gives the same answer.
+    Training draws anew for every image and step. Otherwise `seed` draws the same ones for all images, so that a model's
+    answers repeat.
 
     Args:
-        rate: the share that is left out.
+        rate: share to drop.
         prefix: number of tokens before the patches, which stay.
         seed: of the choice outside training.
 

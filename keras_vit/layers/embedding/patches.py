@@ -1,4 +1,4 @@
-"""Images to tokens: patches, x_p E in equation 1 of arXiv 2010.11929, and learned tokens beside them."""
+"""Images to tokens: patches, x_p E in equation 1 of arXiv 2010.11929, and learned tokens next to them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
     """(height, width) from a number or a pair.
 
     Args:
-        value: a positive integer, or two of them in a tuple, list or array.
+        value: a positive integer, or two in a tuple, list or array.
         what: the argument's name, for the error.
 
     Raises:
@@ -32,11 +32,7 @@ def pair(value: int | Sequence[int], what: str) -> tuple[int, int]:
 
 
 def grid_size(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    """The patch grid (h, w) of an image; both sizes are (height, width) in pixels.
-
-    Raises:
-        ValueError: if the image is not a whole number of patches.
-    """
+    """An image's patch grid (h, w), sizes in pixels (height, width); ValueError unless a whole number of patches."""
     if any(i % p for i, p in zip(image_size, patch_size)):
         near = tuple(max(p, round(i / p) * p) for i, p in zip(image_size, patch_size))
         raise ValueError(
@@ -57,11 +53,10 @@ def cut(images: Any, patch_size: tuple[int, int]) -> Any:
 
 
 def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) -> None:
-    """Refuses a number of tokens that is not that of the prefix and the patches; None, a number known only at run time,
-    passes.
+    """Refuses another number of tokens than prefix and patches; None, known only at run time, passes.
 
     Raises:
-        ValueError: if it is another; `owner` names the class in the message.
+        ValueError: naming the class `owner`.
     """
     h, w = grid
     if n not in (None, prefix + h * w):
@@ -72,15 +67,15 @@ def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) 
 
 @serializable
 class PatchEncoder(keras.layers.Layer):
-    """Cuts an image into patches and embeds each of them linearly.
+    """Cuts an image into patches and embeds each linearly.
 
     Args:
         patch_size: pixels, a number or (height, width).
-        width: the size d of a token.
+        width: token size d.
         form: "conv" (a convolution whose stride is its kernel size) or "dense" (flatten, then a matrix product). Same
-            weights, same result; which is faster depends on the machine.
-        norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch does).
-            It implies the dense form.
+            weights, same result; speed depends on the machine.
+        norm: layer-normalise each patch's pixels before the embedding, and the tokens after it (as vit-pytorch).
+            Implies the dense form.
         epsilon: of those normalisations.
 
     Input (b, height, width, c); output (b, n, d) with n = h * w patches in row-major order. The kernel is (p, q, c, d).
@@ -165,7 +160,7 @@ class PatchGrid(keras.layers.Layer):
     def call(self, x):
         check_tokens(x.shape[1], self.prefix, self.grid, "PatchGrid")
         h, w = self.grid
-        # Of an unknown number of tokens a wrong one must not pass for more images.
+        # A wrong number of tokens, unknown until run time, must not pass for more images.
         b = -1 if x.shape[1] is not None else ops.shape(x)[0]
         return ops.reshape(x[:, self.prefix :], (b, h, w, x.shape[-1]))  # (b, h*w, d) -> (b, h, w, d)
 
@@ -177,15 +172,15 @@ class PatchGrid(keras.layers.Layer):
 class ClassToken(keras.layers.Layer):
     """Inserts `count` learned tokens after the first `after` tokens of the sequence.
 
-    The defaults insert the paper's class token at the front. `ClassToken(4, after=1, initializer="normal")` adds four
-    registers (arXiv 2309.16588) between the class token and the patches.
+    By default the paper's class token, at the front. `ClassToken(4, after=1, initializer="normal")` adds four registers
+    (arXiv 2309.16588) between class token and patches.
 
     Args:
         count: number of tokens.
-        after: how many tokens of the input come before them.
+        after: number of input tokens before them.
         initializer: any Keras initializer; "normal" has a standard deviation of 0.02.
 
-    Input (b, n, d); output (b, n + count, d). The weight is (1, count, d). In a mask the new tokens are there.
+    Input (b, n, d); output (b, n + count, d). The weight is (1, count, d). A mask includes the new tokens.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Positions: tables that are added to tokens, and those inside attention."""
+"""Positions: tables added to tokens, and positions inside attention."""

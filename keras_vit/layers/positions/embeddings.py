@@ -1,7 +1,7 @@
 """Position embeddings, added to the tokens (E_pos in equation 1 of arXiv 2010.11929).
 
-Each kind is one function `(layer, grid, prefix, width) -> table` in KINDS. It runs when the layer is built and returns
-the table (1, prefix + n, d): a weight, a numpy constant, or the Halves of which each call makes it.
+Each kind is a function `(layer, grid, prefix, width) -> table` in KINDS, called when the layer is built. The table (1,
+prefix + n, d) is a weight, a numpy constant, or Halves, from which each call makes it.
 """
 
 import functools
@@ -18,15 +18,13 @@ from keras_vit.layers.registration import serializable
 
 
 def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0, reaches: bool = True) -> np.ndarray:
-    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), in the form of big_vision or, not `reaches`, of
-    MAE.
+    """The fixed 2-D sine-cosine table of MoCo v3 (arXiv 2104.02057), as in big_vision (`reaches`) or MAE.
 
     Args:
         grid: (h, w) patches.
-        width: the tokens' size d.
-        temperature: the longest wavelength, divided by 2 pi.
-        reaches: whether the last of the d/4 wavelengths is the longest, as in big_vision, or one step short of it, as
-            in MAE.
+        width: token size d.
+        temperature: longest wavelength, divided by 2 pi.
+        reaches: whether the last of the d/4 wavelengths is the longest (big_vision), or one step short of it (MAE).
 
     Returns:
         (h*w, d) float32; the quarters of a row are sin x, cos x, sin y, cos y.
@@ -46,10 +44,7 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0, 
 def sincos_1d(length: int, width: int, temperature: float = 10_000.0) -> np.ndarray:
     """The fixed table of "Attention is all you need" (arXiv 1706.03762, section 3.5): (length, d) float32.
 
-    Values 2i and 2i + 1 of row p are the sine and the cosine of p / temperature^(2i / d).
-
-    Raises:
-        ValueError: if the width is not even.
+    Values 2i and 2i + 1 of row p are the sine and the cosine of p / temperature^(2i / d). ValueError for an odd width.
     """
     if width % 2:
         raise ValueError(f"1-D sin-cos positions need an even width, got {width}.")
@@ -60,11 +55,9 @@ def sincos_1d(length: int, width: int, temperature: float = 10_000.0) -> np.ndar
 
 
 class Halves(keras.layers.Layer):
-    """The weights of a 2-D table (appendix D.4 of the paper): for each column and each row of the grid an embedding of
-    width d/2.
+    """The weights of a 2-D table (appendix D.4 of the paper): embeddings of width d/2 for each column and row.
 
-    Tokens before the patches have embeddings of their own; a patch has that of its column, X, and that of its row, Y,
-    concatenated.
+    Tokens before the patches have their own embeddings; a patch concatenates its column's, X, and its row's, Y.
     """
 
     def __init__(self, grid, prefix, width, stddev, **kwargs):
@@ -110,7 +103,7 @@ FIXED = {
 
 
 def fixed_table(kind: str, grid: tuple[int, int], prefix: int, width: int) -> np.ndarray:
-    """The table (1, prefix + h*w, d) of one of the FIXED kinds: zeros for the prefix tokens."""
+    """The table (1, prefix + h*w, d) of a FIXED kind, with zeros for the prefix tokens."""
     return np.concatenate([np.zeros((prefix, width), "float32"), FIXED[kind](grid, width)])[None]
 
 
@@ -127,12 +120,12 @@ class AddPositionEmbs(keras.layers.Layer):
     """Adds a position embedding to every token.
 
     Args:
-        grid: (h, w) patches; a rectangle is possible. Resampling to another resolution reads it.
+        grid: (h, w) patches, not necessarily square; read when resampling.
         prefix: number of tokens before the patches, such as the class token.
         kind: "learned" (1-D, the paper's default), "learned2d" (half of a token by its column, half by its row),
             "sincos1d", "sincos2d" or "sincos2d_mae" (fixed; zeros for the prefix tokens).
-        stddev: standard deviation of the initial learned positions.
-        registers: number of tokens between the prefix and the patches that get none.
+        stddev: initial standard deviation of learned positions.
+        registers: number of tokens without positions between prefix and patches.
 
     Input and output (b, prefix + registers + h * w, d).
     """
@@ -160,7 +153,7 @@ class AddPositionEmbs(keras.layers.Layer):
         self.embedding = KINDS[self.kind](self, self.grid, self.prefix, input_shape[-1])
 
     def table(self) -> Any:
-        """What is added, without the registers' zeros: (1, prefix + h * w, d)."""
+        """The added table, without the registers' zeros: (1, prefix + h * w, d)."""
         return ops.convert_to_tensor(self.embedding.table() if isinstance(self.embedding, Halves) else self.embedding)
 
     def call(self, x):
@@ -179,12 +172,12 @@ class AddPositionEmbs(keras.layers.Layer):
 
 @serializable
 class ResampledPositions(keras.layers.Layer):
-    """Adds the position embeddings of another layer, interpolated to another grid, through which that layer's learn.
+    """Adds another layer's position embeddings, interpolated to another grid; gradients reach that layer.
 
     Args:
         positions: an AddPositionEmbs, built.
         grid: (h, w) patches of the tokens here.
-        method: how it is interpolated, a row of interpolation.METHODS; DINO's code, for its small crops, is bicubic.
+        method: a row of interpolation.METHODS; bicubic in DINO's code, for its small crops.
 
     Input and output (b, prefix + registers + h * w, d).
     """

@@ -1,5 +1,4 @@
-"""Resizing along one axis as a matrix, which is exact, differentiable and runs on every device: of images, and of
-position tables.
+"""Resizing as a matrix per axis: exact, differentiable and on every device, for images and position tables.
 
 Code bases interpolate differently, enough to break parity. Each method is one row of METHODS: a function (old, new) ->
 (new, old) interpolation matrix of one axis; both axes are interpolated in turn.
@@ -15,7 +14,7 @@ from keras_vit.io.suggest import did_you_mean
 
 
 def _align_corners(old, new):
-    """Linear interpolation with the end points fixed, as scipy.ndimage.zoom(order=1) samples."""
+    """Linear interpolation with fixed end points, as scipy.ndimage.zoom(order=1)."""
     samples = np.linspace(0, old - 1, new) if new > 1 else np.zeros(1)
     low = np.minimum(np.floor(samples).astype(int), max(old - 2, 0))
     high = np.minimum(low + 1, old - 1)
@@ -44,7 +43,7 @@ def _cubic(a):
 
 
 def _half_pixel(old, new, kernel, radius):
-    """Interpolation at pixel centres; pixels outside the grid have the value of the nearest one inside."""
+    """Interpolation at pixel centres; outside the grid the nearest pixel's value continues."""
     samples = (np.arange(new) + 0.5) * old / new - 0.5
     first = np.floor(samples).astype(int) - radius + 1
     weights = np.zeros((new, old))
@@ -55,9 +54,7 @@ def _half_pixel(old, new, kernel, radius):
 
 
 def _antialiased(old, new, kernel, radius):
-    """Interpolation at pixel centres with a kernel as wide as a new pixel; pixels outside the grid have no weight (as
-    in PIL).
-    """
+    """Interpolation at pixel centres, the kernel as wide as a new pixel; pixels outside have no weight (as in PIL)."""
     scale = max(old / new, 1.0)
     samples = (np.arange(new) + 0.5) * old / new - 0.5
     distance = (np.arange(old)[None] - samples[:, None]) / scale  # (new, old)
@@ -80,7 +77,7 @@ METHODS: dict[str, Callable[[int, int], np.ndarray]] = {
 
 
 def check_method(method: str) -> None:
-    """Raises ValueError unless `method` is one of METHODS."""
+    """ValueError unless `method` is one of METHODS."""
     if method not in METHODS:
         raise ValueError(
             f'Unknown resampling method "{method}".{did_you_mean(method, METHODS)} Valid: {", ".join(METHODS)}.'
@@ -88,10 +85,10 @@ def check_method(method: str) -> None:
 
 
 def resized(images: Any, size: tuple[int, int], method: str) -> Any:
-    """Images, or other maps, of another height and width: (b, h, w, c) to (b, h', w', c), float32.
+    """Images, or other maps, at another size: (b, h, w, c) -> (b, h', w', c), float32.
 
     Args:
-        images: of a fixed size.
+        images: of static size.
         size: (h', w').
         method: a row of METHODS.
     """

@@ -1,8 +1,7 @@
-"""Relative positions: what attention adds to its scores by the offset of two patches.
+"""Relative positions: terms of the attention scores by two patches' offset.
 
-Class token, distillation token and registers have no offset. They share three rows of their own, as in BEiT (arXiv
-2106.08254): for a query before the patches and a patch as key, for a patch and a key before the patches, and for two
-tokens before them.
+Class token, distillation token and registers have no offset. They share three rows, as in BEiT (arXiv 2106.08254): for
+a query before the patches and a patch as key, for a patch and a key before the patches, and for two tokens before them.
 """
 
 from typing import Any
@@ -49,7 +48,7 @@ def _around(patches, rows, prefix):
 
 
 class _Relative(keras.layers.Layer):
-    """What both kinds share: the arguments, and their weights' initial values."""
+    """The base of both kinds: arguments, and initial values."""
 
     def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -66,8 +65,8 @@ class _Relative(keras.layers.Layer):
 
 @serializable
 class RelativeAttention(_Relative):
-    """1-D relative attention (arXiv 2010.11929, appendix D.4): each offset along the rows of patches has an embedding,
-    a key besides the patch's.
+    """1-D relative attention (arXiv 2010.11929, appendix D.4): each offset along the rows has an embedding, an extra
+    key.
 
     The paper does not say what heads share: here the embedding is as wide as all heads' keys together, and split like
     them.
@@ -76,8 +75,8 @@ class RelativeAttention(_Relative):
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
 
-    Input: queries (b, k, n, c), scaled. Output: what is added to the scores, (b, k, n, n). Of the rows of `embedding`,
-    (2 h w - 1, k, c), row j - i + h w - 1 is for patch i as query and patch j as key.
+    Input: queries (b, k, n, c), scaled. Output: addition to the scores, (b, k, n, n). Row j - i + h w - 1 of
+    `embedding`, (2 h w - 1, k, c), is for patch i as query and patch j as key.
     """
 
     def build(self, input_shape):
@@ -110,15 +109,15 @@ def _products(queries, rows):
 
 @serializable
 class RelativeBias(_Relative):
-    """A number for each head and 2-D offset of two patches (Swin, arXiv 2103.14030; BEiT, arXiv 2106.08254).
+    """A number per head and 2-D offset of two patches (Swin, arXiv 2103.14030; BEiT, arXiv 2106.08254).
 
     Args:
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
 
-    Input: queries (b, k, n, c), of which only the shape counts. Output: what is added to the scores, (1, k, n, n). Of
+    Input: queries (b, k, n, c), of which only the shape counts. Output: addition to the scores, (1, k, n, n). Of
     `bias`, (2h - 1, 2w - 1, k), [y - y' + h - 1, x - x' + w - 1] is for the patch in row y and column x as query and
-    that in y', x' as key, as in the tables of Swin and BEiT.
+    that in y', x' as key, as in Swin and BEiT.
     """
 
     def build(self, input_shape):

@@ -1,6 +1,4 @@
-"""Rotary positions: queries and keys are rotated by their places, so that their products know the offset (arXiv
-2104.09864, in 2-D).
-"""
+"""Rotary positions in 2-D: rotated queries and keys, whose products depend on the offset (arXiv 2104.09864)."""
 
 from typing import Any
 
@@ -17,15 +15,15 @@ def rotary_angles(grid: tuple[int, int], size: int, base: float = 100.0) -> np.n
     """The angles of DINOv3 (arXiv 2508.10104).
 
     Args:
-        grid: (h, w) patches; the places of their centres are from -1 to 1 in both directions, whatever the grid.
+        grid: (h, w) patches, with centres from -1 to 1 in both directions, whatever the grid.
         size: width c of a head.
-        base: the longest period is about this many times the shortest, which is 1.
+        base: longest period relative to the shortest, which is 1 (approximately).
 
     Returns:
-        (h*w, c/2) float64: half of them by the row, half by the column.
+        (h*w, c/2) float64: half by the row, half by the column.
 
     Raises:
-        ValueError: if the width of a head is not a multiple of 4.
+        ValueError: if the head's width is not a multiple of 4.
     """
     if size % 4:
         raise ValueError(
@@ -39,14 +37,13 @@ def rotary_angles(grid: tuple[int, int], size: int, base: float = 100.0) -> np.n
 
 @serializable
 class RotaryPositions(keras.layers.Layer):
-    """Rotates queries or keys of patches by their places on the grid; tokens before the patches stay as they are.
+    """Rotates queries or keys of patches by their places on the grid; tokens before the patches stay.
 
     Args:
         grid: (h, w) patches.
         prefix: number of tokens before the patches.
 
-    Input and output (b, k, n, c). Value i and value i + c/2 of a head are the two coordinates that are rotated by angle
-    i.
+    Input and output (b, k, n, c). Values i and i + c/2 of a head are the coordinates rotated by angle i.
     """
 
     def __init__(self, grid: tuple[int, int], prefix: int = 0, **kwargs: Any):

@@ -1,3 +1,1 @@
-"""What TPUs compute faster in another form than layers write, for the JAX backend: kernels in Pallas, and which of them
-a program gets (chosen.py).
-"""
+"""TPU kernels in Pallas, for the JAX backend, and the choice between them (chosen.py)."""

@@ -1,7 +1,7 @@
-"""Which kernel a layer's program gets, if any: on TPUs that of this room, on all other chips ordinary operations.
+"""Chooses a layer's kernel: on TPUs one of this package, on all other chips ordinary operations.
 
-The choice is the program's, not Python's (`jax.lax.platform_dependent`): what is lowered for a TPU on another machine
-has the kernels too.
+The program chooses, not Python (`jax.lax.platform_dependent`): what another machine lowers for a TPU has the kernels
+too.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from keras_vit.layers.tpu.self_check import trusted
 
 
 def _may_have_kernels(x):
-    """Whether x is tokens (b, n, d) in bfloat16, while a program is traced, in even parts on the devices."""
+    """Whether x is bfloat16 tokens (b, n, d) in a traced program, split evenly over the devices."""
     if x.dtype != "bfloat16" or len(x.shape) != 3:
         return False
     if not all(isinstance(size, int) for size in x.shape):  # an export for batches of any size
         return False
-    # Without jit, what chooses by the chip would be compiled again at each call.
+    # Without jit the choice by chip would be compiled again at each call.
     return isinstance(x, jax.core.Tracer) and x.shape[0] % _devices()[0] == 0
 
 
 def _devices():
-    """Over how many devices Keras' distribution splits a batch, and the heads."""
+    """The number of devices that Keras' distribution splits a batch over, and the heads."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return 1, 1
@@ -35,13 +35,13 @@ def _devices():
 
 
 def _on_each_device(function, split, results=1):
-    """A function of arrays, on the part of each device. XLA cannot split a kernel by itself.
+    """A function of arrays, on each device's part: XLA cannot split a kernel by itself.
 
     Args:
         function: the function.
-        split: of each argument, along which axis of devices, "batch" or "model", each of its axes is split; the first
-            is that of the results, too.
-        results: how many there are.
+        split: for each argument, the axis of devices, "batch" or "model", that splits each of its axes; the first also
+            for the results.
+        results: number of results.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -59,16 +59,17 @@ def _on_each_device(function, split, results=1):
 
 
 def attention(x: Any, width: int, heads: int) -> Callable[[Any, Any, Any, Callable], Any] | None:
-    """Attention as one kernel, with nothing between scores and weights: for rows as short as short_rows.py says.
+    """Attention as one kernel, without any term between scores and weights, for rows as short as short_rows.py
+    requires.
 
     Args:
-        x: the tokens (b, n, d).
+        x: tokens (b, n, d).
         width: of queries, keys and values (b, n, k*c).
-        heads: their number k.
+        heads: number of heads k.
 
     Returns:
-        None where there is no kernel, or a function of q, k, v and a function of these in ordinary operations, for all
-        other chips.
+        None if there is no kernel, or a function of q, k, v and a function of these in ordinary operations, for all
+            other chips.
     """
     if not _may_have_kernels(x):
         return None
@@ -89,8 +90,8 @@ def normalization(x: Any, epsilon: float) -> Callable[[Any, Any, Any, Callable],
     """Layer normalisation over the last axis of x (b, n, d) as one kernel.
 
     Returns:
-        None where there is no kernel, or a function of x, gamma (d,), beta (d,) and a function of these in ordinary
-        operations, for all other chips: (x, x normalised).
+        None if there is no kernel, or a function of x, gamma (d,), beta (d,) and a function of these in ordinary
+            operations, for all other chips: (x, x normalised).
     """
     if not _may_have_kernels(x):
         return None

@@ -1,4 +1,4 @@
-"""Kernels whose program has all tokens of one image, (1, n, width), in the chip's own memory."""
+"""Kernels whose program holds all tokens of one image, (1, n, width), in the chip's own memory."""
 
 import functools
 import math
@@ -9,22 +9,22 @@ import jax
 from jax.experimental import pallas as pl
 
 LANES = 128
-ROOM = 12 * 2**20  # bytes of the chip's own memory that a program may take, of the 16 MiB that XLA gives it
+ROOM = 12 * 2**20  # bytes of the chip's own memory for a program, of the 16 MiB that XLA gives it
 
 
 def padded(n: int, width: int, size: int) -> int:
-    """Bytes of an array (n, width) on the chip, whose rows and lanes come in groups; `size` is an element's."""
+    """Bytes of an array (n, width) on the chip, with padded rows and lanes; `size` is an element's."""
     group = 8 * 4 // size
     return size * -(-n // group) * group * -(-width // LANES) * LANES
 
 
 def images(width: int | None = None) -> Callable[[tuple], pl.BlockSpec]:
-    """The blocks of an array (b, n, d): an image's, of so many of its d lanes; None for all."""
+    """The blocks of an array (b, n, d): one image's, with `width` of its d lanes; None for all."""
     return lambda shape: pl.BlockSpec((1, shape[1], width or shape[2]), lambda i, j: (i, 0, j))
 
 
 def same(shape: tuple) -> pl.BlockSpec:
-    """The block of an array that every program takes whole."""
+    """The block of an array that every program reads whole."""
     return pl.BlockSpec(shape, lambda i, j: (0,) * len(shape))
 
 
@@ -41,12 +41,12 @@ def run(
     """Runs a kernel once for each image, or for each part of its lanes.
 
     Args:
-        kernel: a function of the blocks that it reads, and of those that it writes.
-        taken: (array, its blocks) of each that it reads; the first is (b, n, d).
-        made: (shape and dtype, its blocks) of each that it writes.
-        flops, exponentials: of all its runs, for XLA, which orders what it overlaps by how long each takes.
+        kernel: function of the blocks it reads and those it writes.
+        taken: (array, its blocks) of each input; the first is (b, n, d).
+        made: (shape and dtype, its blocks) of each output.
+        flops, exponentials: of all runs, for XLA's scheduler.
         parts: of an image.
-        interpret: step by step and without a TPU, as tests do.
+        interpret: run step by step without a TPU, as tests do.
     """
     programs = (taken[0][0].shape[0], parts)
     moved = sum(math.prod(array.shape) * array.dtype.itemsize for array, _ in (*taken, *made))

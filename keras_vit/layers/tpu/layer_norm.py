@@ -1,7 +1,7 @@
 """Layer normalisation (arXiv 1607.06450) as one kernel forward and one backward, for TPUs on JAX.
 
-XLA goes through x once for the means, again for the variances and again for the result, and as often in the backward
-pass. Here each number is read and written once.
+XLA reads x for the means, again for the variances and again for the result, and as often in the backward pass. Here
+each number is read and written once.
 """
 
 import functools
@@ -16,7 +16,7 @@ _BLOCKS, _FLOATS = 4, 4  # x, both gradients given and that of x, in 16 bits; wh
 
 
 def _normalised(x, epsilon):
-    """(x of mean 0 and variance 1 in each row, what it was multiplied by), in float32: (n, d), (n, 1)."""
+    """(x with mean 0 and variance 1 in each row, the factor), in float32: (n, d), (n, 1)."""
     x = x.astype(jnp.float32)
     x = x - x.mean(-1, keepdims=True)
     scale = jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + epsilon)
@@ -30,9 +30,7 @@ def norm_forward(x_ref, gamma_ref, beta_ref, y_ref, *, epsilon):
 
 
 def norm_backward(x_ref, gamma_ref, g_ref, also_ref, dx_ref, dgamma_ref, dbeta_ref, *, epsilon):
-    """The gradient of x from that of y, g, and that of x itself, `also`; and those of gamma and beta, summed over an
-    image.
-    """
+    """The gradient of x from those of y (g) and x itself (`also`); those of gamma and beta, summed over an image."""
     x, scale = _normalised(x_ref[0], epsilon)
     g = g_ref[0].astype(jnp.float32)
     dgamma_ref[0] = (g * x).sum(0, keepdims=True)
@@ -44,14 +42,15 @@ def norm_backward(x_ref, gamma_ref, g_ref, also_ref, dx_ref, dgamma_ref, dbeta_r
 
 
 def fits(n: int, d: int) -> bool:
-    """Whether an image's n tokens of width d have room on the chip."""
+    """Whether an image's n tokens of width d fit on the chip."""
     return 2 * _BLOCKS * padded(n, d, 2) + _FLOATS * padded(n, d, 4) <= ROOM
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def fork(x: Any, gamma: Any, beta: Any, epsilon: float, interpret: bool = False) -> tuple[Any, Any]:
-    """(x, gamma x' + beta), x' being x normalised over its last axis: a residual branch begins so, and the gradients of
-    both meet in one kernel; see `fits`.
+    """(x, gamma x' + beta), x' being x normalised over its last axis: the start of a residual branch; see `fits`.
+
+    Both gradients meet in one kernel.
 
     Args:
         x: (b, n, d), in 16 bits.

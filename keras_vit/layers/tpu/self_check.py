@@ -1,6 +1,4 @@
-"""Whether a kernel can be trusted on this process's TPU: before its first use a small case is computed by the kernel
-and by ordinary operations, and both are compared.
-"""
+"""Verifies a kernel on this process's TPU: its first use compares a small case with ordinary operations."""
 
 import concurrent.futures
 import functools
@@ -18,7 +16,7 @@ _HEADS, _EPSILON = 2, 1e-6
 
 
 def local_tpus() -> list:
-    """The TPUs of this process; none where programs are only compiled for TPUs."""
+    """This process's TPUs; none if programs are only compiled for TPUs."""
     return [device for device in jax.local_devices() if device.platform == "tpu"]
 
 
@@ -54,15 +52,13 @@ _CASES: dict[str, Callable] = {"attention": _attention, "layer normalization": _
 
 
 def _with_gradients(function, given):
-    """The results of a function and, with the results as upstream gradients, the gradients of its arguments."""
+    """A function's results and, with the results as upstream gradients, its arguments' gradients."""
     results, backward = jax.vjp(function, *given)
     return jax.tree.leaves((results, backward(results)))
 
 
 def _difference(kernel, dtype, device):
-    """By how much a kernel's results and gradients on a device differ from those of ordinary operations in float32, as
-    a share of the largest number of each.
-    """
+    """The largest difference between a kernel and float32 operations, relative to each array's largest number."""
     function, plain, shapes = _CASES[kernel]()
     generator = np.random.default_rng(0)
     given = [jax.device_put(generator.normal(size=shape).astype(dtype), device) for shape in shapes]
@@ -77,19 +73,19 @@ def _difference(kernel, dtype, device):
 
 @functools.cache
 def trusted(kernel: str, dtype: str) -> bool:
-    """Whether programs of this process may have a kernel. The first call compares, also while a program is traced; a
-    kernel that fails or differs is not used again and causes one warning.
+    """Whether this process's programs may use a kernel.
 
-    Without a TPU here nothing is compared, and programs that are compiled for TPUs elsewhere have the kernel. In a run
-    of several processes each looks at its own first TPU.
+    The first call compares, also while tracing; a kernel that fails or differs is disabled with one warning. Without a
+    TPU here nothing is compared, and programs compiled for TPUs elsewhere have the kernel. With several processes each
+    checks its own first TPU.
 
     Args:
         kernel: "attention", "layer normalization" or "bias gradients".
         dtype: of the tokens, "bfloat16" or "float16".
 
     Raises:
-        ValueError: for an unknown value of the environment variable KERAS_VIT_TPU_KERNELS: "check" does the above,
-            "on" and "off" use the kernels or not, without a comparison.
+        ValueError: for an unknown value of the environment variable KERAS_VIT_TPU_KERNELS: "check" does the above, "on"
+            and "off" use the kernels or not, without a comparison.
     """
     chosen, tpus = setting(SETTING, "check", "on", "off"), local_tpus()
     if chosen != "check" or not tpus:
@@ -97,10 +93,10 @@ def trusted(kernel: str, dtype: str) -> bool:
     try:
         with concurrent.futures.ThreadPoolExecutor(1) as other:  # JAX traces per thread: there it computes
             difference = other.submit(_difference, kernel, dtype, tpus[0]).result()
-        if difference <= _TOLERANCE[dtype]:  # which a NaN is not
+        if difference <= _TOLERANCE[dtype]:  # false for NaN
             return True
         problem = f"differs from ordinary operations by {difference:.1e} of the largest value (device: {tpus[0]})"
-    except Exception as error:  # whatever the compiler or the chip says
+    except Exception as error:  # whatever compiler or chip raise
         problem = f"fails (device: {tpus[0]}): {type(error).__name__}: {str(error)[:500]}"
     warnings.warn(
         f"The TPU kernel for {kernel} in {dtype} {problem}. This process uses ordinary operations instead, which are"

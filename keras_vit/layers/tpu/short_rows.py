@@ -2,12 +2,11 @@
 
 XLA writes scores and weights (b, k, n, n) to HBM, keeps the weights for the backward pass, and copies queries, keys and
 values into a layout with the heads outside. Here one program has all tokens of an image for some of the heads, as the
-projections give them, (n, k*c). Nothing of size (n, n) leaves the chip, and the backward pass computes the weights
-again.
+projections give them, (n, k*c). Nothing of size (n, n) leaves the chip, and the backward pass recomputes the weights.
 
-The chip works on 128 lanes at a time, and two heads of 64 share them. A head is not cut out, which would move its
-lanes: the lanes of the others are zero on one side of each product, and left as they are in the result. The matrix unit
-takes 128 lanes in any case.
+The chip works on 128 lanes at a time, which two heads of 64 share. Cutting out a head would move its lanes. Instead the
+other heads' lanes are zero on one side of each product, and left as they are in the result; the matrix unit takes 128
+lanes in any case.
 """
 
 import functools
@@ -27,14 +26,12 @@ _BLOCKS, _SQUARES = (
 
 
 def _product(a, b, over):
-    """The product of two matrices in float32, summed over axis over[0] of a and over[1] of b."""
+    """The float32 product of two matrices, summed over axis over[0] of a and over[1] of b."""
     return jax.lax.dot_general(a, b, (((over[0],), (over[1],)), ((), ())), preferred_element_type=jnp.float32)
 
 
 def _heads(n, width, c) -> Iterator[tuple[slice, Any]]:
-    """For each head of c lanes: the whole groups of lanes that it lies in, and which of them are its own, (n,
-    lanes).
-    """
+    """For each head of c lanes: its whole groups of lanes, and which of these are its own, (n, lanes)."""
     for start in range(0, width, c):
         low, high = start // LANES * LANES, min(-(-(start + c) // LANES) * LANES, width)
         lane = low + jax.lax.broadcasted_iota(jnp.int32, (n, high - low), 1)
@@ -42,17 +39,17 @@ def _heads(n, width, c) -> Iterator[tuple[slice, Any]]:
 
 
 def _only(own, x):
-    """x with zeros for the lanes of other heads."""
+    """x with zeros in other heads' lanes."""
     return jnp.where(own, x, jnp.zeros_like(x))
 
 
 def _put(ref, lanes, own, x):
-    """Writes a head's own lanes of x (n, lanes) to a block."""
+    """Writes a head's lanes of x (n, lanes) to a block."""
     ref[0, :, lanes] = jnp.where(own, x.astype(ref.dtype), ref[0, :, lanes])
 
 
 def _scaled(q, c):
-    """The queries over sqrt(c), rounded as the plain form rounds them."""
+    """The queries over sqrt(c), rounded as in the plain form."""
     return (q.astype(jnp.float32) * c**-0.5).astype(q.dtype)
 
 
@@ -67,9 +64,7 @@ def attention_forward(q_ref, k_ref, v_ref, y_ref, *, c):
 
 
 def attention_backward(q_ref, k_ref, v_ref, g_ref, dq_ref, dk_ref, dv_ref, *, c):
-    """The gradients of q, k and v from that of y, g. Squares have a row for each key: two of three products then need
-    no transpose.
-    """
+    """The gradients of q, k and v from that of y, g; with a row per key, two of three products need no transpose."""
     for lanes, own in _heads(*q_ref.shape[1:], c):
         q, k, v, g = _scaled(q_ref[0, :, lanes], c), k_ref[0, :, lanes], v_ref[0, :, lanes], g_ref[0, :, lanes]
         scores = _product(k, _only(own, q), (1, 1))
@@ -83,9 +78,7 @@ def attention_backward(q_ref, k_ref, v_ref, g_ref, dq_ref, dk_ref, dv_ref, *, c)
 
 
 def _width(n: int, d: int, c: int) -> int | None:
-    """How many of the d lanes a program takes: as many as there is room for, of whole heads and whole groups of lanes,
-    or all; None for none.
-    """
+    """The number of the d lanes per program: as many whole heads and lane groups as fit, or all; None if none fit."""
     part = math.lcm(c, LANES)
     widths = [width for width in range(part, d, part) if d % width == 0] + [d]
     squares = _SQUARES * padded(n, n, 4)
@@ -99,7 +92,7 @@ def fits(n: int, d: int, heads: int) -> bool:
 
 
 def _run(kernel, arrays, results, products, heads, interpret):
-    """Runs a kernel that has so many products with an (n, n) matrix for each head."""
+    """Runs a kernel with `products` (n, n) matrix products per head."""
     b, n, d = arrays[0].shape
     width = _width(n, d, d // heads)
     blocks, made = images(width), jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
@@ -114,8 +107,8 @@ def attend(q: Any, k: Any, v: Any, heads: int, interpret: bool = False) -> Any:
     """softmax(q k^T / sqrt(c)) v of each head, for 16-bit arrays; see `fits`.
 
     Args:
-        q, k, v: (b, n, k*c), heads beside one another.
-        heads: their number k.
+        q, k, v: (b, n, k*c), heads side by side.
+        heads: number of heads k.
         interpret: run the kernel step by step without a TPU, as tests do.
 
     Returns:

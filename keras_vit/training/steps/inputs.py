@@ -207,7 +207,7 @@ class _PaddedInputs:
             yield (_pad(x, missing),)
 
     def trim(self, outputs):
-        is_row = np.concatenate(self._is_row)  # also of batches read ahead of
+        is_row = np.concatenate(self._is_row)  # also of batches read ahead of `steps`
         return keras.tree.map_structure(lambda t: t[is_row[: len(t)]], outputs)
 
 

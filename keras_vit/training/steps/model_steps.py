@@ -130,7 +130,7 @@ class SteppingModel(DescribedModel):
         if iterator is not None:
             data_batch = _tensorflow().local_spec(iterator.data_adapter.get_tf_dataset().element_spec)
         if len(self.outputs) > 1 and data_batch is not None:
-            self._symbolic_build(data_batch=data_batch)  # makes the running loss of each
+            self._symbolic_build(data_batch=data_batch)  # makes each output's running loss
         elif self._distribute_strategy is None and data_batch is not None:
             self._build_metrics(data_batch)
         else:
@@ -164,7 +164,7 @@ class SteppingModel(DescribedModel):
         if keras.backend.backend() == "tensorflow":
             return super()._make_function(step_function)
         execution = super()._make_function(step_function, concatenate_outputs)
-        if self.steps_per_execution == 1 or concatenate_outputs:  # of predict, which ends
+        if self.steps_per_execution == 1 or concatenate_outputs:  # of predict, which ends with its data
             return execution
         return lambda state, batches: execution(state, itertools.islice(batches, self._remaining))
 

@@ -34,7 +34,7 @@ def _gradients(model, x, y, weights, share):
         y_pred = model(x, training=True)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weights, training=True)
         # Keras divides mean losses by the number of replicas.
-        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # for a sum, a part holds only
+        whole = model.micro_batches if sums_over_batch(model.loss) else 1  # for a sum, a part holds only its share
         model._loss_tracker.update_state(loss * tf.cast(replicas() * whole, loss.dtype), sample_weight=_rows(x))
         scaled = model.optimizer.scale_loss(loss * tf.cast(share, loss.dtype))
     logs = model.compute_metrics(x, y, y_pred, sample_weight=weights)
@@ -80,7 +80,7 @@ def _share(model, n, weights):
         return lambda rows, _: 1.0
     if weights is not None and divides_by_weights(model.loss):
         return _share_by_weight(model, weights)
-    if isinstance(n, int):  # static shapes: all replicas have
+    if isinstance(n, int):  # static shapes: all replicas have the same number
         return lambda rows, _: rows / n
     total = sum_over_replicas([tf.cast(n, "float32")])[0]
     return lambda rows, _: tf.math.divide_no_nan(tf.cast(rows, "float32") * replicas(), total)
