@@ -1,8 +1,7 @@
-"""broken_examples.txt of a run directory: the examples that a run left out, also those before it was killed and
-resumed.
+"""broken_examples.txt of a run directory: the examples left out, including those before a restart.
 
-Each worker meets the broken examples among its own rows, and adds them to a file of its own: broken_examples.txt is the
-first worker's, and has those of all when the run ends; broken_examples_1.txt and so on are the others'.
+Each worker lists the broken examples among its own rows: the first in broken_examples.txt, which holds everyone's at
+the end of the run, the others in broken_examples_1.txt and so on.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ _FILE = re.compile(r"broken_examples(?:_(\d+))?\.txt")
 
 
 def _files(rundir):
-    """{worker: path} of the files that there are."""
+    """{worker: path} of the existing files."""
     matches = ((_FILE.fullmatch(path.name), path) for path in paths_in(rundir.path, "broken_examples", ".txt"))
     return {int(match[1] or 0): path for match, path in sorted(matches, key=lambda found: found[1].name) if match}
 
@@ -32,7 +31,7 @@ def _own_file(rundir):
 
 
 def _listed(rundir):
-    """{name: reason} of all workers' files; a warning if they cannot be read."""
+    """{name: reason} from all workers' files; {} and a warning if they cannot be read."""
     try:
         with os_errors():
             lines = [line for path in _files(rundir).values() for line in path.read_text().splitlines()]
@@ -43,9 +42,7 @@ def _listed(rundir):
 
 
 def _forget(rundir):
-    """Removes the lists of an older run: a worker its own, the first one also those of workers that are not there any
-    more.
-    """
+    """Removes the lists of an older run: this worker's, and in the chief those of workers that no longer exist."""
     strategy = rundir.strategy
     with os_errors():
         for worker, path in _files(rundir).items():
@@ -54,31 +51,26 @@ def _forget(rundir):
 
 
 def _append(path, line):
-    """Adds a line to the file at once, so that a killed run has it; not in a bucket, where files cannot be appended
-    to.
-    """
+    """Adds a line at once, so that a killed run keeps it; nothing in a bucket, where files cannot be appended to."""
     if "://" not in str(path):
         with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
             file.write(line)
 
 
 def add_others(rundir: RunDirectory, errors: ExampleErrors) -> None:
-    """Adds to the first worker's failed examples those that the other workers have listed; they do not count for its
-    limit.
-    """
+    """Adds the other workers' broken examples to the first worker's; they do not count towards its limit."""
     if rundir.strategy.chief and rundir.strategy.hosts > 1:
         errors.names.update({name: reason for name, reason in _listed(rundir).items() if name not in errors.names})
 
 
 @contextlib.contextmanager
 def counted(limit: int, rundir: RunDirectory, start: int) -> Iterator[ExampleErrors]:
-    """A context that collects failed examples and lists them in the run directory; at the end, a warning counts them.
+    """A context that collects broken examples and lists them in the run directory; a warning at the end counts them.
 
     Args:
-        limit: how many may fail, over the whole run. Of several workers each counts its own since it was started, and
-            all before that.
+        limit: int. How many may fail over the whole run; each of several workers counts its own since its last start.
         rundir: the run's directory.
-        start: the step that the run resumes from; from 0, an older list is left out.
+        start: int. The step that the run resumes from; 0 discards an older list.
 
     Raises:
         TooManyErrors: above the limit.

@@ -1,4 +1,4 @@
-"""Several models side by side: a table and a picture, sorted by a score."""
+"""A comparison of several models: a table and a picture, sorted by a score."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ class Column:
     """The measure of an evaluator by which models are compared.
 
     Attributes:
-        evaluator: the name it was chosen by.
+        evaluator: its name in the comparison.
         measure: one of its measures.
         higher_is_better: whether larger values are better.
     """
@@ -36,25 +36,20 @@ class Column:
 
 
 def column_of(name: str, evaluator: Evaluator, measures: dict[str, float]) -> Column:
-    """The Column of an evaluator: its score, or if that is not among its measures the first of them."""
+    """The Column of an evaluator: its score, or the first of its measures if the score is missing."""
     others = [measure for measure in measures if measure != "examples"]
     own = evaluator.score if evaluator.score in measures or not others else others[0]
     return Column(name, own, evaluator.higher_is_better)
 
 
 def _value(measures, column):
-    """The value of a column, None where it was not measured or is not a number."""
+    """The value of a column; None if it was not measured or is not finite."""
     value = measures.get(column.evaluator, {}).get(column.measure)
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def ranked(results: dict[str, dict[str, dict[str, float]]], column: Column) -> list[str]:
-    """The models, the best first, those without a value last.
-
-    Args:
-        results: {model: {evaluator: measures}}.
-        column: what they are sorted by.
-    """
+    """The models by `column`, best first, those without a value last; results: {model: {evaluator: measures}}."""
 
     def key(model):
         value = _value(results[model], column)
@@ -64,7 +59,7 @@ def ranked(results: dict[str, dict[str, dict[str, float]]], column: Column) -> l
 
 
 def table(results: dict[str, dict[str, dict[str, float]]], columns: list[Column]) -> str:
-    """A table of the models, sorted by the first column, as Markdown."""
+    """The models as a Markdown table, sorted by the first column."""
     rows = [
         ["model", *(column.title + ("" if column.higher_is_better else " (lower is better)") for column in columns)]
     ]
@@ -77,11 +72,7 @@ def table(results: dict[str, dict[str, dict[str, float]]], columns: list[Column]
 
 
 def picture(results: dict[str, dict[str, dict[str, float]]], column: Column) -> bytes:
-    """Bars of a column, the best model at the top. PNG.
-
-    Raises:
-        ImportError: without matplotlib.
-    """
+    """A PNG bar chart of a column, best model at the top; ImportError without matplotlib."""
     values = {model: _value(results[model], column) for model in ranked(results, column)}
     return figures.bars({model: value for model, value in values.items() if value is not None}, column.title)
 
@@ -89,7 +80,7 @@ def picture(results: dict[str, dict[str, dict[str, float]]], column: Column) -> 
 def first_column(
     columns: list[Column], sort: str | None, results: dict[str, dict[str, dict[str, float]]]
 ) -> list[Column]:
-    """The columns with the one that `sort`, EVALUATOR/MEASURE, names in the first place; without it as they are.
+    """The columns with `sort`, "EVALUATOR/MEASURE", moved to the front; unchanged without it.
 
     Raises:
         ValueError: if no model has that measure.
@@ -117,10 +108,10 @@ def write_comparison(
     failed: dict[str, str],
     strategy: Strategy,
 ) -> None:
-    """Prints the table; with a folder also writes models.json, all measures of the models in order, and models.png.
+    """Prints the table; with a folder, also writes models.json (all measures, best model first) and models.png.
 
     Raises:
-        ValueError: if `sort` names no measure, after the table in the order of the first score.
+        ValueError: if `sort` is unknown, after printing the table in the order of the first score.
     """
     if not strategy.chief or not results:
         return

@@ -1,6 +1,4 @@
-"""Checking a config, resolving it to durations in steps, and checking that a run resumes with the config that it was
-started with.
-"""
+"""Config checks, durations in steps, and whether a run resumes with the config that it began with."""
 
 import itertools
 import json
@@ -21,23 +19,23 @@ from keras_vit.runs.optimizer import check_options, unread
 from keras_vit.training.mixing import check_pairs
 from keras_vit.version import __version__
 
-# Keys that may change when a run resumes: its length, what is measured on the way, and what does not change the
-# weights, as micro_batches without batch normalisation.
+# Keys that may change on resuming: the run's length, its measurements, and what leaves the weights unchanged, such as
+# micro_batches without batch normalisation.
 MAY_CHANGE = frozenset(
     "total evaluate checkpoint keep schedule micro_batches steps_per_execution jit_compile evals few_shot sweep picture"
     " sweep_final expected data.dev_train data.dev_evaluation data.broken_limit data.cache".split()
 )
-# What version 0.3, which had no task options, wrote for options that are off.
+# What version 0.3, which had no task options, wrote for disabled options.
 _OFF = ("", 0, 0.0, False, [], ())
 
 
 # Keys of config.model beside the fields of a spec.
 _MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
-# The spec of the model in what a run writes, or of the part that learns, where a model is made of others.
+# The spec in config.json: the model's, or that of the part that learns in a composite model.
 _SPEC = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?variant\.")
-# What a run adds to the config that it writes.
+# Keys that a run adds to its config.json.
 _ADDED = frozenset(("model_spec", "versions", "strategy", "layout", "training_examples"))
-# The names of a model's classes, or of those of the part that learns.
+# The class names of the model, or of the part that learns.
 _CLASS_NAMES = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?class_names")
 
 
@@ -49,9 +47,7 @@ def flat(tree, path=""):
 
 
 def _check_model_keys(config):
-    """Refuses keys of config.model that belong to another section, and values that a field of a spec does not take.
-    Other unknown keys are refused when the model is built.
-    """
+    """Refuses config.model keys of another section and invalid values of spec fields; building refuses the rest."""
     of_specs = families.fields()
     known = {*_MODEL_ARGUMENTS, *of_specs}
     for name, value in config.model.items():
@@ -65,7 +61,7 @@ def _check_model_keys(config):
 
 
 def _named(key, function, *arguments):
-    """function(*arguments), whose ValueError is about a key of the config."""
+    """function(*arguments), its ValueError prefixed with the config's key."""
     try:
         return function(*arguments)
     except ValueError as error:
@@ -73,9 +69,7 @@ def _named(key, function, *arguments):
 
 
 def _durations(config):
-    """{key: duration} of a config, of those that are not off; not those of config.objective, which are the task's
-    own.
-    """
+    """{key: duration} of a config's enabled durations, except those of config.objective, which belong to the task."""
     found = {key: config[key] for key in ("total", "evaluate", "checkpoint")}
     found |= {f"schedule.{key}": config.schedule[key] for key in ("warmup", "cooldown")}
     found["optimizer.swa"] = config.optimizer.swa or None
@@ -85,16 +79,16 @@ def _durations(config):
 
 
 def durations_in_examples(config):
-    """{key: duration} of a config, each as long with another batch_size: those in steps as text in examples.
+    """{key: duration}, independent of batch_size: durations in steps become text in examples.
 
     Raises:
-        ValueError: naming the key, for what is not a duration.
+        ValueError: for an invalid duration, naming the key.
     """
     return {key: _named(key, in_examples, duration, config.batch_size) for key, duration in _durations(config).items()}
 
 
 def _check_durations(config):
-    """Refuses durations that are none, and those of nothing where something is to happen."""
+    """Refuses malformed durations, and zero where a step is needed."""
     for key, duration in _durations(config).items():
         nothing = _named(key, is_nothing, duration)
         if nothing and not key.startswith(("schedule.", "optimizer.")):
@@ -103,11 +97,11 @@ def _check_durations(config):
 
 
 def check_config(config, replicas=1):
-    """Refuses what makes no sense whatever the data are, before they are opened.
+    """Refuses configs that are wrong for any data, before the data is opened.
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
-        replicas: the number of devices that share a batch.
+        replicas: int. The devices that share a batch.
 
     Raises:
         ValueError: naming the key.
@@ -146,10 +140,10 @@ def check_config(config, replicas=1):
 
 
 def check_keys(config, base):
-    """Refuses keys that no config of this package's tasks has: a config file can set any, and nothing would read it.
+    """Refuses keys that no packaged task has: a config file can set any, and nothing would read them.
 
     Args:
-        config: a ConfigDict. Configs of a user's own tasks may have keys of their own, which are not checked.
+        config: a ConfigDict. Configs of custom tasks are not checked.
         base: what every config starts from, configs/lib/common.base().
 
     Raises:
@@ -159,7 +153,7 @@ def check_keys(config, base):
         return
     valid = flat(base.to_dict())
     for key in flat(config.to_dict()):
-        if key in valid or key.split(".")[0] in OPEN:  # which check their keys when they are made
+        if key in valid or key.split(".")[0] in OPEN:  # open sections check their own keys
             continue
         places = [other for other in valid if other.split(".")[-1] == key.split(".")[-1]]
         hint = (
@@ -175,11 +169,10 @@ def resolve(config, examples):
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
-        examples: the number of examples in the training split.
+        examples: int. Size of the training split.
 
     Raises:
-        ValueError: for text that is not a duration, a run without steps, or a warm-up and cool-down that do not fit
-            into it.
+        ValueError: for an invalid duration, a run without steps, or a warm-up and cool-down longer than the run.
     """
     resolved = json.loads(config.to_json_best_effort())
     total = _named("total", resolve_steps, config.total, config.batch_size, examples)
@@ -212,7 +205,7 @@ def resolve(config, examples):
 
 
 def odd_sizes(config, resolved, examples):
-    """Sentences, one about each thing that is allowed and that few would want."""
+    """Warnings about valid but surprising settings, one sentence each."""
     total, batch_size = resolved["total"], config.batch_size
     if resolve_steps(config.evaluate, batch_size, examples, total) > total:
         yield (
@@ -234,12 +227,12 @@ def odd_sizes(config, resolved, examples):
 
 
 def _whole_evaluations(steps, evaluate):
-    """`steps` rounded up to a multiple of the steps between evaluations."""
+    """`steps` rounded up to a multiple of `evaluate`, the steps between evaluations."""
     return evaluate * max(1, math.ceil(steps / evaluate))
 
 
 def _same(before, now):
-    """Whether two values of a key mean the same; an option that is off, as version 0.3 wrote it, is null now."""
+    """Whether two values of a key mean the same: version 0.3 wrote other values for disabled options, null today."""
     return before == now or (now is None and before in _OFF) or (before is None and now in _OFF)
 
 
@@ -249,11 +242,10 @@ def _version(text):
 
 
 def _changes(before, now):
-    """{key: (before, now)} of what a resumed run may not change, both configs flat."""
-    # Keys that only one of them has come from another version of the package: a run writes all keys and all options of
-    # its task.
+    """{key: (before, now)} of forbidden changes on resuming; both configs are flat."""
+    # A run writes all keys and options, so a key in only one of them comes from another version of the package.
     keys = [key for key in now if key in before and not {key, key.split(".")[0]} & (MAY_CHANGE | _ADDED)]
-    # A field of the model may be in only one of them, with another default: the whole spec tells.
+    # config.model may set a field in only one of them; the spec holds every field, defaults included.
     keys += [key for key in now if _SPEC.match(key) and key in before]
     unused = [unread(tree.get("optimizer.name"), tree.get("optimizer.lookahead")) for tree in (before, now)]
     keys = [key for key in keys if key not in {f"optimizer.{name}" for name in set.intersection(*unused)}]
@@ -264,9 +256,7 @@ def _changes(before, now):
 
 
 def _data_changes(before, now):
-    """Sentences about data that are others than those that a run began with, both configs flat. Version 0.3 did not
-    write the examples.
-    """
+    """Sentences about data that changed since the run began; configs are flat. Version 0.3 did not record examples."""
     for key in filter(_CLASS_NAMES.fullmatch, now):
         names = itertools.zip_longest(before.get(key) or (), now[key] or ())
         other = next(((i, a, b) for i, (a, b) in enumerate(names) if a != b), None)
@@ -278,18 +268,15 @@ def _data_changes(before, now):
 
 
 def check_same_run(rundir, resolved, batch_statistics=False):
-    """Refuses to resume a run that was started with another config or on other data; its length and schedule may
-    change.
+    """Refuses to resume with another config or other data; the length and schedule may change.
 
     Args:
         rundir: the RunDirectory.
         resolved: the config as the run would write it.
-        batch_statistics: whether the model has batch normalisation that learns, whose statistics are those of each of
-            the micro_batches.
+        batch_statistics: bool. Whether the model trains batch normalisation, whose statistics depend on micro_batches.
 
     Raises:
-        ValueError: naming what changed, or for a config.json that is broken or has options that this version does not
-            know.
+        ValueError: naming the changes, or for a config.json that is broken or has options unknown to this version.
     """
     path = rundir.path / "config.json"
     if not rundir.checkpoints() or not path.exists():

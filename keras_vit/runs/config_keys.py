@@ -1,6 +1,4 @@
-"""What keys of a config take, on the command line and in a sweep. Imports no other module of ours: the command line
-loads it without an engine.
-"""
+"""Values of config keys, on the command line and in sweeps. Imports nothing of ours: the command line has no engine."""
 
 import ast
 from collections.abc import Sequence
@@ -8,31 +6,26 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-# Sections that accept keys which the config does not have: the model's spec, the evaluators and the task check them
-# when they are made.
+# Sections that accept new keys: the model's spec, the evaluators and the task check them when they are made.
 OPEN = ("model", "evals", "objective")
-# Words that would be text, and not switch anything off: what is off is None.
+# Words that would be read as text and disable nothing: None disables an option.
 _OFF_WORDS = ("off", "no", "none", "null")
-# Where "none" is a value, and None would stand for the variant's own.
+# Here "none" is a value, and None means the variant's default.
 _NONE_IS_A_VALUE = "model.positions"
 
 
 def is_packaged_task(name: str) -> bool:
-    """Whether `config.task` is one of this package's, whose model has the fields of a spec; a user's own may have any
-    key.
-    """
+    """Whether `config.task` is one of this package's, whose model has a spec's fields; a custom task takes any key."""
     return ":" not in name
 
 
 def is_evaluator(key: str) -> bool:
-    """Whether a key is the section of an evaluator: evals.NAME."""
+    """Whether a key is an evaluator's section, evals.NAME."""
     return key.startswith("evals.") and key.count(".") == 1
 
 
 def literal(text: str) -> Any:
-    """The value of a Python literal, of true or false in any case, or the text itself if it is none of these, such as
-    gap.
-    """
+    """A Python literal, true or false in any case, or else the text itself, such as gap."""
     try:
         return ast.literal_eval(text.capitalize() if text.lower() in ("true", "false") else text)
     except (ValueError, SyntaxError):
@@ -40,15 +33,15 @@ def literal(text: str) -> Any:
 
 
 def check_not_off(name: str, text: str, value_type: type) -> None:
-    """Refuses words that are meant to switch an option off, such as "off".
+    """Refuses words such as "off" that are meant to disable an option.
 
     Args:
-        name: of the key, for the error.
+        name: the key, for the error.
         text: its value.
-        value_type: the type of its values, object for any; bool has words of its own.
+        value_type: type of its values, object for any; "false" is valid for bool.
 
     Raises:
-        ValueError: naming None, or for model.positions naming none.
+        ValueError: suggesting None, or none for model.positions.
     """
     if name.endswith(_NONE_IS_A_VALUE):
         if text == "None":
@@ -62,9 +55,7 @@ def check_not_off(name: str, text: str, value_type: type) -> None:
 
 
 def set_key(config: ConfigDict, parts: Sequence[str], value: Any) -> None:
-    """Sets the value of the key whose path is `parts`, creating sections and keys as needed; the config may be
-    locked.
-    """
+    """Sets the key at the path `parts`, creating sections as needed; the config may be locked."""
     *folders, last = parts
     with config.unlocked(), config.ignore_type():
         for part in folders:
@@ -75,7 +66,7 @@ def set_key(config: ConfigDict, parts: Sequence[str], value: Any) -> None:
 
 
 def remove_key(config: ConfigDict, parts: Sequence[str]) -> None:
-    """Removes the key or section whose path is `parts`; the config may be locked."""
+    """Removes the key or section at the path `parts`; the config may be locked."""
     *folders, last = parts
     with config.unlocked():
         for part in folders:

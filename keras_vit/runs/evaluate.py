@@ -1,4 +1,4 @@
-"""Evaluating a model outside its run: finding its task, and writing the results."""
+"""Evaluation of a model outside its run: its task, and files of results."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from keras_vit.tasks import find_task
 
 
 def _config_of(model):
-    """The config, a dict, of the run in the directory `model`; {} if `model` is not a run directory."""
+    """The run's config as a dict, if `model` is a run directory; {} otherwise."""
     path = (
         epath.Path(locate(str(model))) / "config.json"
         if "://" not in str(model) or str(model).startswith("gs://")
@@ -29,28 +29,23 @@ def _config_of(model):
 
 
 def task_of(model):
-    """The Task of a run directory; Classification for any other model.
-
-    Args:
-        model: what keras_vit.load takes.
+    """The Task of a run directory; Classification for any other model that keras_vit.load accepts.
 
     Raises:
-        ValueError: for a run directory whose config.json is broken.
+        ValueError: if config.json is broken.
     """
     config = _config_of(model)
     return find_task(config.get("task", "classification"))(ConfigDict(config))
 
 
 def data_of(model: str) -> tuple[str, str] | None:
-    """(source, split) that the run in the directory `model` was evaluated on; None if `model` is not a run
-    directory.
-    """
+    """(source, split) that the run in `model` was evaluated on; None if it is not a run directory."""
     data = _config_of(model).get("data")
     return (data["source"], data["evaluation"]) if data else None
 
 
 def evaluation_content(data: str, split: str, setting: Setting, evaluation: Evaluation) -> dict[str, Any]:
-    """What evaluation.json holds: what was measured on, then the measures, and the task's details."""
+    """The content of evaluation.json: the data, the measures, and the task's details."""
     about = {"data": data, "split": split, "preprocess": setting.preprocess, "classes": setting.source.class_names}
     return {**about, **evaluation.measures, **evaluation.details}
 

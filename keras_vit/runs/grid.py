@@ -1,8 +1,7 @@
-"""The grid of a sweep, from text to its points: {config key: value}.
+"""The grid of a sweep: text to points, {config key: value}.
 
-"optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1" has four. Commas inside brackets belong to a value. Parts with a
-bar between them are grids of their own, one after the other: "model.depth=2,8|model.width=32,128" changes one of the
-two at a time.
+"optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1" has four points. Commas inside brackets belong to a value. A bar
+separates grids that run one after the other: "model.depth=2,8|model.width=32,128" varies one key at a time.
 """
 
 import ast
@@ -15,16 +14,12 @@ from keras_vit.models import families
 from keras_vit.runs.config_keys import OPEN, check_not_off, is_evaluator, is_packaged_task, literal, remove_key, set_key
 from keras_vit.runs.prepare import check
 
-OWN = "own"  # --sweep without a grid: the config's own grid
+OWN = "own"  # --sweep without a grid: the config's grid
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The points of a sweep.
-
-    Attributes:
-        parts: {config key: values} of each part.
-    """
+    """The points of a sweep; parts: {config key: values} of each part."""
 
     parts: tuple
 
@@ -38,17 +33,17 @@ class Grid:
         return [dict(zip(part, point)) for part in self.parts for point in itertools.product(*part.values())]
 
     def short(self, key):
-        """The last word of a key, where no other key has the same."""
+        """The last word of a key, or the whole key where that is ambiguous."""
         last = key.split(".")[-1]
         return last if [other.split(".")[-1] for other in self.keys].count(last) == 1 else key
 
     def name(self, point):
-        """A directory's name: "learning_rate=0.001,dropout=0.1"."""
+        """A directory name: "learning_rate=0.001,dropout=0.1"."""
         return re.sub(r"[^\w.,=+-]+", "-", ",".join(f"{self.short(key)}={value}" for key, value in point.items()))
 
 
 def _parts(text):
-    """A grid's parts. The bars of a preprocessing text, which no "key=" follows, belong to its value."""
+    """A grid's parts. A bar that no "key=" follows belongs to a preprocessing text."""
     return [part.strip() for part in re.split(r"\|(?=\s*[A-Za-z_]\w*(?:\.\w+)*\s*=)", text) if part.strip()]
 
 
@@ -65,17 +60,15 @@ def _split(text, separator):
 
 
 def _place(config, key):
-    """(the ConfigDict that has the last part of `key`, that part, the type of its values); None if the ConfigDict is to
-    be created.
+    """(ConfigDict that holds the last part of `key`, that part, its type); the ConfigDict is None if yet to be created.
 
     Raises:
         ValueError: if the config has no such key, naming the nearest one.
     """
     *folders, last = key.split(".")
-    # The fields of a spec are known here; evaluators, options of tasks and models of a user's own check their keys when
-    # they are made.
+    # Spec fields are checked here; evaluators, task options and custom models check their keys when they are made.
     section = key.partition(".")[0]
-    of_specs = families.fields()  # keys of config.model, whether the config sets them or not
+    of_specs = families.fields()  # valid keys of config.model, set or not
     parts, any_key = [], section in OPEN and (section != "model" or not is_packaged_task(config.task))
     for part in (*folders, last):
         parts.append(part)
@@ -96,11 +89,7 @@ def _place(config, key):
 
 
 def _value(text, key, value_type):
-    """`text` as a value of the type; None for "None".
-
-    Raises:
-        ValueError: naming the type.
-    """
+    """`text` as a value of the type, None for "None"; ValueError names the type."""
     check_not_off(key, text, value_type)
     if text == "None":
         return None
@@ -129,11 +118,7 @@ def _line(text, config):
 
 
 def _check_points(grid, config):
-    """Refuses a point that its run would refuse before it opens any data, so that no point runs in vain before it.
-
-    Raises:
-        ValueError: naming the point.
-    """
+    """Refuses, before any point runs, points that a run would refuse without data; ValueError names the point."""
     for point in grid.points():
         try:
             check(at(config, point))
@@ -142,10 +127,10 @@ def _check_points(grid, config):
 
 
 def at(config, point):
-    """A copy of the config with the point's values; None for an evaluator leaves it out."""
+    """A copy of the config with the point's values; None removes an evaluator."""
     config = config.copy_and_resolve_references()
     for key, value in point.items():
-        place, last, _ = _place(config, key)  # refuses a key that the config does not have
+        place, last, _ = _place(config, key)  # refuses unknown keys
         if value is None and is_evaluator(key) and place is not None and last in place:
             remove_key(config, key.split("."))
         else:
@@ -154,11 +139,11 @@ def at(config, point):
 
 
 def parse_grid(text, config):
-    """The Grid that `text` describes, with values of the types that the config has.
+    """The Grid that `text` describes, with values of the config's types.
 
     Raises:
-        ValueError: for text that is not a grid, a key that the config does not have or that a part names twice, a value
-            of another type, points with the same name, or a point that no run would take.
+        ValueError: for malformed text, an unknown or repeated key, a value of the wrong type, points of one name, or a
+            point that no run accepts.
     """
     parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
     for keys in ([key for key, _ in lines] for lines in parts):

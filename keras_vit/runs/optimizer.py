@@ -1,9 +1,9 @@
-"""The optimizer and the learning-rate schedule of a resolved config."""
+"""The optimizer and learning-rate schedule of a resolved config."""
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.optim import AdamW, Lookahead, Momentum, Muon, RectifiedAdam, StochasticWeightAveraging, WarmupSchedule
 
-# name: (class, the keys of a config's optimizer that are arguments of this class)
+# name: (class, the keys of config.optimizer that it takes as arguments)
 OPTIMIZERS = {
     "adamw": (AdamW, ("beta_2",)),
     "radam": (RectifiedAdam, ("beta_2",)),
@@ -15,20 +15,17 @@ _OPTIONS = {"beta_2": 0.999, "momentum": 0.9, "lookahead_rate": 0.5}
 
 
 def unread(name, lookahead):
-    """The keys of a config's optimizer section that the optimizer `name` does not read; `lookahead` is that of the
-    section.
-    """
+    """The keys of config.optimizer that the optimizer `name` ignores, given the section's `lookahead`."""
     _, keys = OPTIMIZERS.get(name, (None, tuple(_OPTIONS)))  # unknown in another version's config.json
     read = {*keys, "lookahead_rate"} if lookahead else {*keys}
     return set(_OPTIONS) - read
 
 
 def check_options(options):
-    """Refuses an unknown optimizer, two kinds of averages, averages of nothing that was trained, and options without
-    effect.
+    """Refuses an unknown optimizer, two kinds of averages, an invalid decay of averages, and options without effect.
 
     Raises:
-        ValueError: naming them, and the valid names or the defaults.
+        ValueError: naming them, and the valid names or defaults.
     """
     if options.name not in OPTIMIZERS:
         hint = did_you_mean(options.name, OPTIMIZERS)
@@ -61,7 +58,7 @@ def make_schedule(resolved):
 
 
 def make_decay(resolved):
-    """The weight decay: a number, or from weight_decay to weight_decay_final by a cosine over the run."""
+    """The weight decay: a number, or a cosine over the run from weight_decay to weight_decay_final."""
     o = resolved["optimizer"]
     if o.get("weight_decay_final") is None:
         return o["weight_decay"]
@@ -69,11 +66,7 @@ def make_decay(resolved):
 
 
 def make_optimizer(resolved):
-    """The optimizer with its wrappers, of a config whose options are checked.
-
-    Raises:
-        ValueError: for an average that begins after the end of the run.
-    """
+    """The optimizer with its wrappers, from checked options; ValueError if averaging begins after the run's end."""
     o, total = resolved["optimizer"], resolved["total"]
     if o["swa"] is not None and o["swa"] >= total:
         raise ValueError(f"optimizer.swa begins at step {o['swa']} of {total}: choose an earlier one, such as 75%.")

@@ -1,4 +1,4 @@
-"""Writing pictures beside what they show."""
+"""Picture files of runs and evaluations."""
 
 import functools
 import os
@@ -16,7 +16,7 @@ from keras_vit.io.paths import os_errors
 
 
 def write_picture(path: os.PathLike, draw: Callable[[], bytes], strategy: Strategy) -> None:
-    """Writes the PNG bytes that `draw()` returns; without matplotlib a warning says what is missing."""
+    """Writes the PNG that `draw()` returns; without matplotlib, logs a warning."""
     if not strategy.chief:
         return
     try:
@@ -26,11 +26,7 @@ def write_picture(path: os.PathLike, draw: Callable[[], bytes], strategy: Strate
 
 
 def drawn(chart: Chart) -> bytes:
-    """A chart as PNG.
-
-    Raises:
-        ImportError: without matplotlib.
-    """
+    """A chart as PNG; ImportError without matplotlib."""
     if chart.kind == "bars":
         return figures.bars(chart.values, chart.x_label)
     if chart.kind == "reliability":
@@ -44,9 +40,7 @@ def drawn(chart: Chart) -> bytes:
 def write_pixels(
     folder: os.PathLike, name: str, pictures: dict[str, np.ndarray], strategy: Strategy, ending: str = ""
 ) -> None:
-    """Writes each picture of the evaluator `name`, pixels (h, w, 3), to NAME_PICTURE.png in a folder; with an ending,
-    NAME_PICTURE_ENDING.png.
-    """
+    """Writes an evaluator's pictures, pixels (h, w, 3), to NAME_PICTURE.png or NAME_PICTURE_ENDING.png in a folder."""
     if pictures and strategy.chief:
         with os_errors():
             epath.Path(folder).mkdir(parents=True, exist_ok=True)
@@ -56,6 +50,6 @@ def write_pixels(
 
 
 def write_charts(folder: os.PathLike, name: str, charts: dict[str, Chart], strategy: Strategy) -> None:
-    """Writes each chart of the evaluator `name` to NAME_CHART.png in a folder."""
+    """Writes an evaluator's charts to NAME_CHART.png in a folder."""
     for title, chart in charts.items():
         write_picture(epath.Path(folder) / f"{name}_{title}.png", functools.partial(drawn, chart), strategy)

@@ -1,9 +1,9 @@
-"""What a config means, worked out once: for training, dry runs, sweeps and plans.
+"""What a config means, worked out once for training, dry runs, sweeps and plans.
 
     check(config)                        the task and the evaluators, without data: Checked
     check(config).on(train, held_out)    with data: the durations in steps, and the model: Prepared
 
-Training opens its data by `open_data`. A plan has PlannedSplits from `planned_data`; it reads no images and no
+Training opens its data with `open_data`. A plan has PlannedSplits from `planned_data`; it reads no images and no
 checkpoint, and its model's weights have no values.
 """
 
@@ -43,11 +43,7 @@ _LOCAL = ("folder", "images", "csv", "jsonl", "tfrecord")  # counted by reading 
 
 
 def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
-    """The training and evaluation sources of config.data.
-
-    Raises:
-        ValueError: if there are no examples to train or evaluate on.
-    """
+    """The training and evaluation sources of config.data; ValueError if either is empty."""
     source = open_source(data.source, data.train, data_dir, data.shuffle_buffer)
     if data.exclude:
         source = without(source, read_names(data.exclude))
@@ -62,25 +58,21 @@ def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedSplit:
-    """What a plan knows about a split: the number of examples and the classes."""
+    """What a plan knows about a split: its size and classes."""
 
     size: int
     class_names: tuple
-    counts: tuple | None = None  # of each class; None if they are not known
+    counts: tuple | None = None  # per class, None if unknown
 
     def class_counts(self) -> np.ndarray:
-        """Examples per class; where they are not known, as if every class had as many."""
+        """Examples per class, equal where unknown."""
         return (
             np.array(self.counts) if self.counts else np.full(len(self.class_names), self.size / len(self.class_names))
         )
 
 
 def split_size(name: str, split: str, splits: dict[str, int]) -> int:
-    """The number of examples of a split such as "train[:98%]+validation", where `splits` is {split: examples}.
-
-    Raises:
-        ValueError: for an unknown split.
-    """
+    """The size of a split such as "train[:98%]+validation", from {split: examples}; ValueError for an unknown split."""
     total = 0
     for part in split.split("+"):
         whole = split_name(part.strip())
@@ -92,7 +84,7 @@ def split_size(name: str, split: str, splits: dict[str, int]) -> int:
 
 
 def _counted(source):
-    """The PlannedSplit of an open source; no image is read."""
+    """The PlannedSplit of an open source; reads no images."""
     labelled = isinstance(source, RandomAccess) and source.labels is not None
     counts = tuple(source.class_counts().tolist()) if labelled else None
     return PlannedSplit(source.size, tuple(source.class_names), counts)
@@ -105,18 +97,16 @@ def planned_data(
     classes: int | None = None,
     data_dir: str | None = None,
 ) -> tuple[PlannedSplit, PlannedSplit | None]:
-    """(training split, evaluation split or None) of a config's data: given, counted if the data is on this machine, or
-    from the table of well-known datasets.
+    """(training split, evaluation split or None) of a config: given, counted in local data, or from a table.
 
     Args:
         data: config.data.
         datasets: {name: (classes, {split: examples})} of well-known datasets.
-        examples, classes: of the training split; they override what is known.
+        examples, classes: int or None. Of the training split; they override known sizes.
         data_dir: the base of relative paths.
 
     Raises:
-        ValueError: for a dataset that is not in the table, without examples and classes, or local data that cannot be
-            opened.
+        ValueError: for an unknown dataset without examples and classes, or local data that cannot be opened.
     """
     name, _, path = data.source.partition("?")[0].partition(":")
     # PATH is a recipe's placeholder.
@@ -140,7 +130,7 @@ def planned_data(
 
 @contextlib.contextmanager
 def of_evaluator(name: str) -> Iterator[None]:
-    """A context whose ValueErrors name an evaluator of the config, and how to leave it out."""
+    """A context whose ValueErrors name the evaluator and say how to leave it out."""
     try:
         yield
     except ValueError as error:
@@ -150,10 +140,10 @@ def of_evaluator(name: str) -> Iterator[None]:
 
 
 def evaluators(evals: Any) -> dict[str, Evaluator]:
-    """The evaluators of a config's `evals`, as {name: evaluator}.
+    """{name: evaluator} of a config's `evals`.
 
-    NAME in `config.evals.NAME = {"every": ..., options}` is the name of an evaluator, or any other name if the key
-    "evaluator" names the evaluator. `every` is a duration; None evaluates at the end only.
+    In `config.evals.NAME = {"every": ..., options}`, NAME is an evaluator, or any name if the key "evaluator" names
+    one. `every` is a duration, None to evaluate at the end only.
 
     Raises:
         ValueError: for an unknown evaluator or option, or anything but a section.
@@ -171,11 +161,11 @@ def evaluators(evals: Any) -> dict[str, Evaluator]:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A config that makes sense whatever the data are.
+    """A config that is valid whatever its data.
 
     Attributes:
         config: a ConfigDict like configs/lib/common.base().
-        task: its task.
+        task: its Task.
         evaluators: {name: evaluator} of config.evals.
     """
 
@@ -187,7 +177,7 @@ class Checked:
         """The config on its data.
 
         Args:
-            train, held_out: the splits: sources, or PlannedSplits; held_out is None if nothing is known of it.
+            train, held_out: sources or PlannedSplits; held_out may be None for an unknown split.
 
         Raises:
             ValueError: for data that the task cannot learn from, or durations that do not fit together.
@@ -198,14 +188,14 @@ class Checked:
 
 
 def check(config: ConfigDict, replicas: int = 1) -> Checked:
-    """Works out what a config says without its data.
+    """Checks a config without its data.
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
-        replicas: the number of devices that share a batch.
+        replicas: int. The devices that share a batch.
 
     Raises:
-        ValueError: for what makes no sense whatever the data are, naming the key.
+        ValueError: for a config that is invalid for any data, naming the key.
     """
     check_config(config, replicas)
     task = find_task(config.task)(config)
@@ -218,23 +208,21 @@ def check(config: ConfigDict, replicas: int = 1) -> Checked:
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """A context in which models are made whose variables never get values."""
+    """A context in which new models' variables get no values."""
     with keras.StatelessScope():
         yield
-        keras.backend.clear_session()  # also clears the list of variables that get their values when the scope ends
+        keras.backend.clear_session()  # or the scope's end would initialise them
 
 
 def _described(init):
-    """The arguments of the model that a run directory has trained, from its config.json; None if `init` is
-    anything else.
-    """
+    """The arguments of the model that a run directory trained, from its config.json; None for any other `init`."""
     path = os.path.join(os.path.expanduser(init), "config.json")
     described = read_json(path).get("model_spec", {}) if os.path.exists(path) else {}
-    for part in ("encoder", "student"):  # of DINO and of a distillation, which leave this part
+    for part in ("encoder", "student"):  # the part that DINO and distillation keep
         described = described.get(part, {}).get("config", described)
     spec = described.get("variant")
-    # Not of a file, a published name, a folder of another library or a head on a ViT; and what is quantised or has LoRA
-    # is not adapted.
+    # Files, published names, other libraries' folders and heads on a ViT have no such spec; models that are quantised
+    # or have LoRA are not adapted.
     if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
         return None
     variant = families.find(spec).make_spec(spec)
@@ -243,11 +231,11 @@ def _described(init):
 
 @dataclasses.dataclass(frozen=True)
 class Prepared(Checked):
-    """A run before it starts, or one that is only planned.
+    """A run before it starts, or a planned one.
 
     Attributes:
-        train, held_out: the splits: sources, or PlannedSplits; held_out is None if nothing is known of it.
-        resolved: the config as a dict, with every duration in steps.
+        train, held_out: sources or PlannedSplits; held_out may be None for an unknown split.
+        resolved: dict. The config with every duration in steps.
     """
 
     train: Any
@@ -255,7 +243,7 @@ class Prepared(Checked):
     resolved: dict[str, Any]
 
     def compile(self, model: Model, optimizer: keras.optimizers.Optimizer, **changes: Any) -> None:
-        """Compiles the task's model as a run trains it; `changes` are those to `resolved`."""
+        """Compiles the task's model as a run trains it, with `changes` to `resolved`."""
         options = {**self.resolved, **changes}
         model.mixing = self.task.mixing(model)
         model.micro_batches = options["micro_batches"]
@@ -263,14 +251,14 @@ class Prepared(Checked):
             optimizer,
             self.task.loss(self.train),
             weighted_metrics=self.task.metrics(model),
-            # JAX runs a step that is not compiled op by op.
+            # Uncompiled, JAX runs a step op by op.
             jit_compile=options["jit_compile"] or keras.backend.backend() == "jax",
             steps_per_execution=options["steps_per_execution"],
         )
         model.optimizer.build(model.trainable_variables)
 
     def model(self, strategy: Strategy) -> Model:
-        """The compiled model, created in the scope of the strategy; the seeds make it the same in every process."""
+        """The compiled model, created in the strategy's scope; the same in every process, thanks to the seeds."""
         with strategy.scope():
             keras.utils.set_random_seed(self.config.seed)
             model = self.task.model(self.train)
@@ -283,8 +271,9 @@ class Prepared(Checked):
         return model
 
     def model_without_values(self) -> keras.Model:
-        """The model, not compiled, whose variables have no values; refuses a loss, mixing or whitening that the run
-        would refuse. With config.init, `without_checkpoint` comes first.
+        """The uncompiled model without values; refuses a loss, mixing or whitening that the run would refuse.
+
+        With config.init, call `without_checkpoint` first.
         """
         with quiet(logging.ERROR), without_values():
             model = self.task.model(self.train)
@@ -295,18 +284,17 @@ class Prepared(Checked):
         return model
 
     def without_checkpoint(self) -> tuple["Prepared", str]:
-        """(the run without config.init, a remark about the model). If config.init is a run directory, the config
-        describes the model that the run would make of its model.
+        """(the run without config.init, a remark about the model); a run directory's model is described in the config.
 
         Raises:
-            ValueError: as the task does for a model that it cannot start from.
+            ValueError: if the task cannot start from that model.
         """
         init, task, copy = self.config.init, self.task, self.config.copy_and_resolve_references()
         if not init:
             return self, ""
         copy.init = ""
         if type(task).load is Task.load and is_packaged_task(copy.task):
-            task.load(self.train)  # which refuses it
+            task.load(self.train)  # refuses init
         described = _described(init)
         arguments = described and task.adapted(described, self.train)
         if arguments:
@@ -317,11 +305,11 @@ class Prepared(Checked):
         return dataclasses.replace(self, config=copy, task=type(task)(copy)), remark
 
     def example(self, training: bool = True, select: Any = None) -> tuple:
-        """The specs of what an example becomes, (x, y) or (x, y, weights): it is traced, and no data is read.
+        """The specs (x, y) or (x, y, weights) of an example, by tracing: no data is read.
 
         Args:
-            training: whether by the preprocessing of training or of evaluation.
-            select: of the preprocessed example; the task's by default.
+            training: bool. Whether to preprocess for training or evaluation.
+            select: function of the preprocessed example; None for the task's.
         """
         data, split = self.config.data, self.train if training else self.held_out or self.train
         if isinstance(split, PlannedSplit):
@@ -332,11 +320,10 @@ class Prepared(Checked):
         return example_spec(split, text, select or self.task.select, training, seed)
 
     def check_images(self, model: keras.Model) -> None:
-        """Refuses preprocessing whose images do not have the model's size; of what the task selects only images
-        (b, h, w, c) are checked.
+        """Refuses preprocessing that does not give the model's image size; checks only inputs (b, h, w, c).
 
         Raises:
-            ValueError: naming both shapes, or as the preprocessing says.
+            ValueError: naming both shapes, or from the preprocessing.
         """
         data, inputs = self.config.data, keras.tree.flatten(model.input)
         for training, key in ((True, "train_preprocess"), (False, "eval_preprocess")):

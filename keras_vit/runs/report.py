@@ -1,4 +1,4 @@
-"""Writing report.html, for a run or an evaluation."""
+"""report.html of a run or an evaluation."""
 
 import collections
 import datetime
@@ -20,17 +20,17 @@ from keras_vit.io.paths import paths_in
 from keras_vit.runs.config import flat
 from keras_vit.version import __version__
 
-SAMPLES = 500  # examples that a report chooses from
+SAMPLES = 500  # candidates for the report's examples
 
 
 def _counted(batch):
-    """(x, y) of the examples of a batch whose weight is above 0, as arrays."""
+    """(x, y) of a batch's examples with positive weights, as arrays."""
     x, y, weights = batch
     return keras.tree.map_structure(lambda array: array[weights > 0], (x, y))
 
 
 def _samples(setting):
-    """(x, y) of the first examples that can be read, as arrays."""
+    """(x, y) of the first readable examples, as arrays."""
     batches = evaluation_batches(
         setting.source, setting.preprocess, setting.batch_size, errors=setting.errors, select=setting.select
     )
@@ -39,9 +39,7 @@ def _samples(setting):
 
 
 def command(arguments) -> list[str]:
-    """The words of the command that started this process, from sys.orig_argv; [] in a notebook or at Python's
-    prompt.
-    """
+    """The words of this process's command, given sys.orig_argv; [] in a notebook or at Python's prompt."""
     program, *rest = arguments
     if not rest or "ipykernel" in sys.modules:
         return []
@@ -51,7 +49,7 @@ def command(arguments) -> list[str]:
 
 
 def _accelerators():
-    """The names of the accelerators of this process."""
+    """The names of this process's accelerators."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -65,7 +63,7 @@ def _accelerators():
 
 
 def surroundings(strategy) -> list[tuple[str, str]]:
-    """When and with what this process works: (name, value) pairs."""
+    """(name, value) pairs: the date, and this process's software and hardware."""
     import tensorflow as tf
 
     devices = [f"{os.cpu_count()} CPU cores ({platform.machine()})"]
@@ -87,13 +85,13 @@ def surroundings(strategy) -> list[tuple[str, str]]:
 
 
 def _configuration(task):
-    """The task's config as {"data.source": text of the value}; {} without one."""
+    """The task's config as {"data.source": value as text}; {} without one."""
     config = json.loads(task.config.to_json_best_effort()) if task.config else {}
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(config).items()}
 
 
 def _pictures_of(folder, name):
-    """{picture: {step: PNG bytes}} of what the evaluator `name` has left in the folder of pictures."""
+    """{picture: {step: PNG bytes}} of an evaluator, from the folder of pictures."""
     found: dict[str, dict[int, bytes]] = {}
     for path in paths_in(folder / "pictures", f"{name}_", ".png"):
         title, _, step = path.name.removesuffix(".png").removeprefix(f"{name}_").rpartition("_")
@@ -103,7 +101,7 @@ def _pictures_of(folder, name):
 
 
 def _evaluators(folder, task, records):
-    """The sections of the evaluators that `config.evals` names: their measures over the steps, and their pictures."""
+    """The sections of config.evals: each evaluator's measures over the steps, and its pictures."""
     evals = (task.config.get("evals") if task.config else None) or {}
     for name, options in evals.items():
         keys = [key for key in dict.fromkeys(key for record in records for key in record) if key.startswith(f"{name}/")]
@@ -119,16 +117,16 @@ def _evaluators(folder, task, records):
 
 
 def write_report(folder, title, task, model, setting, evaluation, records):
-    """Writes report.html to `folder`, or logs which package it would need.
+    """Writes report.html to `folder`, or logs which package is missing.
 
     Args:
         folder: a path.
-        title: the title of the page.
+        title: the page's title.
         task: the Task that provides the sections.
         model: the model, on one device.
-        setting: the evaluation's Setting, with its data; examples in its `errors` are named as left out.
+        setting: the evaluation's Setting, with its data; its `errors` are listed as left out.
         evaluation: an Evaluation.
-        records: the records of metrics.jsonl; may be empty.
+        records: list of dict. The records of metrics.jsonl; may be empty.
     """
     try:
         sections = [
@@ -141,6 +139,6 @@ def write_report(folder, title, task, model, setting, evaluation, records):
     left_out = "" if setting.errors is None else html_report.skipped(setting.errors.names)
     made_by = html_report.about(command(sys.orig_argv), surroundings(setting.strategy))
     page = html_report.page(title, [*sections, left_out, html_report.configuration(_configuration(task)), made_by])
-    # A file's name may hold bytes that are no text, which UTF-8 cannot write.
+    # File names may hold undecodable bytes, which UTF-8 cannot encode.
     write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
     logging.info("Report: %s", folder / "report.html")

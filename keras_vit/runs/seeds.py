@@ -1,8 +1,8 @@
-"""Several runs in one process: a run that has finished is not repeated, and a config is run with several seeds.
+"""Several runs in one process: several seeds of a config, without repeating finished runs.
 
 `run` is always a function (config, workdir) -> measures. A finished run leaves finished.json with its config and
-measures, and is not repeated as long as the config is the same. A run that goes on from there removes it as it begins.
-Keras' state is cleared between runs, so that memory does not grow.
+measures, and is repeated only if the config changes. Continuing a run removes the file first. Keras' state is cleared
+between runs, so that memory does not grow.
 """
 
 import json
@@ -27,7 +27,7 @@ from keras_vit.runs.picture_files import write_picture
 from keras_vit.runs.saving.rundir import FINISHED, RunDirectory
 from keras_vit.tasks import Score
 
-_EXACT = ("examples", "training_examples", "steps", "forward_flops", "training_flops")  # what seeds do not change
+_EXACT = ("examples", "training_examples", "steps", "forward_flops", "training_flops")  # the same for all seeds
 
 
 def write_json(path, content, strategy):
@@ -42,9 +42,7 @@ def numbers(measures):
 
 
 def _finished(path):
-    """What a finished run left in finished.json; {} without that file, or with a broken one: then the run itself
-    tells.
-    """
+    """The content of finished.json; {} if it is missing or broken, when the run's checkpoints decide."""
     try:
         content = read_json(path) if path.exists() else {}
     except ValueError as error:
@@ -54,7 +52,7 @@ def _finished(path):
 
 
 def run_once(config, workdir, run, strategy):
-    """The measures of `run`; if the same config has already finished in `workdir`, those that it left there.
+    """The measures of `run`, or those in `workdir` if the same config has finished there.
 
     Raises:
         LostWorker: if another worker is lost.
@@ -63,7 +61,7 @@ def run_once(config, workdir, run, strategy):
     now = json.loads(config.to_json_best_effort())
     before = _finished(path)
     with lost_worker_named(workdir, strategy):
-        # All processes take the same branch, even if they see different files.
+        # Processes may see different files, but must take the same branch.
         if not strategy.any(before.get("config") != now):
             logging.info("%s has already finished.", workdir)
             return before["measures"]
@@ -74,7 +72,7 @@ def run_once(config, workdir, run, strategy):
 
 
 def _curves(folder, seeds, score):
-    """{"seed 0": (steps, values)} of the score's curve in the runs' metrics.jsonl, as the score is shown."""
+    """{"seed 0": (steps, values)} of the score's curve in the runs' metrics.jsonl, in display units."""
     curves = {}
     for seed in seeds:
         records = RunDirectory(folder / f"seed_{seed}").metrics()
@@ -85,9 +83,7 @@ def _curves(folder, seeds, score):
 
 
 def mean_and_deviation(runs):
-    """{"top1": mean, "top1_std": sample standard deviation...} of the measures that all runs have and that are
-    finite.
-    """
+    """{"top1": mean, "top1_std": sample standard deviation...} of the measures that are finite in all runs."""
     result = {}
     for name in runs[0]:
         values = [measures[name] for measures in runs if name in measures and math.isfinite(measures[name])]
@@ -106,18 +102,17 @@ def run_seeds(
     score: Score,
     count: int,
 ) -> dict[str, Any]:
-    """Runs `config` with seeds config.seed to config.seed + count - 1, in workdir/seed_N; returns means and standard
-    deviations.
+    """Runs `config` with seeds config.seed to config.seed + count - 1 in workdir/seed_N; returns means and deviations.
 
-    Also writes runs.json and, if matplotlib is installed, runs.png with the curves, and prints a line.
+    Also writes runs.json and, with matplotlib, runs.png with the curves, and prints a line.
 
     Args:
         config: a ConfigDict.
-        workdir: gets a directory for each seed; with one seed it is the run directory itself.
+        workdir: gets a directory per seed; with one seed it is the run directory itself.
         run: (config, workdir) -> measures.
         strategy: a keras_vit.strategy.
         score: the task's Score.
-        count: the number of seeds.
+        count: int. Number of seeds.
 
     Raises:
         ValueError: if count is less than 1.

@@ -1,4 +1,4 @@
-"""--sweep: runs the points of a grid, each in a directory of its own; a table at the end compares them."""
+"""--sweep: runs each point of a grid in its own directory, and compares them in a table."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from keras_vit.tasks import Score
 
 
 def _held_out(config, point):
-    """The config of a point, on its development splits if it has both; a split that the point itself names stays."""
+    """A point's config, on its development splits if it has both; splits that the point sets stay."""
     config = at(config, point)
     data = config.data
     if data.dev_train and data.dev_evaluation:
@@ -29,7 +29,7 @@ def _held_out(config, point):
 
 
 def _warn_of_no_held_out(configs):
-    """Warns once if points are compared on the split that they are meant for."""
+    """Warns once if points are compared on the evaluation split itself."""
     flattering = [
         data.evaluation for data in (config.data for config in configs) if not (data.dev_train and data.dev_evaluation)
     ]
@@ -61,9 +61,9 @@ def table(grid, rows, best, split, score):
 
 
 def _run_points(configs, grid, folder, run_point, score):
-    """(a row for each point with its values and measures, or a note that it diverged; the index of the best row)."""
+    """(each point's row: values and measures, or that it diverged; index of the best row)."""
     rows: list = []
-    seen: dict = {}  # the row of each config: parts that meet in a point have it only once
+    seen: dict = {}  # {config: row}: a point shared by several parts runs once
     for i, (point, point_config) in enumerate(zip(grid.points(), configs)):
         logging.info("Sweep, point %d of %d: %s", i + 1, len(configs), grid.name(point))
         same = seen.setdefault(point_config.to_json_best_effort(), i)
@@ -85,18 +85,14 @@ def _run_points(configs, grid, folder, run_point, score):
 
 
 def _own_sweep(config):
-    """(the config's own Grid, whether its best point gets a final run, the options of its picture).
-
-    Raises:
-        ValueError: for a config without a sweep.
-    """
+    """(the config's Grid, whether its best point gets a final run, picture options); ValueError without a sweep."""
     if not config.sweep:
         raise ValueError('The config has no sweep of its own. Write one: --sweep="optimizer.learning_rate=1e-3,3e-3".')
     return parse_grid(config.sweep, config), config.get("sweep_final", True), dict(config.get("picture") or {})
 
 
 def _write_table(text, folder, strategy):
-    """Prints the table and writes sweep.md, in one process."""
+    """Prints the table and writes sweep.md, in the chief process only."""
     if strategy.chief:
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / "sweep.md", (text + "\n").encode())
@@ -112,27 +108,26 @@ def run_sweep(
     score: Score,
     seeds: int = 1,
 ) -> dict[str, Any]:
-    """Runs a sweep in `workdir` and prints its table; points that have finished before are not run again.
+    """Runs a sweep in `workdir` and prints its table; finished points are not repeated.
 
-    The config's own sweep runs each point once, on the development splits, and then, as in the paper, the best one on
-    the whole training split, with `seeds` seeds, in workdir/final. A grid from the command line, and that of a study
-    (config.sweep_final is False), runs each point with `seeds` seeds, without a final run.
+    The config's own sweep runs each point once on the development splits and then, as in the paper, the best one on the
+    whole training split, with `seeds` seeds, in workdir/final. A grid from the command line, or of a study
+    (config.sweep_final is False), runs each point with `seeds` seeds and has no final run.
 
     Args:
-        config: a ConfigDict; each point is trained on its data.dev_train and compared on its data.dev_evaluation, where
-            it has both.
+        config: a ConfigDict; points use its data.dev_train and data.dev_evaluation if both are set.
         text: a grid, or "own" for the config's.
-        workdir: gets a directory for each point, sweep.json, sweep.md and sweep.png.
+        workdir: gets a directory per point, sweep.json, sweep.md and sweep.png.
         run: (config, workdir) -> measures.
         strategy: a keras_vit.strategy.
         score: the task's Score, which ranks the points.
-        seeds: the number of seeds.
+        seeds: int. Number of seeds.
 
     Returns:
         The measures of the final run, or of the best point.
 
     Raises:
-        ValueError: for text that is not a grid, a config without a sweep of its own, or if every point diverges.
+        ValueError: for a malformed grid, a config without a sweep, or if every point diverges.
         OSError: if workdir cannot be written to.
     """
     grid, with_final, shown = _own_sweep(config) if text == OWN else (parse_grid(text, config), False, {})

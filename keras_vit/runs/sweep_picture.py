@@ -1,7 +1,7 @@
-"""The picture of a sweep: bars, or lines over the values of a key or over what a run cost.
+"""The picture of a sweep: bars, or lines over a key's values or a cost.
 
-What lies along the axis is named by `config.picture.x`: a key of the grid with numbers, or one of MEASURED. The lines
-are the parts of the grid, called `config.picture.lines`.
+`config.picture.x` names the x axis: a numeric key of the grid, or one of MEASURED. The lines are the grid's parts,
+named by `config.picture.lines`.
 """
 
 import math
@@ -12,7 +12,7 @@ from keras_vit.inspection import figures
 from keras_vit.io.suggest import did_you_mean
 
 COST = "forward_flops"
-# What a run returns beside its task's measures: its title, and what it is divided by for the picture.
+# Measures of every task's runs: (title, divisor for the picture).
 MEASURED = {
     COST: ("forward MFLOP of an image", 1e6),
     "training_flops": ("training TFLOP", 1e12),
@@ -25,16 +25,15 @@ def _is_number(value):
 
 
 def costs_differ(rows: Sequence[dict]) -> bool:
-    """Whether all points' models have a cost, and not all the same."""
+    """Whether all points have a cost, and at least two differ."""
     return all(COST in row for row in rows) and len({row[COST] for row in rows}) > 1
 
 
 def check_picture(grid: Any, x: str | None, lines: Sequence[str] | None) -> None:
-    """Refuses a picture that the grid does not have, before anything runs.
+    """Refuses options that do not fit the grid, before anything runs.
 
     Raises:
-        ValueError: for an x that is neither a key of the grid with numbers nor measured, or lines that are not as many
-            as the grid has parts.
+        ValueError: if x is neither a numeric key of the grid nor measured, or lines does not name every part.
     """
     valid = [
         *MEASURED,
@@ -51,7 +50,7 @@ def check_picture(grid: Any, x: str | None, lines: Sequence[str] | None) -> None
 
 
 def _parts_of_points(grid):
-    """For each point the number of its part."""
+    """The index of each point's part."""
     return [i for i, part in enumerate(grid.parts) for _ in range(_size(part))]
 
 
@@ -63,9 +62,7 @@ def _size(part):
 
 
 def _joined(parts):
-    """(xs, ys) of a line from the points of the parts of one name: parts of several points stand apart, single points
-    are one line.
-    """
+    """(xs, ys) of one name's line: single points are joined, parts of several points stay apart."""
     if all(len(points) == 1 for points in parts):
         parts = [[point for points in parts for point in points]]
     apart = [point for points in parts for point in (*sorted(points), (math.nan, math.nan))]
@@ -73,7 +70,7 @@ def _joined(parts):
 
 
 def _over(grid, rows, score, x, lines):
-    """Lines over x, one for each part of the grid; parts of the same name have one colour."""
+    """Lines over x, one per part of the grid; parts of one name share a colour."""
     title, unit = MEASURED.get(x, (x, 1))
     series: dict = {}
     for part, row in zip(_parts_of_points(grid), rows):
@@ -92,11 +89,10 @@ def picture(
 
     Args:
         grid: the Grid.
-        rows: a row for each of its points, with "point" and its measures.
+        rows: a row per point, with "point" and its measures.
         score: the task's Score.
-        x: what lies along the axis; None for the values of a single numeric key, for what the models cost where each
-            part has numbers alone, and for bars otherwise.
-        lines: the names of the grid's parts, of which several may have one; None for the keys that they change.
+        x: the x axis. None for the single key if numeric, for costs if several parts are all numeric, else for bars.
+        lines: the parts' names, which may repeat; None for the points' keys.
     """
     good = [row for row in rows if score.is_in(row)]
     numeric = all(_is_number(value) for part in grid.parts for given in part.values() for value in given)

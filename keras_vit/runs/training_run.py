@@ -1,4 +1,4 @@
-"""A training run from a config, from its first step or from where it was stopped."""
+"""A training run from a config, new or resumed."""
 
 import dataclasses
 import functools
@@ -40,9 +40,7 @@ def _image_alone(example):
 
 
 def whiten_first_layer(config, model, source, strategy):
-    """Gives the first layer of a new model its filters from the first `config.whiten` images of the training, in every
-    process the same ones.
-    """
+    """Sets a new model's first layer from the first `config.whiten` training images, the same in every process."""
     count, size = config.whiten, min(config.whiten, 64)
     batches = training_batches(source, config.data.train_preprocess, size, config.seed, select=_image_alone).take(
         -(-count // size)
@@ -73,11 +71,7 @@ def resume(rundir, model, strategy):
 
 
 def check_length(rundir, start, total):
-    """Refuses a run that is already past its end.
-
-    Raises:
-        ValueError: naming both steps.
-    """
+    """Refuses a run that is already past its end; ValueError names both steps."""
     if start > total:
         raise ValueError(
             f"{rundir.path} holds a run at step {start:,}, beyond the {total:,} steps that --config.total asks for."
@@ -86,16 +80,14 @@ def check_length(rundir, start, total):
 
 
 def _has_batch_statistics(model):
-    """Whether a layer that trains normalises by the batch: then the parts of a batch are not the whole."""
+    """Whether a trainable layer normalises by the batch, so that a batch's parts give other results than the whole."""
     return any(
         isinstance(layer, keras.layers.BatchNormalization) and layer.trainable for layer in model._flatten_layers()
     )
 
 
 def _describe(prepared, model, strategy):
-    """What config.json holds: the resolved config with all of the task's options, the model's spec, the size of the
-    data, versions, and the strategy.
-    """
+    """The content of config.json: resolved config, task options, the model's spec, data size, versions and strategy."""
     versions = {
         "keras_vit": __version__,
         "keras": keras.__version__,
@@ -113,16 +105,14 @@ def _describe(prepared, model, strategy):
 
 
 def _begin(prepared, model, rundir):
-    """Brings the model to the step that the run goes on from and checks that all fits together; writes config.json and
-    a line of log; returns the step.
-    """
+    """Resumes or initialises the model, checks that all fits together, and writes config.json; returns the step."""
     config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
     content = _describe(prepared, model, strategy)
     check_same_run(rundir, content, _has_batch_statistics(model))
     with stage("Looking for a checkpoint"):
         start = resume(rundir, model, strategy)
     check_length(rundir, start, resolved["total"])
-    prepared.check_images(model)  # from now on `select` may read the model, which is the run's own
+    prepared.check_images(model)  # from now on `select` may read the run's model
     if config.whiten and not start:
         with stage("Whitening the first layer"):
             whiten_first_layer(config, model, prepared.train, strategy)
@@ -146,12 +136,12 @@ def _begin(prepared, model, rundir):
 
 
 def _train(prepared, model, rundir, start, setting, data_service):
-    """Trains the model to the end of the run, with the evaluators of the config on the way."""
+    """Trains to the end of the run, with the config's evaluators on the way."""
     config, resolved, strategy = prepared.config, prepared.resolved, rundir.strategy
     common = {"errors": setting.errors, "select": setting.select}
 
     def batches(step):
-        """The training dataset that begins at that step."""
+        """The training dataset from that step on."""
         options = {"service": data_service, "deterministic": config.data.deterministic, **common}
         make = functools.partial(
             training_batches, prepared.train, config.data.train_preprocess, config.batch_size, config.seed, step
@@ -184,9 +174,7 @@ def _train(prepared, model, rundir, start, setting, data_service):
 
 
 def finish(prepared, model, rundir, setting):
-    """Evaluates the trained model and writes evaluation.json, report.html and, last, model.keras; returns (what it
-    delivers, the measures).
-    """
+    """Evaluates, writes evaluation.json, report.html and, last, model.keras; returns (delivered model, measures)."""
     data, strategy, task = prepared.config.data, rundir.strategy, prepared.task
     with strategy.scope():
         delivered = task.deliver(model)
@@ -202,7 +190,7 @@ def finish(prepared, model, rundir, setting):
             title = f"{data.source} {data.evaluation}"
             write_report(rundir.path, title, task, copy, setting, evaluation, rundir.metrics())
             save_model(copy, rundir.model)
-    strategy.any(False)  # no process leaves while the chief writes
+    strategy.any(False)  # wait for the chief to write
     return delivered, evaluation.measures
 
 
@@ -223,9 +211,8 @@ def run(
         data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
 
     Raises:
-        ValueError: for a config, data or a run directory that do not fit together, or a run directory that another
-            process owns.
-        OSError: for a run directory that cannot be written to.
+        ValueError: if the config, the data and the run directory do not fit together, or another process owns it.
+        OSError: if the run directory cannot be written to.
     """
     strategy.check_batch(config.batch_size)
     checked = check(config, strategy.replicas)
@@ -239,7 +226,7 @@ def run(
         start = _begin(prepared, model, rundir)
         with broken_examples.counted(config.data.broken_limit, rundir, start) as errors:
             with strategy.scope():
-                measured = task.deliver(model)  # which has the weights of `model`
+                measured = task.deliver(model)  # shares `model`'s weights
             held_out = (prepared.held_out, config.data.eval_preprocess, task.select, errors)
             setting = Setting(measured, strategy, config.batch_size, data_dir, *held_out)
             _train(prepared, model, rundir, start, setting, data_service)

@@ -1,1 +1,1 @@
-"""Running `fit` from any step to the last: callbacks, measures on the way, faults, and results that repeat."""
+"""`fit` from any step to the last: callbacks, measures on the way, faults, and reproducible results."""

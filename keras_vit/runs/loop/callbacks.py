@@ -1,4 +1,4 @@
-"""Callbacks of a run: counting its steps, saying how far it is, and logging metrics to metrics.jsonl and TensorBoard.
+"""Callbacks of a run: step counting, progress, and metrics in metrics.jsonl and TensorBoard.
 
 See checkpointing.py for checkpoints.
 """
@@ -15,14 +15,13 @@ _SAY_EVERY = 60.0  # seconds
 
 
 class StepCounter(keras.callbacks.Callback):
-    """Knows the step of the run, which fit does not report when a run resumes. Works over several calls of fit in a
-    row.
+    """Counts the run's steps, also over several calls of fit; Keras restarts the count when a run resumes.
 
     Args:
-        start: the step at which fit begins.
+        start: int. The step at which fit begins.
 
     Attributes:
-        step: the number of steps that led to the model's present state.
+        step: int. The number of steps that led to the model's present state.
     """
 
     def __init__(self, start: int = 0):
@@ -30,9 +29,7 @@ class StepCounter(keras.callbacks.Callback):
         self.step = self._epoch_start = self._next = start
 
     def step_after(self, batches: int) -> int:
-        """The run's step after this number of batches of the epoch, but at most the step at its end: the last execution
-        may be shorter.
-        """
+        """The run's step after `batches` of the epoch, at most its last one: the last execution may be shorter."""
         return self._epoch_start + min(batches, self.params.get("steps") or batches)
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -50,12 +47,11 @@ class StepCounter(keras.callbacks.Callback):
 
 
 class StepLog(StepCounter):
-    """Says in a log file once a minute how far the run is. Keras' bar needs a terminal, and its line per epoch may be
-    an hour away.
+    """Logs progress once a minute: Keras' bar needs a terminal, and its line per epoch may be an hour away.
 
     Args:
-        total: the run's last step.
-        start: the step at which fit begins.
+        total: int. The run's last step.
+        start: int. The step at which fit begins.
     """
 
     async_safe = True
@@ -70,7 +66,7 @@ class StepLog(StepCounter):
 
     def on_train_batch_end(self, batch, logs=None):
         step, now = self.step_after(batch + 1), time.monotonic()
-        if self._said is None:  # the first step of an epoch may have been compiled: the speed is that of the next ones
+        if self._said is None:  # an epoch's first step may include compilation: time the next ones
             self._first, self._began, self._said = step, now, now
         elif now - self._said >= _SAY_EVERY:
             self._said = now
@@ -81,14 +77,14 @@ class StepLog(StepCounter):
 
 
 class MetricsLog(StepCounter):
-    """Appends one record per epoch to metrics.jsonl: step, epoch, learning rate, images per second, and Keras' metrics.
+    """Appends a record per epoch to metrics.jsonl: step, epoch, learning rate, images per second, and Keras' metrics.
 
-    The speed is that of the steps that this process took; a record without any has none.
+    The speed covers this process's steps; records without any have no speed.
 
     Args:
         rundir: the run's directory.
-        batch_size: the global batch, for the images per second.
-        start: the step at which fit begins.
+        batch_size: int. The global batch, for the images per second.
+        start: int. The step at which fit begins.
     """
 
     async_safe = True
@@ -104,7 +100,7 @@ class MetricsLog(StepCounter):
         self._trained = 0.0
 
     def on_train_batch_end(self, batch, logs=None):
-        self._trained = time.perf_counter() - self._began  # without the evaluation, which follows the last batch
+        self._trained = time.perf_counter() - self._began  # excludes the evaluation after the last batch
 
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
@@ -120,10 +116,9 @@ class MetricsLog(StepCounter):
 
 
 class TensorBoard(StepCounter):
-    """Writes the metrics of each epoch for TensorBoard, at the run's step: those of training and of evaluation as two
-    runs.
+    """Writes each epoch's training and validation metrics for TensorBoard, as two runs, at the run's step.
 
-    If they cannot be written, it logs a warning; Keras' own callback would end the run.
+    A failed write logs a warning; Keras' own callback would end the run.
     """
 
     def __init__(self, rundir: RunDirectory, start: int = 0):

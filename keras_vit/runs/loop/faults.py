@@ -1,7 +1,7 @@
-"""What ends a run early: preemption, a lost worker, numbers that are not finite. All workers stop after the same
-execution.
+"""Faults that end a run early: preemption, a lost worker, non-finite numbers.
 
-After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in sysexits.h: "start me again".
+All workers stop after the same execution. After SIGTERM, a run saves its state and exits with code 75, EX_TEMPFAIL in
+sysexits.h: "start me again".
 """
 
 import contextlib
@@ -24,14 +24,14 @@ RESTART = 75  # os.EX_TEMPFAIL, which Windows lacks
 
 
 class Preempted(SystemExit):
-    """Ends the process with exit code 75: the state is saved, and the same command continues with the next step."""
+    """Exits with code 75: the state is saved, and the same command continues with the next step."""
 
     def __init__(self):
         super().__init__(RESTART)
 
 
 class LostWorker(SystemExit):
-    """Ends the process with exit code 75: another worker is lost, and all workers must be started again."""
+    """Exits with code 75: another worker is lost, and all workers must be restarted."""
 
     def __init__(self):
         super().__init__(RESTART)
@@ -39,11 +39,11 @@ class LostWorker(SystemExit):
 
 @contextlib.contextmanager
 def lost_worker_named(workdir: str | os.PathLike, strategy: Strategy) -> Iterator[None]:
-    """A context in which a lost worker raises LostWorker, after a line that names the last checkpoint in `workdir`."""
+    """A context in which a lost worker raises LostWorker, after logging the last checkpoint in `workdir`."""
     try:
         yield
     except Exception as error:
-        # So says TensorFlow when a sum over workers cannot be computed.
+        # TensorFlow's message when a sum over workers fails.
         lost = type(error).__module__.startswith("tensorflow") and "Collective ops is aborted" in str(error)
         if strategy.hosts == 1 or not lost:
             raise
@@ -60,11 +60,11 @@ def lost_worker_named(workdir: str | os.PathLike, strategy: Strategy) -> Iterato
 class Preemption:
     """A context in which SIGTERM sets `requested` instead of ending the process.
 
-    Outside the main thread, where Python handles no signals, it does nothing. If nothing has acted on a request by the
-    end of the context, it raises Preempted there.
+    Does nothing outside the main thread, where Python handles no signals. Raises Preempted at its end if a request is
+    still pending.
 
     Attributes:
-        requested: whether SIGTERM has arrived.
+        requested: bool. Whether SIGTERM has arrived.
     """
 
     def __init__(self):
@@ -82,7 +82,7 @@ class Preemption:
 
     def __exit__(self, kind, error, traceback):
         if self._handles_signals:
-            # None: the handler was not installed from Python, and cannot be restored.
+            # None: a handler from outside Python, which cannot be restored.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
         if self.requested and kind is None:
             raise Preempted
@@ -91,21 +91,21 @@ class Preemption:
 class CoordinatedStop(StepCounter):
     """Raises Preempted or Diverged in all workers at the same step, as soon as one of them has reason to.
 
-    The workers agree before every execution, in training and in evaluation, when none of them is inside one.
+    The workers agree before every execution, in training and in evaluation.
 
     Args:
-        rundir: the run's directory, through whose strategy the workers agree.
+        rundir: the run's directory, whose strategy connects the workers.
         preemption: a Preemption.
-        checkpoints: the Checkpoints of the run.
-        start: the step at which fit begins.
+        checkpoints: the run's Checkpoints.
+        start: int. The step at which fit begins.
     """
 
-    async_safe = True  # on JAX, Keras passes the logs in a thread, so that the host need not wait for the device
+    async_safe = True  # on JAX, Keras passes logs in a thread, so that the host does not wait for the device
 
     def __init__(self, rundir: RunDirectory, preemption: Preemption, checkpoints: Checkpoints, start: int = 0):
         super().__init__(start)
         self._rundir, self._preemption, self._checkpoints = rundir, preemption, checkpoints
-        self._not_finite = []  # the last steps of executions after which the loss was not finite
+        self._not_finite = []  # last steps of executions with a non-finite loss
 
     def on_train_batch_begin(self, batch, logs=None):
         super().on_train_batch_begin(batch, logs)
@@ -133,7 +133,7 @@ class CoordinatedStop(StepCounter):
     def _check_numbers(self):
         if not self._rundir.strategy.any(self._diverged()):
             return
-        self._checkpoints.wait()  # the checkpoint that is being written may be the last good one
+        self._checkpoints.wait()  # the pending checkpoint may be the last good one
         if self._checkpoints.diverged and not self._not_finite:
             raise self._checkpoints.diverged
         what = "The loss or the weights of another worker are not finite."

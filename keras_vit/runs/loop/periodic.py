@@ -1,4 +1,4 @@
-"""Measures that cost more than an evaluation, taken at intervals within fit: those of a config's evaluators."""
+"""Periodic measures within fit, costlier than an evaluation: those of a config's evaluators."""
 
 import functools
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from keras_vit.runs.saving.rundir import RunDirectory
 
 
 class Periodic(StepCounter):
-    """Adds measures of the model to the logs of some evaluations, and thereby to metrics.jsonl and TensorBoard.
+    """Adds measures to the logs of some evaluations, and thereby to metrics.jsonl and TensorBoard.
 
-    They are taken after the evaluation (the end of Keras' epoch) at every multiple of `every` steps, and after the last
-    one, with the averaged weights if the optimizer keeps averages. A resumed run takes them at the same steps.
-    Callbacks that log must come after this one in the list; `train` sees to it.
+    Measures after the evaluation (the end of Keras' epoch) at multiples of `every` steps and at the end, with averaged
+    weights if there are any, and at the same steps in a resumed run. Logging callbacks must come later in the list;
+    `train` sees to it.
 
     Args:
         measure: step -> {name: number}. Every worker calls it, at the same steps.
-        every: a multiple of the steps between two evaluations.
-        total: the last step of the run.
-        start: the step at which fit begins.
+        every: int. A multiple of the steps between two evaluations.
+        total: int. The run's last step.
+        start: int. The step at which fit begins.
     """
 
     def __init__(self, measure: Callable[[int], dict[str, float]], every: int, total: int, start: int = 0):
@@ -40,7 +40,7 @@ class Periodic(StepCounter):
             logs.update(self.measures())
 
     def measures(self) -> dict[str, float]:
-        """The measures of the model as it is now."""
+        """The current model's measures."""
         if averaging(self.model.optimizer):
             swap_averages(self.model)
             try:
@@ -53,9 +53,7 @@ class Periodic(StepCounter):
 
 
 def _evaluate(evaluate, name, rundir, step):
-    """Evaluates; returns the measures as {"few_shot/5": ...}, and writes them with all details to NAME.json, its charts
-    beside it.
-    """
+    """Evaluates, writes NAME.json with all details and the charts, and returns {"few_shot/5": ...}."""
     with stage(f"Measuring {name} at step {step:,}"):
         evaluation = evaluate()
     try:
@@ -72,15 +70,14 @@ def _evaluate(evaluate, name, rundir, step):
 def periodics(
     evaluators: dict[str, Evaluator], resolved: dict, setting: Setting, rundir: RunDirectory, start: int
 ) -> dict[str, Periodic]:
-    """{name: a Periodic} of each evaluator of a run. Their data is opened here, so that mistakes are reported before
-    training.
+    """{name: Periodic} of a run's evaluators. Opens their data, so that mistakes are reported before training.
 
     Args:
         evaluators: {name: evaluator}.
         resolved: the config with every duration in steps.
-        setting: what they evaluate.
+        setting: the Setting to evaluate in.
         rundir: the RunDirectory.
-        start: the step at which training begins.
+        start: int. The step at which training begins.
 
     Raises:
         ValueError: if an evaluator refuses its options or data.
@@ -98,19 +95,18 @@ def _measured_at(rundir, name, step):
     """Whether an evaluator has left its measures of that step."""
     try:
         return read_json(rundir.path / f"{name}.json").get("step") == step
-    except (OSError, ValueError):  # there is none, or it is broken
+    except (OSError, ValueError):  # missing or broken
         return False
 
 
 def measure_added(periodics: dict[str, Periodic], model: keras.Model, rundir: RunDirectory, step: int) -> None:
-    """At the end of a run that had nothing left to train: the evaluators that have not measured there, having been
-    added since.
+    """Measures a finished run with evaluators that were added since.
 
     Args:
-        periodics: what `periodics` returned.
+        periodics: as returned by `periodics`.
         model: the trained model.
         rundir: the RunDirectory.
-        step: the run's last one.
+        step: int. The run's last step.
     """
     for name, periodic in periodics.items():
         if rundir.strategy.any(not _measured_at(rundir, name, step)):

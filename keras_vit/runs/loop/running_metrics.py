@@ -1,6 +1,4 @@
-"""The training metrics of an epoch that is interrupted: they go on adding up where they were, so that its record is the
-same.
-"""
+"""Running training metrics of an interrupted epoch, kept so that the resumed epoch logs the same record."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,29 +13,26 @@ from keras_vit.runs.saving.state import RunningMetrics
 
 
 def _beginning(step, every):
-    """The first step of the epoch of `every` steps that ends at `step`, or that `step` is within."""
+    """The first step of the epoch, of `every` steps, that contains or ends at `step`."""
     return (step - 1) // every * every
 
 
 def build_metrics(model: keras.Model, data: Any) -> None:
-    """Creates the variables of a compiled model's metrics. On TensorFlow and one device Keras would do so in the first
-    step only.
+    """Creates a compiled model's metric variables from a tf.data.Dataset of training batches.
 
-    Args:
-        data: a tf.data.Dataset of training batches.
+    On TensorFlow and one device, Keras would create them only in the first step.
     """
     if keras.backend.backend() == "tensorflow" and model._distribute_strategy is None and hasattr(data, "element_spec"):
         model._symbolic_build(data_batch=data.element_spec)
 
 
 class KeepRunningMetrics(StepCounter):
-    """Has the running training metrics ready for checkpoints, and sets them to those of the checkpoint that a run
-    resumes from.
+    """Provides the running training metrics to checkpoints, and restores them when a run resumes.
 
     Args:
-        restored: of that checkpoint, or None.
-        every: the number of steps of an epoch.
-        start: the step at which fit begins.
+        restored: RunningMetrics of the checkpoint, or None.
+        every: int. The steps of an epoch.
+        start: int. The step at which fit begins.
     """
 
     def __init__(self, restored: RunningMetrics | None, every: int, start: int = 0):
@@ -46,7 +41,7 @@ class KeepRunningMetrics(StepCounter):
         self._before_evaluation = None
 
     def current(self) -> RunningMetrics:
-        """Those of training at the current step, in an evaluation too. To be called in every worker."""
+        """The training metrics at the current step, also during evaluation. Every worker must call this."""
         if self._before_evaluation is not None:
             return self._before_evaluation
         return state.collect_metrics(self.model, self._epoch_start // self._every * self._every)
@@ -80,9 +75,7 @@ class _RestoreAndRead(keras.callbacks.Callback):
 
 
 def evaluation_is_missing(rundir: RunDirectory, start: int, total: int, every: int) -> bool:
-    """Whether the run was stopped within the evaluation of step `start`, so that this step has no record. The same in
-    all workers.
-    """
+    """Whether the run stopped while evaluating at step `start`, which has no record; the same in all workers."""
     if start == 0 or start % every and start != total:
         return False
     running = rundir.running
@@ -98,9 +91,7 @@ def repeat_evaluation(
     epoch: int,
     verbose: int,
 ) -> None:
-    """Evaluates as `fit` does at the end of an epoch, and has the callbacks log it with the epoch's training metrics,
-    `running`.
-    """
+    """Evaluates as `fit` does at an epoch's end, and logs through the callbacks with the epoch's metrics, `running`."""
     training = _RestoreAndRead(running)
     measures = model.evaluate(evaluation, callbacks=[training, *callbacks], return_dict=True, verbose=verbose)
     logs = {**training.logs, **{f"val_{name}": value for name, value in measures.items()}}

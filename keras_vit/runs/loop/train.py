@@ -1,4 +1,4 @@
-"""Runs `model.fit` from any step to the last one of a run, and keeps the run directory up to date."""
+"""Runs `model.fit` from any step to the last of a run, and keeps the run directory up to date."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ _A_LINE_PER_EPOCH = 2  # Keras' `verbose`
 def fix_order_of_sums() -> None:
     """Makes TensorFlow on a CPU add gradients in the same order at every step.
 
-    It applies to the whole process, and must be called before the first step. In steps that use much memory,
-    TensorFlow's graph optimizer turns a sum of three or more gradients into in-place additions, which run in the order
-    in which threads finish. The last bits of float32 results then vary between runs, whatever the seeds and even with
-    `enable_op_determinism`. This rewrite is off while XLA's autoclustering is on, which itself clusters nothing on a
-    CPU. Does nothing on another backend, or if there is a GPU or TPU.
+    Applies to the whole process; call it before the first step. In steps that use much memory, TensorFlow's graph
+    optimizer turns sums of three or more gradients into in-place additions, ordered by when threads finish. The last
+    bits of float32 results then vary between runs, whatever the seeds and even with `enable_op_determinism`. XLA's
+    autoclustering, which clusters nothing on a CPU, disables this rewrite. Does nothing on another backend, or with a
+    GPU or TPU.
     """
     if keras.backend.backend() != "tensorflow":
         return
@@ -41,12 +41,9 @@ def fix_order_of_sums() -> None:
 
 
 def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
-    """The calls of fit that cover the steps from `start` to `total` in epochs of `every` steps.
+    """The calls of fit for the steps from `start` to `total`: a list of (first step, last step, steps per epoch).
 
-    A single call is enough unless the run starts or ends within an epoch.
-
-    Returns:
-        A list of (first step, last step, steps per epoch).
+    One call, in epochs of `every` steps, is enough unless the run starts or ends within an epoch.
     """
     calls = []
     while start < total:
@@ -90,20 +87,19 @@ def train(
 ) -> None:
     """Trains a compiled model to step `total` and leaves its state in the run directory.
 
-    With several workers, each calls this; all stop after the same execution. The records of metrics.jsonl are those of
-    a run that was not interrupted: the metrics of an epoch go on from the checkpoint, and an evaluation that was
-    interrupted is repeated.
+    With several workers, each calls this; all stop after the same execution. metrics.jsonl is as without interruption:
+    an epoch's metrics continue from the checkpoint, and an interrupted evaluation is repeated.
 
     Args:
         model: a compiled model in the state of step `start`.
         batches: step -> the training dataset from that step on.
         rundir: the run's directory.
-        total: the last step.
-        every: the number of steps between two evaluations, which is Keras' epoch.
-        batch_size: the global batch, for the images per second in the log.
+        total: int. The last step.
+        every: int. The steps between two evaluations, Keras' epoch.
+        batch_size: int. The global batch, for the images per second in the log.
         evaluation: a dataset of (images, labels, weights), or None.
         checkpoint_every, keep: see checkpointing.Checkpoints.
-        start: the step at which the model is.
+        start: int. The model's step.
         callbacks: further Keras callbacks.
 
     Raises:
@@ -116,8 +112,8 @@ def train(
     saving = Checkpoints(rundir, checkpoint_every, keep, start, running=running.current)
     with Preemption() as preemption, saving as checkpoints:
         stop, averages, first = CoordinatedStop(rundir, preemption, checkpoints, start), EvaluateAverage(), FirstStep()
-        # The running metrics are restored before a checkpoint may ask for them. Checkpoints knows the step at which the
-        # stop ends the run. The caller's callbacks add to what the logs include.
+        # The order matters: running metrics are restored before checkpoints save them, checkpoints count the step at
+        # which `stop` ends the run, and the caller's callbacks add to the logs.
         logs = [MetricsLog(rundir, batch_size, start), TensorBoard(rundir, start)]
         all_callbacks = [running, checkpoints, stop, *callbacks, *logs, first]
         all_callbacks += [StepLog(total, start)] if verbose == _A_LINE_PER_EPOCH else []

@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its directory, its checkpoints, and the state in them."""
+"""A run on disk: its directory, its checkpoints, and the state in them."""

@@ -1,4 +1,4 @@
-"""Checkpoints during training: a thread writes them while the next steps run, and a full disk does not end the run."""
+"""Checkpoints during training, written in a thread while the next steps run; a full disk does not end the run."""
 
 import concurrent.futures
 from collections.abc import Callable
@@ -12,28 +12,27 @@ from keras_vit.runs.saving.state import Diverged, RunningMetrics
 
 
 class NotSaved(OSError):
-    """The state at the end of training could not be written."""
+    """The final state could not be written."""
 
 
 class Checkpoints(StepCounter):
-    """Saves to the run directory whenever training passes a multiple of `every` steps; call `save` after fit. A context
-    manager.
+    """A context that saves whenever training passes a multiple of `every` steps; call `save` after fit.
 
     The state is copied to the host between two executions and written in a thread, one write at a time. Training waits
-    up to `patience` seconds for a write. A run whose writes are faster than that never repeats more than `every` steps;
-    otherwise it also repeats those taken during a write. If a write fails, a warning is logged and the next multiple
-    tries again. The end of the context waits for the last write.
+    up to `patience` seconds for a write: with faster writes, a resumed run repeats at most `every` steps, otherwise
+    also those taken during a write. A failed write logs a warning, and the next multiple tries again. The end of the
+    context waits for the last write.
 
     Args:
         rundir: the run's directory.
-        every: the number of steps between two checkpoints.
-        keep: how many of the newest checkpoints to keep.
-        start: the step at which fit begins; if it is not 0, its state is on disk already.
-        patience: in seconds.
-        running: returns the running metrics to save with the state, in every worker; None to save none.
+        every: int. The steps between two checkpoints.
+        keep: int. How many of the newest checkpoints to keep.
+        start: int. The step at which fit begins; unless 0, its state is on disk already.
+        patience: float. Seconds.
+        running: returns the RunningMetrics to save with the state, in every worker; None to save none.
 
     Attributes:
-        diverged: the Diverged error of a state that was not written because it is not finite, or None.
+        diverged: the Diverged error of a non-finite state that was not written, or None.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Checkpoints(StepCounter):
                 self.wait(self._patience)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Waits for the write in progress, if there is one; at most `seconds`, or without limit for None."""
+        """Waits for the pending write, at most `seconds` (None: without limit)."""
         if self._write is None:
             return
         step, future = self._write
@@ -95,13 +94,13 @@ class Checkpoints(StepCounter):
             )
 
     def save(self) -> None:
-        """Writes the state at the current step, and returns when it is on disk. To be called in every worker.
+        """Writes the current state, and returns when it is on disk. Every worker must call this.
 
         Raises:
             NotSaved: in every worker, if it could not be written.
             Diverged: in every worker, if it is not finite.
         """
-        running = self._running() if self.model is not None else None  # None: there was nothing left to train
+        running = self._running() if self.model is not None else None  # None: nothing was left to train
         error = self._save_now(running) if self._rundir.strategy.chief else None
         diverged = self._rundir.strategy.any(isinstance(error, Diverged))
         if not self._rundir.strategy.any(error is not None):

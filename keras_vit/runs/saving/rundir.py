@@ -20,13 +20,13 @@ from keras_vit.io.paths import locate, os_errors, paths_in
 from keras_vit.runs.saving import state
 from keras_vit.runs.saving.state import Diverged
 
-FINISHED = "finished.json"  # of a run that is complete; runs/seeds.py writes it
+FINISHED = "finished.json"  # marks a complete run; written by runs/seeds.py
 _CHECKPOINT = re.compile(r"step_(\d+)\.safetensors")
 _ONE_DEVICE = Strategy()
 
 
 class RunDirectory:
-    """The directory of one run, at a local path or in a bucket (gs://). Reading it leaves it alone; a run owns it.
+    """The directory of one run, at a local path or in a bucket (gs://). Readers change nothing; a run owns it.
 
     Attributes:
         path: the directory.
@@ -38,13 +38,12 @@ class RunDirectory:
         self.path, self.strategy = epath.Path(locate(os.fspath(path))), strategy
         self.running: state.RunningMetrics | None = None
         self._lock = None
-        self._unwritten = []  # records of metrics that could not be written yet
-        self._damaged = set()  # paths of checkpoints that could not be read
+        self._unwritten = []  # metrics records still to be written
+        self._damaged = set()  # paths of unreadable checkpoints
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
-        """A context in which no other process writes to the directory. Every worker enters it, and the chief owns the
-        directory.
+        """A context in which no other process writes to the directory. Every worker enters it; the chief owns it.
 
         Raises:
             ValueError, OSError: in every worker, if another run is using it, or it cannot be written to.
@@ -66,8 +65,8 @@ class RunDirectory:
                 self._lock = None
 
     def _remove_leftovers(self):
-        """Removes what runs that were killed left half written. In checkpoints/ only the owner writes."""
-        if "://" in str(self.path):  # where nothing is ever half written
+        """Removes half-written files of killed runs; in checkpoints/ only the owner writes."""
+        if "://" in str(self.path):  # buckets hold no half-written files
             return
         remove_leftovers(self.path)
         for leftover in paths_in(self._checkpoints, ".tmp-"):
@@ -84,7 +83,7 @@ class RunDirectory:
 
     @property
     def pictures(self) -> epath.Path:
-        """The folder of the pictures that evaluators leave at their steps."""
+        """The folder of the evaluators' pictures."""
         return self.path / "pictures"
 
     def _write(self, path, data):
@@ -100,8 +99,7 @@ class RunDirectory:
 
     @os_errors()
     def begin(self, config: dict[str, Any]) -> None:
-        """Writes config.json, and removes finished.json: what an earlier, shorter run measured is not what the
-        directory will hold.
+        """Writes config.json, and removes an earlier, shorter run's finished.json, whose measures are outdated.
 
         Raises:
             OSError: if it cannot be written.
@@ -124,10 +122,10 @@ class RunDirectory:
         return self._checkpoints / f"step_{step:08d}.safetensors"
 
     def last_checkpoint(self) -> str:
-        """A sentence that names the newest checkpoint that is not damaged."""
+        """A sentence that names the newest undamaged checkpoint."""
         try:
             good = [(step, path) for step, path in self.checkpoints().items() if path not in self._damaged]
-        except OSError as error:  # this is part of messages about other errors
+        except OSError as error:  # the sentence is for messages about other errors
             return f"{self._checkpoints} cannot be read now ({error})."
         return (
             "The last good checkpoint is {1} (step {0}).".format(*good[-1]) if good else "There is no checkpoint yet."
@@ -135,9 +133,11 @@ class RunDirectory:
 
     @os_errors()
     def save(self, step: int, arrays: state.Arrays, keep: int, running: state.RunningMetrics | None = None) -> None:
-        """Writes the state at `step`, as returned by state.collect; then deletes all but the `keep` newest checkpoints.
+        """Writes the state at `step`, then deletes all but the `keep` newest checkpoints.
 
-        `running` are the running metrics at that step, if they are to be saved too.
+        Args:
+            arrays: the state, from state.collect.
+            running: RunningMetrics at that step, or None to save none.
 
         Raises:
             Diverged: if the state is not finite; nothing is written.
@@ -159,8 +159,7 @@ class RunDirectory:
                 path.unlink()
 
     def resume(self, model: keras.Model) -> int:
-        """Restores the newest checkpoint that is intact and returns its step, or 0 if there is none. Warns of damaged
-        ones.
+        """Restores the newest intact checkpoint and returns its step, 0 without any; warns about damaged ones.
 
         Raises:
             ValueError: if the checkpoint belongs to a different configuration, or if none of several is intact.
@@ -190,11 +189,11 @@ class RunDirectory:
         return 0
 
     def check_space(self, model: keras.Model, keep: int) -> None:
-        """Warns if the disk has no room for the checkpoints of a compiled model. Buckets have room."""
+        """Warns if the disk has no room for a compiled model's checkpoints; buckets have room."""
         if not self.strategy.chief or "://" in str(self.path):
             return
         size = state.size(model)
-        needed = size * (keep + 1 - min(keep, len(self.checkpoints())))  # an old one goes after a new one is there
+        needed = size * (keep + 1 - min(keep, len(self.checkpoints())))  # the oldest is deleted after the new write
         free = shutil.disk_usage(self.path).free
         if free < needed:
             logging.warning(
@@ -219,14 +218,12 @@ class RunDirectory:
         return records + self._unwritten
 
     def append_metrics(self, record: dict[str, Any]) -> None:
-        """Adds a record to metrics.jsonl. If it cannot be written, warns and keeps the record in memory for the next
-        time.
-        """
+        """Adds a record to metrics.jsonl; if it cannot be written, warns and keeps it for the next time."""
         self._unwritten.append(record)
         self.flush_metrics()
 
     def add_measures(self, step: int, measures: dict[str, float]) -> None:
-        """Adds measures to the last record of metrics.jsonl, if it is of that step; to one of their own if not."""
+        """Adds measures to the last record of metrics.jsonl if it is of that step, otherwise as a new record."""
         records = self.metrics()
         last = records.pop() if records and records[-1]["step"] == step else {"step": step}
         try:
@@ -237,7 +234,7 @@ class RunDirectory:
             self._unwritten = []
 
     def flush_metrics(self) -> None:
-        """Tries again to write the records that are still in memory."""
+        """Retries writing the records still in memory."""
         if not self._unwritten:
             return
         try:
@@ -250,7 +247,7 @@ class RunDirectory:
             self._unwritten = []
 
     def _write_metrics(self, records):
-        # Rewriting the whole file never leaves half a line; it is small compared to a checkpoint.
+        # Rewriting the file, small next to a checkpoint, never leaves half a line.
         self._write(self.path / "metrics.jsonl", "".join(json.dumps(r) + "\n" for r in records).encode())
 
     def _forget_after(self, step):

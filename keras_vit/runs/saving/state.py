@@ -1,12 +1,8 @@
-"""Everything that a training step depends on, as named arrays: weights, seed generators, the optimizer with its step
-and averages.
+"""The state of training as named arrays: weights, seed generators, the optimizer with its step and averages.
 
-Keras leaves the seed generators out of `.weights.h5` and of tf.train.Checkpoint; without them a resumed run would use
-other dropout masks. The running metrics of an epoch go with it, so that the log of a resumed run is that of an
-undisturbed one.
-
-Of a model's `fixed_variables`, a teacher's, it holds a checksum alone: they are in a file of their own, and never
-change.
+Keras leaves seed generators out of `.weights.h5` and tf.train.Checkpoint; a resumed run would use other dropout masks.
+An epoch's running metrics are saved too, so that a resumed run logs what an undisturbed one would. Of a model's
+`fixed_variables`, a teacher's, the state holds only a checksum: they have their own file and never change.
 """
 
 import dataclasses
@@ -27,11 +23,11 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class RunningMetrics:
-    """What the metrics of a model have added up.
+    """A model's accumulated metrics.
 
     Attributes:
-        since: the step since which they run.
-        values: the values of `model.metrics_variables`, in their order, as nested lists.
+        since: int. The step from which they accumulate.
+        values: nested lists. The values of `model.metrics_variables`, in order.
     """
 
     since: int
@@ -54,7 +50,7 @@ class Diverged(FloatingPointError):
 
 
 _FIXED = "fixed/crc32"  # the array with the checksum of a model's fixed variables
-_CHECKSUMS = weakref.WeakKeyDictionary()  # {model: that array}, computed once: it may be of gigabytes
+_CHECKSUMS = weakref.WeakKeyDictionary()  # {model: that array}, cached: it may cover gigabytes
 
 
 def _fixed(model):
@@ -67,38 +63,33 @@ def _fixed(model):
 
 
 def _variables(model):
-    """{name: variable} of the model and its optimizer; the names are numbered because paths may repeat."""
+    """{name: variable} of the model and its optimizer; names are numbered because paths may repeat."""
     others = {id(v) for v in [*model.metrics_variables, *getattr(model, "fixed_variables", [])]}
     groups = {"model": [v for v in model.variables if id(v) not in others], "optimizer": model.optimizer.variables}
     return {f"{group}/{i:05d}/{v.path}": v for group, variables in groups.items() for i, v in enumerate(variables)}
 
 
 def collect(model: keras.Model) -> dict[str, np.ndarray]:
-    """The state of a compiled model whose optimizer is built: {name: array}."""
+    """{name: array}, the state of a compiled model with a built optimizer."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     return {**{name: np.asarray(v.numpy()) for name, v in _variables(model).items()}, **_fixed(model)}
 
 
 def size(model: keras.Model) -> int:
-    """The bytes of the state of a compiled model whose optimizer is built."""
+    """Bytes of the state of a compiled model with a built optimizer."""
     return sum(math.prod(v.shape) * np.dtype(v.dtype).itemsize for v in _variables(model).values())
 
 
 def collect_metrics(model: keras.Model, since: int) -> RunningMetrics:
-    """The running metrics of a compiled model, which run since that step.
-
-    With several workers all of them must call this, for each has a part of the sums.
-    """
+    """A compiled model's running metrics since that step. Every worker must call this: each has part of the sums."""
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
     return RunningMetrics(since, [np.asarray(v.numpy()).tolist() for v in model.metrics_variables])
 
 
 def restore_metrics(model: keras.Model, running: RunningMetrics) -> bool:
-    """Restores what `collect_metrics` returned. If the model has other metrics now, changes nothing and returns
-    False.
-    """
+    """Restores what `collect_metrics` returned; returns False, without changes, if the model's metrics differ."""
     variables = model.metrics_variables
     if [tuple(v.shape) for v in variables] != [np.shape(value) for value in running.values]:
         return False
@@ -108,11 +99,7 @@ def restore_metrics(model: keras.Model, running: RunningMetrics) -> bool:
 
 
 def _check_fixed(model, arrays):
-    """Refuses to go on with other fixed variables than those that a run began with.
-
-    Raises:
-        ValueError: saying what may have happened.
-    """
+    """Refuses fixed variables that differ from those the run began with; ValueError says what may have happened."""
     before = arrays.get(_FIXED)
     if before is not None and not np.array_equal(before, _fixed(model).get(_FIXED)):
         raise ValueError(
@@ -125,8 +112,7 @@ def restore(model: keras.Model, arrays: Arrays) -> None:
     """Restores the state that `collect` returned.
 
     Raises:
-        ValueError: if names or shapes differ from those of the model, listing the differences, or its fixed variables
-            have other values.
+        ValueError: listing names and shapes that differ from the model's, or if its fixed variables differ.
     """
     _check_fixed(model, arrays)
     variables, arrays = _variables(model), {name: array for name, array in arrays.items() if name != _FIXED}
@@ -147,14 +133,14 @@ def restore(model: keras.Model, arrays: Arrays) -> None:
 
 
 def not_finite(arrays: Arrays) -> list[str]:
-    """The names of the arrays that contain a NaN or an infinity."""
+    """The names of arrays with a NaN or an infinity."""
     return [name for name, array in arrays.items() if not np.isfinite(array).all()]
 
 
 def to_bytes(arrays: Arrays, running: RunningMetrics | None = None) -> bytes:
-    """The arrays as a safetensors file with a checksum of names and values; the running metrics are in its metadata.
+    """The arrays as a safetensors file; its metadata hold a checksum of names and values, and the running metrics.
 
-    The same arguments give the same bytes: safetensors would write several metadata in any order, so there is only one.
+    The same arguments give the same bytes. safetensors orders metadata arbitrarily, so there is only one entry.
     """
     about = {"crc32": checksum(arrays), "running_metrics": None if running is None else dataclasses.asdict(running)}
     return safetensors.numpy.save(dict(arrays), metadata={"keras_vit": json.dumps(about)})
@@ -167,7 +153,7 @@ def _metadata(data):
 
 
 def from_bytes(data: bytes, name: str) -> dict[str, np.ndarray]:
-    """The arrays in the bytes of a file that `to_bytes` wrote; `name` is the name of the file, for the message.
+    """The arrays of a file that `to_bytes` wrote; `name` is for messages.
 
     Raises:
         ValueError: if the file is truncated or altered.
@@ -183,6 +169,6 @@ def from_bytes(data: bytes, name: str) -> dict[str, np.ndarray]:
 
 
 def running_in(data: bytes) -> RunningMetrics | None:
-    """The running metrics in the bytes of an intact file that `to_bytes` wrote; None if there are none."""
+    """The running metrics in an intact file that `to_bytes` wrote; None without any."""
     running = _metadata(data).get("running_metrics")
     return None if running is None else RunningMetrics(**running)
