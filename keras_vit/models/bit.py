@@ -1,5 +1,4 @@
-"""BiT (arXiv 1912.11370), the convolutional baseline of the ViT paper: ResNet v2, group normalisation, weight
-standardisation.
+"""BiT (arXiv 1912.11370), the ViT paper's convolutional baseline: ResNet v2, group norm, weight standardisation.
 
 "R50x1" has 50 layers and 64 channels times 1 in its root.
 """
@@ -86,7 +85,7 @@ def make_bit_spec(variant: str | BiTSpec | Mapping[str, Any], **overrides: Unpac
     """The BiTSpec of `variant` with `overrides` applied.
 
     Args:
-        variant: a name such as "R50x1", a BiTSpec, or its to_dict().
+        variant: name such as "R50x1", BiTSpec, or its to_dict().
         **overrides: any field of BiTSpec.
 
     Raises:
@@ -115,7 +114,7 @@ def _nearest(text):
 
 @serializable
 class ZeroPaddedMaxPooling(keras.layers.Layer):
-    """BiT's 3x3 max-pooling with stride 2, which pads with zeros. (b, h, w, c) -> (b, h/2, w/2, c), rounded up."""
+    """BiT's zero-padded 3x3 max-pooling with stride 2: (b, h, w, c) -> (b, h/2, w/2, c), rounded up."""
 
     def call(self, x):
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -134,12 +133,12 @@ class BiT(Classifier):
     """A BiT: ResNet v2 with group normalisation and weight standardisation.
 
     Args:
-        variant: a name such as "R50x1", or a BiTSpec.
+        variant: name such as "R50x1", or BiTSpec.
         image_size, classes, channels, class_names, preprocessing, name, dtype: as in ViT.
-        remat: rematerialise all residual units (True), or those with these numbers, to train with less memory.
+        remat: rematerialise all residual units (True), or those with these numbers, to save memory in training.
         **overrides: any field of BiTSpec.
 
-    Input: pixels 0..255, (b, height, width, channels); output: logits (b, classes). The residual units are named
+    Input: pixels 0..255, (b, height, width, channels); output: logits (b, classes). Residual units are named
     `block_00`...
 
     Raises:
@@ -187,7 +186,7 @@ class BiT(Classifier):
 
 
 def _layer_counts(spec, size, classes, channels, remat) -> list[LayerCount]:
-    """The rows of a BiT's layers."""
+    """The cost rows of a BiT's layers."""
     rematerialised = {f"block_{i:02d}" for i in blocks_to_remat(remat, sum(spec.units))}
     rows = [small("normalization", (*size, channels)), *resnet(spec.units, spec.width, size, channels, True)]
     rows = [as_rematerialised(row) if row.name in rematerialised else row for row in rows]

@@ -1,4 +1,4 @@
-"""Arguments of models, and of the functions that take a model and a path, checked and as plain Python values."""
+"""Checks arguments of models, and of functions of a model and a path; returns plain Python values."""
 
 import collections
 import os
@@ -15,10 +15,10 @@ from keras_vit.training.model import Model
 
 
 def model_name(name: str | None, default: str) -> str:
-    """The model's name; for None one that no model has: vit_1, vit_2...
+    """The model's name; None gives an unused one: vit_1, vit_2...
 
     Raises:
-        ValueError: for anything but text, which Keras could not use as the start of its weights' paths.
+        ValueError: for anything but text that can start Keras' weight paths.
     """
     if name is not None and (not isinstance(name, str) or not name or "/" in name):
         raise ValueError(f'name must be text without "/", or None, got {name!r}.')
@@ -26,24 +26,16 @@ def model_name(name: str | None, default: str) -> str:
 
 
 def image_input(image_size, channels, name: str, default: str):
-    """A model's input, pixels 0..255 (b, height, width, c): "image", or "left_image" for a model called "left", so that
-    several fit into a graph.
+    """A model's input, pixels 0..255 (b, height, width, c): "image", or "left_image" for a model called "left".
 
-    Never uint8: Keras would truncate floats to it.
-
-    Raises:
-        ValueError: for sizes that are not positive integers.
+    The names let several models into one graph. Never uint8: Keras would truncate floats. ValueError for invalid sizes.
     """
     shape = (*pair(image_size, "image_size"), integer(channels, "channels"))
     return keras.Input(shape, dtype="float32", name="image" if name == default else f"{name}_image")
 
 
 def class_count(classes) -> int | None:
-    """The argument `classes`, a positive integer or None.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """The argument `classes`, a positive integer or None; ValueError for anything else."""
     if classes is not None and (not is_integer(classes) or classes < 1):
         raise ValueError(f"classes must be a positive integer, or None for a model without a head, got {classes!r}.")
     return None if classes is None else int(classes)
@@ -78,11 +70,7 @@ def plain_remat(remat) -> bool | tuple[int, ...]:
 
 
 def blocks_to_remat(remat, count: int) -> set[int]:
-    """The numbers of the blocks that are rematerialised, of `count` in all.
-
-    Raises:
-        ValueError: if `remat` is not a bool or block numbers, or names a block that is not there.
-    """
+    """The numbers of the rematerialised blocks, of `count`; ValueError for an invalid `remat` or block number."""
     remat = plain_remat(remat)
     blocks = set(range(count if remat else 0)) if isinstance(remat, bool) else set(remat)
     if not blocks <= set(range(count)):
@@ -93,10 +81,10 @@ def blocks_to_remat(remat, count: int) -> set[int]:
 
 
 def plain_names(class_names) -> tuple[str, ...]:
-    """The argument `class_names` as a tuple of strings. Names that several classes have are warned of.
+    """The argument `class_names` as a tuple of strings; duplicates trigger a warning.
 
     Raises:
-        ValueError: for text, a set or a dict, or for names that are not text.
+        ValueError: for text, a set or a dict, or names that are not text.
     """
     if isinstance(class_names, (str, bytes, set, frozenset, dict)):
         shown = f'"{class_names}"' if isinstance(class_names, str) else repr(class_names)
@@ -113,11 +101,7 @@ def plain_names(class_names) -> tuple[str, ...]:
 
 
 def check_count(class_names: tuple[str, ...] | None, classes: int | None) -> None:
-    """Refuses names for another number of classes.
-
-    Raises:
-        ValueError: with both numbers.
-    """
+    """Refuses names for another number of classes; ValueError with both numbers."""
     if class_names is not None and len(class_names) != classes:
         mend = (
             "leave them out, or set classes"
@@ -128,18 +112,14 @@ def check_count(class_names: tuple[str, ...] | None, classes: int | None) -> Non
 
 
 def preprocessing_or_none(preprocessing) -> str | None:
-    """The argument `preprocessing`, text or None.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """The argument `preprocessing`, text or None; ValueError for anything else."""
     if not isinstance(preprocessing, str | None):
         raise ValueError(f'preprocessing must be text such as "decode|resize(224, 224)", got {preprocessing!r}.')
     return None if preprocessing is None else str(preprocessing)
 
 
 def _described(value):
-    """A value for a message, briefly."""
+    """A value in short, for a message."""
     if isinstance(value, type):
         return f"the class {value.__name__}, not a model made of it"
     if isinstance(value, keras.Model):
@@ -148,10 +128,10 @@ def _described(value):
 
 
 def check_model_and_path(function: str, model: Any, path: Any) -> str:
-    """`path` as text, with "~" expanded, after checking what `function`, "save" or "export", was given.
+    """`path` as text, with "~" expanded, after checking the arguments of `function`, "save" or "export".
 
     Raises:
-        ValueError: if `model` is not one of this package, or `path` not a path; the message says how to mend it.
+        ValueError: if `model` is not one of this package, or `path` not a path, with the remedy.
     """
     if isinstance(model, (str, os.PathLike)) and isinstance(path, keras.Model):
         raise ValueError(f"{function} takes the model first: {function}(model, {os.fspath(model)!r}).")

@@ -1,4 +1,4 @@
-"""What the families share: pixels in, features, a head; and a config that describes the model completely."""
+"""The base of the families: pixels in, features, a head; and a config that describes the model completely."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from keras_vit.training.prediction.classify import Prediction
 
 
 class ModelOfArguments(Model):
-    """A model that a constructor makes from arguments. Its config also holds quantisation, LoRA and training state."""
+    """A model made from constructor arguments. Its config also holds quantisation, LoRA and training state."""
 
     made_from_arguments = True
 
     def arguments(self) -> dict:
-        """The constructor's arguments, as JSON, that make an equal model with other weights."""
+        """The constructor's arguments, as JSON, for an equal model with other weights."""
         raise NotImplementedError
 
     def get_config(self):
@@ -48,11 +48,11 @@ class Classifier(ModelOfArguments):
         spec: the architecture, a frozen dataclass.
         image_size: pixels (height, width).
         classes, channels, class_names, preprocessing, remat: as in the constructors.
-        features: the symbolic features before the head, (b, d): `keras_vit.Model(model.input, model.features)` extracts
+        features: symbolic features before the head, (b, d); `keras_vit.Model(model.input, model.features)` extracts
             them.
     """
 
-    # Set by checkpoints.load: a new model may be run before it is trained, but a loaded one is expected to predict.
+    # Set by checkpoints.load: a new model may run untrained, but a loaded one is expected to predict.
     refuses_zero_head = False
 
     def __init__(
@@ -87,7 +87,7 @@ class Classifier(ModelOfArguments):
         return self._features
 
     def feature_map(self, blocks: int | Sequence[int] | None = None) -> Any:
-        """The symbolic feature maps (b, h, w, d) after the blocks with these numbers; see models.taps.feature_map."""
+        """Symbolic feature maps (b, h, w, d) after the blocks with these numbers; see models.taps.feature_map."""
         return taps.feature_map(self, blocks)
 
     def with_head(
@@ -97,26 +97,23 @@ class Classifier(ModelOfArguments):
         class_names: Sequence[str] | None = None,
         name: str | None = None,
     ) -> Model:
-        """A model of this package with another head: its output is layer(self.features).
+        """This model with another head: its output is layer(self.features).
 
-        It shares this model's layers and weights; `clone()` gives a model with copies. This model's own head is left
-        out.
+        It shares this model's layers and weights (copy with `clone()`), without this model's head.
 
         Args:
-            layer: any Keras layer: Dense, a Sequential, or your own. To be loaded from a file, a class of your own must
-                be registered (keras.saving.register_keras_serializable) by the process that loads it.
-            on: what the layer takes: "features" (b, d), a ViT's "tokens" (b, n, d), or "feature_map" (b, h, w, d).
-            class_names: names of the classes, where the layer returns one logit per class; an exported model then
-                returns them.
+            layer: any Keras layer: Dense, a Sequential, or your own. To load a file with your own class, register it
+                first (keras.saving.register_keras_serializable).
+            on: the layer's input: "features" (b, d), a ViT's "tokens" (b, n, d), or "feature_map" (b, h, w, d).
+            class_names: names of the classes, if the layer returns one logit each; exported models return them.
             name: of the model; None for this model's name.
 
         Returns:
-            A keras_vit.Model: trained, saved, loaded, exported and inspected as this one.
+            A keras_vit.Model: trained, saved, loaded, exported and inspected like this one.
 
         Raises:
-            ValueError: for something that is not a layer, a Lambda layer, also inside another one, a layer with a name
-                of this model's layers, an unknown `on`, another number of names than logits, or names for
-                probabilities.
+            ValueError: for anything but a layer, a Lambda (also inside another layer), a layer name of this model, an
+                unknown `on`, another number of names than logits, or names for probabilities.
         """
         self._check_new_head(layer)
         inputs = {
@@ -142,13 +139,11 @@ class Classifier(ModelOfArguments):
     def enable_lora(
         self, rank: int, targets: str | Sequence[str] = lora.TARGETS, alpha: float | None = None
     ) -> list[str]:
-        """Low-rank adaptation: only small matrices beside the dense layers' kernels train, and the head; see
-        models.lora.enable_lora.
-        """
+        """LoRA: only small matrices next to the kernels train, and the head; see models.finetuning.lora.enable_lora."""
         return lora.enable_lora(self, rank, targets, alpha)
 
     def merge_lora(self) -> None:
-        """Adds what LoRA has learned to the kernels; see models.lora.merge_lora."""
+        """Adds LoRA's matrices to the kernels; see models.finetuning.lora.merge_lora."""
         lora.merge_lora(self)
 
     def _check_new_head(self, layer):
@@ -170,13 +165,11 @@ class Classifier(ModelOfArguments):
         return [layer for layer in self.layers if layer.name in ("head", "head_dist")]
 
     def has_zero_head(self) -> bool:
-        """Whether a head's kernel is all zeros, as it is before any training and in Google's ImageNet-21k files of
-        2020.
-        """
+        """Whether a head's kernel is all zeros, as before training and in Google's ImageNet-21k files of 2020."""
         return any(not np.any(keras.ops.convert_to_numpy(head.kernel)) for head in self.heads())
 
     def check_head(self) -> None:
-        """Refuses to predict with a head that was loaded as zeros and still is zero: its logits mean nothing."""
+        """Refuses to predict with a head loaded as zeros and still zero: its logits mean nothing."""
         if self.refuses_zero_head and self.has_zero_head():
             raise ValueError(
                 "The head is all zeros, as in a checkpoint published without one, or before any training: it predicts"
@@ -208,7 +201,7 @@ class Classifier(ModelOfArguments):
         return super().classify(x, top_k, batch_size, activation, verbose)
 
     def arguments(self) -> dict:
-        """The constructor's arguments, as JSON, that make an equal model with other weights."""
+        """The constructor's arguments, as JSON, for an equal model with other weights."""
         return {
             "variant": dataclasses.asdict(self.spec),
             "image_size": self.image_size,

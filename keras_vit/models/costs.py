@@ -1,12 +1,11 @@
-"""What a layer costs: parameters, operations and activations, by formulas from its shapes.
+"""Costs of a layer: parameters, operations and activations, by formulas from its shapes.
 
-All sizes are per image. Operations are those of matrix products and convolutions, 2 per multiply-add, as tables of
-FLOPs have it (half of them are "GMACs"). Activations are numbers, to be multiplied by 4 bytes in float32 and 2 in
-bfloat16:
+All sizes are per image. Operations are those of matrix products and convolutions, 2 per multiply-add, as in tables of
+FLOPs (half of them are "GMACs"). Activations are counted in numbers, 4 bytes each in float32 and 2 in bfloat16:
 
-- alive: what a forward pass holds at once at the layer's widest point, the residual stream included;
-- kept: what the layer makes that a training step keeps for the gradient: the inputs of products, normalisations,
-  softmax and GELU (table 2 of arXiv 2205.05198 for a block). The masks of dropout are left out.
+- alive: held at once by a forward pass at the layer's widest point, the residual stream included;
+- kept: made by the layer and kept in training for the gradient: inputs of products, normalisations, softmax and GELU
+  (table 2 of arXiv 2205.05198 for a block), without dropout's masks.
 """
 
 import dataclasses
@@ -21,11 +20,11 @@ class LayerCount:
 
     Attributes:
         name: of the layer in the model.
-        output: its output's shape, without the batch.
-        parameters: how many numbers its weights hold.
-        flops: operations of a forward pass; None for a layer whose products are not known.
+        output: output shape, without the batch.
+        parameters: number of its weights' values.
+        flops: operations of a forward pass; None if unknown.
         alive, kept: activations, see above.
-        recomputed: what a rematerialised layer keeps only while its own gradient is computed.
+        recomputed: kept by a rematerialised layer only during its own gradient.
     """
 
     name: str
@@ -38,7 +37,7 @@ class LayerCount:
 
 
 def dense(name: str, shape: tuple[int, ...], inputs: int, kept: int = 0) -> LayerCount:
-    """A dense layer with a bias, from `inputs` to an output of `shape`."""
+    """A dense layer with bias, from `inputs` to an output of `shape`."""
     numbers, rows = math.prod(shape), math.prod(shape[:-1])
     return LayerCount(
         name, shape, (inputs + 1) * shape[-1], 2 * inputs * numbers, rows * inputs + numbers, kept or numbers
@@ -46,13 +45,13 @@ def dense(name: str, shape: tuple[int, ...], inputs: int, kept: int = 0) -> Laye
 
 
 def small(name: str, shape: tuple[int, ...], parameters: int = 0, kept: int | None = None) -> LayerCount:
-    """A layer without products, whose output has the size of its input."""
+    """A layer without products, with output the size of its input."""
     numbers = math.prod(shape)
     return LayerCount(name, shape, parameters, 0, 2 * numbers, numbers if kept is None else kept)
 
 
 def as_rematerialised(row: LayerCount) -> LayerCount:
-    """The row of a layer that keeps its output alone, and makes the rest again for its gradient."""
+    """A layer's row if it keeps only its output, and recomputes the rest for its gradient."""
     return dataclasses.replace(row, kept=math.prod(row.output), recomputed=row.kept - math.prod(row.output))
 
 
@@ -75,11 +74,11 @@ def transformer_block(
     """A TransformerBlock on n tokens of width d, or a ReducingBlock.
 
     Args:
-        inner: the width of all heads together.
-        values: of the MLP's first layer for each hidden unit, as in layers.blocks.mlp.MlpForm.
+        inner: total width of the heads.
+        values: outputs of the MLP's first layer per hidden unit, as in layers.blocks.mlp.MlpForm.
         scaled: whether it has LayerScale.
         prefix: number of tokens before the patches.
-        reduction: what happens to the patches between attention and MLP.
+        reduction: of the patches between attention and MLP.
         positions, grid: as in MultiHeadSelfAttention.
     """
     kept, merged = reduction or (None, 0)
@@ -109,9 +108,7 @@ def transformer_block(
 
 
 def _relative(positions, patches, prefix, heads, inner, grid):
-    """(parameters, multiply-adds) of relative positions: each offset has an embedding, or a number per head; three more
-    for other tokens.
-    """
+    """(parameters, multiply-adds) of relative positions: an embedding or a number per head for each offset."""
     others = 3 if prefix else 0
     if positions == "relative2d":
         return ((2 * grid[0] - 1) * (2 * grid[1] - 1) + others) * heads, 0
@@ -120,14 +117,14 @@ def _relative(positions, patches, prefix, heads, inner, grid):
 
 
 def attention_pooling(name: str, n: int, d: int, heads: int, mlp_dim: int) -> LayerCount:
-    """MAP: one query on n tokens of width d, then an MLP on its result."""
+    """MAP: one query on n tokens of width d, then an MLP."""
     parameters = d + 4 * (d + 1) * d + 2 * d + (d + 1) * mlp_dim + (mlp_dim + 1) * d
     products = 2 * n * d * d + 2 * n * d + 2 * d * d + 2 * d * mlp_dim
     return LayerCount(name, (d,), parameters, 2 * products, 3 * n * d, 2 * n * d + heads * n + 5 * d + 2 * mlp_dim)
 
 
 def halved(size: tuple[int, int], stride: int = 2) -> tuple[int, int]:
-    """A size after a layer with a stride, rounded up."""
+    """A size after a strided layer, rounded up."""
     return -(-size[0] // stride), -(-size[1] // stride)
 
 
@@ -143,7 +140,7 @@ def conv(name: str, size: tuple[int, int], inputs: int, filters: int, kernel: in
 def bottleneck_unit(
     name: str, size: tuple[int, int], inputs: int, filters: int, stride: int, preactivation: bool
 ) -> LayerCount:
-    """A BottleneckUnit: 1x1, 3x3 and 1x1 convolutions, and one for the shortcut where its shape changes."""
+    """A BottleneckUnit: 1x1, 3x3 and 1x1 convolutions, and the shortcut's if its shape changes."""
     out, outer = halved(size, stride), 4 * filters
     before, after = math.prod(size), math.prod(out)
     projects = inputs != outer or stride != 1
@@ -171,7 +168,7 @@ def bottleneck_unit(
 def resnet(
     stages: tuple[int, ...], width: int, size: tuple[int, int], channels: int, preactivation: bool
 ) -> list[LayerCount]:
-    """The rows of a hybrid's stem or of a BiT's trunk, root included."""
+    """The rows of a hybrid's stem or a BiT's trunk, root included."""
     names = (f"stem_block{i + 1}_unit{j + 1}" for i, units in enumerate(stages) for j in range(units))
     if preactivation:
         names = (f"block_{block:02d}" for block in range(sum(stages)))

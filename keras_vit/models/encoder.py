@@ -1,8 +1,7 @@
-"""The Vision Transformer's encoder (arXiv 2010.11929) as two functions on symbolic tensors: pixels to tokens, tokens
-through the blocks.
+"""The Vision Transformer's encoder (arXiv 2010.11929) as functions on symbolic tensors: to tokens, then the blocks.
 
-`encode(embed(image, spec), spec)` is a ViT without its head; blocks with positions of their own need the grid, too. The
-layers carry the names that checkpoints and taps rely on.
+`encode(embed(image, spec), spec)` is a ViT without its head; blocks with positions also need the grid. The layers carry
+the names that checkpoints and taps rely on.
 """
 
 from collections.abc import Sequence
@@ -22,23 +21,17 @@ from keras_vit.models.stems import conv_stem, hybrid_stem
 
 
 class Reduction(NamedTuple):
-    """What one block does after its attention: it keeps this many patches (None: all), then merges this many into
-    others.
-    """
+    """A block's step after its attention: keep this many patches (None: all), then merge this many into others."""
 
     kept: int | None
     merged: int
 
 
 def reductions(spec: ViTSpec, patches: int) -> list[Reduction]:
-    """One Reduction per block.
-
-    Args:
-        spec: the architecture.
-        patches: how many go into the first block.
+    """One Reduction per block, for `patches` into the first.
 
     Raises:
-        ValueError: if a block would merge more than half of its patches: each is merged into one of another half.
+        ValueError: if a block would merge more than half of its patches, each with one of the other half.
     """
     found = []
     for i in range(spec.depth):
@@ -59,7 +52,7 @@ def reductions(spec: ViTSpec, patches: int) -> list[Reduction]:
 
 
 def _positions(spec, grid, policy, name="position_embedding", registers=0):
-    """The layer that adds a table."""
+    """The layer that adds a position table."""
     return layers.AddPositionEmbs(
         grid, spec.positioned, spec.positions, spec.position_std, registers, dtype=policy, name=name
     )
@@ -85,12 +78,12 @@ def embed(
 
     Args:
         image: pixels 0..255, symbolic (b, height, width, c).
-        spec: the architecture, a ViTSpec or a variant's name.
-        remat: whether to rematerialise a hybrid's stem.
-        dtype: a policy or its name; None for Keras' default.
+        spec: ViTSpec or variant name.
+        remat: rematerialise a hybrid's stem.
+        dtype: policy or its name; None for Keras' default.
 
     Returns:
-        Tokens (b, n, d), n = spec.prefix + h * w, or less with patch_dropout.
+        Tokens (b, n, d), n = spec.prefix + h * w, or fewer with patch_dropout.
 
     Raises:
         ValueError: if the image is not a whole number of patches.

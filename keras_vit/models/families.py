@@ -22,12 +22,12 @@ ARGUMENTS = ("image_size", "classes", "channels", "class_names", "preprocessing"
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The base of the families' specs, which are frozen dataclasses: the architecture of a model, and what it offers.
+    """The base of the families' specs, frozen dataclasses: a model's architecture and what it supports.
 
     Attributes:
-        has_attention: whether every block attends over all tokens and returns the weights, `attention_weights`.
-        has_tokens: whether the blocks' outputs are tokens (b, n, d), the last of them one per patch, so that images
-            must be whole numbers of patches; otherwise they are feature maps (b, h, w, d).
+        has_attention: whether every block attends over all tokens and returns weights, `attention_weights`.
+        has_tokens: whether blocks output tokens (b, n, d), the last ones one per patch, so that images must be whole
+            numbers of patches; otherwise feature maps (b, h, w, d).
     """
 
     has_attention = False  # without types, so that they are not fields
@@ -38,12 +38,12 @@ class Spec:
 
     @property
     def strides(self) -> tuple[tuple[int, int], ...]:
-        """Pixels (height, width) from one place to the next in the feature map after each block."""
+        """Pixels (height, width) between places in the feature map after each block."""
         raise NotImplementedError
 
     @property
     def repeated(self) -> int:
-        """The number of blocks and of a stem's layers, each of which has weights of its own."""
+        """The number of blocks and stem layers with their own weights."""
         raise NotImplementedError
 
     @property
@@ -57,11 +57,11 @@ class Spec:
         return cls(**{**fields, **overrides})
 
     def fixes(self, name: str, value: Any) -> bool:
-        """Whether weights of this spec do not fit a model with another `value` of the field `name`."""
+        """Whether this spec's weights do not fit a model with another `value` of the field `name`."""
         return name in named(type(self), WEIGHTS) and value != getattr(self, name)
 
     def with_new_head(self, changes: Mapping[str, Any]) -> Self:
-        """The spec of the same model with one new linear head, where `changes` are the fields that are to change."""
+        """The spec with one new linear head; `changes` are the fields to change."""
         return dataclasses.replace(self, **{"head_bias": 0.0})
 
     def to_dict(self) -> dict:
@@ -77,20 +77,20 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A row of the table: what a family is.
+    """A row of the table: one family.
 
     Attributes:
-        name: of the class, in messages; in lower case the usual name of a model.
-        title, tag: on a model card, and among the tags of the Hugging Face hub.
-        spec: the class of its specs.
-        model: the class of its models, a Classifier with the arguments of ARGUMENTS.
-        block: the class of the layers named `block_00`...
-        encoded: the name of the layer whose output is the encoder's; without such a layer it is the last block's.
-        names: the pattern of its variants' names.
-        parse: a variant's name to fields of the spec.
-        nearest: text like another library's name of a model to the variant that it probably means, or None.
+        name: of the class, in messages; in lower case a model's usual name.
+        title, tag: for a model card, and among the Hugging Face hub's tags.
+        spec: class of its specs.
+        model: class of its models, a Classifier with the arguments of ARGUMENTS.
+        block: class of the layers named `block_00`...
+        encoded: name of the layer with the encoder's output; without such a layer it is the last block's.
+        names: pattern of its variants' names.
+        parse: variant name -> fields of the spec.
+        nearest: text like another library's name of a model -> the variant it probably means, or None.
         variants: names of variants, for tables.
-        layer_counts: (spec, (height, width), classes, channels, remat) to the costs of each layer, see models.costs.
+        layer_counts: (spec, (height, width), classes, channels, remat) -> the costs of each layer, see models.costs.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Family:
         """Refuses arguments that are not fields of the spec.
 
         Raises:
-            ValueError: with the nearest valid name, or what to write instead of another library's word.
+            ValueError: with the nearest valid name, or ours for another library's word.
         """
         for name in overrides:
             if name in ARGUMENTS:
@@ -149,7 +149,7 @@ class Family:
                 )
 
 
-# {name: row}. The first is the plain family; those after it know their own names better and are asked before it.
+# {name: row}. The first is the plain family; later ones recognise their names better and are asked first.
 FAMILIES: dict[str, Family] = {}
 
 
@@ -160,9 +160,9 @@ def register(family: Family) -> Family:
 
 
 def find(variant: Any) -> Family:
-    """The family of a variant: of its name, its spec, the spec's class, or the spec's fields as a config has them.
+    """The family of a variant: of its name, spec, spec class, or fields as in a config.
 
-    The plain family where none fits: its error message lists names or fields.
+    The plain family if none fits: its error message lists names or fields.
     """
     rows = list(FAMILIES.values())
     if isinstance(variant, Mapping):
@@ -174,12 +174,12 @@ def find(variant: Any) -> Family:
 
 
 def of_block(layer: keras.layers.Layer) -> Family | None:
-    """The family whose blocks are of the layer's class; None if the layer is not a block."""
+    """The family whose blocks have the layer's class; None if it is not a block."""
     return next((row for row in FAMILIES.values() if isinstance(layer, row.block)), None)
 
 
 def fields() -> dict[str, dataclasses.Field]:
-    """{name: field} of the specs of all families."""
+    """{name: field} of all families' specs."""
     return {name: field for row in reversed(FAMILIES.values()) for name, field in row.fields.items()}
 
 
@@ -190,13 +190,13 @@ def any_name() -> str:
 
 
 def nearest(text: str) -> tuple[str, str] | None:
-    """(family, variant) that `text` probably means, such as ("BiT", "R50x1"); None if it is like none."""
+    """(family, variant) that `text` probably means, such as ("BiT", "R50x1"), or None."""
     found = ((row.name, row.nearest(text)) for row in reversed(FAMILIES.values()))
     return next(((name, near) for name, near in found if near), None)
 
 
 def variant_hint(text: str, family: str) -> str:
-    """' Did you mean "B/16"?', or that it is a variant of another family than that named; "" if `text` is like none."""
+    """' Did you mean "B/16"?', or a note that the variant is of another family; "" if `text` is like none."""
     owner, near = nearest(text) or (family, text)
     if owner != family:
         return f' It is a {owner}: write keras_vit.{owner}("{near}").'
@@ -207,8 +207,8 @@ def build(variant: Any, **arguments: Unpack[Arguments]) -> Model:
     """A model of any family.
 
     Args:
-        variant: a variant's name, such as "B/16", "R50+B/16" or "R50x1", a spec, or its to_dict().
-        **arguments: the other arguments of the constructor.
+        variant: name such as "B/16", "R50+B/16" or "R50x1", spec, or its to_dict().
+        **arguments: the constructor's other arguments.
 
     Raises:
         ValueError: for an unknown variant or argument.

@@ -1,7 +1,7 @@
-"""The table of a spec's fields: what values each takes, what it means, and what another value changes.
+"""A spec's fields as a table: valid values, meaning, and what another value changes.
 
-A row is the metadata of a dataclass field. `field` makes fields with a default; for others it is written out, so that
-type checkers see that they are required:
+A row is the metadata of a dataclass field. `field` makes fields with a default; others are written out, so that type
+checkers see that they are required:
 
     depth: int = dataclasses.field(metadata=row(POSITIVE, "Number of blocks.", WEIGHTS))
     registers: int = field(0, COUNT, "Number of learned tokens after the class token.", WEIGHTS)
@@ -22,20 +22,20 @@ from typing import Any
 from keras_vit.layers.arguments import choice, flag, integer, number, per_channel, rate
 from keras_vit.layers.embedding.patches import pair
 
-# What another value of a field changes in a trained model: its weights, or nothing that it computes.
+# What another value of a field changes in a trained model: its weights, or nothing it computes.
 WEIGHTS = "weights"
 NOTHING = "nothing"
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What values a field takes.
+    """The valid values of a field.
 
     Attributes:
-        plain: function (value, name) -> the value as Python's own, ValueError for any other.
+        plain: function (value, name) -> plain Python value; ValueError if invalid.
         words: the values in words.
-        choices: their names, for fields that take one of several.
-        accepts: the annotation of a keyword argument, if it is wider than the field's own.
+        choices: their names, if the field takes one of several.
+        accepts: annotation of a keyword argument, if wider than the field's own.
     """
 
     plain: Callable[[Any, str], Any]
@@ -45,12 +45,12 @@ class Kind:
 
 
 def one_of(choices: Collection[str]) -> Kind:
-    """One of several names; of a table, those that it has when a value is checked."""
+    """One of several names, read from a table when a value is checked."""
     return Kind(functools.partial(choice, valid=choices), choices=choices)
 
 
 def at_least(least: int) -> Kind:
-    """An integer that is no smaller than `least`."""
+    """An integer of at least `least`."""
     return Kind(functools.partial(integer, least=least), f"an integer of {least} or more")
 
 
@@ -68,7 +68,7 @@ def row(kind: Kind, meaning: str, change: str = "") -> dict[str, Any]:
     """The metadata of a field.
 
     Args:
-        kind: what values it takes; None is another one if the field's annotation has it.
+        kind: valid values; None too, if the field's annotation has it.
         meaning: a sentence or two.
         change: what another value changes, WEIGHTS or NOTHING; "" if the same weights then compute something else.
     """
@@ -76,38 +76,34 @@ def row(kind: Kind, meaning: str, change: str = "") -> dict[str, Any]:
 
 
 def field(default: Any, kind: Kind, meaning: str, change: str = "") -> Any:
-    """A dataclass field with a default and a row; the other arguments are those of `row`."""
+    """A dataclass field with a default and a row; other arguments as in `row`."""
     return dataclasses.field(default=default, metadata=row(kind, meaning, change))
 
 
 def rows(form: type) -> dict[str, dataclasses.Field]:
-    """{name: field} of the fields of a spec's class that have a row."""
+    """{name: field} of the fields of a spec class that have a row."""
     return {field.name: field for field in dataclasses.fields(form) if "kind" in field.metadata}
 
 
 def named(form: type, change: str) -> tuple[str, ...]:
-    """The names of the fields whose rows have this `change`."""
+    """The names of the fields with this `change`."""
     return tuple(name for name, field in rows(form).items() if field.metadata["change"] == change)
 
 
 def plain(field: dataclasses.Field, value: Any) -> Any:
-    """A field's value as Python's own: numpy's would not go into JSON.
-
-    Raises:
-        ValueError: if it is of another kind or out of range.
-    """
+    """A field's value as plain Python, since numpy's would not go into JSON; ValueError if invalid."""
     optional = type(None) in typing.get_args(field.type)
     return None if value is None and optional else field.metadata["kind"].plain(value, field.name)
 
 
 def make_plain(spec: Any) -> None:
-    """Checks the fields of a frozen dataclass while it is made, and sets them to plain values."""
+    """Checks the fields of a frozen dataclass under construction, and makes them plain values."""
     for name, field in rows(type(spec)).items():
         object.__setattr__(spec, name, plain(field, getattr(spec, name)))
 
 
 def takes(field: dataclasses.Field) -> str:
-    """The values that a field takes, in words."""
+    """A field's valid values in words."""
     kind, none = field.metadata["kind"], type(None) in typing.get_args(field.type)
     words = kind.words or ", ".join(f'"{name}"' for name in kind.choices)
     return f"{words}, or None" if none else words
@@ -138,7 +134,7 @@ def markdown(form: type) -> str:
 
 
 def typed_dict(name: str, fields: Mapping[str, dataclasses.Field], base: str = "TypedDict", doc: str = "") -> str:
-    """The source of a TypedDict of keyword arguments, each of them optional."""
+    """The source of a TypedDict of optional keyword arguments."""
     lines = [f"class {name}({base}, total=False):", f'    """{doc}"""', ""]
     for field in fields.values():
         own = field.type.__name__ if type(field.type) is type else str(field.type)

@@ -43,10 +43,7 @@ PLACES = ("stem", "every", "shared")
 
 
 def token_stride(patch_size: tuple, stem: tuple | None, conv_strides: tuple = ()) -> tuple[int, int]:
-    """Pixels (height, width) from one patch token to the next.
-
-    A hybrid's root has a stride of 4, each stage after the first a stride of 2.
-    """
+    """Pixels (height, width) between patch tokens; a hybrid's root has stride 4, each stage after the first 2."""
     reduction = 1 if stem is None else 4 * 2 ** max(len(stem) - 1, 0)
     reduction *= math.prod(conv_strides)
     return tuple(p * reduction for p in patch_size)
@@ -227,7 +224,7 @@ class ViTSpec(Spec):
         self._check_positions()
 
     def _replace(self, name, value):
-        """Sets a field of the frozen dataclass, while it is made."""
+        """Sets a field of the frozen dataclass under construction."""
         object.__setattr__(self, name, value)
 
     def _check_stems(self):
@@ -309,12 +306,12 @@ class ViTSpec(Spec):
 
     @property
     def reads_grid(self) -> bool:
-        """Whether the blocks have positions: `encode` must then know the grid."""
+        """Whether the blocks have positions, for which `encode` needs the grid."""
         return self.positions in self_attention.POSITIONS or self.positions_at != "stem"
 
     @property
     def positioned(self) -> int:
-        """Number of tokens before the patches that have a position embedding: class and distillation token."""
+        """Number of tokens before the patches with a position embedding: class and distillation token."""
         return int(bool(self.class_token)) + int(self.distillation_token)
 
     @property
@@ -324,7 +321,7 @@ class ViTSpec(Spec):
 
     @property
     def stride(self) -> tuple[int, int]:
-        """Pixels (height, width) from one patch token to the next."""
+        """Pixels (height, width) between patch tokens."""
         return token_stride(self.patch_size, self.stem, self.conv_strides)
 
     @property
@@ -364,8 +361,8 @@ class ViTSpec(Spec):
         return super().fixes(name, value) and not (name == "class_token" and value is None)
 
     def with_new_head(self, changes):
-        # As in the paper, the hidden layer goes with the head, and one zero-initialised linear layer takes their place;
-        # a new normalisation after pooling replaces the last one before it.
+        # As in the paper, one zero-initialised linear layer replaces head and hidden layer; a new normalisation after
+        # pooling replaces the last one before it.
         fc_norm = bool(changes.get("fc_norm")) or self.fc_norm
         return dataclasses.replace(self, head_bias=0.0, pre_logits=None, fc_norm=fc_norm)
 
@@ -374,11 +371,7 @@ _DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
 
 
 def _check_effect(overrides, spec):
-    """Refuses overrides that the architecture does not use.
-
-    Raises:
-        ValueError: for a field that would have no effect.
-    """
+    """Refuses overrides that the architecture ignores: ValueError."""
     unused = {
         "gelu": not MLPS[spec.mlp_form].uses_activation
         and spec.pool != "map"
@@ -401,7 +394,7 @@ def make_spec(variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[Vi
     """The ViTSpec of `variant` with `overrides` applied.
 
     Args:
-        variant: a name such as "B/16" or "R50+B/16", a ViTSpec, or its to_dict().
+        variant: name such as "B/16" or "R50+B/16", ViTSpec, or its to_dict().
         **overrides: any field of ViTSpec.
 
     Raises:

@@ -1,6 +1,4 @@
-"""Convolutional stems before the patches: the hybrids' ResNet (appendix B.2 of arXiv 2010.11929) and 3x3 convolutions
-(2106.14881).
-"""
+"""Convolutional stems: the hybrids' ResNet (appendix B.2 of arXiv 2010.11929) and 3x3 convolutions (2106.14881)."""
 
 import keras
 
@@ -17,12 +15,11 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
         x: (b, h, w, c).
         stages: residual units per stage; () for the root alone.
         width: channels of the root.
-        remat: whether to rematerialise the units.
+        remat: rematerialise the units.
         policy: Keras' dtype policy.
 
     Returns:
-        (b, h/4, w/4, width) without stages; otherwise (b, h/s, w/s, 4 * width * 2^(stages-1)) with s = 4 *
-        2^(stages-1).
+        (b, h/4, w/4, width) without stages; otherwise (b, h/s, w/s, 4 * width * 2^(stages-1)), s = 4 * 2^(stages-1).
     """
     x = layers.StdConv2D(width, 7, 2, dtype=policy, name="stem_conv")(x)
     x = group_norm(1e-6, policy, "stem_norm")(x)
@@ -37,14 +34,13 @@ def hybrid_stem(x, stages: tuple, width: int, remat: bool, policy):
 
 
 def conv_stem(x, widths: tuple, strides: tuple, form: str, policy):
-    """3x3 convolutions, each followed by batch normalisation (over all replicas) and ReLU ("Early Convolutions", arXiv
-    2106.14881).
+    """3x3 convolutions, each with global batch normalisation and ReLU ("Early Convolutions", arXiv 2106.14881).
 
     Args:
         x: (b, h, w, c).
         widths, strides: channels and stride of each convolution.
-        form: "plain"; or "residual": max-pooling takes the place of strides after the first convolution, and a
-            convolution that keeps the shape is added to its input.
+        form: "plain"; or "residual": after the first convolution max-pooling replaces strides, and a convolution that
+            keeps the shape is added to its input.
         policy: Keras' dtype policy.
 
     Returns:

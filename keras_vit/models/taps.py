@@ -1,7 +1,7 @@
-"""Symbolic tensors inside a model: features, tokens and feature maps, found by the names of the layers.
+"""Symbolic tensors inside a model, found by layer name: features, tokens and feature maps.
 
-They work for a model of any family, for one built on its tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input,
-...)`), and for one that calls it as a layer (nested).
+For models of any family, models built on their tensors (`vit.with_head(layer)`, `keras_vit.Model(vit.input, ...)`), and
+models that call one as a layer (nested).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from keras_vit import layers
 from keras_vit.models import families
 from keras_vit.training.checks.compiled import what_is
 
-# The layer whose output is the features, whichever of them the model has: the last in the graph comes first.
+# The features' layer, whichever the model has: the last in the graph comes first.
 _FEATURES = ("features", "pre_logits", "fc_norm", "pool")
 _BLOCK = "block_"
 
 
 def blocks(model: keras.Model) -> list:
-    """The blocks in the model's own graph, in order; [] for none."""
+    """The blocks in the model's own graph, in order."""
     return [layer for layer in model.layers if layer.name.startswith(_BLOCK) and families.of_block(layer)]
 
 
@@ -30,16 +30,15 @@ def family_in(model: keras.Model) -> families.Family:
 
 
 def is_reserved(name: str, spec: families.Spec) -> bool:
-    """Whether layers of models with this spec are found by the name, so that a head's layer must not have it."""
+    """Whether models with this spec find layers by this name, so that a head must not use it."""
     return name in (*_FEATURES, families.find(spec).encoded) or name.startswith((_BLOCK, "position_embedding"))
 
 
 def encoder_in(model: keras.Model) -> tuple:
-    """(the model in whose graph the blocks are, the symbolic images that it takes): `model` itself, or one nested in
-    it.
+    """(the model with the blocks in its graph, its symbolic images): `model` itself, or one nested in it.
 
     Raises:
-        ValueError: if there is none, or more than one.
+        ValueError: unless there is exactly one.
     """
     if blocks(model):
         return model, model.input
@@ -49,11 +48,7 @@ def encoder_in(model: keras.Model) -> tuple:
 
 
 def _node_of_encoder(model):
-    """The node of a model's graph that calls the nested model which holds the blocks.
-
-    Raises:
-        ValueError: if there is none, or more than one.
-    """
+    """The node that calls the nested model with the blocks; ValueError unless there is exactly one."""
     nodes = [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
     calls = [node for node in nodes if _is_call_of_encoder(node)]
     if len(calls) != 1:
@@ -65,25 +60,23 @@ def _node_of_encoder(model):
 
 
 def _call_of_encoder(model):
-    """(the nested model that holds the blocks, the symbolic images that it takes)."""
+    """(the nested model with the blocks, its symbolic images)."""
     call = _node_of_encoder(model)
     [image] = call.input_tensors
     return call.operation, image
 
 
 def own_encoder(model: keras.Model) -> keras.Model | None:
-    """The model of whose layers a model for pre-training consists, below its targets, or a distillation, beside its
-    teacher: else itself.
+    """The encoder inside a pre-training model, or a distillation's student; any other model itself.
 
-    None for DINO, whose encoder is called inside it, and is there twice.
+    None for DINO, which calls its encoder inside, and twice.
     """
     encoder = model.get_encoder() if hasattr(model, "get_encoder") else model
     return encoder if encoder is model or any(encoder.input is tensor for tensor in model.inputs) else None
 
 
 def trunk(model: keras.Model) -> list:
-    """The layers up to the features, or up to the tokens or feature map of a model that does not pool; with those in a
-    nested model.
+    """The layers up to the features, or to tokens or feature map without pooling, nested ones included.
 
     Raises:
         ValueError: if the model does not contain one encoder.
@@ -100,7 +93,7 @@ def _layers_up_to(model, tensor):
 
 
 def _is_call_of_encoder(node):
-    """Whether a node of a graph calls a functional model that holds blocks, on one tensor."""
+    """Whether a node calls a functional model with blocks on one tensor."""
     operation = node.operation
     is_functional = isinstance(operation, keras.Model) and hasattr(operation, "_nodes_by_depth")
     return is_functional and len(node.input_tensors) == 1 and _holds_blocks(operation)
@@ -112,7 +105,7 @@ def _holds_blocks(model):
 
 
 def _outside(model, tap):
-    """tap(encoder), a tensor or list of tensors in the encoder's graph, as tensors in the graph of `model`."""
+    """tap(encoder), tensors in the encoder's graph, as tensors in the graph of `model`."""
     encoder, image = encoder_in(model)
     tensors = tap(encoder)
     return tensors if encoder is model else keras.Model(encoder.input, tensors)(image)
@@ -122,7 +115,7 @@ def features(model: keras.Model) -> keras.KerasTensor:
     """The features before the head, symbolic (b, d).
 
     Raises:
-        ValueError: if the model's graph has none: a head on tokens or feature maps does not pool.
+        ValueError: if there are none: a head on tokens or feature maps does not pool.
     """
     return _outside(model, _features)
 
@@ -156,9 +149,7 @@ def _tokens(model):
 
 
 def encoded(model: keras.Model) -> keras.KerasTensor:
-    """The encoder's output, tokens or a feature map, in whose own graph the blocks are: after its last normalisation,
-    if it has one.
-    """
+    """The encoder's output, tokens or a feature map, after its last normalisation if any; `model` holds the blocks."""
     last, name = blocks(model)[-1], family_in(model).encoded
     return next((layer.output for layer in model.layers if layer.name == name), _output(last))
 
@@ -169,11 +160,7 @@ def _output(block):
 
 
 def patch_grid(model: keras.Model) -> tuple[int, int]:
-    """The patch grid (h, w) of the model in whose graph the blocks are, from the first of its layers that has one.
-
-    Raises:
-        ValueError: if none has.
-    """
+    """The patch grid (h, w) of the model with the blocks, from its first layer with one; ValueError without any."""
     grid = next((grid for grid in (getattr(layer, "grid", None) for layer in model.layers) if grid is not None), None)
     if grid is None:
         raise ValueError(
@@ -183,11 +170,7 @@ def patch_grid(model: keras.Model) -> tuple[int, int]:
 
 
 def check_whole_grid(model: keras.Model) -> None:
-    """Refuses a model whose tokens do not stay one per patch of the image: maps of them have no places.
-
-    Raises:
-        ValueError: naming what to load it with.
-    """
+    """Refuses a model without one token per patch: its maps have no places; ValueError with how to load it."""
     if any(isinstance(layer, (layers.ReducingBlock, layers.PatchDropout)) for layer in model.layers):
         raise ValueError(
             f'"{model.name}" merges or leaves out patches, so that its tokens are no map of the image. Load it with'
@@ -196,17 +179,16 @@ def check_whole_grid(model: keras.Model) -> None:
 
 
 def block_outputs(model: keras.Model) -> list:
-    """The outputs of all blocks, symbolic: tokens (b, n, d), prefix tokens included, or feature maps (b, h, w, d)."""
+    """All blocks' outputs, symbolic: tokens (b, n, d), prefix tokens included, or feature maps (b, h, w, d)."""
     return _outside(model, lambda encoder: [_output(block) for block in blocks(encoder)])
 
 
 def split(model: keras.Model, tap: Callable[[keras.Model], keras.KerasTensor]) -> tuple[keras.Model, keras.Model]:
-    """A model in two, cut at a tensor inside its encoder: (from the images to the tensor, from the tensor to the
-    outputs).
+    """A model cut in two at a tensor inside its encoder: (images to tensor, tensor to outputs).
 
     Args:
         model: of any family, or built on one, with one input.
-        tap: a function from the model that holds the blocks to the tensor in its graph.
+        tap: function from the model with the blocks to the tensor in its graph.
 
     Raises:
         ValueError: if the model does not contain one encoder, or its outputs do not depend on the tensor alone.
@@ -223,7 +205,7 @@ def split(model: keras.Model, tap: Callable[[keras.Model], keras.KerasTensor]) -
 
 
 def _after(model, tensor):
-    """The part of a model that computes its output from a tensor in its graph."""
+    """The part of a model from a tensor in its graph to its output."""
     try:
         return keras.Model(tensor, model.output)
     except ValueError:
@@ -234,26 +216,24 @@ def _after(model, tensor):
 
 
 def ends_in_probabilities(model: keras.Model) -> bool:
-    """Whether the model's one output, also that of a model nested in it, is a softmax or sigmoid that can be seen as
-    one.
-    """
+    """Whether the model's one output, possibly a nested model's, is visibly a softmax or sigmoid."""
     return isinstance(model.output, keras.KerasTensor) and what_is(model.output) == "probabilities"
 
 
 def feature_map(model: keras.Model, numbers: int | Sequence[int] | None = None) -> Any:
-    """The model's feature maps, or tokens on the patch grid, after given blocks: for dense heads and inspection.
+    """Feature maps, or tokens on the patch grid, after given blocks: for dense heads and inspection.
 
     Args:
         model: of any family, or built on one.
-        numbers: a block's number, or a list of numbers, negative ones counting from the end; None for the encoder's
-            output after its last normalisation.
+        numbers: a block's number, or a list, negative ones from the end; None for the encoder's output after its last
+            normalisation.
 
     Returns:
-        A symbolic tensor (b, h, w, d), or for a list of numbers a list of them. Class token and registers are left out.
-        A map after block i has the stride `spec.strides[i]`; a BiT's last normalisation is followed by a ReLU.
+        A symbolic tensor (b, h, w, d), or a list of them, without class token and registers. A map after block i has
+            the stride `spec.strides[i]`; a BiT's last normalisation is followed by a ReLU.
 
     Raises:
-        ValueError: for a number that no block has, or a model without blocks.
+        ValueError: for an unknown block number, or a model without blocks.
     """
     return _outside(model, lambda encoder: _feature_map(encoder, numbers))
 

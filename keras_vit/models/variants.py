@@ -1,4 +1,4 @@
-"""The names of ViTs: "B/16" and "R50+B/16" to sizes, and other libraries', such as "vit_base_patch16_224", to ours.
+"""Names of ViTs: "B/16" and "R50+B/16" to sizes, and other libraries', such as "vit_base_patch16_224", to ours.
 
 Sizes Ti, S, B, L, H: table 1 of arXiv 2010.11929 and of 2106.10270; g and G: table 2 of arXiv 2106.04560; So400m: arXiv
 2305.13035. Hybrids, "R50+B/16": appendix B.2 of arXiv 2010.11929 and table 1 of 2106.10270.
@@ -45,7 +45,7 @@ _SIZE = re.compile(
 
 
 def nearest_variant(text: str) -> str | None:
-    """The variant, such as "B/16" or "R50+B/16", that `text` probably means; None if it is like none."""
+    """The variant, such as "B/16" or "R50+B/16", that `text` probably means, or None."""
     found = _SIZE.search(text)
     if not found:
         return None
@@ -56,11 +56,7 @@ def nearest_variant(text: str) -> str | None:
 
 
 def parse(variant: str) -> dict:
-    """The fields of a name such as "B/16" or "R50+B/16".
-
-    Raises:
-        ValueError: for an unknown name, with the nearest valid one.
-    """
+    """The fields of a name such as "B/16" or "R50+B/16"; ValueError, with the nearest name, for an unknown one."""
     match = NAMES.fullmatch(variant)
     stem, row, patch = match.groups() if match else (None, None, 0)
     if row not in ROWS:

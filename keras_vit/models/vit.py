@@ -25,23 +25,23 @@ class ViT(Classifier):
     """A Vision Transformer.
 
     Args:
-        variant: a size and a patch size such as "B/16" (sizes Ti, S, B, L, So400m, H, g, G; any patch size), a hybrid
-            such as "R50+B/16", or a ViTSpec.
+        variant: size and patch size such as "B/16" (sizes Ti, S, B, L, So400m, H, g, G; any patch size), hybrid such as
+            "R50+B/16", or ViTSpec.
         image_size: pixels, a number or (height, width).
         classes: number of classes; None for a model without a head, which returns features.
         channels: of the image.
-        class_names: the classes' names, in order; `.keras` and SavedModel files carry them.
+        class_names: in order; `.keras` and SavedModel files carry them.
         preprocessing: text of the evaluation preprocessing (docs/data.md), which an exported model applies to image
             files.
-        remat: rematerialise all blocks and a hybrid's stem (True), or the blocks with these numbers, to train with less
-            memory.
+        remat: rematerialise all blocks and a hybrid's stem (True), or the blocks with these numbers, to save memory in
+            training.
         name: of the model, and of its input: "image", or "left_image" for a model called "left". None for a new one:
             vit_1, vit_2...
         dtype: a Keras policy such as "mixed_bfloat16".
         **overrides: any field of ViTSpec: depth, dropout, pool, positions, registers, ...
 
     Input: pixels 0..255, (b, height, width, channels), uint8 or float; the model normalises. Output: logits (b,
-    classes), float32 under mixed precision too. The blocks are named `block_00`...
+    classes), float32 under mixed precision too. Blocks are named `block_00`...
 
     Raises:
         ValueError: for an unknown variant or argument, or an image that is not a whole number of patches.

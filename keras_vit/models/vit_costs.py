@@ -1,4 +1,4 @@
-"""What a Vision Transformer costs, layer by layer, with the names that the layers have in the model."""
+"""A Vision Transformer's costs, layer by layer, with the model's layer names."""
 
 import dataclasses
 import math
@@ -43,14 +43,14 @@ def _conv_stem(widths, strides, form, size, channels):
 
 
 def _palette_encoder(name: str, size: tuple[int, int], channels: int, colors: int, d: int) -> LayerCount:
-    """A PaletteEncoder: the distance of each pixel from each colour, and the embedding of the nearest."""
+    """A PaletteEncoder: distances from pixels to colours, and the nearest one's embedding."""
     n = math.prod(size)
     alive = n * (channels + 2 * colors)
     return LayerCount(name, (n, d), colors * (channels + d), 2 * n * channels * colors, max(alive, n * d), n * d)
 
 
 def _table(spec, grid):
-    """The parameters of a table of positions."""
+    """The parameters of a position table."""
     if spec.positions == "learned2d":
         return spec.positioned * spec.width + sum(grid) * (spec.width // 2)
     return (spec.positioned + math.prod(grid)) * spec.width if spec.positions == "learned" else 0
@@ -87,7 +87,7 @@ def _embedding(spec, size, channels):
             n += count
             learned = _table(spec, grid) if name == "position_embedding" else count * d
             rows.append(small(name, (n, d), learned, 0))
-    # The first block keeps its input, which may be the sum with the positions or what dropout left.
+    # The first block keeps its input, the sum with the positions or dropout's output.
     rows.append(small("embedding_dropout", (n, d)))
     if spec.patch_dropout and spec.patch_dropout_block is None:
         kept = spec.prefix + kept_patches(patches, spec.patch_dropout)
@@ -97,7 +97,7 @@ def _embedding(spec, size, channels):
 
 
 def _blocks(spec, n, remat, grid):
-    """The rows of the blocks and of the tables added before them, n tokens before the first."""
+    """The rows of the blocks and of the tables before them, with n tokens before the first."""
     inner = spec.heads * (spec.head_dim or spec.width // spec.heads)
     options = (MLPS[spec.mlp_form].values, spec.qkv_bias, spec.qk_norm, spec.layer_scale is not None, spec.prefix)
     rematerialised, rows = blocks_to_remat(remat, spec.depth), []
@@ -130,7 +130,7 @@ def _pool(spec, n):
 
 
 def _heads(spec, features, classes):
-    """The rows of the head or heads, or without classes of what the model returns instead."""
+    """The rows of the heads, or without classes of the model's other output."""
     if classes is None:
         return [small("features", (features,))] if spec.distillation_token else []
     if not spec.distillation_token:

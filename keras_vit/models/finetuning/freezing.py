@@ -1,4 +1,4 @@
-"""Freezing layers: by name patterns, or all but the head."""
+"""Freezing layers, by name patterns or all but the head."""
 
 import fnmatch
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from keras_vit.models import taps
 
 
 def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
-    """Freezes the layers whose names match any of the patterns. Call it before compile.
+    """Freezes layers in place by name. Call it before compile.
 
     Args:
-        model: its layers are frozen in place.
+        model: the model to freeze layers of.
         patterns: one or several, with * and ? as in file names: "block_0*", "patch_encoder".
 
     Returns:
@@ -34,12 +34,10 @@ def freeze(model: keras.Model, patterns: Sequence[str]) -> list[str]:
 
 
 def freeze_all_but_head(model: keras.Model) -> list[str]:
-    """Linear probing: only what comes after the features trains, or after the tokens or feature map of a model that
-    does not pool.
+    """Linear probing: trains only what follows the features, or the tokens or feature map without pooling.
 
     Args:
-        model: a ViT or BiT, or a model built on one or that calls one; its layers are frozen in place. Call it before
-            compile.
+        model: a ViT or BiT, or a model built on one or calling one; frozen in place. Call it before compile.
 
     Returns:
         The names of the frozen layers, sorted.

@@ -1,7 +1,7 @@
-"""Low-rank adaptation, LoRA (arXiv 2106.09685): fine-tuning by two small matrices beside a frozen kernel.
+"""Low-rank adaptation, LoRA (arXiv 2106.09685): fine-tuning by two small matrices next to a frozen kernel.
 
 A dense layer x W becomes x W + (alpha / rank) x A B, with A (c, rank) random and B (rank, d) zeros, so that training
-starts from the model as it is.
+starts from the unchanged model.
 """
 
 import fnmatch
@@ -24,11 +24,7 @@ TARGETS = ("query", "value")  # as in the paper's experiments
 
 
 def _adaptable(model):
-    """The model whose layers get LoRA: of one for pre-training its encoder, whose layers are its own.
-
-    Raises:
-        ValueError: for DINO.
-    """
+    """The model whose layers get LoRA: the encoder inside a pre-training model; ValueError for DINO."""
     encoder = taps.own_encoder(model)
     if encoder is not None:
         return encoder
@@ -50,11 +46,7 @@ def _dense_layers(model):
 
 
 def _chosen(dense, targets):
-    """The layers whose paths end with one of the patterns.
-
-    Raises:
-        ValueError: for a pattern that matches none.
-    """
+    """The layers whose paths end with one of the patterns; ValueError for a pattern without a match."""
     found = {}
     for pattern in [targets] if isinstance(targets, str) else targets:
         matched = {
@@ -70,10 +62,9 @@ def _chosen(dense, targets):
 
 
 def freeze_all_but_lora(model: keras.Model) -> None:
-    """Freezes everything before the head but the LoRA of its dense layers, and a head that is quantised: integers do
-    not learn.
+    """Freezes everything before the head but LoRA, and a quantised head: integers do not learn.
 
-    Of a model for pre-training everything in its encoder.
+    In a pre-training model, everything in its encoder.
     """
     model = _adaptable(model)
     for part in model._flatten_layers():
@@ -87,26 +78,25 @@ def freeze_all_but_lora(model: keras.Model) -> None:
 def enable_lora(
     model: keras.Model, rank: int, targets: str | Sequence[str] = TARGETS, alpha: float | None = None
 ) -> list[str]:
-    """Gives dense layers LoRA and freezes the rest: only the LoRA trains, and the head. Call it before compile.
+    """Adds LoRA to dense layers; only LoRA and the head still train. Call it before compile.
 
-    The outputs stay the same until it has been trained. The model may be quantised to int8 or int4; then only the LoRA
-    trains. It is saved, loaded and cloned with its LoRA; `merge_lora` makes it an ordinary model again, which every
-    format can hold.
+    Outputs stay the same until training. The model may be int8 or int4; then only LoRA trains. Saving, loading and
+    cloning keep LoRA; `merge_lora` makes an ordinary model, which every format can hold.
 
     Args:
-        model: a ViT, a model built on one, or one for pre-training, whose encoder gets LoRA (a distillation's student):
-            a decoder or a head for the targets then trains as a head does. It is changed in place.
-        rank: the number of columns of A and of rows of B.
+        model: a ViT, a model built on one, or one for pre-training, whose encoder (of a distillation the student) gets
+            LoRA; a decoder or target head trains like a head. Changed in place.
+        rank: columns of A and rows of B.
         targets: patterns with * and ?, for a layer's name or the end of its path: "query", "mlp/*",
             "block_1?/attention/*", "*".
         alpha: scales the product by alpha / rank; None for alpha = rank.
 
     Returns:
-        The paths of the layers that have LoRA now, sorted.
+        The paths of the layers with LoRA, sorted.
 
     Raises:
-        ValueError: for a pattern that matches nothing, layers that have LoRA already or are in float8, a rank that is
-            not a positive integer, or a model that does not contain one ViT; for DINO, whose encoder gets it before.
+        ValueError: for a pattern without a match, layers in float8 or already with LoRA, an invalid rank, a model
+            without exactly one ViT, or DINO, whose encoder gets LoRA before.
     """
     if isinstance(rank, bool) or not hasattr(rank, "__index__") or operator.index(rank) < 1:
         raise ValueError(f"enable_lora: rank must be a positive integer, got {rank!r}.")
@@ -131,13 +121,9 @@ def enable_lora(
 
 
 def merge_lora(model: keras.Model) -> None:
-    """Adds (alpha / rank) A B to each kernel and drops A and B: the same function, in an ordinary model whose layers
-    all train.
+    """Adds (alpha / rank) A B to each kernel and drops A and B: the same function, an ordinary trainable model.
 
-    Quantised kernels are quantised again, which rounds what LoRA has learned. Call it before compile.
-
-    Raises:
-        ValueError: if the model has no LoRA.
+    Quantised kernels are requantised, which rounds LoRA's part. Call it before compile. ValueError without LoRA.
     """
     encoder = _adaptable(model)
     adapted = [part for part in _dense_layers(encoder).values() if part.lora_enabled]
@@ -152,6 +138,6 @@ def merge_lora(model: keras.Model) -> None:
 
 
 def _forget_functions(*models):
-    """Compiled functions have the old weights; Keras makes new ones."""
+    """Drops compiled functions, which hold the old weights; Keras makes new ones."""
     for model in models:
         model.train_function = model.test_function = model.predict_function = None

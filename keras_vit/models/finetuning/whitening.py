@@ -1,6 +1,7 @@
-"""The first layer from the statistics of patches: filters whose responses are uncorrelated, as the fastest CIFAR-10
-trainings begin (airbench, arXiv 2404.00498, section 3.2). The model then learns from the first step on what differs
-between patches, not what they share.
+"""Whitened first layers: filters with uncorrelated responses to patches, as in the fastest CIFAR-10 trainings.
+
+After airbench (arXiv 2404.00498, section 3.2). The model learns from the first step on what differs between patches,
+not what they share.
 """
 
 from typing import Any
@@ -15,16 +16,15 @@ SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the 
 
 
 def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> np.ndarray:
-    """Filters whose responses over all windows of the images are uncorrelated, each of mean square 1, strongest
-    components first.
+    """Filters with uncorrelated responses over all windows, each of mean square 1, strongest components first.
 
     Args:
         pixels: normalised images (b, height, width, c).
         size: (p, q) of a filter.
-        count: how many, at most p * q * c.
+        count: number of filters, at most p * q * c.
 
     Returns:
-        (p, q, c, count) float32; of a filter and its negative the one whose largest weight is positive.
+        (p, q, c, count) float32; the sign makes each filter's largest weight positive.
     """
     p, q, c = *size, pixels.shape[-1]
     windows = np.lib.stride_tricks.sliding_window_view(pixels, (p, q), axis=(1, 2))  # (b, h, w, c, p, q)
@@ -43,12 +43,12 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
 
 
 def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Any]:
-    """The convolution or the patch embedding that sees the pixels, and the spec of its model.
+    """The convolution or patch embedding on the pixels, and its model's spec.
 
     Raises:
-        ValueError: for a model whose first layer normalises its own kernel or its pixels, or that has none.
+        ValueError: if the first layer normalises its kernel or pixels, or there is none.
     """
-    encoder = taps.own_encoder(model)  # of a distillation the student, not its teacher
+    encoder = taps.own_encoder(model)  # in a distillation the student, not its teacher
     spec: Any = getattr(encoder, "spec", None)
     inside = {layer.name: layer for layer in encoder._flatten_layers()} if spec is not None else {}
     first = next((inside[name] for name in ("stem_conv", "stem_conv1", "patch_encoder") if name in inside), None)
@@ -61,14 +61,14 @@ def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Any]:
 
 
 def whiten(model: keras.Model, images: np.ndarray) -> None:
-    """Sets the first kernel of a new model to whitening filters; before a ReLU each is followed by its negative.
+    """Sets a new model's first kernel to whitening filters; before a ReLU each is followed by its negative.
 
     Channels beyond the number of components (27 of a 3x3 filter on colours, 54 with negatives) keep their random
     values.
 
     Args:
         model: a ViT, plain or with conv_stem, or a model that trains one.
-        images: some hundred images or more, pixels 0..255 (b, height, width, c), such as the run trains on.
+        images: some hundred training images or more, pixels 0..255 (b, height, width, c).
 
     Raises:
         ValueError: for a model without such a layer.

@@ -1,6 +1,4 @@
-"""Classification: tokens are pooled to one feature vector per image, and a linear layer maps it to logits (the paper's
-section 3.1).
-"""
+"""Classification: tokens pooled to one feature vector per image, then a linear layer (the paper's section 3.1)."""
 
 import keras
 
@@ -11,7 +9,7 @@ from keras_vit.models.spec import ViTSpec
 def linear(features, classes: int, bias: float, policy, name: str = "head"):
     """The linear head: (b, d) -> logits (b, classes). Its kernel starts at zero, as in the paper, its bias at `bias`.
 
-    The logits are computed in full precision under every policy.
+    Logits are computed in full precision under every policy.
     """
     head = keras.layers.Dense(
         classes,
@@ -26,7 +24,7 @@ def linear(features, classes: int, bias: float, policy, name: str = "head"):
 def pool(tokens, spec: ViTSpec, policy, sizes=None):
     """Tokens to the image's features: (b, n, d) -> (b, d); (b, 2d) for token_gap; (b, pre_logits) with a hidden layer.
 
-    With the tokens' sizes (b, n) means and attention count each as often as that.
+    With `sizes` (b, n), means and attention count each token as often as its size.
     """
     weighted = {} if sizes is None else {"sizes": sizes}
     token = layers.TokenPooling(dtype=policy, name="pool" if spec.pool == "token" else "pool_token")
@@ -50,10 +48,9 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
 
 
 def classify(tokens, spec: ViTSpec, classes: int | None, policy, sizes=None):
-    """Tokens to (features, outputs): (b, n, d) -> (b, d), logits (b, classes). Without classes the outputs are the
-    features.
+    """Tokens to (features, outputs): (b, n, d) -> (b, d), logits (b, classes), or the features without classes.
 
-    With a distillation token there are two heads; features and logits are the means of both (DeiT, arXiv 2012.12877).
+    With a distillation token, features and logits are the means of two heads (DeiT, arXiv 2012.12877).
     """
     features = pool(tokens, spec, policy, sizes)
     if not spec.distillation_token:

@@ -1,1 +1,1 @@
-"""Models that learn without labels, or from a teacher."""
+"""Models that learn without labels or from a teacher."""

@@ -1,6 +1,4 @@
-"""DINO (arXiv 2104.14294): a student learns to say of every crop of an image what its own moving average says of two
-large ones.
-"""
+"""DINO (arXiv 2104.14294): a student predicts for every crop what its moving average says of two large ones."""
 
 import math
 from typing import Any
@@ -22,12 +20,11 @@ from keras_vit.training import state
 from keras_vit.training.model import Model
 from keras_vit.training.self_distillation import DINOLoss
 
-GLOBAL = 2  # crops that the teacher sees
+GLOBAL = 2  # crops for the teacher
 
 
 def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
-    """A model on images of another size, with the same layers and so the same weights; positions are interpolated,
-    bicubically, in the graph.
+    """A model at another image size, sharing its layers; positions are interpolated, bicubically, in the graph.
 
     Args:
         model: a ViT or BiT without a head.
@@ -35,8 +32,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
         name: of the new model.
 
     Raises:
-        ValueError: if the size is not a whole number of patches, or the model merges or leaves out patches, or has
-            positions of one grid in its attention.
+        ValueError: for a partial patch, a model that merges or drops patches, or attention positions of one grid.
     """
     spec: Any = model.spec
     resampled: dict[keras.layers.Layer, keras.layers.Layer] = {}
@@ -52,7 +48,7 @@ def at_size(model: Classifier, size: tuple[int, int], name: str) -> keras.Model:
     def at_grid(operation):
         if not isinstance(operation, layers.AddPositionEmbs):
             return operation
-        if operation not in resampled:  # one may be called several times
+        if operation not in resampled:  # layers may be called several times
             policy = operation.dtype_policy
             resampled[operation] = ResampledPositions(operation, grid, dtype=policy, name=operation.name)
         return resampled[operation]
@@ -72,9 +68,7 @@ def _views(logits, count):
 
 
 def _student(encoder, head, local_size, local_crops):
-    """({name: symbolic crops}, [the student's logits (b, v, k) of the large crops, and of the small ones if there are
-    some]).
-    """
+    """({name: symbolic crops}, [the student's logits (b, v, k) of large crops, and of small ones if any])."""
     crops = {"global": keras.Input((GLOBAL, *encoder.image_size, encoder.channels), name="global")}
     views = [_views(head(encoder(_rows(crops["global"]))), GLOBAL)]
     if local_crops:
@@ -88,7 +82,7 @@ def _student(encoder, head, local_size, local_crops):
 
 
 def _check(encoder, **rates):
-    """Refuses anything but a ViT or BiT without classes, and rates out of [0, 1]."""
+    """Refuses anything but a ViT or BiT without classes, and rates outside [0, 1]."""
     if not isinstance(encoder, Classifier) or encoder.classes is not None:
         raise ValueError(
             f'DINO expects a {any_name()} without classes: ViT(..., classes=None) or load(path, head="drop"); got'
@@ -101,35 +95,33 @@ def _check(encoder, **rates):
 
 @serializable
 class DINO(Model):
-    """Learns features without labels: `DINO(encoder, steps=...)`, then compile and fit on crops; `get_encoder()` is
-    what was learned.
+    """Learns features without labels: `DINO(encoder, steps=...)`, compile, fit on crops; then use `get_encoder()`.
 
         vit = keras_vit.ViT("S/16", classes=None, drop_path=0.1)
         dino = keras_vit.DINO(vit, local_size=96, steps=100_000)
         dino.compile(AdamW(5e-4, decay=0.04), DINOLoss())
         dino.fit(dataset)  # of ({"global": (b, 2, 224, 224, 3), "local": (b, 8, 96, 96, 3)}, anything (b,))
 
-    The teacher has the student's shape and starts with its weights; after each update it moves towards them. Its
-    outputs are centred by their running mean over all images of a batch, on all replicas and in all micro-batches, and
-    sharpened.
+    The teacher starts as a copy of the student; after each update it moves towards it. Its outputs are sharpened, and
+    centred by their running mean over the whole batch, replicas and micro-batches included.
 
     Args:
-        encoder: a ViT or BiT without classes, the student. It is trained in place.
+        encoder: a ViT or BiT without classes, the student. Trained in place.
         outputs: of the projection heads.
         hidden, bottleneck, depth: of their MLPs.
         scale: whether the norms of the head's last kernel are learned too.
         local_size: pixels of the small crops, a number or (height, width).
-        local_crops: how many of them; 0 for the two large ones alone.
+        local_crops: number of small crops; 0 for the two large ones alone.
         steps: of the whole training, over which the teacher's momentum rises to 1 by a cosine.
-        momentum: of the teacher, at first.
+        momentum: the teacher's initial momentum.
         center_momentum: of the centre.
-        temperature: of the teacher after `temperature_steps`, in which it rises linearly from `first_temperature`.
-        frozen_steps: during which the head's last layer does not learn.
+        temperature: the teacher's after `temperature_steps` of a linear rise from `first_temperature`.
+        frozen_steps: initial steps with the head's last layer frozen.
         name: of the model.
 
-    Input: {"global": (b, 2, height, width, c), "local": (b, local_crops, h, w, c)}, pixels 0..255. Output: logits (b, 2
-    + 2 + local_crops, outputs), float32: the teacher's two, centred and divided by its temperature, then the student's;
-    DINOLoss takes them.
+    Input: {"global": (b, 2, height, width, c), "local": (b, local_crops, h, w, c)}, pixels 0..255. Output for DINOLoss:
+    logits (b, 2 + 2 + local_crops, outputs), float32: the teacher's two, centred and divided by its temperature, then
+    the student's.
 
     Raises:
         ValueError: for an encoder with classes, or numbers out of range.
@@ -186,7 +178,7 @@ class DINO(Model):
         self._models = lambda: (encoder, teacher)  # as attributes Keras would count and save their layers twice
         heads[0].learns.assign(0.0 if frozen_steps else 1.0)
         for ours, theirs in self._pairs():
-            theirs.assign(ops.copy(ours))  # fit on JAX gives the buffers away
+            theirs.assign(ops.copy(ours))  # fit on JAX donates the buffers
 
     @property
     def student(self) -> Classifier:
@@ -197,17 +189,17 @@ class DINO(Model):
         return self._models()[1]
 
     def get_encoder(self) -> Classifier:
-        """The teacher's encoder, which the paper evaluates too."""
+        """The teacher's encoder, which the paper evaluates."""
         return self.teacher
 
     def _pairs(self):
-        """(a weight of the student, the same of the teacher), running statistics included."""
+        """(a weight of the student, the teacher's), running statistics included."""
         ours = [*self.student.weights, *self.get_layer("head").weights]
         pairs = zip(ours, self.get_layer("teacher").model.weights, strict=True)
         return [(own, theirs) for own, theirs in pairs if own.name != "learns"]
 
     def after_update(self) -> None:
-        """Moves the teacher and the centre, and sets what depends on the step."""
+        """Moves the teacher and the centre, and updates what depends on the step."""
         sharpening = self.get_layer("sharpening")
         step = ops.cast(sharpening.step, "float32")
         progress = ops.minimum(step / self._steps, 1.0)

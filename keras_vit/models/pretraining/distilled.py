@@ -1,4 +1,4 @@
-"""A student and its teacher as one model to train: both see the same images, and only the student learns."""
+"""A student and its teacher as one model: both see the same images, and only the student learns."""
 
 from typing import Any
 
@@ -16,15 +16,14 @@ from keras_vit.training.model import Model
 
 @serializable
 class FrozenTeacher(keras.layers.Layer):
-    """A classifier that never changes: images of any size, pixels 0..255 (b, h, w, c), to its logits (b, classes),
-    float32.
+    """A frozen classifier: images of any size, pixels 0..255 (b, h, w, c) -> its logits (b, classes), float32.
 
-    It always runs as in evaluation, without dropout and with the running statistics of batch normalisation, and no
-    gradient passes.
+    It always runs as in evaluation, without dropout and with batch normalisation's running statistics, and passes no
+    gradient.
 
     Args:
-        model: the classifier. Images are resized to its size, bilinearly and antialiased. It is frozen.
-        order: which of its classes each logit is, for a student that has them in another order; None for its own order.
+        model: the classifier, which is frozen. Images are resized to its size, bilinearly and antialiased.
+        order: the class of each logit, for a student with another order of classes; None for its own.
     """
 
     def __init__(self, model: keras.Model, order: tuple[int, ...] | None = None, **kwargs: Any):
@@ -54,7 +53,7 @@ class FrozenTeacher(keras.layers.Layer):
 
 
 def _check_classifier(model, what):
-    """Refuses anything but a model from images to logits, one per class."""
+    """Refuses anything but a model from images to one logit per class."""
     if not isinstance(model, Model):
         raise ValueError(
             f"Distilled: the {what} should be a model of keras_vit, such as keras_vit.load gives, got {model!r}."
@@ -77,7 +76,7 @@ def _check_classifier(model, what):
 
 
 def _order(student, teacher):
-    """Which class of the teacher is each of the student's; None if the order is the same, or unknown.
+    """The teacher's class for each of the student's; None if the order is the same or unknown.
 
     Raises:
         ValueError: if the classes differ.
@@ -104,7 +103,7 @@ def _order(student, teacher):
 
 
 def _heads(student):
-    """The student's logits, a list: those of its head, and of a second head for the distillation token."""
+    """The student's logits, a list: its head's, and a second head's for the distillation token."""
     layers = {layer.name: layer for layer in student.layers}
     two = "head" in layers and "head_dist" in layers
     return [layers["head"].output, layers["head_dist"].output] if two else [student.output]
@@ -112,7 +111,7 @@ def _heads(student):
 
 @serializable
 class Distilled(Model):
-    """Trains a student on what a teacher says of the same images: `Distilled(student, teacher)`, then compile and fit.
+    """Trains a student on a teacher's outputs for the same images: `Distilled(student, teacher)`, compile and fit.
 
         distilled = keras_vit.Distilled(student, keras_vit.load("runs/teacher"))
         distilled.compile(AdamW(1e-3), HardDistillation(), weighted_metrics=[StudentAccuracy(), Agreement()])
@@ -120,9 +119,9 @@ class Distilled(Model):
         keras_vit.save(distilled.student, "student.keras")
 
     Args:
-        student: any classifier of this package. With a distillation token (DeiT) its two heads are trained apart.
-        teacher: a trained classifier with the same classes; another order of the same class names is put right. Its
-            image size and normalisation are its own. It is frozen, and left as it is.
+        student: any classifier of this package. With a distillation token (DeiT) its two heads train apart.
+        teacher: a trained classifier with the same classes; another order of class names is corrected. Keeps its own
+            image size and normalisation, frozen and unchanged.
         name: of the model.
 
     Input: pixels 0..255 of the student's size. Output: logits (b, k, classes), float32, of the student's head, of its
@@ -132,8 +131,7 @@ class Distilled(Model):
         student, teacher: the two models. Training changes the student in place.
 
     Raises:
-        ValueError: for models that are no classifiers of the same classes and channels, or that end in a softmax or
-            sigmoid.
+        ValueError: unless both are classifiers of the same classes and channels that return logits.
     """
 
     weighs_examples = made_from_arguments = True
@@ -184,9 +182,7 @@ class Distilled(Model):
             self.student.activation = "softmax"
 
     def _check_trainable(self):
-        """Refuses a teacher that was never trained, too; not in `compile`, which a file calls before it has the
-        weights.
-        """
+        """Also refuses an untrained teacher; not in `compile`, which a file calls before its weights are loaded."""
         super()._check_trainable()
         if hasattr(self.teacher, "has_zero_head") and self.teacher.has_zero_head():
             raise ValueError("The teacher's head is all zeros, as before any training: it has nothing to teach.")

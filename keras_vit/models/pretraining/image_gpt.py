@@ -1,6 +1,4 @@
-"""iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): a Transformer that predicts the colour of each
-pixel from those before it.
-"""
+"""iGPT (Chen et al., "Generative Pretraining from Pixels", ICML 2020): predicts pixels from earlier ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +25,7 @@ VARIANTS = {
     "iGPT-L": {"depth": 48, "width": 1536, "mlp_dim": 6144, "heads": 16},
 }
 COLORS = 512
-# What makes a ViT an iGPT: the class token is the token to start from.
+# What makes a ViT an iGPT: the class token is the start token.
 _FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "fc_norm": False, "pre_logits": None}
 
 
@@ -35,7 +33,7 @@ def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, over
     """The ViTSpec of an iGPT.
 
     Raises:
-        ValueError: for an unknown variant, or a field that has another value in every iGPT.
+        ValueError: for an unknown variant, or a field that is fixed in every iGPT.
     """
     if isinstance(variant, str) and "/" not in variant and variant not in VARIANTS:
         hint = did_you_mean(variant, VARIANTS)
@@ -56,7 +54,7 @@ def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, over
 
 
 def _colors(variant, palette):
-    """(number of colours, the colours (colors, c) or None for a grid) of the arguments."""
+    """(number of colours, the colours (colors, c) or None for a grid) from the arguments."""
     if palette is not None and not is_integer(palette):
         palette = np.asarray(palette, "float32")
         if palette.ndim != 2 or not np.isfinite(palette).all():
@@ -70,25 +68,25 @@ def _colors(variant, palette):
 
 @serializable
 class ImageGPT(ModelOfArguments):
-    """Pixels in, for each of them the logits of its colour, computed from the pixels before it.
+    """Pixels to the logits of each one's colour, computed from earlier pixels.
 
     Args:
-        variant: "iGPT-S", "iGPT-M" or "iGPT-L", a ViT of patch size 1 such as "Ti/1", or a ViTSpec.
-        image_size: pixels, a number or (height, width). An image has height * width tokens: 32 is much already.
+        variant: "iGPT-S", "iGPT-M" or "iGPT-L", a ViT of patch size 1 such as "Ti/1", or ViTSpec.
+        image_size: pixels, a number or (height, width). Each pixel is a token: 32 is already a lot.
         channels: of the image.
-        palette: the colours (colors, c), pixel values 0..255, which files keep as a weight (data.fit_palette finds them
-            in images); or a number of colours, spread evenly over all.
+        palette: colours (colors, c), pixel values 0..255, kept in files as a weight (data.fit_palette finds them in
+            images); or a number of colours, spread evenly.
         preprocessing, remat, dtype: as in ViT.
         name: of the model, and of its input.
         **overrides: any field of ViTSpec that an iGPT leaves open: depth, width, dropout, positions, ...
 
-    Input: pixels 0..255, (b, height, width, c). Output: logits (b, n, colors) float32, row n's those of pixel n, row by
-    row. It trains with the colours as labels, (b, n) integers:
+    Input: pixels 0..255, (b, height, width, c). Output: logits (b, n, colors) float32, row n for pixel n, row by row.
+    It trains with the colours as labels, (b, n) integers:
 
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(images, model.colors(images))
 
-    `sample` draws images, and completes given ones. `get_encoder()` is a ViT with the same weights, whose features are
+    `sample` draws images, or completes given ones. `get_encoder()` is a ViT with the same weights, whose features are
     the mean of all pixels' tokens.
 
     Raises:
@@ -135,7 +133,7 @@ class ImageGPT(ModelOfArguments):
         object.__setattr__(self, "_vit", vit)  # not a part of this model: it consists of the same layers
 
     def get_encoder(self) -> ViT:
-        """The ViT from images to features, without a head; weights are shared."""
+        """The ViT from images to features, without a head, sharing weights."""
         return self._vit
 
     @property
@@ -149,9 +147,7 @@ class ImageGPT(ModelOfArguments):
         return keras.ops.convert_to_numpy(self.get_layer("patch_encoder").palette)
 
     def colors(self, images: Any, batch_size: int = 64) -> np.ndarray:
-        """The numbers of the palette's colours that are nearest to the pixels of images: (b, height, width, c) -> (b,
-        n) int32.
-        """
+        """The numbers of the palette's nearest colours: (b, height, width, c) -> (b, n) int32."""
         nearest, images = self.get_layer("patch_encoder").nearest, np.asarray(images)
         parts = [
             nearest(keras.ops.convert_to_tensor(images[i : i + batch_size])) for i in range(0, len(images), batch_size)
@@ -175,23 +171,22 @@ class ImageGPT(ModelOfArguments):
         seed: int = 0,
         batch_size: int = 16,
     ) -> np.ndarray:
-        """Draws images pixel by pixel; or completes given ones, as in figure 1 of the paper.
+        """Draws images pixel by pixel, or completes given ones, as in figure 1 of the paper.
 
         Args:
-            count: how many images; None for 1, or for as many as `prompt` has. Of one image given, so many completions.
+            count: number of images; None for 1, or one per prompt. A single prompt gets so many completions.
             prompt: images (b, height, width, c), pixels 0..255, whose upper rows are kept; None to draw all pixels.
-            rows: how many rows of `prompt` are kept; None for half of them.
-            temperature: the logits are divided by it: below 1 likelier colours, above 1 more varied ones.
-            top_k: how many of the likeliest colours are drawn from; None for all of them.
-            seed: of the draws. Image number i is the same in every call with this seed, whatever `count` and
-                `batch_size`.
+            rows: rows of `prompt` to keep; None for half.
+            temperature: divides the logits: below 1 likelier colours, above 1 more varied ones.
+            top_k: draw from this many of the likeliest colours; None for all.
+            seed: of the draws. Image i is the same for every `count` and `batch_size`.
             batch_size: images at once.
 
         Returns:
-            (count, height, width, c) uint8; also the pixels kept are colours of the palette.
+            (count, height, width, c) uint8; kept pixels are colours of the palette too.
 
         Raises:
-            ValueError: for images of another size, or numbers that make no sense.
+            ValueError: for images of another size, or invalid numbers.
         """
         return sampling.sample(self, count, prompt, rows, temperature, top_k, seed, batch_size)
 
@@ -202,9 +197,7 @@ class ImageGPT(ModelOfArguments):
 
 
 def _logits(vit):
-    """The symbolic logits (b, n, colors): those of pixel i from the start and the pixels before it, so that the last
-    pixel is not looked at.
-    """
+    """Symbolic logits (b, n, colors), of pixel i from the start token and earlier pixels; the last pixel is unused."""
     x = vit.get_layer("embedding_dropout").output[:, :-1]  # (b, 1 + n, d) -> (b, n, d)
     for block in taps.blocks(vit):
         x = block(x)

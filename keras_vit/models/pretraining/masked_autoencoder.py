@@ -1,6 +1,4 @@
-"""The masked autoencoder (MAE, arXiv 2111.06377) as a functional Keras model: an image and its visible patches in, all
-patches out.
-"""
+"""The masked autoencoder (MAE, arXiv 2111.06377): an image and its visible patches in, all patches out."""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -36,29 +34,26 @@ MASK_RATIO = 0.75  # section 4.1
 
 @serializable
 class MaskedAutoencoder(MaskedModel):
-    """A masked autoencoder: an encoder of the visible patches alone, and a small decoder that predicts the pixels of
-    all patches.
+    """An encoder of the visible patches alone, and a small decoder that predicts all patches' pixels.
 
     Args:
-        variant: of the encoder, as of ViT; without a stem, token merging, fc_norm and pre_logits.
-        image_size, channels, preprocessing, remat, dtype: as of ViT. `remat=True` is for the decoder's blocks, too.
-        mask_ratio: the share of the patches that are hidden; the number of visible ones, m, is a whole number below the
-            rest.
-        normalise_targets: whether each patch's pixels are normalised by its own mean and deviation before they are
-            compared, as in the paper's best models.
+        variant: of the encoder, as in ViT; without a stem, token merging, fc_norm and pre_logits.
+        image_size, channels, preprocessing, remat, dtype: as in ViT. `remat=True` includes the decoder's blocks.
+        mask_ratio: share of hidden patches; the number of visible ones, m, is rounded down.
+        normalise_targets: normalise each patch's pixels by its own mean and deviation before comparison, as in the
+            paper's best models.
         decoder_depth, decoder_width, decoder_heads, decoder_mlp_dim: of the decoder's blocks; `decoder_mlp_dim` None
             for 4 * width.
         decoder_positions: of the decoder, a kind of layers.AddPositionEmbs.
         name: of the model.
-        **overrides: any field of ViTSpec. `positions` is "sincos2d_mae" where `variant` is a name.
+        **overrides: any field of ViTSpec. `positions` defaults to "sincos2d_mae" if `variant` is a name.
 
-    Inputs: {"image": pixels 0..255 (b, height, width, c), "kept": numbers of the visible patches (b, m), integers}.
-    Output: (b, 2, n, p * q * c) float32, the predicted and the true pixels of all patches, normalised; the loss is
-    keras_vit.training.MaskedSquaredError. `masked` makes both from images. Decoder blocks are named
-    `decoder_block_00`...
+    Inputs: {"image": pixels 0..255 (b, height, width, c), "kept": numbers of the visible patches (b, m), integers},
+    from `masked`. Output: (b, 2, n, p * q * c) float32, all patches' predicted and true pixels, normalised, for
+    keras_vit.training.MaskedSquaredError. Decoder blocks are named `decoder_block_00`...
 
     Raises:
-        ValueError: as ViT does, or for an encoder that cannot be one.
+        ValueError: as in ViT, or for an unsuitable encoder.
     """
 
     objectives = (MaskedSquaredError,)
@@ -105,7 +100,7 @@ class MaskedAutoencoder(MaskedModel):
 
     @property
     def numbers(self) -> dict[str, Numbers]:
-        """What the input "kept" may hold."""
+        """The valid values of the input "kept"."""
         n = self.grid[0] * self.grid[1]
         return {"kept": Numbers(n - self.hidden_count(), 0, n - 1, once=True)}
 
@@ -115,7 +110,7 @@ class MaskedAutoencoder(MaskedModel):
         return super().encoder_spec(variant, **{**positions, **overrides})
 
     def _decode(self, tokens, kept, vit, remat, policy):
-        """Encoded visible tokens (b, prefix + m, d) to the pixels of all patches (b, n, p*q*c)."""
+        """Encoded visible tokens (b, prefix + m, d) to all patches' pixels (b, n, p*q*c)."""
         spec, (h, w) = vit.spec, vit.grid
         x = keras.layers.Dense(self.decoder_width, dtype=policy, name="decoder_embed")(tokens)
         x = RestoredPatches(h * w, spec.prefix, dtype=policy, name="decoder_patches")(x, kept)
@@ -143,12 +138,12 @@ class MaskedAutoencoder(MaskedModel):
     def masked(
         self, images: Any, seed: int = 0, mask_ratio: float | None = None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """(x, y) for `fit`, `evaluate` and `predict`, from images of any kind that `preprocess` takes.
+        """(x, y) for `fit`, `evaluate` and `predict`, from images as in `preprocess`.
 
         Args:
             images: one or several.
-            seed: of which patches are hidden.
-            mask_ratio: the share that is hidden; None for the model's.
+            seed: selects the hidden patches.
+            mask_ratio: share of hidden patches; None for the model's.
 
         Returns:
             {"image": (b, height, width, c), "kept": (b, m)}, and (b, n), 1 for each hidden patch.
@@ -169,13 +164,13 @@ class MaskedAutoencoder(MaskedModel):
     def reconstruct(
         self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32
     ) -> Reconstruction:
-        """Images with some patches hidden, and with these as the model predicts them.
+        """Images with some patches hidden, and with the model's predictions of these.
 
-        If the model learns normalised targets, a predicted patch gets the true one's mean and deviation: it does not
-        predict these.
+        If targets are normalised, a predicted patch gets the true one's mean and deviation, which the model does not
+        predict.
 
         Args:
-            images, seed, mask_ratio: as of `masked`.
+            images, seed, mask_ratio: as in `masked`.
             batch_size: images at once.
         """
         x, y = self.masked(images, seed, mask_ratio)

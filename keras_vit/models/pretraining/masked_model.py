@@ -1,6 +1,4 @@
-"""What the models share that learn from hidden patches: which encoders they can have, how many patches are hidden,
-pictures of them.
-"""
+"""The base of masked pre-training models: valid encoders, numbers of hidden patches, pictures of them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,12 +18,12 @@ GREY = np.array([127.5], "float32")  # of hidden patches
 
 
 class Reconstruction(NamedTuple):
-    """Pictures of what a model makes of images, each (b, height, width, c) uint8.
+    """Pictures of a model's view of images, each (b, height, width, c) uint8.
 
     Attributes:
-        images: as they are.
+        images: the originals.
         hidden: with hidden patches in grey.
-        reconstructed: with hidden patches as they are predicted.
+        reconstructed: with hidden patches as predicted.
     """
 
     images: np.ndarray
@@ -34,11 +32,7 @@ class Reconstruction(NamedTuple):
 
 
 def check_encoder(spec: ViTSpec, what: str) -> None:
-    """Refuses the encoder of a model that is trained on hidden patches if it cannot be one.
-
-    Raises:
-        ValueError: naming each field of the spec, and why.
-    """
+    """Refuses an encoder that cannot be trained on hidden patches; ValueError with each field of the spec, and why."""
     problems = {
         "a stem (stem, conv_stem) sees over the borders of patches, so that nothing would be hidden": (
             spec.stem is not None or bool(spec.conv_stem)
@@ -61,9 +55,7 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
 
 
 def pasted(images: np.ndarray, patches: np.ndarray, hidden: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Images (b, height, width, c) with the pixels (b, n, p*q*c) in the place of hidden patches, (b, n) booleans;
-    uint8.
-    """
+    """Images (b, height, width, c), uint8, with the pixels (b, n, p*q*c) for hidden patches, (b, n) booleans."""
     (b, height, width, c), (p, q) = images.shape, patch_size
     h, w = height // p, width // q
     x = np.broadcast_to(patches, (b, h * w, p * q * c)).reshape(b, h, w, p, q, c).transpose(0, 1, 3, 2, 4, 5)
@@ -73,17 +65,13 @@ def pasted(images: np.ndarray, patches: np.ndarray, hidden: np.ndarray, patch_si
 
 
 def as_pixels(model: Model, images: Any) -> np.ndarray:
-    """Images of any kind as pixels (b, height, width, c) of the model's size."""
+    """Images of any kind as pixels (b, height, width, c) at the model's size."""
     pixels = np.asarray(model.preprocess(images))
     return pixels[None] if pixels.ndim == 3 else pixels
 
 
 def check_mask_ratio(value: Any, name: str = "mask_ratio") -> float:
-    """A share of patches between 0 and 1, both excluded.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """A share of patches between 0 and 1, both excluded; ValueError for anything else."""
     value = number(value, name)
     if not 0 < value < 1:
         raise ValueError(f"{name} should be above 0 and below 1, got {value}.")
@@ -91,8 +79,7 @@ def check_mask_ratio(value: Any, name: str = "mask_ratio") -> float:
 
 
 def hidden_count(patches: int, share: float) -> int:
-    """How many of the patches are hidden: all less the whole number of the rest, as in MAE's code, but at least one,
-    and not all.
+    """The number of hidden patches: visible ones are rounded down, as in MAE's code; at least one of each.
 
     Raises:
         ValueError: for an image of a single patch.
@@ -113,9 +100,7 @@ def after_embedding(vit: ViT, tokens: keras.KerasTensor) -> keras.KerasTensor:
 
 
 class MaskedModel(ModelOfArguments):
-    """What the models share that learn from hidden patches: they are built from their arguments, and hold a ViT, their
-    encoder.
-    """
+    """The base of masked pre-training models: built from their arguments, with a ViT as encoder."""
 
     spec: ViTSpec
     image_size: tuple[int, int]
@@ -124,9 +109,7 @@ class MaskedModel(ModelOfArguments):
     labels_are_classes = False
 
     def _hold(self, vit: ViT, preprocessing: str | None, remat: Any, policy: Any) -> None:
-        """Takes what a model of one image would find out from its input; `vit` is the encoder, whose layers the model
-        has.
-        """
+        """Sets what a model of one image finds out from its input; `vit` is the encoder, whose layers the model has."""
         self.__dict__["_encoder"] = (
             vit  # its layers are the model's: as an attribute that Keras tracks they would be there twice
         )
@@ -134,7 +117,7 @@ class MaskedModel(ModelOfArguments):
         self.preprocessing, self.remat, self.dtype_policy = preprocessing, remat, policy
 
     def get_encoder(self) -> ViT:
-        """The encoder, of whole images: a ViT without a head, of this model's own layers."""
+        """The encoder of whole images: a ViT without a head, of this model's own layers."""
         return self._encoder
 
     @property
@@ -143,17 +126,17 @@ class MaskedModel(ModelOfArguments):
         return self.get_encoder().grid
 
     def hidden_count(self, mask_ratio: float | None = None) -> int:
-        """How many patches of an image are hidden; `mask_ratio` None for the model's."""
+        """The number of hidden patches per image; `mask_ratio` None for the model's."""
         return hidden_count(
             self.grid[0] * self.grid[1], self.mask_ratio if mask_ratio is None else check_mask_ratio(mask_ratio)
         )
 
     @classmethod
     def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
-        """The spec of the encoder that the constructor makes of these arguments.
+        """The spec of the encoder that these constructor arguments give.
 
         Raises:
-            ValueError: as make_spec does, or for an encoder that cannot be one.
+            ValueError: as in make_spec, or for an unsuitable encoder.
         """
         spec = make_spec(variant, **overrides)
         check_encoder(spec, cls.__name__)

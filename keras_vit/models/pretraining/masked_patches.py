@@ -1,6 +1,4 @@
-"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2) as a functional Keras model: an image with some patches'
-embeddings replaced in, what these patches show out.
-"""
+"""Masked patch prediction (arXiv 2010.11929, appendix B.1.2): predicts patches whose embeddings are replaced."""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -35,10 +33,10 @@ _SIDE = 4  # of a thumbnail
 
 
 def check_target(target: Any, patch_size: tuple[int, int]) -> str:
-    """A row of TARGETS that patches of that size can be.
+    """A row of TARGETS that suits the patch size.
 
     Raises:
-        ValueError: for another one, or a thumbnail of patches whose sides are no multiples of 4.
+        ValueError: for an unknown one, or thumbnails of patches whose sides are not multiples of 4.
     """
     target = choice(target, "target", TARGETS)
     if target == "thumbnail" and any(side % _SIDE for side in patch_size):
@@ -50,24 +48,24 @@ def check_target(target: Any, patch_size: tuple[int, int]) -> str:
 
 @serializable
 class MaskedPatchPredictor(MaskedModel):
-    """A ViT that predicts what corrupted patches show.
+    """A ViT that predicts the content of corrupted patches.
 
     Args:
-        variant: of the encoder, as of ViT; without a stem, token merging, fc_norm and pre_logits.
-        image_size, channels, preprocessing, remat, dtype: as of ViT.
-        mask_ratio: the share of the patches that are corrupted, each time others.
+        variant: of the encoder, as in ViT; without a stem, token merging, fc_norm and pre_logits.
+        image_size, channels, preprocessing, remat, dtype: as in ViT.
+        mask_ratio: share of corrupted patches.
         target: "mean_colour", 3 bits per channel, 512 classes of RGB; "thumbnail", the patch as 4 x 4 such colours; or
             "pixels", a regression of all its pixels, normalised by the model's mean and std.
         name: of the model.
         **overrides: any field of ViTSpec.
 
-    Inputs: {"image": pixels 0..255 (b, height, width, c), "source": for each patch the number of the one whose
-    embedding it gets (b, n), integers, -1 for the learned one}. Outputs, float32: logits (b, n, 8 ** c), or (b, n, 16,
-    8 ** c) of a thumbnail, for keras_vit.training.MaskedCrossEntropy; for pixels (b, 2, n, p * q * c), predicted and
-    true ones, for MaskedSquaredError. `masked` makes inputs and y from images.
+    Inputs: {"image": pixels 0..255 (b, height, width, c), "source": the number of the patch whose embedding each gets
+    (b, n), integers, -1 for the learned one}, from `masked`. Outputs, float32: logits (b, n, 8 ** c), or (b, n, 16, 8
+    ** c) for thumbnails, for keras_vit.training.MaskedCrossEntropy; for pixels (b, 2, n, p * q * c), predicted and true
+    ones, for MaskedSquaredError.
 
     Raises:
-        ValueError: as ViT does, for an encoder that cannot be one, or an unknown target.
+        ValueError: as in ViT, for an unsuitable encoder, or an unknown target.
     """
 
     def __init__(
@@ -96,23 +94,23 @@ class MaskedPatchPredictor(MaskedModel):
 
     @property
     def numbers(self) -> dict[str, Numbers]:
-        """What the input "source" may hold."""
+        """The valid values of the input "source"."""
         n = self.grid[0] * self.grid[1]
         return {"source": Numbers(n, -1, n - 1)}
 
     def masked(
         self, images: Any, seed: int = 0, mask_ratio: float | None = None
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """(x, y) for `fit`, `evaluate` and `predict`, from images of any kind that `preprocess` takes.
+        """(x, y) for `fit`, `evaluate` and `predict`, from images as in `preprocess`.
 
         Args:
             images: one or several.
-            seed: of which patches are corrupted, and how.
-            mask_ratio: the share that is corrupted; None for the model's.
+            seed: selects the corrupted patches, and how.
+            mask_ratio: share of corrupted patches; None for the model's.
 
         Returns:
-            {"image": (b, height, width, c), "source": (b, n)}, and what the loss takes: classes, -1 where nothing is
-            predicted, or for pixels (b, n), 1 for each corrupted patch.
+            {"image": (b, height, width, c), "source": (b, n)}, and the loss's y: classes, -1 where nothing is
+                predicted, or for pixels (b, n), 1 for each corrupted patch.
         """
         from keras_vit.training import patch_masks
 
@@ -126,11 +124,10 @@ class MaskedPatchPredictor(MaskedModel):
     def reconstruct(
         self, images: Any, mask_ratio: float | None = None, seed: int = 0, batch_size: int = 32
     ) -> Reconstruction:
-        """Images with corrupted patches in grey, and with these as the model predicts them: in its colours, or pixel by
-        pixel.
+        """Images with corrupted patches in grey, and with the model's predictions of these, in its colours or pixels.
 
         Args:
-            images, seed, mask_ratio: as of `masked`.
+            images, seed, mask_ratio: as in `masked`.
             batch_size: images at once.
         """
         x, y = self.masked(images, seed, mask_ratio)
@@ -161,7 +158,7 @@ class MaskedPatchPredictor(MaskedModel):
 
 
 def _encode_corrupted(vit, source, policy):
-    """The image's patches, some of their embeddings replaced, through the ViT's own layers: (b, prefix + n, d)."""
+    """The image's patches, some embeddings replaced, through the ViT's own layers: (b, prefix + n, d)."""
     replaced = ReplacedPatches(dtype=policy, name="replaced_patches")
     x = replaced(vit.get_layer("patch_encoder").output, source)
     for name in ("class_token", "distillation_token", "position_embedding", "registers", "embedding_dropout"):

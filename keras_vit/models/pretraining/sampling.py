@@ -1,6 +1,4 @@
-"""Drawing images from an ImageGPT, pixel by pixel, with the keys and values of earlier pixels kept: one compiled loop
-on every backend.
-"""
+"""Draws images from an ImageGPT pixel by pixel, with cached keys and values: one compiled loop on every backend."""
 
 from typing import Any
 
@@ -13,9 +11,7 @@ from keras_vit.models import taps
 
 
 def empty_cache(model: Any, count: int) -> tuple:
-    """The keys and values of each block before the first pixel, for `count` images: ((keys, values), ...), each (count,
-    k, n, c) zeros.
-    """
+    """Each block's (keys, values) before the first pixel of `count` images, zeros (count, k, n, c)."""
     n = model.output_shape[1]
     attentions = [block.attention for block in taps.blocks(model)]
     shape = lambda attention: (count, attention.heads, n, attention.size)  # noqa: E731
@@ -28,8 +24,8 @@ def next_logits(model: Any, place: Any, previous: Any, cache: tuple) -> tuple[An
     Args:
         model: an ImageGPT.
         place: the pixel's number, a scalar.
-        previous: the number of the colour of the pixel before it, (b,); for the first pixel anything.
-        cache: as `empty_cache` and this function return it, for all pixels before.
+        previous: colour number of the pixel before it, (b,); anything for the first pixel.
+        cache: from `empty_cache` or this function, for all earlier pixels.
 
     Returns:
         (logits (b, colors) float32, the cache with this pixel's).
@@ -51,9 +47,7 @@ def next_logits(model: Any, place: Any, previous: Any, cache: tuple) -> tuple[An
 
 
 def draw(logits: Any, uniform: Any, temperature: Any, top_k: int | None) -> Any:
-    """Colours drawn from logits (b, colors) by numbers in [0, 1), (b,), as the inverse of their distribution: (b,)
-    int32.
-    """
+    """Colours (b,) int32 from logits (b, colors), by uniform numbers (b,) and the inverse distribution."""
     logits = logits / ops.reshape(temperature, (-1, 1))
     if top_k is not None:
         least = ops.top_k(logits, top_k)[0][:, -1:]
@@ -66,7 +60,7 @@ def draw(logits: Any, uniform: Any, temperature: Any, top_k: int | None) -> Any:
 
 
 class Sampler(keras.Model):
-    """A loop over the pixels, compiled by Keras' predict on whichever backend.
+    """A loop over the pixels, compiled by Keras' predict on any backend.
 
     Its call takes a dict: colors (b, n) int32 of which the first `given`, (b,), are kept; uniform (b, n), numbers in
     [0, 1); and temperature (b,). It returns the colours (b, n).
@@ -99,7 +93,7 @@ def _sampler(model, top_k):
 
 
 def _prompt(model, prompt, count, rows):
-    """(the colours (count, n) of the images to complete, how many of them are kept)."""
+    """(the colours (count, n) of the images to complete, how many are kept)."""
     h, w = model.image_size
     if prompt is None:
         if rows is not None:
