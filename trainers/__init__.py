@@ -1,4 +1,4 @@
-"""Binaries, one a file, and command.py, which is all of them in one. They parse flags and call keras_vit."""
+"""The binaries, one per file, and command.py, which unites them. They parse flags and call keras_vit."""
 
 import importlib.util
 import os
@@ -8,5 +8,5 @@ if any(importlib.util.find_spec(name) is None for name in ("absl", "ml_collectio
         'keras_vit is not installed here. In the checkout: pip install -e ".[cpu,viz]", or run "make install".'
     )
 
-# TensorFlow greets with lines about its build; a person can ask for them.
+# Hides TensorFlow's notes about its build, unless the user sets the level.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,5 +1,4 @@
-"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or with anything that keras_vit.load
-takes.
+"""Classifies image files with an exported SavedModel, which needs only TensorFlow, or any model for keras_vit.load.
 
 python trainers/classify.py exported/digits IMAGE [IMAGE ...]
 """
@@ -10,7 +9,7 @@ import sys
 
 
 def _by_export(folder):
-    """A function: paths -> [(name, probability), ...] of each image, best first, by an exported SavedModel."""
+    """A function paths -> [(name, probability), ...] per image, best first, from an exported SavedModel."""
     import tensorflow as tf
 
     try:
@@ -35,7 +34,7 @@ def _by_export(folder):
 
 
 def _by_model(name):
-    """The same by a model of keras_vit."""
+    """The same from a model for keras_vit.load."""
     import keras_vit
 
     try:
@@ -46,7 +45,7 @@ def _by_model(name):
 
 
 def _one_by_one(classify, paths):
-    """The answers for the images that can be read, and None for the others, which are named."""
+    """(path, answer) of each image, None for unreadable ones, which are reported."""
     for path in paths:
         try:
             yield path, classify([path])[0]
@@ -57,7 +56,7 @@ def _one_by_one(classify, paths):
 
 
 def _classify(model, paths):
-    """Prints the three most probable classes of each image; returns whether all could be read."""
+    """Prints the three most probable classes of each image; returns whether all were readable."""
     is_model = os.path.isfile(model) or os.path.exists(os.path.join(model, "config.json")) or not os.path.exists(model)
     classify = (_by_model if is_model else _by_export)(model)
     try:

@@ -1,6 +1,4 @@
-"""One command for all binaries: `keras-vit VERB ...`; in a checkout `python -m trainers VERB ...`. Imports no
-engine.
-"""
+"""One command for all binaries: `keras-vit VERB ...`, or `python -m trainers VERB ...`. Imports no engine."""
 
 import ast
 import importlib
@@ -10,7 +8,7 @@ import sys
 
 from .without_engine import VERSION, did_you_mean, drop_output
 
-# In the order of the work. Each is a module beside this one (`module_of`), whose docstring begins with what it does.
+# In the order of the work. Each is a module beside this one (`module_of`); its docstring's first line is its summary.
 VERBS = (
     "pretrain",
     "finetune",
@@ -43,18 +41,16 @@ _ELSEWHERE = {
     "upload": "share",
     "publish": "share",
 }
-_PREFIX = "keras-vit-"  # of the scripts that are a verb each
+_PREFIX = "keras-vit-"  # of the scripts for single verbs
 
 
 def module_of(verb: str) -> str:
-    """The module of a verb. That of "inspect" is inspect_: scripts that are run from trainers/ would import it for
-    Python's own.
-    """
+    """A verb's module: inspect_ for "inspect", lest scripts run from trainers/ import it as Python's own."""
     return f"{verb}_" if verb in sys.stdlib_module_names else verb
 
 
 def first_line(path: pathlib.Path) -> str:
-    """The first line of the docstring of a Python file, which is not run."""
+    """The first line of a Python file's docstring, without running it."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
@@ -80,7 +76,7 @@ def _help(program):
 
 
 def _program():
-    """(what the user typed to get here, the verb that is part of it or None)."""
+    """(what the user typed to get here, the verb in it or None)."""
     path = pathlib.Path(sys.argv[0])
     if path.name == "__main__.py":
         return f"python -m {path.parent.name}", None
@@ -91,7 +87,7 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
     """Runs a verb with its arguments; `program` is what the user typed for it.
 
     Raises:
-        SystemExit: for an unknown verb, with the nearest one.
+        SystemExit: for an unknown verb, suggesting the nearest.
     """
     if verb.startswith("-"):
         raise SystemExit(
@@ -105,7 +101,7 @@ def run_verb(program: str, verb: str, arguments: list[str]) -> None:
 
 
 def _answer():
-    """Does what the command line says."""
+    """Carries out the command line."""
     program, verb = _program()
     if verb:
         run_verb(program, verb, sys.argv[1:])

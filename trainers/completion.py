@@ -1,9 +1,9 @@
-"""Prints the completion for a shell: of verbs, flags and config names.
+"""Prints the shell completion of verbs, flags and config names.
 
     eval "$(python -m trainers.completion bash)"    # in ~/.bashrc
     eval "$(python -m trainers.completion zsh)"     # in ~/.zshrc, after compinit
 
-The shell then asks keras-vit at each TAB, which imports no engine.
+The shell then runs keras-vit at each TAB, which imports no engine.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from . import flags
 from .command import VERBS, module_of
 from .config_files import config_names, load_config, packaged, values_of
 
-# The words that complete a command line come from `keras-vit completion words SHELL VERB FLAG...`, one a line; bash
-# breaks its words at = and :, zsh does not. Without any, both complete names of files.
+# `keras-vit completion words SHELL VERB FLAG...` prints the candidates, one per line; without any, shells complete file
+# names. bash breaks its words at = and :, zsh does not.
 _BASH = r"""_keras_vit() {
     local line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
     COMPREPLY=($(keras-vit completion words bash "$line" 2>/dev/null))
@@ -46,7 +46,7 @@ def _flags_of(verb):
 
 
 def _configs(text):
-    """The packaged configs' names, or after a colon the words that a config takes, each with what is before it."""
+    """The packaged configs' names, or after a colon the words that a config accepts, with the text before them."""
     name, colon, words = text.partition(":")
     if not colon:
         return config_names()
@@ -62,9 +62,7 @@ def _keys(given):
 
 
 def candidates(given: list[str], word: str) -> list[str]:
-    """What may stand in the place of the unfinished `word`, after the words `given` of a command line; a space ends
-    what is complete.
-    """
+    """Candidates for the unfinished `word` after the words `given`; a space marks a complete one."""
     if not given:
         return [f"{name} " for name in (*VERBS, "--help", "--version")]
     verb = given[0]
@@ -80,9 +78,7 @@ def candidates(given: list[str], word: str) -> list[str]:
 
 
 def words(shell: str, line: str) -> list[str]:
-    """The candidates that continue a command line, up to the cursor; bash has broken the last word at its last = or
-    :.
-    """
+    """Candidates that continue a command line up to the cursor; bash breaks the last word at its last = or :."""
     _, *given, word = line.split(" ")
     begin = 1 + max(word.rfind("="), word.rfind(":")) if shell == "bash" else 0
     return [text[begin:] for text in candidates([text for text in given if text], word) if text.startswith(word)]

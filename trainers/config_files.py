@@ -1,4 +1,4 @@
-"""Finding configs: packaged ones by name, your own by path; and overriding their keys. Imports no engine."""
+"""Config files: found by name or path, with overridden keys. Imports no engine."""
 
 import collections
 import importlib
@@ -15,7 +15,7 @@ from .without_engine import did_you_mean, module_at, package_module
 keys, suggest = package_module("runs.config_keys"), package_module("io.suggest")
 CONFIGS = pathlib.Path(__file__).resolve().parent.parent / "configs"
 _PACKAGE = "keras_vit_packaged_configs"
-_PLACEHOLDERS = {  # what a recipe's PATH stands for
+_PLACEHOLDERS = {  # meanings of a recipe's PATH
     "folder": ("PHOTOS", "a folder with one subfolder of images per class"),
     "images": ("PHOTOS", "a folder of images"),
     "csv": ("FILE.csv", "a table of images and labels"),
@@ -37,17 +37,13 @@ def packaged(name):
 
 
 def _first(error):
-    """What an error says; the text of a KeyError would be in quotes, with its line ends escaped."""
+    """An error's text; a KeyError's own has quotes and escaped line ends."""
     text = str(error.args[0] if error.args else error)
     return text.strip("'\"").replace("\\n", " ").replace("\\'", "'")
 
 
 def _own(name):
-    """The module of a config file of the user's own.
-
-    Raises:
-        ValueError: if it cannot be loaded, saying why.
-    """
+    """The module of a user's config file; ValueError says why it cannot be loaded."""
     try:
         return module_at("keras_vit_own_config", name)
     except (SyntaxError, ImportError, NameError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -55,14 +51,14 @@ def _own(name):
 
 
 def _hint(module, argument):
-    """A hint for the first of an argument's words that a packaged config does not know."""
+    """A hint for the argument's first word that a packaged config does not know."""
     words = [word for group in getattr(module, "CHOICES", {}).values() for word in group]
     unknown = [word.strip() for word in argument.split(",") if word.strip() not in ("", *words)]
     return did_you_mean(unknown[0], words) if unknown else ""
 
 
 def _call(module, name, argument):
-    """The config that the module's get_config returns for `argument`, the text after the colon or ""."""
+    """The config from the module's get_config, given `argument`, the text after the colon or ""."""
     if not hasattr(module, "get_config"):
         raise ValueError(f"{name}: it has no function get_config.")
     takes = bool(inspect.signature(module.get_config).parameters)
@@ -76,7 +72,7 @@ def _call(module, name, argument):
 
 
 def load_config(text):
-    """The ConfigDict of a packaged config's name or of a Python file's path, with the config's argument after a colon.
+    """The ConfigDict of a packaged config or of a Python file, with an argument after a colon.
 
     "digits_pretrain", "augreg:medium1,S/32", "/my/own.py", "/my/own.py:argument".
 
@@ -99,7 +95,7 @@ def load_config(text):
 
 
 def _split_override(arg):
-    """("data.train", the text after "=" or None) of "--config.data.train=..."; None for any other argument."""
+    """("data.train", text after "=" or None) of "--config.data.train=..."; None for any other argument."""
     flag, equals, text = arg.lstrip("-").partition("=")
     if not (arg.startswith("-") and flag.startswith("config.")):
         return None
@@ -115,7 +111,7 @@ def values_of(config, above=""):
 
 
 def _check_key(key, config):
-    """Refuses a key that the config does not have, naming the nearest one, or one that is a section."""
+    """Refuses sections, and unknown keys, naming the nearest one."""
     place = config
     for part in key.split("."):
         name = part.partition("[")[0]
@@ -132,30 +128,24 @@ def _check_key(key, config):
 
 
 def _section(config, parts):
-    """The section that a key is in; an empty one if there is none."""
+    """The section that a key is in, or an empty one."""
     for part in parts[:-1]:
         config = config.get(part) if isinstance(config, ConfigDict) else None
     return config if isinstance(config, ConfigDict) else ConfigDict()
 
 
 def _may_be_none(section, parts):
-    """Whether a key of a section is made to be off, as a placeholder or another reference is, or is in an open
-    section.
-    """
+    """Whether a key may be disabled: it is a placeholder or another reference, None, or in an open section."""
     stored = dict(section.items(preserve_field_references=True)).get(parts[-1])
     return parts[0] in keys.OPEN or stored is None or isinstance(stored, FieldReference)
 
 
 def _check_new_key(parts, config):
-    """Refuses a key of an open section that belongs into another one, or an evaluator that is not a section.
-
-    Raises:
-        ValueError: naming the right key.
-    """
+    """Refuses a key that belongs in another section, naming the right key, or an evaluator that is not a section."""
     key, name = ".".join(parts), parts[-1]
     closed = {section: config[section] for section in config if section not in keys.OPEN}
     valid = {path.rpartition(".")[2] for path in values_of(ConfigDict(closed))}
-    # A task of the user's own may give its model any key.
+    # A custom task may give its model any key.
     if parts[:-1] == ["model"] and keys.is_packaged_task(config.get("task", "")) and name in valid:
         raise ValueError(f'--config.{key}: a model has no "{name}".{suggest.did_you_mean_key(name, [], closed)}')
     if parts[0] == "evals" and len(parts) == 2:
@@ -163,7 +153,7 @@ def _check_new_key(parts, config):
 
 
 def _check_evaluator(name, config):
-    """Refuses to leave out an evaluator that the config does not have, naming those that it has."""
+    """Refuses to leave out an evaluator that the config lacks, naming those it has."""
     own = list(config.evals)
     if name not in own:
         has = f"It has: {', '.join(own)}" if own else "It has none"
@@ -174,23 +164,20 @@ def _check_evaluator(name, config):
 
 
 def _sets(arg, key):
-    """Whether an argument for absl sets a key, one of its elements, or a key below it."""
+    """Whether an absl argument sets a key, one of its elements, or a key below it."""
     return re.match(rf"--?config\.{re.escape(key)}(?!\w)", arg) is not None
 
 
 def apply_overrides(argv, config):
-    """Checks the --config.KEY=VALUE arguments, and applies those that absl's flags cannot: None, and new keys of open
-    sections.
+    """Checks --config.KEY=VALUE arguments, and applies those that absl cannot: None, and new keys of open sections.
 
-    Of several values of a key the last one counts.
-
-    None for an evaluator of the config, such as --config.evals.knn=None, leaves it out.
+    The last of several values of a key counts. None leaves out an evaluator: --config.evals.knn=None.
 
     Returns:
         The remaining arguments, for absl.
 
     Raises:
-        ValueError: for a key that the config does not have, naming the nearest one.
+        ValueError: for an unknown key, naming the nearest one.
     """
     rest, arguments = [], collections.deque(argv)
     while arguments:
@@ -222,20 +209,17 @@ def apply_overrides(argv, config):
             raise ValueError(f"--config.{key}=None: this cannot be off. It is {values_of(config)[key]!r}.")
         if new or text == "None":
             keys.set_key(config, parts, keys.literal(text))
-            rest = [given for given in rest if not _sets(given, key)]  # the last one counts, and absl comes after this
+            rest = [given for given in rest if not _sets(given, key)]  # the last one counts, and absl would override it
         else:
             rest.append(f"--config.{key}={text}")
     return rest
 
 
 def check_source(values):
-    """Refuses a source that only says which kind of data a recipe takes, such as "folder:PATH".
+    """Refuses a recipe's placeholder source, such as "folder:PATH", saying what to give.
 
     Args:
-        values: the flags. A plan needs no source if it is told the numbers of examples and classes.
-
-    Raises:
-        ValueError: saying what to give.
+        values: the flags. A plan with the numbers of examples and classes needs no source.
     """
     if values.dry_run and values.examples and values.classes:
         return

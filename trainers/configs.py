@@ -3,7 +3,7 @@
     python -m trainers.configs
     python -m trainers.configs paper_finetune:L/16,cifar10
 
-The first line of each says what it is; every key can be overridden: --config.key=value.
+Override any key with --config.key=value.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from .config_files import CONFIGS, config_names, load_config, packaged, values_o
 
 
 def _show(text):
-    """Prints a config's docstring, and its keys as they are overridden."""
+    """Prints a config's docstring, and its keys in the form of overrides."""
     config = load_config(text)
     name = text.partition(":")[0]
     if name in config_names():

@@ -1,13 +1,12 @@
-"""Finds the training images that are near-duplicates of a test image, and writes their names, so that a run can leave
-them out.
+"""Finds training images that nearly duplicate test images, and writes their names, so that a run can exclude them.
 
     python -m trainers.deduplicate --train=folder:PHOTOS --test=folder:PHOTOS --train_split=train --test_split=test \\
         --output=excluded.txt
     python -m trainers.finetune --config=folder_finetune --config.data.exclude=excluded.txt ...
 
-It also writes excluded.json, all pairs with their correlations, and excluded.png, the most doubtful pairs to look at
-(with matplotlib). It finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth.
-First it warns of files with the same contents, also within a source, and of huge images.
+Also writes excluded.json, all pairs with their correlations, and with matplotlib excluded.png, the most doubtful pairs.
+Finds copies that were recompressed, resized, brightened, mirrored or cropped by up to a tenth. Warns first about files
+with the same contents, also within a source, and about huge images.
 """
 
 import os
@@ -16,7 +15,7 @@ from . import flags
 
 
 def _open(values, which):
-    """The source of --train or --test; an error names both flags, since it may be about the split."""
+    """The source of --train or --test; errors name both flags, since they may be about the split."""
     from keras_vit.data import open_source
 
     name, split = getattr(values, which), getattr(values, f"{which}_split")

@@ -1,5 +1,4 @@
-"""Runs the whole path on real data: digits at 8x8, fine-tuned at 16x16, evaluated, exported, and served in a fresh
-process.
+"""Runs the whole path on real digits: pre-trains at 8x8, fine-tunes at 16x16, evaluates, exports, and serves.
 
 python -m trainers.demo --workdir=runs/demo
 """
@@ -47,7 +46,7 @@ def main():
 
 
 def demonstrate():
-    """Trains twice, exports and serves, and prints what came out."""
+    """Trains twice, exports, serves in a fresh process, and prints the results."""
     import keras_vit
     from keras_vit.io.logs import quiet
     from keras_vit.io.progress import stage

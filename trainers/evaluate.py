@@ -1,18 +1,17 @@
-"""Evaluates a trained model, or several, and writes their measures and report.html.
+"""Evaluates one or more trained models, and writes their measures and report.html.
 
     python -m trainers.evaluate --model=runs/digits_finetune --data=digits --split=test --output=runs/digits_finetune
     python -m trainers.evaluate --model=runs/x --evals="few_shot(source='cifar10', shots=(1, 5))|knn(source='cifar10')"
     python -m trainers.evaluate --model=runs/a,runs/b,runs/c \\
         --evals="few_shot(source='cifar10')|calibration(source='cifar10')" --output=out
 
---model is what keras_vit.load takes: a run directory, a file of any format, a published name. Images are preprocessed
-as the model's file says; --preprocess overrides this, in evaluators without a preprocess= of their own. --evals names
-evaluators with their options, joined by "|"; by default the task's own. A model in a run directory is evaluated as its
-task says, any other as a classifier. --strategy evaluates on several devices.
+--model accepts a run directory, a file of any format or a published name. A run directory is evaluated as its task
+says, any other model as a classifier. --preprocess overrides the model's preprocessing, except in evaluators with a
+preprocess= of their own. --evals names evaluators with options, joined by "|"; the default is the task's. --strategy
+evaluates on several devices.
 
-Several models, joined by commas, are evaluated one after the other. A table of their scores is printed, sorted by the
-first evaluator's, or by --sort=EVALUATOR/MEASURE; --output gets a folder for each model, and models.json and
-models.png.
+Several models, joined by commas, are evaluated in turn. A table of their scores is printed, sorted by the first
+evaluator's, or by --sort=EVALUATOR/MEASURE; --output gets a folder per model, models.json and models.png.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ def main():
 
 
 def _data(values, own, name):
-    """(source or None, split) to evaluate on: what the flags name, or the run's `own`."""
+    """(source or None, split) to evaluate on: from the flags, or the run's `own`."""
     if values.data or values.evals:
         return values.data, values.split or "test"
     if own is None:
@@ -54,11 +53,7 @@ def _data(values, own, name):
 
 
 def _evaluators(values):
-    """{name: evaluator} of --evals.
-
-    Raises:
-        ValueError: for flags that no evaluator would read.
-    """
+    """{name: evaluator} of --evals; ValueError for flags that no evaluator reads."""
     from keras_vit.evaluation import parse_evaluators
 
     chosen = parse_evaluators(values.evals)
@@ -83,10 +78,10 @@ def _evaluators(values):
 
 
 def evaluate(values, name, strategy, output):
-    """Evaluates a model as the flags say, and prints and writes the measures.
+    """Evaluates a model as the flags say; prints and writes the measures.
 
     Returns:
-        {name of the evaluator: (the evaluator, its measures)}; the task's own is named "evaluation".
+        {name: (evaluator, its measures)}; the name of the task's evaluator is "evaluation".
     """
     import keras_vit
     from keras_vit.data import ExampleErrors, open_source
@@ -95,7 +90,7 @@ def evaluate(values, name, strategy, output):
     from keras_vit.runs.evaluate import data_of, task_of, write_evaluation
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
-    task = task_of(name)  # whose file may register evaluators
+    task = task_of(name)  # its file may register evaluators
     named = _evaluators(values) if values.evals else None
     with strategy.scope(), stage(f"Loading {name}"):
         model = keras_vit.load(name)
@@ -104,7 +99,7 @@ def evaluate(values, name, strategy, output):
     if data:
         with stage(f"Opening {data}"):
             source = open_source(data, split, values.data_dir)
-        if not named:  # those of --evals check for themselves: some compare other classes than the model's
+        if not named:  # evaluators of --evals check it: some compare classes other than the model's
             task.check_model(model, source)
     preprocess = values.preprocess or preprocessing_text(model)
     errors = ExampleErrors(values.broken_limit)
@@ -132,11 +127,10 @@ def evaluate(values, name, strategy, output):
 
 
 def evaluate_all(values, models, strategy):
-    """Evaluates several models, and prints and writes their table. One that cannot be evaluated is named, and the
-    others go on.
+    """Evaluates several models, and prints and writes their table; names those that fail, and continues.
 
     Raises:
-        ValueError: if models are named twice, or at the end if some could not be evaluated.
+        ValueError: if models are named twice, or at the end if some failed.
     """
     import keras
 
@@ -148,8 +142,8 @@ def evaluate_all(values, models, strategy):
         raise ValueError(f"--model names {', '.join(twice)} twice.")
     if values.evals:
         for name in models:
-            with contextlib.suppress(ValueError, OSError):  # `evaluate` says what is wrong with this one
-                task_of(name)  # whose file may register evaluators
+            with contextlib.suppress(ValueError, OSError):  # `evaluate` reports it below
+                task_of(name)  # its file may register evaluators
         _evaluators(values)  # refuses mistakes before the first model
     results, columns, failed = {}, {}, {}
     for number, name in enumerate(models, 1):

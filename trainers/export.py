@@ -1,15 +1,14 @@
-"""Exports a model: as a SavedModel that takes image bytes, as a file for ONNX Runtime or LiteRT, or as weights for
-another library.
+"""Exports a model: as a SavedModel for image bytes, for ONNX Runtime or LiteRT, or as weights for another library.
 
     python -m trainers.export --model=runs/digits_finetune --output=exported/digits
     python -m trainers.export --model=runs/digits_finetune --output=digits.onnx --format=onnx \\
         --quantization=int8_dynamic
     python -m trainers.export --model=runs/mine --output=for_torch --format=timm
 
---model is what keras_vit.load takes: a run directory, a checkpoint of any format, a published name. --format:
-tf_saved_model; onnx or litert (one file, in floats or with --quantization; int8_static learns the ranges of values from
---calibration_images of --calibration); timm or huggingface (a folder for PyTorch users), google (an .npz), keras (a
-.keras file). --class_names=names.txt names the classes of a model that does not know their names.
+--model accepts a run directory, a checkpoint of any format or a published name. --format: tf_saved_model; onnx or
+litert (one file, in floats or with --quantization; int8_static calibrates on --calibration_images of --calibration);
+timm or huggingface (a folder for PyTorch users), google (.npz), keras (.keras). --class_names=names.txt names the
+classes of a model without class names.
 """
 
 from absl import logging
@@ -26,7 +25,7 @@ def main():
 
 
 def _calibration(model, values):
-    """Pixels (n, h, w, c) uint8 of the first images of the source --calibration that can be read; None without one."""
+    """Pixels (n, h, w, c) uint8 of the first readable images of --calibration; None without the flag."""
     if values.calibration is None:
         return None
     import numpy as np

@@ -1,12 +1,11 @@
-"""Fine-tunes a trained model, at another resolution and on other classes if the config says so.
+"""Fine-tunes a trained model, optionally at another resolution and on other classes.
 
     python -m trainers.finetune --config=digits_finetune --config.init=runs/digits_pretrain \\
         --workdir=runs/digits_finetune
 
---config.init is what keras_vit.load takes: a run directory, a .keras, .npz or safetensors file, a Hugging Face folder,
-a published name. --config.head: reset (a new head, all zeros) or keep. --config.linear_probe trains only the head,
---config.freeze names layers that are not trained, --config.optimizer.layer_decay lowers the learning rate layer by
-layer.
+--config.init accepts a run directory, a .keras, .npz or safetensors file, a Hugging Face folder or a published name.
+--config.head: reset (a new head of zeros) or keep. --config.linear_probe trains only the head, --config.freeze names
+frozen layers, --config.optimizer.layer_decay lowers the learning rate layer by layer.
 """
 
 from absl import logging

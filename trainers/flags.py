@@ -1,4 +1,4 @@
-"""What the binaries share: flags, including --config, launching, and exit codes. Imports no engine.
+"""Flags shared by the binaries, including --config, launching, and exit codes. Imports no engine.
 
 The config is loaded before absl parses the flags, so that --config.key=value can override it.
 """
@@ -18,12 +18,12 @@ from .config_files import apply_overrides, config_names, load_config, values_of
 from .without_engine import VERSION, did_you_mean, drop_output
 
 LIST_FLAGS = "--list_flags"  # for completion: prints the names of the flags
-_OURS = {}  # {name of a flag that --help shows: whether it is required}
+_OURS = {}  # {flag shown by --help: whether it is required}
 _RESTART = 75  # EX_TEMPFAIL of sysexits.h
 
 
 def _take_config(argv):
-    """Takes --config NAME out of `argv`; returns (its value or "", the rest)."""
+    """Takes --config NAME out of `argv`; returns (NAME or "", the rest)."""
     rest, name, values = argv[:1], "", iter(argv[1:])
     for arg in values:
         flag, equals, value = arg.partition("=")
@@ -35,7 +35,7 @@ def _take_config(argv):
 
 
 def _default(name):
-    """What follows a flag's help text: that it is required, or its default if the text does not say it."""
+    """The end of a flag's help: that it is required, or a default that the text does not mention."""
     flag = flags.FLAGS[name]
     if _OURS[name]:
         return " (required)"
@@ -45,9 +45,7 @@ def _default(name):
 
 
 def as_typed(text: str, main) -> str:
-    """A docstring of this package with its commands as the user types them: "keras-vit finetune",
-    "keras-vit-finetune".
-    """
+    """A docstring with its commands as the user types them: "keras-vit finetune" or "keras-vit-finetune"."""
     module = main.__globals__["__name__"].rpartition(".")[2]
     verb, typed = module.removesuffix("_"), pathlib.Path(sys.argv[0]).stem
     if not typed.endswith(verb) or typed == verb:
@@ -56,7 +54,7 @@ def as_typed(text: str, main) -> str:
 
 
 def _show_help(main, takes, loaded):
-    """The binary's docstring and its flags; absl's own help would miss both under a console script."""
+    """The binary's docstring and flags; absl's own help misses both under a console script."""
     print(as_typed(main.__globals__["__doc__"], main))
     if takes:
         print(f"Arguments: {takes}\n")
@@ -68,10 +66,10 @@ def _show_help(main, takes, loaded):
 
 
 def _parse(argv):
-    """The arguments that are not flags, behind the program's name.
+    """The program's name and the arguments that are not flags.
 
     Raises:
-        SystemExit: for flags that are unknown, have no value or a wrong one, or are missing.
+        SystemExit: for flags that are unknown, missing, or without a valid value.
     """
     program = pathlib.Path(argv[0]).name
     try:
@@ -85,7 +83,7 @@ def _parse(argv):
             f"{program}: there is no flag {name}.{hint} Valid: {', '.join(valid)}. --help explains them."
         ) from None
     except flags.Error as error:
-        # What a validator says comes after all of the flags that it looked at.
+        # A validator's message follows the names of its flags.
         missing = [name for name, required in _OURS.items() if required and flags.FLAGS[name].value is None]
         if missing and "must have a value other than None" in str(error):
             raise SystemExit(
@@ -102,9 +100,7 @@ def _parse(argv):
 
 @contextlib.contextmanager
 def _restartable():
-    """A context in which SIGTERM ends the process at once with exit code 75: run it again. While it trains, training
-    saves first.
-    """
+    """A context in which SIGTERM exits at once with code 75, "run it again"; training saves first."""
 
     def leave(number, frame):
         os.write(2, f"SIGTERM: exit code {_RESTART}, run the same command again.\n".encode())
@@ -118,8 +114,7 @@ def _restartable():
 
 
 def _take_overrides(wants_help):
-    """The ConfigDict that --config in sys.argv names, with those overrides that absl cannot apply; takes both out of
-    sys.argv.
+    """The ConfigDict of --config in sys.argv, with overrides that absl cannot apply; takes both out of sys.argv.
 
     Raises:
         SystemExit: if there is no such config or key.
@@ -140,12 +135,12 @@ def _take_overrides(wants_help):
 
 
 def launch(main, with_config=False, takes=None):
-    """Runs the binary `main`, or shows its help, its version or the names of its flags.
+    """Runs the binary `main`, or shows its help, version or flag names.
 
     Args:
-        main: a function without arguments, or with `takes` of the list of arguments that are not flags.
-        with_config: whether --config has to name a config.
-        takes: what the arguments that are not flags are, for help; None if there are none.
+        main: function without arguments, or with `takes` of the list of arguments that are not flags.
+        with_config: bool. Whether --config is required.
+        takes: str or None. Describes arguments that are not flags, for help; None to refuse them.
 
     Exit codes: 0 done; 1 an error; 75 (EX_TEMPFAIL) SIGTERM ended it, and the same command resumes.
     """
@@ -173,9 +168,7 @@ def launch(main, with_config=False, takes=None):
 
 
 def _report_errors(main, rest, takes):
-    """Runs `main`. Mistakes, a full disk or a diverged run end with a message and exit code 1; --debug shows the
-    traceback.
-    """
+    """Runs `main`; user errors, full disks and divergence exit with a message and code 1, or a traceback (--debug)."""
     try:
         if rest and not takes:
             raise ValueError(f'Unexpected argument "{rest[0]}". Write --flag=value.')
@@ -195,7 +188,7 @@ def string(name, default, help_text, required=False):
 
 
 class _Path(flags.ArgumentParser):
-    """A path with "~" expanded: bash leaves it in --output=~/out as it is."""
+    """A path with "~" expanded, which bash leaves as it is in --output=~/out."""
 
     syntactic_help = "a path"
 
@@ -204,13 +197,13 @@ class _Path(flags.ArgumentParser):
 
 
 def path(name, default, help_text, required=False):
-    """Defines a flag for the path of a file or folder, which may begin with "~"."""
+    """Defines a flag for a path, which may begin with "~"."""
     flags.DEFINE(_Path(), name, default, help_text, serializer=flags.ArgumentSerializer(), required=required)
     _OURS[name] = required
 
 
 def strings(name, help_text):
-    """Defines a text flag that may be repeated: a list, empty by default."""
+    """Defines a repeatable text flag: a list, empty by default."""
     flags.DEFINE_multi_string(name, [], help_text)
     _OURS[name] = False
 
@@ -222,21 +215,19 @@ def integer(name, default, help_text, lowest=None, highest=None):
 
 
 def boolean(name, default, help_text):
-    """Defines a yes or no flag."""
+    """Defines a yes-or-no flag."""
     flags.DEFINE_bool(name, default, help_text)
     _OURS[name] = False
 
 
 def enum(name, default, valid, help_text):
-    """Defines a flag that takes one of `valid`."""
+    """Defines a flag with the choices `valid`."""
     flags.DEFINE_enum(name, default, valid, help_text)
     _OURS[name] = False
 
 
 def only_with(name, other, holds, words):
-    """Refuses a value for the flag `name` that would be ignored: unless holds(the value of the flag `other`), which
-    `words` describe.
-    """
+    """Refuses the flag `name` unless holds(value of the flag `other`); `words` describe when it is not ignored."""
     default = flags.FLAGS[name].default
     flags.register_multi_flags_validator(
         [name, other],
@@ -312,11 +303,7 @@ def define_beam():
 
 
 def beam(module):
-    """A module of keras_vit that needs Apache Beam.
-
-    Raises:
-        ImportError: without it, saying how to get it.
-    """
+    """A module of keras_vit that needs Apache Beam; ImportError says how to get it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

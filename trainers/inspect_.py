@@ -1,14 +1,13 @@
-"""Inspects a model: one page that shows its filters, positions and heads, how its layers compare, and what it sees in
-images.
+"""Inspects a model: writes a page of its filters, positions, heads and layers, and of what it sees in images.
 
     python -m trainers.inspect_ --model=runs/photos --images=PHOTOS --output=look
     python -m trainers.inspect_ --model=deit/tiny --images="cats.png,photos/**/*.jpg" --class="tabby, tabby cat" \\
         --output=look
 
---model is what keras_vit.load takes: a run directory, a file of any format, a published name. --images are files,
-folders and patterns, separated by commas; images are preprocessed as the model's file says, and what cannot be read is
-named and left out. --output gets index.html, which needs no other file, its pictures as PNG files and inspection.json,
-the numbers; an earlier page is replaced. Needs the extra [viz].
+--model accepts a run directory, a file of any format or a published name. --images are files, folders and patterns,
+separated by commas, preprocessed as the model's file says; unreadable ones are named and skipped. --output gets a
+self-contained index.html, its pictures as PNG files, and the numbers in inspection.json, replacing an earlier page.
+Needs the extra [viz].
 """
 
 import sys
@@ -28,7 +27,7 @@ def main():
 
 
 def _chosen(values):
-    """The image files that are measured, of those that --images names."""
+    """The image files to measure, of those that --images names."""
     from absl import logging
 
     from keras_vit.inspection.photographs import evenly, find_images
@@ -40,7 +39,7 @@ def _chosen(values):
 
 
 def _read(model, paths):
-    """(pixels, names, {path: why} of the images that are left out)."""
+    """(pixels, names, {path: reason} of skipped images)."""
     from absl import logging
 
     from keras_vit.inspection.photographs import read_images, short_names

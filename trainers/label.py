@@ -1,14 +1,13 @@
-"""Labels images with a trained model, and writes a table that training reads: the pseudo labels of noisy student.
+"""Labels images with a trained model, and writes a table for training: the pseudo labels of noisy student.
 
     python -m trainers.label --model=runs/teacher --data=images:MORE --output=labelled
     python -m trainers.label --model=runs/teacher --data=images:MORE --labelled=folder:PHOTOS --train=train[:80%] \\
         --test=train[80%:] --output=labelled
 
-Then --config.data.source=jsonl:labelled/table.jsonl. Its rows have a path, the class that the model finds most
-probable, and its probability; images below --confidence are left out, and so are those that cannot be read, which
-label.json names. --labelled adds the images whose labels are known: those of --train to the split train, those of
---test to the split test, on which the student is evaluated. An image that is there is not labelled again. --per_class=N
-takes the N most confident images of each class, again and again where they are fewer.
+Then --config.data.source=jsonl:labelled/table.jsonl. A row has a path, the most probable class and its probability.
+Images below --confidence are left out, and so are unreadable ones, which label.json names. --labelled adds images with
+known labels, --train to the split train, --test to the split test, on which the student is evaluated; these are not
+labelled again. --per_class=N takes the N most confident images of each class, repeating them where there are fewer.
 """
 
 import os
@@ -28,7 +27,7 @@ def _fraction(text):
 
 
 def _print(report, folder):
-    """Says what was written, and what was not."""
+    """Prints what was written and what was left out."""
     from keras_vit.io.suggest import counted, listed
 
     for name, reason in list(report["broken"].items())[:10]:
@@ -49,7 +48,7 @@ def _print(report, folder):
 
 
 def _evaluation(report):
-    """What a run evaluates on, where the table has no split of its own for that: flags, and a sentence."""
+    """Flags and a sentence on what to evaluate on, if the table has no split for it."""
     if "test" in report["splits"]:
         return ""
     known = "images with known labels are a better measure than the model's own: --labelled=SOURCE --test=SPLIT"

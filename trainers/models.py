@@ -1,13 +1,13 @@
-"""Lists the variants and the published models with what they cost, or one model's layers.
+"""Lists the variants and the published models with their costs, or one model's layers.
 
     python -m trainers.models
     python -m trainers.models "deit*/small*" --image_size=384
     python -m trainers.models --layers=R50+B/16
     python -m trainers.models --layers=runs/digits_finetune --json
 
-Everything is of one image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add: half of it are GMACs), the
-activations that a forward pass holds at once and those that a training step keeps, in float32. Nothing is downloaded or
-built, except for --layers of a file. A published model's parameters are those with which keras_vit.load builds it.
+All figures are per image: pixels, parameters, GFLOP of a forward pass (2 per multiply-add, so twice the GMACs), and
+float32 activations: the most that a forward pass holds at once, and all that a training step keeps. Nothing is
+downloaded or built, except for --layers of a file. Published models have the parameters that keras_vit.load builds.
 """
 
 import dataclasses

@@ -6,10 +6,9 @@
     python -m trainers.plan --config=imagenet_pretrain:B/16 --config.dtype=mixed_bfloat16 --topology=v5e:4x4 \\
         --find_batch
 
-The step is the run's own on the JAX backend, for any task, with data parallelism or --model_parallel. A compilation
-takes a minute to several, and its answer is kept. --where shows the time and the traffic of each part of the step,
---find_batch the largest batch that fits, with and without rematerialised blocks. Needs the extra [plan]. No TPU is
-used: times are predictions.
+The step is a run's on the JAX backend, for any task, with data parallelism or --model_parallel. Compiling takes a
+minute or more, and the result is cached. --where shows the time and traffic of each part of the step, --find_batch the
+largest batch that fits, with and without rematerialised blocks. Needs the extra [plan]. Times are predictions.
 """
 
 import math
@@ -21,7 +20,7 @@ _NEEDS = "--topology or --compare"
 
 
 def _plans(values):
-    """A function: (config, slice) -> Plan, with what the flags say."""
+    """A function (config, slice) -> Plan, with the flags' options."""
     from keras_vit.planning.slice.plan import make_plan
 
     from . import config_files
@@ -97,7 +96,7 @@ def _show(values, plan):
 
 
 def run():
-    # Before Keras and JAX are imported: the step is JAX's, and no device is needed.
+    # Set before Keras and JAX are imported: the step is JAX's, and needs no device.
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ["JAX_PLATFORMS"] = "cpu"
     flags.string("topology", None, "The slice: v5e:4x4, v6e:2x2, v4:2x2x1, v5p:2x2x1 and so on.")

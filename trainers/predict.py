@@ -3,17 +3,15 @@
     python -m trainers.predict --model=runs/photos --data=images:PHOTOS --output=answers
     python -m trainers.predict --model=dino/s16 --data=cifar10 --split=train,test --answers=features --output=features
 
---answers: classes, the names and probabilities of the most probable --top_k; logits; features, the embedding before the
-head; several joined by commas. Every image has a row, in the data's order: split, row, name, label if the data has one,
-the answers, and error, which says why an image could not be read. pandas.read_parquet("answers") reads all files of a
-folder.
+--answers, joined by commas: classes, the names and probabilities of the most probable --top_k; logits; features, the
+embedding before the head. Every image has a row, in the data's order: split, row, name, label if the data has one, the
+answers, and error, which says why an image is unreadable. pandas.read_parquet("answers") reads a folder's files.
 
-A job that was stopped goes on by the same command; what it writes is the same, bit for bit. --part=0/4, 1/4, 2/4 and
-3/4 on four machines with one folder, such as a bucket, share the work. --strategy=mirrored runs on all devices of a
-machine. --engine=openvino is faster on CPUs (docs/performance.md).
+The same command resumes a job, with the same output bit for bit. --part=0/4, 1/4, 2/4 and 3/4 share the work of four
+machines with one folder, such as a bucket. --strategy=mirrored runs on all devices of a machine. --engine=openvino is
+faster on CPUs (docs/performance.md).
 
---beam runs an exported model (`export`) as a pipeline of Apache Beam, with these options of Beam's, on a cluster or on
-this machine:
+--beam runs an exported model (`export`) as an Apache Beam pipeline with these options, on a cluster or locally:
 
     python -m trainers.predict --model=exported --data=images:PHOTOS --output=answers --beam=--runner=DirectRunner
 """
@@ -40,7 +38,7 @@ def _comma_separated(text, flag):
 
 
 def _print(report, split, values):
-    """Says what was written, and what was not."""
+    """Prints what was written and what was left out."""
     from keras_vit.io.suggest import counted
 
     now, before, total = report.files
@@ -93,7 +91,7 @@ def _predict(values, kinds, splits, options):
 
 
 def _predict_by_beam(values, kinds, splits, options):
-    """Runs an export as a pipeline of Beam; yields (split, report)."""
+    """Runs an export as a Beam pipeline; yields (split, report)."""
     predict_by_beam = flags.beam("keras_vit.inference.beam").predict_by_beam
     where = (values.model, values.data, values.output, kinds)
     for split in splits:

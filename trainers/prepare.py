@@ -5,14 +5,13 @@
     python -m trainers.prepare --source=imagenet2012 --output=gs://BUCKET/imagenet --shards=1024 \\
         --beam="--runner=DataflowRunner --project=NAME"
 
-Then --config.data.source=tfrecord:prepared. Every image is decoded once; those that do not decode are left out and
-named in prepare-SPLIT.json. Huge images, and files with the same contents, are named in a warning. The examples are
-shuffled and in files of equal size. If the process is killed or the disk is full, the output is as it was before. Make
-the number of files a multiple of the hosts that will read them, with 100 MB or more per file.
+Then --config.data.source=tfrecord:prepared. Every image is decoded once; undecodable ones are left out and named in
+prepare-SPLIT.json. Warns about huge images and files with the same contents. Examples are shuffled into files of equal
+size; make the number of files a multiple of the hosts that read them, with 100 MB or more per file. If the process is
+killed or the disk is full, the earlier output remains.
 
---beam does it as a pipeline of Apache Beam (the extra [beam]), with these options of Beam's: over many machines, or on
-this one with --beam=--runner=DirectRunner. Files are then of about equal size, since each example finds its own by a
-hash of its name.
+--beam runs an Apache Beam pipeline (the extra [beam]) with these options: over many machines, or locally with
+--beam=--runner=DirectRunner. Files are then of about equal size, since a hash of its name places each example.
 """
 
 import shlex
@@ -31,7 +30,7 @@ def main():
 
 
 def _prepared(values, name, split, exclude):
-    """Opens the source and writes it as the flags say, here; returns the report."""
+    """Opens the source and writes it here; returns the report."""
     from keras_vit.data import open_source
     from keras_vit.data.records.write import write_records
     from keras_vit.data.sources.selection import without
@@ -45,7 +44,7 @@ def _prepared(values, name, split, exclude):
 
 
 def _prepared_by_beam(values, name, split, exclude):
-    """The same as a pipeline of Beam."""
+    """The same as a Beam pipeline."""
     from keras_vit.data.records.write import write_report
 
     write_by_beam, folder = flags.beam("keras_vit.data.beam").write_by_beam, values.output
@@ -56,7 +55,7 @@ def _prepared_by_beam(values, name, split, exclude):
 
 
 def write(values):
-    """Writes the source as the flags say; prints what was done."""
+    """Writes the source as the flags say; prints a summary."""
     from keras_vit.data.records.write import default_name
     from keras_vit.data.sources.selection import read_names
     from keras_vit.data.splits import split_name

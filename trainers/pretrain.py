@@ -2,7 +2,7 @@
 
     python -m trainers.pretrain --config=digits_pretrain --workdir=runs/digits_pretrain
 
-A run that is already in --workdir resumes where it stopped. Override the config with --config.key=value.
+A run already in --workdir resumes. Override the config with --config.key=value.
 """
 
 from . import flags

@@ -1,11 +1,10 @@
-"""Measures a model's frozen features: few-shot ridge regression, k nearest neighbours, logistic and ridge regression on
-all examples.
+"""Measures a model's frozen features: few-shot ridge regression, k nearest neighbours, logistic or ridge regression.
 
     python -m trainers.probe --model=runs/x --data=cifar10 --shots=1,5,10,25 --output=runs/x
 
---model is what keras_vit.load takes. --methods=few_shot,knn,logistic,ridge runs several methods on the same features,
-so that images are embedded once. few_shot alone embeds only the training examples that it samples. logistic and ridge
-choose their penalty on a fifth of the training split.
+--model is anything keras_vit.load accepts. --methods=few_shot,knn,logistic,ridge runs all on the same features, so that
+images are embedded once. few_shot alone embeds only its sampled training examples. logistic and ridge use all
+examples, and choose their penalty on a fifth of the training split.
 """
 
 import json
@@ -19,7 +18,7 @@ METHODS = ("few_shot", "knn", "logistic", "ridge")
 
 
 def probe(splits, evaluators):
-    """{method: its measures and details}, each on the same features.
+    """{method: measures and details}, all on the same features.
 
     Args:
         splits: a FeatureSplits.
@@ -54,7 +53,7 @@ def _lines(results):
 
 
 def _write(folder, content, few_shot):
-    """probe.json and, if matplotlib is installed, few_shot.png."""
+    """Writes probe.json and, with matplotlib, few_shot.png."""
     from keras_vit.inspection.figures import few_shot_accuracy
     from keras_vit.io.atomic import write_bytes
 
@@ -67,7 +66,7 @@ def _write(folder, content, few_shot):
 
 
 def _evaluators(values, methods):
-    """{method: evaluator}, as the flags say."""
+    """{method: evaluator} from the flags."""
     from keras_vit.evaluation import make_evaluator
     from keras_vit.io.suggest import did_you_mean
 

@@ -1,12 +1,11 @@
-"""Finds the images of a data set that are most like given ones, by a model's features, and shows them in a picture.
+"""Finds the images of a data set most similar to given ones, by a model's features, and shows them in a picture.
 
     python -m trainers.search cat.jpg dog.jpg --model=dino/s16 --data=images:PHOTOS --index=features \\
         --output=similar.png
     python -m trainers.search another.jpg --index=features --output=similar.png
 
-The first command writes the features of all images of --data into the folder --index, as `predict` does, where they are
-missing; the second searches in what is there, with the model that made it. The most similar are printed, with the
-cosine of their features, and drawn in --output.
+The first command writes missing features of --data to the folder --index, as `predict` does; the second searches these
+with the model that made them. The most similar images are printed with their cosine similarity, and drawn in --output.
 """
 
 import os
@@ -15,7 +14,7 @@ from . import flags
 
 
 def _index(values, folder):
-    """(model, index) that the flags name; features that are missing are written."""
+    """(model, index) that the flags name; writes missing features."""
     import keras_vit
     from keras_vit.data import open_source
     from keras_vit.inference import predict
@@ -44,14 +43,12 @@ def _index(values, folder):
             predict(model, source, folder, ("features",), split=split, about=about, **options)
         index = read_index(folder)
     index.check_model(model)
-    model.preprocessing = index.preprocess  # which may be another than its own: predict --preprocess=...
+    model.preprocessing = index.preprocess  # may differ from the model's: predict --preprocess=...
     return model, index
 
 
 def _others(index, features, path, k):
-    """The `k` nearest of the features (d,) of the image in the file `path`, without that file, which may be there
-    several times.
-    """
+    """The `k` nearest neighbours of the features (d,) of the file `path`, without that file, even if indexed twice."""
     own, most = os.path.realpath(path), k + 1
     while True:
         [found] = index.nearest(features[None], most)
@@ -74,7 +71,7 @@ def _write_picture(path, pixels, found, index):
 
 
 def _check_output(path):
-    """Refuses a name for the picture that is none of a PNG, and a folder that cannot be written to."""
+    """Refuses a name that does not end in .png, and an unwritable folder."""
     from keras_vit.io.atomic import check_folder
 
     if not path.lower().endswith(".png"):

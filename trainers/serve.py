@@ -3,10 +3,9 @@
     python -m trainers.serve deit/tiny --port=8501
     python -m trainers.serve digits=runs/digits_finetune photos=runs/photos --host=0.0.0.0 --api_key_file=key.txt
 
-Arguments are what keras_vit.load takes, a run directory, a checkpoint of any format, a published name, each behind its
-name in addresses and "=" if it should have another one. --class_names=names.txt names the classes of a model that does
-not know their names. docs/serving.md describes the addresses; http://127.0.0.1:8501/ is the page. Needs the extra
-`serve`.
+Arguments are run directories, checkpoints of any format or published names; NAME= in front sets a model's name in
+addresses. --class_names=names.txt names the classes of a model without class names. docs/serving.md describes the
+addresses; http://127.0.0.1:8501/ is the page. Needs the extra `serve`.
 """
 
 import os
@@ -21,12 +20,12 @@ from .without_engine import did_you_mean
 
 
 def named(argument: str) -> tuple[str, str]:
-    """(name in addresses, what keras_vit.load takes) of NAME=MODEL, or of MODEL, whose last part is the name."""
+    """(name in addresses, model for keras_vit.load) of NAME=MODEL, or of MODEL, whose last part is the name."""
     name, equals, model = argument.partition("=")
     if equals and re.fullmatch(r"[\w.-]+", name):
         return name, model
     last = pathlib.PurePosixPath(argument).name
-    last = last if last.strip(".") else pathlib.Path(argument).resolve().name  # of "." the folder's own
+    last = last if last.strip(".") else pathlib.Path(argument).resolve().name  # for ".", the folder's name
     return (
         re.sub(r"[^\w.-]", "_", last.removesuffix(".keras").removesuffix(".safetensors").removesuffix(".npz")),
         argument,
@@ -34,10 +33,10 @@ def named(argument: str) -> tuple[str, str]:
 
 
 def names_of_classes(text: str | None, models: Sequence[str]) -> dict[str, str]:
-    """{model: its names, as keras_vit.load takes them} of --class_names=FILE for one model, or =MODEL=FILE,MODEL=FILE.
+    """{model: class names for keras_vit.load} of --class_names=FILE for one model, or =MODEL=FILE,MODEL=FILE.
 
     Raises:
-        ValueError: if it is not said of which model the names are.
+        ValueError: if a model's name is needed and missing.
     """
     if text is None:
         return {}
@@ -57,11 +56,7 @@ def names_of_classes(text: str | None, models: Sequence[str]) -> dict[str, str]:
 
 
 def _key(values):
-    """The API key of --api_key_file, or of KERAS_VIT_API_KEY; None without one.
-
-    Raises:
-        ValueError: if the file is empty.
-    """
+    """The API key from --api_key_file or KERAS_VIT_API_KEY; None without one. ValueError if the file is empty."""
     if values.api_key_file is None:
         return os.environ.get("KERAS_VIT_API_KEY") or None
     key = pathlib.Path(values.api_key_file).read_text("utf-8").strip()
@@ -71,11 +66,7 @@ def _key(values):
 
 
 def _paths(arguments):
-    """{name in addresses: what keras_vit.load takes}.
-
-    Raises:
-        ValueError: if there are no models, or two with one name.
-    """
+    """{name in addresses: model for keras_vit.load}; ValueError without models, or for two of one name."""
     if not arguments:
         raise ValueError("Give at least one model, such as deit/tiny or a run directory.")
     names = [named(argument) for argument in arguments]
@@ -86,11 +77,7 @@ def _paths(arguments):
 
 
 def _served(paths, class_names, values):
-    """The models, loaded.
-
-    Raises:
-        ValueError: if one cannot be served.
-    """
+    """The loaded models; ValueError if one cannot be served."""
     import keras_vit
     from keras_vit.io.progress import stage
     from keras_vit.serving.http.served import Served
@@ -107,7 +94,7 @@ def _served(paths, class_names, values):
 
 
 def serve(arguments, values):
-    """Serves until SIGTERM or SIGINT, and then finishes what was begun."""
+    """Serves until SIGTERM or SIGINT, then finishes pending requests."""
     paths, key = _paths(arguments), _key(values)
     class_names = names_of_classes(values.class_names, tuple(paths))
     try:
@@ -119,7 +106,7 @@ def serve(arguments, values):
             f"{error.name} is not installed: pip install fastapi uvicorn python-multipart prometheus-client"
             ' swagger-ui-bundle, or in a checkout pip install -e ".[serve]".'
         ) from None
-    with bind(values.host, values.port) as bound:  # before the models, which take their time
+    with bind(values.host, values.port) as bound:  # before the models load, which is slow
         limits = Limits(values.megabytes, values.images, values.megapixels, values.seconds, values.megabytes_together)
         models = _served(paths, class_names, values)
         app = application(models, limits, values.batch, values.wait_ms / 1e3, values.queue, values.requests, key)

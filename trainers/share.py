@@ -4,9 +4,9 @@
     python -m trainers.share runs/photos --to=hf://USER/NAME --license=apache-2.0
     python -m trainers.share mine.keras --to=kaggle://USER/MODEL/keras/VARIATION --license=mit --run=evaluated
 
-The argument is what keras_vit.load takes: a run directory, whose measures, curves and recipe the card shows, or a
-checkpoint of any format. --dry_run uploads nothing: it writes the folder to --output, or without it prints the card.
-docs/sharing.md says what is in the folder, and what never is: names of files on this machine.
+The argument is a run directory, whose measures, curves and recipe the card shows, or a checkpoint of any format.
+--dry_run uploads nothing: it writes the folder to --output, or prints the card. docs/sharing.md lists what the folder
+holds, and what it never does: names of files on this machine.
 """
 
 import os

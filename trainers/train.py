@@ -1,4 +1,4 @@
-"""What pretrain and finetune do: a run, several seeds, a sweep, or with --dry_run only a plan."""
+"""Training for pretrain and finetune: a run, several seeds, a sweep, or with --dry_run only a plan."""
 
 from absl import logging
 
@@ -13,7 +13,7 @@ from . import config_files
 
 
 def train(values, strategy):
-    """One run, several seeds or a sweep, one after another in the same processes."""
+    """Runs one run, several seeds or a sweep, in turn in the same processes."""
     score = find_task(values.config.task).score
 
     def run_one(config, workdir):
@@ -29,7 +29,7 @@ def train(values, strategy):
 
 
 def plan(values):
-    """Prints what --dry_run says."""
+    """Prints the plan of --dry_run."""
     from keras_vit.planning import dry_run
 
     datasets = config_files.packaged("lib.datasets").DATASETS
@@ -44,7 +44,7 @@ def main(values):
     if values.dry_run:
         plan(values)
         return
-    # Before anything else touches the devices: the workers of a cluster meet here.
+    # The workers of a cluster meet here, before anything else touches the devices.
     with stage("Waiting for the other workers" if values.strategy == "multiworker" else "Finding the devices"):
         strategy = find_strategy(values.strategy, tpu=values.tpu, model_parallel=values.model_parallel)
     if not strategy.chief:

@@ -1,12 +1,12 @@
-"""Measures a model on VTAB-1k's nineteen tasks by its frozen features, and prints the means of the three groups.
+"""Measures a model's frozen features on VTAB-1k's nineteen tasks, and prints the means of the three groups.
 
     python -m trainers.vtab --model=runs/x --data_dir=DIR --output=runs/x
     python -m trainers.vtab --model=imagenet21k/L_16 --data_dir=DIR --finetune=L/16
 
-DIR holds tensorflow-datasets' prepared data; tasks whose data is not there are named. On each task's 1000 examples a
-linear classifier is fitted to the model's features, its penalty chosen on a fifth of them; --method=logistic or knn
-takes another one. The benchmark itself fine-tunes: --finetune prints the commands that do so with the recipe
-vtab_finetune, for the variant named, and measures nothing.
+DIR holds tensorflow-datasets' prepared data; tasks without data are named. On each task's 1000 examples a linear
+classifier is fitted to the features, its penalty chosen on a fifth of them; --method=logistic or knn replaces it. The
+benchmark itself fine-tunes: --finetune=VARIANT prints commands that do so with the recipe vtab_finetune, and measures
+nothing.
 """
 
 import json
@@ -18,11 +18,7 @@ from .without_engine import did_you_mean
 
 
 def _tasks(names):
-    """{name: VtabTask} of the tasks that the flag names; all without it.
-
-    Raises:
-        ValueError: for an unknown task, with the nearest name.
-    """
+    """{name: VtabTask} of the flag's tasks, by default all; ValueError for an unknown one names the nearest."""
     from keras_vit.evaluation.vtab import VtabTask
 
     table = packaged("lib.vtab")
@@ -37,7 +33,7 @@ def _tasks(names):
 
 
 def _commands(values, there):
-    """The commands that fine-tune on the tasks whose data is there, one a line."""
+    """The commands that fine-tune on tasks with data, one per line."""
     variants = packaged("vtab_finetune").CHOICES["variant"]
     if values.finetune not in variants:
         raise ValueError(f"--finetune={values.finetune}: the recipe vtab_finetune has {', '.join(variants)}.")
@@ -67,7 +63,7 @@ def _lines(tasks, results, means, gone):
 
 
 def _write(folder, content, top1):
-    """vtab.json and, if matplotlib is installed, vtab.png."""
+    """Writes vtab.json and, with matplotlib, vtab.png."""
     from etils import epath
 
     from keras_vit.distribution import Strategy
@@ -84,7 +80,7 @@ def _write(folder, content, top1):
 
 
 def run_vtab(values):
-    """Measures, or prints the commands, as the flags say."""
+    """Measures, or prints the commands."""
     import keras_vit
     from keras_vit.data import ExampleErrors
     from keras_vit.evaluation import Setting, vtab

@@ -1,6 +1,4 @@
-"""What the binaries use of keras_vit before an engine is needed: modules loaded by their paths, because importing
-keras_vit imports one.
-"""
+"""Modules of keras_vit for the binaries, loaded by path, because importing keras_vit imports an engine."""
 
 import importlib.util
 import os
@@ -14,7 +12,7 @@ _PACKAGE = _HERE / "keras_vit" if (_HERE / "keras_vit").is_dir() else _HERE
 
 
 def module_at(name: str, path: pathlib.Path | str, **kwargs) -> ModuleType:
-    """The module in the file `path`, executed and entered in sys.modules as `name`."""
+    """The module in the file `path`, executed and registered in sys.modules as `name`."""
     spec = importlib.util.spec_from_file_location(name, path, **kwargs)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -23,13 +21,13 @@ def module_at(name: str, path: pathlib.Path | str, **kwargs) -> ModuleType:
 
 
 def package_module(place: str) -> ModuleType:
-    """A module of keras_vit that imports no other one of it, such as "io.suggest"."""
+    """A module of keras_vit that imports none of its others, such as "io.suggest"."""
     name = f"keras_vit_light_{place}"
     return sys.modules.get(name) or module_at(name, _PACKAGE.joinpath(*place.split(".")).with_suffix(".py"))
 
 
 def drop_output() -> None:
-    """Drops what is still to be printed, after a BrokenPipeError: what reads it, such as head, has ended."""
+    """Discards pending output after a BrokenPipeError: its reader, such as head, has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
