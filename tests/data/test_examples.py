@@ -105,6 +105,7 @@ def test_every_example_has_a_seed_of_its_own():
     assert len(np.unique(evaluated[0], axis=0)) == N
 
 
+@pytest.mark.extended
 def test_evaluation_masks_the_weights_that_select_gives():
     encoded = [tf.io.encode_png(image).numpy() for image in IMAGES]
     encoded[5] = b"damaged"

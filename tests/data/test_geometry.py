@@ -87,7 +87,9 @@ def test_every_geometric_op_is_tested():
     assert geometric == {name for name, entry in OPS.items() if "mask" in entry.keys and name != "decode"} & geometric
 
 
-@pytest.mark.parametrize("encode", [lambda x: tf.io.encode_jpeg(x, quality=98), tf.io.encode_png])
+@pytest.mark.parametrize(
+    "encode", [tf.io.encode_png, pytest.param(lambda x: tf.io.encode_jpeg(x, quality=98), marks=pytest.mark.extended)]
+)
 def test_decode_and_crop_moves_an_encoded_mask_too(encode, scenes):
     """Large enough that windows are decoded at a fraction of their size."""
     large = {key: np.repeat(np.repeat(scenes[key], 4, 1), 4, 2) for key in ("image", "mask")}

@@ -99,6 +99,7 @@ def test_without_class_names_the_labels_are_read_once(tmp_path, cache, monkeypat
     assert open_source(f"{text}?classes=12", "train").class_names[-1] == "11"
 
 
+@pytest.mark.extended
 def test_excluded_records_are_gone_from_every_pass(tmp_path):
     for i in range(3):
         write(tmp_path / f"{i}.tfrecord", [0] * 6)

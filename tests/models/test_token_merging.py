@@ -215,6 +215,7 @@ def test_sixteen_bits_stay_near(tiny, pixels, dtype):
     assert np.abs(np.asarray(half(pixels)) - expected).max() < 0.1 * np.abs(expected).max()
 
 
+@pytest.mark.extended
 def test_rematerialised_blocks_have_the_same_gradients(tiny, pixels):
     gradients = []
     for remat in (False, True):

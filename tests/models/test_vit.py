@@ -180,6 +180,7 @@ def test_summary_names_the_parts(tiny):
         assert name in text
 
 
+@pytest.mark.extended
 def test_remat_trains_to_the_same_weights(tiny, pixels, eagerly):
     weights = []
     for remat in (False, True):

@@ -79,7 +79,7 @@ def test_several_outputs_are_weighted_each(structured):
     assert measured["pooled_loss"] == pytest.approx(_expected(errors, weights), rel=1e-5)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("micro_batches", [2, pytest.param(1, marks=pytest.mark.extended)])
 def test_the_losses_of_fit_and_evaluate_have_one_scale(micro_batches, eagerly):
     """With a learning rate of 0 they are the same number."""
     x = RNG.uniform(0, 255, (6, 4, 4, 3)).astype("float32")
