@@ -47,7 +47,7 @@ def flat(tree, path=""):
 
 
 def _check_model_keys(config):
-    """Refuses config.model keys of another section and invalid values of spec fields; building refuses the rest."""
+    """Refuses config.model keys of another section and invalid spec values; building refuses other unknown keys."""
     of_specs = families.fields()
     known = {*_MODEL_ARGUMENTS, *of_specs}
     for name, value in config.model.items():
