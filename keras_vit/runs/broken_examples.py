@@ -1,7 +1,7 @@
 """broken_examples.txt of a run directory: the examples left out, including those before a restart.
 
-Each worker lists the broken examples among its own rows: the first in broken_examples.txt, which holds everyone's at
-the end of the run, the others in broken_examples_1.txt and so on.
+Each worker lists the broken examples among its own rows: the first in broken_examples.txt, which finally holds
+everyone's, the others in broken_examples_1.txt and so on.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def _forget(rundir):
 
 
 def _append(path, line):
-    """Adds a line at once, so that a killed run keeps it; nothing in a bucket, where files cannot be appended to."""
+    """Appends a line at once, so that a killed run keeps it; not in a bucket, whose files cannot be appended to."""
     if "://" not in str(path):
         with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
             file.write(line)
@@ -65,12 +65,12 @@ def add_others(rundir: RunDirectory, errors: ExampleErrors) -> None:
 
 @contextlib.contextmanager
 def counted(limit: int, rundir: RunDirectory, start: int) -> Iterator[ExampleErrors]:
-    """A context that collects broken examples and lists them in the run directory; a warning at the end counts them.
+    """A context that lists broken examples in the run directory; a warning at the end counts them.
 
     Args:
-        limit: int. How many may fail over the whole run; each of several workers counts its own since its last start.
+        limit: int. Maximum over the whole run; each of several workers counts its own since its last start.
         rundir: the run's directory.
-        start: int. The step that the run resumes from; 0 discards an older list.
+        start: int. The step the run resumes from; 0 discards an older list.
 
     Raises:
         TooManyErrors: above the limit.

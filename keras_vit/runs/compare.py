@@ -18,7 +18,7 @@ LOWER_IS_BETTER = frozenset(("loss", "ece", "nll", "error", "std"))  # words in 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """The measure of an evaluator by which models are compared.
+    """An evaluator's measure for comparing models.
 
     Attributes:
         evaluator: its name in the comparison.
@@ -80,11 +80,7 @@ def picture(results: dict[str, dict[str, dict[str, float]]], column: Column) -> 
 def first_column(
     columns: list[Column], sort: str | None, results: dict[str, dict[str, dict[str, float]]]
 ) -> list[Column]:
-    """The columns with `sort`, "EVALUATOR/MEASURE", moved to the front; unchanged without it.
-
-    Raises:
-        ValueError: if no model has that measure.
-    """
+    """The columns with `sort`, "EVALUATOR/MEASURE", first; ValueError if no model has that measure."""
     if not sort:
         return columns
     name, _, measure = sort.partition("/")

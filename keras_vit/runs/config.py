@@ -1,4 +1,4 @@
-"""Config checks, durations in steps, and whether a run resumes with the config that it began with."""
+"""Config checks, durations in steps, and whether a run resumes with its original config."""
 
 import itertools
 import json
@@ -79,11 +79,7 @@ def _durations(config):
 
 
 def durations_in_examples(config):
-    """{key: duration}, independent of batch_size: durations in steps become text in examples.
-
-    Raises:
-        ValueError: for an invalid duration, naming the key.
-    """
+    """{key: duration}, independent of batch_size: steps become text in examples. ValueError names an invalid key."""
     return {key: _named(key, in_examples, duration, config.batch_size) for key, duration in _durations(config).items()}
 
 
@@ -101,7 +97,7 @@ def check_config(config, replicas=1):
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
-        replicas: int. The devices that share a batch.
+        replicas: int. Devices that share a batch.
 
     Raises:
         ValueError: naming the key.
@@ -140,14 +136,14 @@ def check_config(config, replicas=1):
 
 
 def check_keys(config, base):
-    """Refuses keys that no packaged task has: a config file can set any, and nothing would read them.
+    """Refuses keys of no packaged task: a config file can set any, and nothing would read them.
 
     Args:
         config: a ConfigDict. Configs of custom tasks are not checked.
-        base: what every config starts from, configs/lib/common.base().
+        base: the base of every config, configs/lib/common.base().
 
     Raises:
-        ValueError: naming where a key of that name is, or the nearest one.
+        ValueError: with the same key elsewhere, or the nearest one.
     """
     if not is_packaged_task(config.task):
         return
@@ -273,10 +269,10 @@ def check_same_run(rundir, resolved, batch_statistics=False):
     Args:
         rundir: the RunDirectory.
         resolved: the config as the run would write it.
-        batch_statistics: bool. Whether the model trains batch normalisation, whose statistics depend on micro_batches.
+        batch_statistics: bool. Whether batch normalisation is trained, whose statistics depend on micro_batches.
 
     Raises:
-        ValueError: naming the changes, or for a config.json that is broken or has options unknown to this version.
+        ValueError: with the changes, or for a config.json that is broken or has unknown options.
     """
     path = rundir.path / "config.json"
     if not rundir.checkpoints() or not path.exists():

@@ -1,4 +1,4 @@
-"""Values of config keys, on the command line and in sweeps. Imports nothing of ours: the command line has no engine."""
+"""Values of config keys, from the command line and sweeps. Imports nothing of ours: the command line has no engine."""
 
 import ast
 from collections.abc import Sequence
@@ -33,15 +33,12 @@ def literal(text: str) -> Any:
 
 
 def check_not_off(name: str, text: str, value_type: type) -> None:
-    """Refuses words such as "off" that are meant to disable an option.
+    """Refuses words such as "off" that are meant to disable an option; suggests None, or none for model.positions.
 
     Args:
         name: the key, for the error.
         text: its value.
         value_type: type of its values, object for any; "false" is valid for bool.
-
-    Raises:
-        ValueError: suggesting None, or none for model.positions.
     """
     if name.endswith(_NONE_IS_A_VALUE):
         if text == "None":

@@ -29,11 +29,7 @@ def _config_of(model):
 
 
 def task_of(model):
-    """The Task of a run directory; Classification for any other model that keras_vit.load accepts.
-
-    Raises:
-        ValueError: if config.json is broken.
-    """
+    """The Task of a run directory, or Classification for other models; ValueError if config.json is broken."""
     config = _config_of(model)
     return find_task(config.get("task", "classification"))(ConfigDict(config))
 

@@ -1,4 +1,4 @@
-"""The grid of a sweep: text to points, {config key: value}.
+"""A sweep's grid: text to points, {config key: value}.
 
 "optimizer.learning_rate=1e-3,3e-3;model.dropout=0,0.1" has four points. Commas inside brackets belong to a value. A bar
 separates grids that run one after the other: "model.depth=2,8|model.width=32,128" varies one key at a time.
@@ -60,10 +60,10 @@ def _split(text, separator):
 
 
 def _place(config, key):
-    """(ConfigDict that holds the last part of `key`, that part, its type); the ConfigDict is None if yet to be created.
+    """(ConfigDict with the last part of `key`, or None if yet to be created, that part, its type).
 
     Raises:
-        ValueError: if the config has no such key, naming the nearest one.
+        ValueError: for an unknown key, with the nearest one.
     """
     *folders, last = key.split(".")
     # Spec fields are checked here; evaluators, task options and custom models check their keys when they are made.
@@ -142,8 +142,7 @@ def parse_grid(text, config):
     """The Grid that `text` describes, with values of the config's types.
 
     Raises:
-        ValueError: for malformed text, an unknown or repeated key, a value of the wrong type, points of one name, or a
-            point that no run accepts.
+        ValueError: for malformed text, an unknown or repeated key, a wrong type, equal names, or an invalid point.
     """
     parts = [[_line(line, config) for line in _split(part, ";")] for part in _parts(text)]
     for keys in ([key for key, _ in lines] for lines in parts):

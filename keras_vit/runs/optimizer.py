@@ -22,10 +22,10 @@ def unread(name, lookahead):
 
 
 def check_options(options):
-    """Refuses an unknown optimizer, two kinds of averages, an invalid decay of averages, and options without effect.
+    """Refuses unknown optimizers, two kinds of averages, an invalid decay of averages, and options without effect.
 
     Raises:
-        ValueError: naming them, and the valid names or defaults.
+        ValueError: with these, and the valid names or defaults.
     """
     if options.name not in OPTIMIZERS:
         hint = did_you_mean(options.name, OPTIMIZERS)

@@ -1,4 +1,4 @@
-"""What a config means, worked out once for training, dry runs, sweeps and plans.
+"""Resolves a config once for training, dry runs, sweeps and plans.
 
     check(config)                        the task and the evaluators, without data: Checked
     check(config).on(train, held_out)    with data: the durations in steps, and the model: Prepared
@@ -58,7 +58,7 @@ def open_data(data: ConfigDict, data_dir: str | None) -> tuple[Source, Source]:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedSplit:
-    """What a plan knows about a split: its size and classes."""
+    """A split's size and classes, for a plan."""
 
     size: int
     class_names: tuple
@@ -72,7 +72,7 @@ class PlannedSplit:
 
 
 def split_size(name: str, split: str, splits: dict[str, int]) -> int:
-    """The size of a split such as "train[:98%]+validation", from {split: examples}; ValueError for an unknown split."""
+    """The size of a split such as "train[:98%]+validation", from {split: examples}; ValueError if unknown."""
     total = 0
     for part in split.split("+"):
         whole = split_name(part.strip())
@@ -103,7 +103,7 @@ def planned_data(
         data: config.data.
         datasets: {name: (classes, {split: examples})} of well-known datasets.
         examples, classes: int or None. Of the training split; they override known sizes.
-        data_dir: the base of relative paths.
+        data_dir: base of relative paths.
 
     Raises:
         ValueError: for an unknown dataset without examples and classes, or local data that cannot be opened.
@@ -130,7 +130,7 @@ def planned_data(
 
 @contextlib.contextmanager
 def of_evaluator(name: str) -> Iterator[None]:
-    """A context whose ValueErrors name the evaluator and say how to leave it out."""
+    """A context whose ValueErrors name the evaluator and how to leave it out."""
     try:
         yield
     except ValueError as error:
@@ -140,13 +140,11 @@ def of_evaluator(name: str) -> Iterator[None]:
 
 
 def evaluators(evals: Any) -> dict[str, Evaluator]:
-    """{name: evaluator} of a config's `evals`.
+    """{name: evaluator} of a config's `evals`; ValueError for an unknown evaluator or option, or anything but a
+    section.
 
     In `config.evals.NAME = {"every": ..., options}`, NAME is an evaluator, or any name if the key "evaluator" names
     one. `every` is a duration, None to evaluate at the end only.
-
-    Raises:
-        ValueError: for an unknown evaluator or option, or anything but a section.
     """
     result = {}
     for name, options in evals.items():
@@ -177,7 +175,7 @@ class Checked:
         """The config on its data.
 
         Args:
-            train, held_out: sources or PlannedSplits; held_out may be None for an unknown split.
+            train, held_out: sources or PlannedSplits; held_out may be None if unknown.
 
         Raises:
             ValueError: for data that the task cannot learn from, or durations that do not fit together.
@@ -192,10 +190,10 @@ def check(config: ConfigDict, replicas: int = 1) -> Checked:
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
-        replicas: int. The devices that share a batch.
+        replicas: int. Devices that share a batch.
 
     Raises:
-        ValueError: for a config that is invalid for any data, naming the key.
+        ValueError: for a config that is invalid for any data, with the key.
     """
     check_config(config, replicas)
     task = find_task(config.task)(config)
@@ -215,14 +213,14 @@ def without_values() -> Iterator[None]:
 
 
 def _described(init):
-    """The arguments of the model that a run directory trained, from its config.json; None for any other `init`."""
+    """The model arguments in a run directory's config.json; None for any other `init`."""
     path = os.path.join(os.path.expanduser(init), "config.json")
     described = read_json(path).get("model_spec", {}) if os.path.exists(path) else {}
     for part in ("encoder", "student"):  # the part that DINO and distillation keep
         described = described.get(part, {}).get("config", described)
     spec = described.get("variant")
-    # Files, published names, other libraries' folders and heads on a ViT have no such spec; models that are quantised
-    # or have LoRA are not adapted.
+    # Files, published names, other libraries' folders and heads on a ViT have no such spec; quantised models and LoRA
+    # are not adapted.
     if not isinstance(spec, dict) or {"quantization", "lora"} & described.keys():
         return None
     variant = families.find(spec).make_spec(spec)
@@ -234,7 +232,7 @@ class Prepared(Checked):
     """A run before it starts, or a planned one.
 
     Attributes:
-        train, held_out: sources or PlannedSplits; held_out may be None for an unknown split.
+        train, held_out: sources or PlannedSplits; held_out may be None if unknown.
         resolved: dict. The config with every duration in steps.
     """
 
@@ -271,9 +269,8 @@ class Prepared(Checked):
         return model
 
     def model_without_values(self) -> keras.Model:
-        """The uncompiled model without values; refuses a loss, mixing or whitening that the run would refuse.
-
-        With config.init, call `without_checkpoint` first.
+        """The uncompiled model without values, if a run would accept it; call `without_checkpoint` first for
+        config.init.
         """
         with quiet(logging.ERROR), without_values():
             model = self.task.model(self.train)
@@ -305,7 +302,7 @@ class Prepared(Checked):
         return dataclasses.replace(self, config=copy, task=type(task)(copy)), remark
 
     def example(self, training: bool = True, select: Any = None) -> tuple:
-        """The specs (x, y) or (x, y, weights) of an example, by tracing: no data is read.
+        """An example's specs (x, y) or (x, y, weights), by tracing: no data is read.
 
         Args:
             training: bool. Whether to preprocess for training or evaluation.
@@ -323,7 +320,7 @@ class Prepared(Checked):
         """Refuses preprocessing that does not give the model's image size; checks only inputs (b, h, w, c).
 
         Raises:
-            ValueError: naming both shapes, or from the preprocessing.
+            ValueError: with both shapes, or from the preprocessing.
         """
         data, inputs = self.config.data, keras.tree.flatten(model.input)
         for training, key in ((True, "train_preprocess"), (False, "eval_preprocess")):

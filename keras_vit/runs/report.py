@@ -123,7 +123,7 @@ def write_report(folder, title, task, model, setting, evaluation, records):
         folder: a path.
         title: the page's title.
         task: the Task that provides the sections.
-        model: the model, on one device.
+        model: on one device.
         setting: the evaluation's Setting, with its data; its `errors` are listed as left out.
         evaluation: an Evaluation.
         records: list of dict. The records of metrics.jsonl; may be empty.

@@ -1,7 +1,7 @@
-"""Several runs in one process: several seeds of a config, without repeating finished runs.
+"""Runs several seeds of a config in one process, without repeating finished runs.
 
 `run` is always a function (config, workdir) -> measures. A finished run leaves finished.json with its config and
-measures, and is repeated only if the config changes. Continuing a run removes the file first. Keras' state is cleared
+measures, and repeats only if the config changes. Continuing a run removes the file first. Keras' state is cleared
 between runs, so that memory does not grow.
 """
 
@@ -52,11 +52,7 @@ def _finished(path):
 
 
 def run_once(config, workdir, run, strategy):
-    """The measures of `run`, or those in `workdir` if the same config has finished there.
-
-    Raises:
-        LostWorker: if another worker is lost.
-    """
+    """The measures of `run`, or those in `workdir` if the config has finished there; LostWorker if another is lost."""
     path = epath.Path(workdir) / FINISHED
     now = json.loads(config.to_json_best_effort())
     before = _finished(path)
@@ -108,7 +104,7 @@ def run_seeds(
 
     Args:
         config: a ConfigDict.
-        workdir: gets a directory per seed; with one seed it is the run directory itself.
+        workdir: a directory per seed; with one seed the run directory itself.
         run: (config, workdir) -> measures.
         strategy: a keras_vit.strategy.
         score: the task's Score.

@@ -30,11 +30,7 @@ def costs_differ(rows: Sequence[dict]) -> bool:
 
 
 def check_picture(grid: Any, x: str | None, lines: Sequence[str] | None) -> None:
-    """Refuses options that do not fit the grid, before anything runs.
-
-    Raises:
-        ValueError: if x is neither a numeric key of the grid nor measured, or lines does not name every part.
-    """
+    """Refuses options that do not fit the grid, before anything runs: an invalid x, or lines not naming every part."""
     valid = [
         *MEASURED,
         *(key for key in grid.keys if all(_is_number(v) for part in grid.parts for v in part.get(key, ()))),

@@ -56,11 +56,7 @@ def _agree(strategy, number):
 
 
 def resume(rundir, model, strategy):
-    """Restores the newest intact checkpoint in every process; returns its step.
-
-    Raises:
-        ValueError: if the processes see different checkpoints.
-    """
+    """Restores the newest intact checkpoint in every process; returns its step. ValueError if these differ."""
     start = rundir.resume(model)
     if not _agree(strategy, start):
         raise ValueError(
@@ -201,12 +197,12 @@ def run(
     strategy: Strategy = _ONE_DEVICE,
     data_service: str | None = None,
 ) -> tuple[keras.Model, dict[str, Any]]:
-    """Trains as `config` says, resuming the run in `workdir` if there is one; returns (model, measures).
+    """Trains by `config`, resuming the run in `workdir` if there is one; returns (model, measures).
 
     Args:
         config: a ConfigDict like configs/lib/common.base().
         workdir: the run's directory, which this process owns until it returns.
-        data_dir: the folder of tensorflow-datasets' prepared data, and the base of relative paths.
+        data_dir: folder of tensorflow-datasets' prepared data, and base of relative paths.
         strategy: a keras_vit.strategy.
         data_service: "grpc://host:port" of a tf.data service that prepares the training batches.
 

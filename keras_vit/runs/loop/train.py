@@ -1,4 +1,4 @@
-"""Runs `model.fit` from any step to the last of a run, and keeps the run directory up to date."""
+"""Runs `model.fit` from any step of a run to its last, and updates the run directory."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ _A_LINE_PER_EPOCH = 2  # Keras' `verbose`
 
 
 def fix_order_of_sums() -> None:
-    """Makes TensorFlow on a CPU add gradients in the same order at every step.
+    """Makes TensorFlow on a CPU add gradients in the same order at every step; no effect on a GPU, TPU or other
+    backend.
 
     Applies to the whole process; call it before the first step. In steps that use much memory, TensorFlow's graph
     optimizer turns sums of three or more gradients into in-place additions, ordered by when threads finish. The last
     bits of float32 results then vary between runs, whatever the seeds and even with `enable_op_determinism`. XLA's
-    autoclustering, which clusters nothing on a CPU, disables this rewrite. Does nothing on another backend, or with a
-    GPU or TPU.
+    autoclustering, which clusters nothing on a CPU, disables this rewrite.
     """
     if keras.backend.backend() != "tensorflow":
         return
@@ -41,9 +41,9 @@ def fix_order_of_sums() -> None:
 
 
 def fit_calls(start: int, total: int, every: int) -> list[tuple[int, int, int]]:
-    """The calls of fit for the steps from `start` to `total`: a list of (first step, last step, steps per epoch).
+    """Calls of fit from step `start` to `total`: a list of (first step, last step, steps per epoch).
 
-    One call, in epochs of `every` steps, is enough unless the run starts or ends within an epoch.
+    One call, in epochs of `every` steps, suffices unless the run starts or ends within an epoch.
     """
     calls = []
     while start < total:
@@ -95,8 +95,8 @@ def train(
         batches: step -> the training dataset from that step on.
         rundir: the run's directory.
         total: int. The last step.
-        every: int. The steps between two evaluations, Keras' epoch.
-        batch_size: int. The global batch, for the images per second in the log.
+        every: int. Steps between evaluations, Keras' epoch.
+        batch_size: int. The global batch, for the logged images per second.
         evaluation: a dataset of (images, labels, weights), or None.
         checkpoint_every, keep: see checkpointing.Checkpoints.
         start: int. The model's step.
@@ -104,7 +104,7 @@ def train(
 
     Raises:
         Preempted: SystemExit with code 75, after SIGTERM: the state is saved.
-        Diverged: as soon as the loss or the weights are not finite; all checkpoints are from before.
+        Diverged: when loss or weights are not finite; all checkpoints are from before.
         NotSaved: if the last state cannot be written, at the end or after SIGTERM.
     """
     verbose = (1 if sys.stdout.isatty() else _A_LINE_PER_EPOCH) if rundir.strategy.chief else 0

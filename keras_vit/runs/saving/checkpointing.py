@@ -18,18 +18,18 @@ class NotSaved(OSError):
 class Checkpoints(StepCounter):
     """A context that saves whenever training passes a multiple of `every` steps; call `save` after fit.
 
-    The state is copied to the host between two executions and written in a thread, one write at a time. Training waits
-    up to `patience` seconds for a write: with faster writes, a resumed run repeats at most `every` steps, otherwise
-    also those taken during a write. A failed write logs a warning, and the next multiple tries again. The end of the
-    context waits for the last write.
+    The state is copied to the host between executions and written in a thread, one write at a time. Training waits up
+    to `patience` seconds for a write: a resumed run repeats at most `every` steps, plus those taken during a slower
+    write. A failed write logs a warning, and the next multiple tries again. The end of the context waits for the last
+    write.
 
     Args:
         rundir: the run's directory.
-        every: int. The steps between two checkpoints.
-        keep: int. How many of the newest checkpoints to keep.
+        every: int. Steps between checkpoints.
+        keep: int. Number of newest checkpoints to keep.
         start: int. The step at which fit begins; unless 0, its state is on disk already.
         patience: float. Seconds.
-        running: returns the RunningMetrics to save with the state, in every worker; None to save none.
+        running: returns the RunningMetrics to save with the state, in every worker, or None.
 
     Attributes:
         diverged: the Diverged error of a non-finite state that was not written, or None.

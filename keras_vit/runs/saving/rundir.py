@@ -26,12 +26,12 @@ _ONE_DEVICE = Strategy()
 
 
 class RunDirectory:
-    """The directory of one run, at a local path or in a bucket (gs://). Readers change nothing; a run owns it.
+    """A run's directory, at a local path or in a bucket (gs://). Readers change nothing; a run owns it.
 
     Attributes:
         path: the directory.
         strategy: only its chief process writes; in the others, methods that write do nothing.
-        running: the RunningMetrics of the checkpoint that `resume` restored; None if it has none.
+        running: RunningMetrics of the checkpoint that `resume` restored, or None.
     """
 
     def __init__(self, path: os.PathLike | str, strategy: Strategy = _ONE_DEVICE):
@@ -99,11 +99,7 @@ class RunDirectory:
 
     @os_errors()
     def begin(self, config: dict[str, Any]) -> None:
-        """Writes config.json, and removes an earlier, shorter run's finished.json, whose measures are outdated.
-
-        Raises:
-            OSError: if it cannot be written.
-        """
+        """Writes config.json (OSError if it cannot), and removes a shorter earlier run's outdated finished.json."""
         if self.strategy.chief:
             if self._lock is not None:
                 self._lock.check()
@@ -137,7 +133,7 @@ class RunDirectory:
 
         Args:
             arrays: the state, from state.collect.
-            running: RunningMetrics at that step, or None to save none.
+            running: RunningMetrics at that step, or None.
 
         Raises:
             Diverged: if the state is not finite; nothing is written.

@@ -1,8 +1,8 @@
-"""The state of training as named arrays: weights, seed generators, the optimizer with its step and averages.
+"""The training state as named arrays: weights, seed generators, the optimizer with its step and averages.
 
 Keras leaves seed generators out of `.weights.h5` and tf.train.Checkpoint; a resumed run would use other dropout masks.
-An epoch's running metrics are saved too, so that a resumed run logs what an undisturbed one would. Of a model's
-`fixed_variables`, a teacher's, the state holds only a checksum: they have their own file and never change.
+An epoch's running metrics are saved too, so that a resumed run logs what an undisturbed one would. A model's
+`fixed_variables`, such as a teacher's, have their own file and never change: the state holds only their checksum.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class RunningMetrics:
     """A model's accumulated metrics.
 
     Attributes:
-        since: int. The step from which they accumulate.
+        since: int. The first step they include.
         values: nested lists. The values of `model.metrics_variables`, in order.
     """
 
@@ -38,8 +38,8 @@ class Diverged(FloatingPointError):
     """The loss or the weights are no longer finite.
 
     Args:
-        what: a sentence that says what is not finite, and at which step.
-        last: a sentence that names the last good checkpoint.
+        what: a sentence on what is not finite, and at which step.
+        last: a sentence naming the last good checkpoint.
     """
 
     def __init__(self, what: str, last: str):
@@ -109,11 +109,7 @@ def _check_fixed(model, arrays):
 
 
 def restore(model: keras.Model, arrays: Arrays) -> None:
-    """Restores the state that `collect` returned.
-
-    Raises:
-        ValueError: listing names and shapes that differ from the model's, or if its fixed variables differ.
-    """
+    """Restores the state that `collect` returned; ValueError lists different names, shapes or fixed variables."""
     _check_fixed(model, arrays)
     variables, arrays = _variables(model), {name: array for name, array in arrays.items() if name != _FIXED}
     missing, unexpected = sorted(variables.keys() - arrays.keys()), sorted(arrays.keys() - variables.keys())
@@ -153,11 +149,7 @@ def _metadata(data):
 
 
 def from_bytes(data: bytes, name: str) -> dict[str, np.ndarray]:
-    """The arrays of a file that `to_bytes` wrote; `name` is for messages.
-
-    Raises:
-        ValueError: if the file is truncated or altered.
-    """
+    """The arrays of a file that `to_bytes` wrote; ValueError, naming `name`, if it is truncated or altered."""
     try:
         arrays = safetensors.numpy.load(data)
         expected = _metadata(data).get("crc32")
