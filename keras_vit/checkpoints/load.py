@@ -319,11 +319,7 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
 
 
 def _check_arguments(changes):
-    """Refuses unknown arguments before anything is read or downloaded.
-
-    Raises:
-        ValueError: with the nearest valid name, also for other libraries' names.
-    """
+    """Refuses unknown arguments before anything is read: ValueError with the nearest name, or our word for it."""
     of_models = [name for name in metadata.ARGUMENTS if name != "variant"]
     valid = tuple(dict.fromkeys([*_ARGUMENTS, *of_models, *families.fields()]))
     for name in changes:

@@ -192,8 +192,7 @@ def _masked_autoencoder(model, path):
 def _write_folder(path: str, arrays: Mapping[str, np.ndarray], recorded: str, configs: Mapping[str, dict]) -> None:
     """Writes model.safetensors with the metadata `recorded`, and `configs`, {JSON file: content}, atomically.
 
-    Raises:
-        ValueError: if the folder holds other files, which would be lost.
+    ValueError if the folder holds other files, which would be lost.
     """
     expected = {"model.safetensors", "config.json", "preprocessor_config.json"}
     if os.path.isfile(path):

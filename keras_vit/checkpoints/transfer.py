@@ -97,10 +97,9 @@ def classifier_in(model: keras.Model) -> Classifier:
 
 
 def assign(model: Classifier, weights: Mapping[str, np.ndarray], keep: Sequence[str] = ()) -> None:
-    """Assigns `weights`, {path: array}, to the model; weights whose paths start with one of `keep` stay.
+    """Assigns `weights`, {path: array}; weights whose paths start with one of `keep` stay.
 
-    Raises:
-        ValueError: if a weight has no value, a value no weight, or shapes differ; lists them.
+    ValueError lists weights without a value, values without a weight, and different shapes.
     """
     prefix = f"{model.name}/"
     target = {
@@ -174,11 +173,7 @@ def _class_names(names):
 
 
 def _check_fixed(spec, changes):
-    """Refuses changes of what the weights determine.
-
-    Raises:
-        ValueError: with each, and what can change.
-    """
+    """Refuses changes of what the weights determine: ValueError with each, and what can change."""
     family = families.find(spec)
     given = {name: changes[name] for name in family.fields if name in changes}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -267,11 +262,7 @@ def _resized(weights, spec, new_spec, config, target, method):
 
 
 def _on_grid(weights, spec, old_grid, new_grid, method):
-    """The weights with everything tied to the patch grid resampled.
-
-    Raises:
-        ValueError: for positions that mean something else on another grid.
-    """
+    """The weights resampled to another patch grid; ValueError for positions that mean something else there."""
     kind = getattr(spec, "positions", None)
     along_rows = kind == "relative" or (kind == "sincos1d" and old_grid[1] != new_grid[1])
     if along_rows:

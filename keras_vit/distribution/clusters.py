@@ -9,11 +9,7 @@ from absl import logging
 
 
 def multi_worker_strategy() -> tuple[Any, int, int]:
-    """(tf.distribute.MultiWorkerMirroredStrategy, number of workers, this worker's index), from TF_CONFIG.
-
-    Raises:
-        ValueError: if TF_CONFIG is missing or lists no workers.
-    """
+    """(tf.distribute.MultiWorkerMirroredStrategy, number of workers, own index), from TF_CONFIG, or ValueError."""
     example = '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, "task": {"type": "worker", "index": 0}}'
     text = os.environ.get("TF_CONFIG", "")
     if not text:
@@ -55,8 +51,7 @@ def _check_answers(address, seconds=10):
 def tpu_strategy(name: str | None = None) -> Any:
     """A tf.distribute.TPUStrategy by name or address; None for TPU_NAME in the environment, or this machine's TPU.
 
-    Raises:
-        ValueError: if there is no TPU, or it does not answer.
+    ValueError if there is no TPU, or it does not answer.
     """
     import tensorflow as tf
 

@@ -37,11 +37,7 @@ class BlockParallel(keras.distribution.ModelParallel):
         )
 
     def get_variable_layout(self, variable):
-        """The TensorLayout of a variable, by its path.
-
-        Raises:
-            ValueError: if the sharded axis is not divisible by its number of devices.
-        """
+        """The TensorLayout of a variable, by its path; ValueError if its devices do not divide the sharded axis."""
         axes, axis, shards = [None] * len(variable.shape), sharded_axis(variable.path), self.device_mesh.shape[1]
         if axis is not None:
             if variable.shape[axis] % shards:

@@ -65,11 +65,7 @@ def flag(value, what: str) -> bool:
 
 
 def choice(value, what: str, valid: Iterable[str]) -> str:
-    """`value`, one of the names `valid`.
-
-    Raises:
-        ValueError: for any other, with the nearest name and all of them; `what` names the argument.
-    """
+    """`value`, one of the names `valid`; ValueError, naming `what`, with the nearest name and all of them."""
     if not isinstance(value, str) or value not in valid:
         owner, _, name = what.rpartition(": ")
         unknown = f"{owner}: unknown" if owner else "Unknown"
@@ -78,22 +74,14 @@ def choice(value, what: str, valid: Iterable[str]) -> str:
 
 
 def integers(value, what: str, example: tuple) -> tuple[int, ...]:
-    """`value`, positive integers in a tuple, list or array (n,), as a tuple of ints.
-
-    Raises:
-        ValueError: for anything else, with the example; `what` names the argument.
-    """
+    """Positive integers in a tuple, list or array (n,), as a tuple of ints; ValueError with `what` and the example."""
     if not isinstance(value, (list, tuple, np.ndarray)) or not all(is_integer(n) and n > 0 for n in value):
         raise ValueError(f"{what} must be positive integers, such as {example}, got {value!r}.")
     return tuple(int(n) for n in value)
 
 
 def per_channel(value, what: str) -> int | float | tuple:
-    """`value` as a number, or a tuple of one number per channel from a list, tuple or array (c,).
-
-    Raises:
-        ValueError: if it is neither; `what` names the argument.
-    """
+    """A number, or one per channel in a tuple, list or array (c,), as a number or tuple; ValueError, naming `what`."""
     value = _plain(value)
     if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1):
         if not len(value):

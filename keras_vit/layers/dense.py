@@ -80,11 +80,7 @@ class Dense(keras.layers.Dense):
         self._freeze_all_but_lora()
 
     def merge_lora(self):
-        """Adds LoRA's product to the kernel and drops its matrices; a quantised kernel is requantised with a new scale.
-
-        Raises:
-            ValueError: if the layer has no LoRA.
-        """
+        """Adds LoRA's product to the kernel, requantised if quantised, and drops LoRA; ValueError if there is none."""
         if not self.lora_enabled:
             raise ValueError(f'Dense "{self.path}" has no LoRA to merge.')
         merged = {}
@@ -166,11 +162,7 @@ def dense_config(layer: keras.layers.Layer) -> dict[str, Any]:
 def apply_dense_config(
     layer: keras.layers.Layer, quantization: Mapping[str, Any] | None, lora: Mapping[str, Any] | None
 ) -> None:
-    """Applies the two config entries to the dense layers inside a built layer; LoRA then freezes the rest.
-
-    Raises:
-        ValueError: if a path leads to no dense layer.
-    """
+    """Applies the two config entries inside a built layer; LoRA freezes the rest. ValueError for a wrong path."""
     if not quantization and not lora:
         return
     inner = inner_layers(layer)
@@ -262,10 +254,9 @@ def _matches(layer, filters):
 
 
 def layers_to_quantize(model: keras.Model, mode: str | None, config, filters: Filters) -> list[keras.layers.Layer]:
-    """The layers that `model.quantize(mode, config, filters)` quantises: those Keras supports, not yet quantised.
+    """The layers that `model.quantize(mode, config, filters)` quantises: supported by Keras, not yet quantised.
 
-    Raises:
-        ValueError: for an unsupported mode, or without such a layer.
+    ValueError for an unsupported mode, or without such a layer.
     """
     mode = getattr(config, "mode", config) or mode
     if mode not in MODES:

@@ -70,8 +70,7 @@ def _centred(x, epsilon):
 
 
 def normalized(x: Any, gamma: Any, beta: Any, epsilon: float, dtype: str) -> Any:
-    """(x - mean) / sqrt(variance + epsilon) gamma + beta along the last axis: (..., d), (d,), (d,) -> (..., d) of
-    `dtype`.
+    """(x - mean) / sqrt(variance + epsilon) gamma + beta along the last axis, as `dtype`: (..., d), (d,), (d,).
 
     16 bits compute in float32, as in Keras.
     """

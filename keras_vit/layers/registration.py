@@ -9,10 +9,9 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def serializable(cls: _Class) -> _Class:
-    """Registers a class, and completes its `get_config`.
+    """Registers a class.
 
-    A layer or optimizer without one gets the constructor's arguments, attributes of the same names, added to the base
-    class's config.
+    A layer or optimizer without `get_config` gets one: the constructor's arguments, attributes of the same names.
     """
     made: Any = cls  # for type checkers, which know no attribute of a class yet
     kinds = (keras.layers.Layer, keras.optimizers.Optimizer)

@@ -15,11 +15,7 @@ from keras_vit.training.model import Model
 
 
 def model_name(name: str | None, default: str) -> str:
-    """The model's name; None gives an unused one: vit_1, vit_2...
-
-    Raises:
-        ValueError: for anything but text that can start Keras' weight paths.
-    """
+    """The model's name, by default an unused vit_1, vit_2...; ValueError if Keras' weight paths cannot start so."""
     if name is not None and (not isinstance(name, str) or not name or "/" in name):
         raise ValueError(f'name must be text without "/", or None, got {name!r}.')
     return f"{default}_{keras.backend.get_uid(default)}" if name is None else str(name)
@@ -42,11 +38,7 @@ def class_count(classes) -> int | None:
 
 
 def float_policy(dtype):
-    """Keras' dtype policy of `dtype`, a policy, its name or None for Keras' default.
-
-    Raises:
-        ValueError: if it does not compute with floating-point numbers.
-    """
+    """Keras' dtype policy of `dtype`, a policy, its name or None; ValueError unless it computes in floating point."""
     policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
     if "float" not in policy.compute_dtype:
         raise ValueError(
@@ -56,11 +48,7 @@ def float_policy(dtype):
 
 
 def plain_remat(remat) -> bool | tuple[int, ...]:
-    """The argument `remat`, a bool, None or block numbers, as a bool or a tuple of ints.
-
-    Raises:
-        ValueError: for anything else, such as 1, which may mean True or block 1.
-    """
+    """`remat`, a bool, None or block numbers, as a bool or tuple; ValueError for others, such as the ambiguous 1."""
     if remat is None or isinstance(remat, (bool, np.bool_)):
         return bool(remat)
     numbers = sorted(remat) if isinstance(remat, (set, frozenset)) else remat
@@ -81,11 +69,7 @@ def blocks_to_remat(remat, count: int) -> set[int]:
 
 
 def plain_names(class_names) -> tuple[str, ...]:
-    """The argument `class_names` as a tuple of strings; duplicates trigger a warning.
-
-    Raises:
-        ValueError: for text, a set or a dict, or names that are not text.
-    """
+    """`class_names` as a tuple of strings; duplicates trigger a warning, ValueError for text, a set or a dict."""
     if isinstance(class_names, (str, bytes, set, frozenset, dict)):
         shown = f'"{class_names}"' if isinstance(class_names, str) else repr(class_names)
         raise ValueError(f"class_names should be a list with one name per class, got {shown}.")
@@ -128,11 +112,7 @@ def _described(value):
 
 
 def check_model_and_path(function: str, model: Any, path: Any) -> str:
-    """`path` as text, with "~" expanded, after checking the arguments of `function`, "save" or "export".
-
-    Raises:
-        ValueError: if `model` is not one of this package, or `path` not a path, with the remedy.
-    """
+    """`path` as text, with "~" expanded; ValueError if `function`, "save" or "export", cannot take the arguments."""
     if isinstance(model, (str, os.PathLike)) and isinstance(path, keras.Model):
         raise ValueError(f"{function} takes the model first: {function}(model, {os.fspath(model)!r}).")
     if not isinstance(model, Model):

@@ -28,11 +28,7 @@ class Reduction(NamedTuple):
 
 
 def reductions(spec: ViTSpec, patches: int) -> list[Reduction]:
-    """One Reduction per block, for `patches` into the first.
-
-    Raises:
-        ValueError: if a block would merge more than half of its patches, each with one of the other half.
-    """
+    """One Reduction per block, for `patches` into the first; ValueError if a block would merge more than half."""
     found = []
     for i in range(spec.depth):
         kept = (
@@ -118,22 +114,21 @@ def encode(
 
     Args:
         tokens: symbolic (b, n, d).
-        spec: the architecture, a ViTSpec or a variant's name. With `fc_norm` the last normalisation is left to the
-            head.
-        remat: True to rematerialise all blocks, or a collection of block numbers.
-        dtype: a policy or its name; None for Keras' default.
-        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask of the tokens, if they have
-            one. It is passed on: layers.MeanPooling and AttentionPooling leave the others out.
+        spec: ViTSpec or variant name. With `fc_norm` the last normalisation belongs to the head.
+        remat: True to rematerialise all blocks, or block numbers.
+        dtype: policy or its name; None for Keras' default.
+        mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask, if any. It is passed on:
+            layers.MeanPooling and AttentionPooling ignore the other tokens.
         attention_mask: symbolic booleans (b, n), (b, n, n) or (b, k, n, n), to which tokens each may attend; None for
             all.
-        grid: (h, w) patches, for positions in the attention or at each block; otherwise it has no effect.
+        grid: (h, w) patches, for positions inside attention or at each block.
 
     Returns:
-        Tokens (b, n, d); fewer than there were with token_merging or patch_dropout.
+        Tokens (b, n, d); fewer with token_merging or patch_dropout.
 
     Raises:
-        ValueError: if `remat` contains a number that no block has; for masks with token_merging or patch_dropout_block;
-            without a grid that the blocks need.
+        ValueError: for an unknown block number in `remat`, masks with token_merging or patch_dropout_block, or a
+            missing grid that blocks need.
     """
     return encode_with_sizes(tokens, spec, remat, dtype, mask, attention_mask, grid)[0]
 
@@ -201,9 +196,7 @@ def encode_with_sizes(
     attention_mask: Any = None,
     grid: tuple[int, int] | None = None,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-    """What `encode` returns, and the tokens' sizes (b, n), integers, by which pooling weights them; None where no
-    tokens are merged.
-    """
+    """The result of `encode`, and the tokens' sizes (b, n), integers, for pooling; None if no tokens are merged."""
     spec, policy = make_spec(spec), float_policy(dtype)
     rematerialised = blocks_to_remat(remat, spec.depth)
     masks = {name: value for name, value in (("mask", mask), ("attention_mask", attention_mask)) if value is not None}

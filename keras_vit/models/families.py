@@ -1,7 +1,7 @@
 """Model families: a row for each, and the family of a variant's name, a spec, a config's fields or a block.
 
-A family is one file with its spec, its model and its row; vit.py and bit.py are two. The rest of the package asks the
-row or the spec what a model offers, and never which class it has.
+A family is one file with its spec, model and row, such as vit.py and bit.py. The rest of the package asks row or spec
+what a model supports, never for its class.
 """
 
 import dataclasses
@@ -134,11 +134,7 @@ class Family:
         return self.spec.completed(fields, overrides)
 
     def _check_names(self, overrides):
-        """Refuses arguments that are not fields of the spec.
-
-        Raises:
-            ValueError: with the nearest valid name, or ours for another library's word.
-        """
+        """Refuses arguments that are not fields of the spec: ValueError with the nearest, or our word for it."""
         for name in overrides:
             if name in ARGUMENTS:
                 raise ValueError(f'"{name}" is an argument of keras_vit.{self.name}, not a field of its spec.')

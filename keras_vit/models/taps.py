@@ -35,11 +35,7 @@ def is_reserved(name: str, spec: families.Spec) -> bool:
 
 
 def encoder_in(model: keras.Model) -> tuple:
-    """(the model with the blocks in its graph, its symbolic images): `model` itself, or one nested in it.
-
-    Raises:
-        ValueError: unless there is exactly one.
-    """
+    """(the one model with the blocks in its graph, its symbolic images): `model` or a nested one, else ValueError."""
     if blocks(model):
         return model, model.input
     nested, image = _call_of_encoder(model)
@@ -76,11 +72,7 @@ def own_encoder(model: keras.Model) -> keras.Model | None:
 
 
 def trunk(model: keras.Model) -> list:
-    """The layers up to the features, or to tokens or feature map without pooling, nested ones included.
-
-    Raises:
-        ValueError: if the model does not contain one encoder.
-    """
+    """The layers, also nested, up to the features, or unpooled tokens or feature map; ValueError without encoder."""
     if not blocks(model):
         nested, image = _call_of_encoder(model)
         return [*_layers_up_to(model, image), *trunk(nested)]
@@ -112,11 +104,7 @@ def _outside(model, tap):
 
 
 def features(model: keras.Model) -> keras.KerasTensor:
-    """The features before the head, symbolic (b, d).
-
-    Raises:
-        ValueError: if there are none: a head on tokens or feature maps does not pool.
-    """
+    """Features before the head, symbolic (b, d); ValueError if there are none: heads on tokens or maps do not pool."""
     return _outside(model, _features)
 
 
@@ -133,11 +121,7 @@ def _features(model):
 
 
 def tokens(model: keras.Model) -> keras.KerasTensor:
-    """A ViT's tokens after the last block and its normalisation, symbolic (b, n, d), prefix tokens included.
-
-    Raises:
-        ValueError: if the model contains no ViT.
-    """
+    """A ViT's tokens, symbolic (b, n, d), with prefix, after block and normalisation; ValueError without a ViT."""
     return _outside(model, _tokens)
 
 

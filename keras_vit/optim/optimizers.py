@@ -94,10 +94,9 @@ def layer_multipliers(paths: Sequence[str], layer_decay: float) -> list[float]:
 
 
 class GlobalGradient:
-    """Mixin for Keras optimizers: clips the sum of the replicas' gradients, and sums them only once.
+    """Mixin for Keras optimizers, `class Lion(GlobalGradient, keras.optimizers.Lion): pass`: clips the replicas' sum.
 
-    `class Lion(GlobalGradient, keras.optimizers.Lion): pass`. Keras' own optimizers clip each replica's part;
-    keras_vit.Model corrects that with a second sum, which this mixin saves.
+    Keras' own optimizers clip each replica's part; keras_vit.Model corrects that with a second sum, which this saves.
     """
 
     clips_global_gradient = True
@@ -112,8 +111,7 @@ class GlobalGradient:
 class DecoupledWeightDecay(GlobalGradient, keras.optimizers.Optimizer):
     """The base of this package's optimizers.
 
-    A subclass lists its per-weight variables in `slots`, and returns from `step` what to subtract, before the learning
-    rate is applied.
+    A subclass lists its per-weight variables in `slots`; `step` returns what to subtract, before the learning rate.
     """
 
     slots = ()

@@ -45,11 +45,7 @@ def batches_taken(optimizer: keras.optimizers.Optimizer, values):
 
 
 def _checked(inner, name):
-    """The inner optimizer, from an optimizer or the name of one of Keras'.
-
-    Raises:
-        ValueError: if it has an option of the outermost.
-    """
+    """The inner optimizer, which may be the name of one of Keras'; ValueError if it has an option of the outermost."""
     inner = keras.optimizers.get(inner)
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
         raise ValueError(
@@ -234,11 +230,7 @@ class StochasticWeightAveraging(OptimizerWrapper):
 
 
 def swap_averages(model: keras.Model) -> None:
-    """Swaps the model's trainable weights with their averages, bit for bit; a second call undoes it.
-
-    Raises:
-        ValueError: if the optimizer keeps no averages.
-    """
+    """Swaps trainable weights and their averages, bit for bit; a second call undoes it. ValueError without averages."""
     optimizer = averaging(model.optimizer)
     if optimizer is None:
         raise ValueError(

@@ -60,11 +60,7 @@ def _split(text, separator):
 
 
 def _place(config, key):
-    """(ConfigDict with the last part of `key`, or None if yet to be created, that part, its type).
-
-    Raises:
-        ValueError: for an unknown key, with the nearest one.
-    """
+    """(ConfigDict with `key`'s last part, None if yet to be created, that part, its type); ValueError if unknown."""
     *folders, last = key.split(".")
     # Spec fields are checked here; evaluators, task options and custom models check their keys when they are made.
     section = key.partition(".")[0]

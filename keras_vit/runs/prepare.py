@@ -269,9 +269,7 @@ class Prepared(Checked):
         return model
 
     def model_without_values(self) -> keras.Model:
-        """The uncompiled model without values, if a run would accept it; call `without_checkpoint` first for
-        config.init.
-        """
+        """The uncompiled model without values, if a run accepts it; with config.init use `without_checkpoint` first."""
         with quiet(logging.ERROR), without_values():
             model = self.task.model(self.train)
             self.task.loss(self.train)

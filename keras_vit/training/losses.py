@@ -20,8 +20,7 @@ def are_numbers(shape, classes: int) -> bool:
 
 
 def label_rows(labels, classes: int, smoothing: float = 0.0):
-    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share spread evenly over all
-    classes.
+    """Labels (b,) or (b, classes) as float32 rows (b, classes); `smoothing` is the share spread evenly over classes.
 
     A class number out of range becomes a row of NaN, so that the loss shows it. ValueError for rows of another width.
     """
@@ -258,11 +257,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
 
 
 def balanced_class_weights(counts: Sequence[int]) -> tuple[float, ...]:
-    """N / (classes * count): weights inverse to each class's count, with mean 1 over examples.
-
-    Raises:
-        ValueError: if a class has no example.
-    """
+    """N / (classes * count): inverse to each class's count, mean 1 over examples; ValueError for an empty class."""
     if not all(counts):
         raise ValueError(f"Balanced class weights need at least one example of every class; got counts {list(counts)}.")
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
@@ -292,10 +287,9 @@ def divides_by_weights(loss) -> bool:
 
 
 def sums_over_batch(loss) -> bool:
-    """Whether a compiled loss, or each in a structure, is a sum over the batch rather than a mean.
+    """Whether a compiled loss, or each in a structure, is a sum over the batch rather than a mean; ValueError if mixed.
 
-    Raises:
-        ValueError: for sums and means together, whose shares of a replica and a micro-batch differ.
+    Sums and means need different shares of a replica and of a micro-batch.
     """
     sums = {getattr(one, "reduction", None) == "sum" for one in keras.tree.flatten(loss) if one is not None}
     if len(sums) > 1:
@@ -306,11 +300,7 @@ def sums_over_batch(loss) -> bool:
 
 
 def sum_of_weights(weights):
-    """The sum of examples' weights, the divisor of a loss with reduction="mean_with_sample_weight".
-
-    Raises:
-        ValueError: for weights per output, which have no single sum.
-    """
+    """The sum of examples' weights, by which "mean_with_sample_weight" divides; ValueError for weights per output."""
     each = keras.tree.flatten(weights)
     if len(each) > 1:
         raise ValueError(

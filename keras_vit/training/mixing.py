@@ -44,8 +44,7 @@ def check_unweighted(weights) -> None:
 
 
 def half_quantiles(alpha: float, points: int = 1024) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha) at points + 1 even probabilities from 0 to 1/2, to the power alpha: (points +
-    1,).
+    """Beta(alpha, alpha)'s quantiles at points + 1 even probabilities in [0, 1/2], to the power alpha: (points + 1,).
 
     In y = x ** alpha the density has no pole, so the trapezoidal rule integrates it.
     """

@@ -319,11 +319,7 @@ class Model(SteppingModel):
             )
 
     def _check_data(self, x):
-        """Refuses data without examples, or images of another shape than the model's, if known.
-
-        Raises:
-            ValueError: with what was given and expected.
-        """
+        """Refuses data without examples, or images of another shape than the model's: ValueError with both."""
         if isinstance(x, (list, tuple)) and len(x) != len(self.inputs):
             raise ValueError(
                 f"The data is a {type(x).__name__} of {len(x)}, and the model has {len(self.inputs)} input(s). Put"
@@ -350,11 +346,7 @@ class Model(SteppingModel):
             )
 
     def _checked(self, x, y, weights):
-        """`x` for training or evaluation: arrays are checked at once, anything else as it is read.
-
-        Raises:
-            ValueError: for refused arrays, or data without labels.
-        """
+        """`x` to read instead: arrays are checked at once, others when read; ValueError for bad arrays or no labels."""
         self._check_data(x)
         has_labels = y is not None
         if hasattr(x, "element_spec"):

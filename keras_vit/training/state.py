@@ -43,11 +43,7 @@ def to_config(model: keras.Model) -> dict[str, Any]:
 
 
 def restore(model: keras.Model, state: Any) -> None:
-    """Sets the state from `to_config`, its value under KEY or None, on a new model.
-
-    Raises:
-        ValueError: for a state that to_config does not return for such a model.
-    """
+    """Sets the state from `to_config`, its value under KEY or None, on a new model; ValueError if it does not fit."""
     if state is None:
         return
     try:

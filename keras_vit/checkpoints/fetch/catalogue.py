@@ -118,11 +118,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def find(name: str) -> Published:
-    """The published model of that name.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest ones.
-    """
+    """The published model of that name; ValueError, with the nearest names, if unknown."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     lower = {known.lower(): known for known in CATALOGUE}

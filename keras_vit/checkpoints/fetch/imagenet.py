@@ -13,8 +13,7 @@ CLASSES = 1000
 def imagenet_names() -> tuple[str, ...]:
     """The 1000 names, such as "tabby"; a shared name gets the synset's number: "crane (n02012849)".
 
-    Raises:
-        ConnectionError: if the file is not cached and one short attempt to download it fails.
+    ConnectionError if the file is not cached and one short attempt to download it fails.
     """
     try:
         path = download(URL, sha256=SHA256, progress=False, tries=1, timeout=10)

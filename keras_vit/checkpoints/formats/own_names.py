@@ -74,11 +74,7 @@ def _checked_rules(rules):
 
 
 def rewritten(rules: Iterable[tuple[str, str | None]], names: Iterable[str]) -> dict[str, str | None]:
-    """{name in the file: new name, or None to leave it out}; the rules apply one after the other.
-
-    Raises:
-        ValueError: for an invalid rule, or one that matches no name.
-    """
+    """{name in the file: new name, or None to leave it out}, by the rules in order; ValueError for a useless rule."""
     result = {name: name for name in names}
     for pattern, new in _checked_rules(rules):
         matched = [name for name, now in result.items() if now is not None and pattern.search(now)]
@@ -178,11 +174,7 @@ def _patch_names(names, ranks):
 
 
 def _translated(arrays, rules):
-    """({timm's name: (name in the file, array)}, names left out by the rules).
-
-    Raises:
-        ValueError: for a rule without a match, or two arrays with the same new name.
-    """
+    """({timm's name: (name in the file, array)}, names left out by the rules); ValueError for colliding names."""
     new = {name: now for name, now in rewritten(rules, arrays).items() if now is not None}
     ranks = {now: arrays[name].ndim for name, now in new.items()}
     patch = _patch_names(ranks, ranks)
@@ -202,11 +194,7 @@ def _translated(arrays, rules):
 
 
 def _place_norm(arrays, options):
-    """Places the normalisation in a head as timm does: with the class token alone it is the encoder's last.
-
-    Raises:
-        ValueError: if the encoder has one too.
-    """
+    """Names a head's normalisation as timm does: "norm" for a class token, else "fc_norm"; ValueError for two."""
     inside = {name for name in arrays if name.startswith("head_norm.")}
     if not inside:
         return arrays
@@ -360,11 +348,7 @@ def _heads(options, config):
 
 
 def _check_told(options, config):
-    """Refuses post-norm models, and missing or invalid heads, mean and std.
-
-    Raises:
-        ValueError: with the arguments to pass.
-    """
+    """Refuses post-norm models, and missing or invalid heads, mean and std: ValueError with the arguments to pass."""
     if options.get("norm_first") is False:
         raise ValueError(
             "norm_first=False: this model normalises after attention and MLP (post-norm), as the Transformer of 2017. A"

@@ -76,11 +76,7 @@ class ParsedCheckpoint:
 
 
 def need(arrays: Mapping[str, np.ndarray], name: str, rank: int) -> np.ndarray:
-    """arrays[name], which must exist, have `rank` axes and not be empty.
-
-    Raises:
-        ValueError: otherwise, with the nearest name.
-    """
+    """arrays[name]; ValueError, with the nearest name, unless it exists, has `rank` axes and is not empty."""
     if name not in arrays:
         raise ValueError(f'The array "{name}" is missing.{did_you_mean(name, list(arrays))}')
     if arrays[name].ndim != rank:
@@ -206,9 +202,7 @@ def check_agreement(rows: Iterable[tuple[str, typing.Any, typing.Any]]) -> None:
 
 
 def depth(names: Iterable[str], pattern: str) -> int:
-    """The number of blocks; `pattern` has one group, a block's number. ValueError if none, or one in between, is
-    missing.
-    """
+    """The number of blocks; `pattern` has one group, a block's number. ValueError if a number is missing."""
     numbers = {int(match.group(1)) for match in map(re.compile(pattern).match, names) if match}
     if numbers != set(range(len(numbers))) or not numbers:
         raise ValueError(f"Expected blocks numbered from 0 without a gap, got {sorted(numbers)[:50]}.")
@@ -274,11 +268,7 @@ def hint_grid(options: Mapping, stride: tuple, config_size: int | list | None = 
 
 
 def grid(tokens: int, hint: Hint | None = None) -> tuple[int, int]:
-    """The patch grid (h, w) of that many tokens: by a certain hint, else a square, else any other hint.
-
-    Raises:
-        ValueError: if none of them matches.
-    """
+    """The patch grid (h, w) of that many tokens: by a certain hint, else a square, else any hint, else ValueError."""
     side = math.isqrt(max(tokens, 0))
     square = tokens > 0 and side * side == tokens
     if hint is not None and hint.h * hint.w == tokens and (hint.is_certain or not square):

@@ -179,11 +179,7 @@ def _stem(arrays):
 
 
 def _pool(arrays, fields, config):
-    """The pooling, from the arrays, or from config.json where they leave it open.
-
-    Raises:
-        ValueError: if config.json's pooling is unsupported, or contradicts the arrays.
-    """
+    """The pooling, from the arrays or config.json; ValueError if it is unsupported or contradicts the arrays."""
     is_map = "attn_pool.latent" in arrays
     arguments = _section(config, "model_args")
     pool = setting(arguments, "global_pool", str) or setting(config, "global_pool", str) or None

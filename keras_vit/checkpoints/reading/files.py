@@ -92,11 +92,7 @@ def check_archive(path: pathlib.Path) -> list[zipfile.ZipInfo]:
 
 
 def check_unpacked(path: pathlib.Path, total: int) -> None:
-    """Refuses a file that would unpack to `total` bytes, if that is far more than its own size.
-
-    Raises:
-        ValueError: with both sizes.
-    """
+    """Refuses a file that would unpack to `total` bytes if that is far more than its size; ValueError with both."""
     size = os.path.getsize(path)
     if total > _RATIO * size + _ALLOWANCE:
         raise ValueError(f'"{path}" has {size:,} bytes and would unpack to {total:,}, so it is refused as a zip bomb.')

@@ -93,11 +93,7 @@ def _member(archive, name):
 
 
 def _unpack(path):
-    """(the config's bytes, the shapes of the layers' arrays) of a .keras file.
-
-    Raises:
-        ValueError: if it is incomplete: each part is read to its end and its checksum verified.
-    """
+    """(config bytes, array shapes) of a .keras file; ValueError unless each part is complete and its checksum right."""
     check_archive(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -143,11 +139,7 @@ def _is_composed(config):
 
 
 def _arguments(config, shapes, path):
-    """The constructor's arguments of the model that a config describes, checked against the file's size.
-
-    Raises:
-        ValueError: for impossible values, or a model larger than its file.
-    """
+    """A config's constructor arguments; ValueError for impossible values or a model larger than its file."""
     where = f'The config of "{path}"'
     recorded = config.get("config")
     recorded = {k: v for k, v in recorded.items() if k != state.KEY} if isinstance(recorded, dict) else recorded
@@ -268,11 +260,7 @@ def _named(path):
 
 
 def _fill(model, path, values):
-    """Loads a .keras file's weights, `values` numbers in all, into its model.
-
-    Raises:
-        ValueError: if they belong to another model, or are not finite.
-    """
+    """Loads a .keras file's weights, `values` numbers in all; ValueError if they do not fit or are not finite."""
     try:
         with _named(path) as named:
             model.load_weights(named)

@@ -82,11 +82,7 @@ def _is_bounded(value, depth=1):
 
 
 def check_fields(given: Mapping[str, typing.Any], form: type, where: str) -> None:
-    """Checks the fields of a spec by the rows of its class `form`; JSON has lists for tuples.
-
-    Raises:
-        ValueError: for a missing, unknown, mistyped or impossible field.
-    """
+    """Checks a spec's fields by the rows of its class `form`; JSON has lists for tuples. ValueError if invalid."""
     rows = fields.rows(form)
     missing = [name for name, field in rows.items() if field.default is dataclasses.MISSING and name not in given]
     if missing:
@@ -184,11 +180,7 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
 
 
 def _dtype(value, where):
-    """The name of a dtype policy, from its config; Keras itself would build any class named there.
-
-    Raises:
-        ValueError: unless it is a policy of floating-point numbers.
-    """
+    """The name of a floating-point dtype policy, else ValueError; Keras itself would build any class named there."""
     policy = value.get("config") if isinstance(value, dict) and value.get("class_name") == "DTypePolicy" else None
     name = policy.get("name") if isinstance(policy, dict) else None
     valid = value is None or (isinstance(name, str) and _DTYPE.fullmatch(name))

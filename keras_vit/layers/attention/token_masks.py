@@ -34,11 +34,7 @@ def _boolean(mask, shapes, what):
 
 
 def present(x, mask):
-    """The argument `mask` of tokens x (b, n, d), checked, as booleans (b, n).
-
-    Raises:
-        ValueError: for a mask of another shape, or of floating-point numbers.
-    """
+    """The mask of tokens x (b, n, d) as booleans (b, n); ValueError for another shape or floating-point numbers."""
     return _boolean(mask, {2: (x.shape[0], x.shape[1])}, "mask")
 
 

@@ -1,7 +1,6 @@
 """Bottleneck units with group normalisation and weight standardisation: 1x1, 3x3, 1x1 convolutions and a residual.
 
-Normalisation comes after each convolution (the hybrids' stems; ResNet v1) or before it (BiT, arXiv 1912.11370; ResNet
-v2).
+Normalisation comes after each convolution (hybrids; ResNet v1) or before (BiT, arXiv 1912.11370; ResNet v2).
 """
 
 from typing import Any

@@ -53,11 +53,7 @@ def cut(images: Any, patch_size: tuple[int, int]) -> Any:
 
 
 def check_tokens(n: int | None, prefix: int, grid: tuple[int, int], owner: str) -> None:
-    """Refuses another number of tokens than prefix and patches; None, known only at run time, passes.
-
-    Raises:
-        ValueError: naming the class `owner`.
-    """
+    """Refuses another number of tokens than prefix and patches (ValueError naming `owner`); None (unknown) passes."""
     h, w = grid
     if n not in (None, prefix + h * w):
         raise ValueError(

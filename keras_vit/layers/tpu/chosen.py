@@ -1,7 +1,6 @@
 """Chooses a layer's kernel: on TPUs one of this package, on all other chips ordinary operations.
 
-The program chooses, not Python (`jax.lax.platform_dependent`): what another machine lowers for a TPU has the kernels
-too.
+The program chooses (`jax.lax.platform_dependent`), not Python: programs lowered elsewhere for a TPU have the kernels.
 """
 
 from collections.abc import Callable

@@ -62,10 +62,7 @@ def _chosen(dense, targets):
 
 
 def freeze_all_but_lora(model: keras.Model) -> None:
-    """Freezes everything before the head but LoRA, and a quantised head: integers do not learn.
-
-    In a pre-training model, everything in its encoder.
-    """
+    """Freezes everything before the head (in pre-training, in the encoder) but LoRA, and a quantised head."""
     model = _adaptable(model)
     for part in model._flatten_layers():
         if isinstance(part, keras.Model) and not part.trainable:

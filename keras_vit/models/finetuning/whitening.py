@@ -43,11 +43,7 @@ def whitening_filters(pixels: np.ndarray, size: tuple[int, int], count: int) -> 
 
 
 def first_layer(model: keras.Model) -> tuple[keras.layers.Layer, Any]:
-    """The convolution or patch embedding on the pixels, and its model's spec.
-
-    Raises:
-        ValueError: if the first layer normalises its kernel or pixels, or there is none.
-    """
+    """The convolution or patch embedding on the pixels, and its spec; ValueError if it normalises kernel or pixels."""
     encoder = taps.own_encoder(model)  # in a distillation the student, not its teacher
     spec: Any = getattr(encoder, "spec", None)
     inside = {layer.name: layer for layer in encoder._flatten_layers()} if spec is not None else {}

@@ -76,11 +76,7 @@ def _check_classifier(model, what):
 
 
 def _order(student, teacher):
-    """The teacher's class for each of the student's; None if the order is the same or unknown.
-
-    Raises:
-        ValueError: if the classes differ.
-    """
+    """The teacher's class for each of the student's, or None if equal or unknown; ValueError if the classes differ."""
     ours, theirs = student.output_shape[-1], teacher.output_shape[-1]
     if ours != theirs:
         raise ValueError(

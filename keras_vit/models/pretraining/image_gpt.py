@@ -30,11 +30,7 @@ _FIELDS = {"causal": True, "class_token": True, "pool": "gap", "registers": 0, "
 
 
 def image_gpt_spec(variant: str | ViTSpec | Mapping[str, Any], colors: int, overrides: Mapping[str, Any]) -> ViTSpec:
-    """The ViTSpec of an iGPT.
-
-    Raises:
-        ValueError: for an unknown variant, or a field that is fixed in every iGPT.
-    """
+    """An iGPT's ViTSpec; ValueError for an unknown variant, or a field that is fixed in every iGPT."""
     if isinstance(variant, str) and "/" not in variant and variant not in VARIANTS:
         hint = did_you_mean(variant, VARIANTS)
         raise ValueError(

@@ -79,11 +79,7 @@ def check_mask_ratio(value: Any, name: str = "mask_ratio") -> float:
 
 
 def hidden_count(patches: int, share: float) -> int:
-    """The number of hidden patches: visible ones are rounded down, as in MAE's code; at least one of each.
-
-    Raises:
-        ValueError: for an image of a single patch.
-    """
+    """The number of hidden patches; visible ones are rounded down, as in MAE's code. ValueError for a single patch."""
     if patches < 2:
         raise ValueError(
             "An image of a single patch has none to predict from the others: choose a smaller patch or a larger image."
@@ -133,11 +129,7 @@ class MaskedModel(ModelOfArguments):
 
     @classmethod
     def encoder_spec(cls, variant: str | ViTSpec | Mapping[str, Any], **overrides: Unpack[ViTOverrides]) -> ViTSpec:
-        """The spec of the encoder that these constructor arguments give.
-
-        Raises:
-            ValueError: as in make_spec, or for an unsuitable encoder.
-        """
+        """The encoder's spec for these constructor arguments; ValueError as in make_spec, or if it is unsuitable."""
         spec = make_spec(variant, **overrides)
         check_encoder(spec, cls.__name__)
         return spec

@@ -33,11 +33,7 @@ _SIDE = 4  # of a thumbnail
 
 
 def check_target(target: Any, patch_size: tuple[int, int]) -> str:
-    """A row of TARGETS that suits the patch size.
-
-    Raises:
-        ValueError: for an unknown one, or thumbnails of patches whose sides are not multiples of 4.
-    """
+    """A row of TARGETS; ValueError if unknown, or for thumbnails of patches whose sides are not multiples of 4."""
     target = choice(target, "target", TARGETS)
     if target == "thumbnail" and any(side % _SIDE for side in patch_size):
         raise ValueError(

@@ -254,11 +254,7 @@ def _problems(scale, low, high, floating):
 
 
 def check_range(images: np.ndarray, scale: Normalisation) -> None:
-    """Refuses images (b, h, w, c) on another scale than the model's normalisation.
-
-    Raises:
-        ValueError: with their range.
-    """
+    """Refuses images (b, h, w, c) on another scale than the model's normalisation: ValueError with their range."""
     one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may be black
     if not images.size or images.dtype.kind not in "biuf" or one_of_bytes:
         return

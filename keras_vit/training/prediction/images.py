@@ -76,11 +76,7 @@ def _pil_pixels(image):
 
 
 def _eight_bits(pixels, checks):
-    """Pixels on the scale 0..255: 16-bit integers by their high 8 bits, as in a 16-bit PNG, if any value needs them.
-
-    Raises:
-        ValueError: for pixels on another scale.
-    """
+    """Pixels on 0..255, else ValueError; 16-bit integers by their high 8 bits, as in a PNG, if any value needs them."""
     kind = pixels.dtype.kind
     if kind not in "iuf" or not pixels.size:
         raise ValueError(f"expected pixels, integers or floats, got {pixels.dtype} of shape {pixels.shape}")
@@ -95,11 +91,7 @@ def _eight_bits(pixels, checks):
 
 
 def _pixels(array, channels, checks):
-    """An array as pixels 0..255, (h, w, c), without an alpha channel.
-
-    Raises:
-        ValueError: for another shape, or pixels on another scale.
-    """
+    """An array as pixels 0..255, (h, w, c), without alpha; ValueError for another shape or scale."""
     array = np.asarray(array)
     array = array[..., None] if array.ndim == 2 else array
     if array.ndim != 3 or array.shape[-1] not in (1, 2, 3, 4, channels):

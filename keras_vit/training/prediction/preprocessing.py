@@ -36,8 +36,7 @@ def parse_preprocessing(text: str):
 def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
     """A Preprocess's output shape (height, width, c), from pixels with `channels`, or None for encoded images.
 
-    Raises:
-        ValueError: if images of different sizes keep different sizes.
+    ValueError if images of different sizes keep different sizes.
     """
     import tensorflow as tf
 

@@ -46,11 +46,7 @@ def per_value(weights, outputs):
 
 
 def check_parts(model) -> None:
-    """Refuses what does not add up over micro-batches.
-
-    Raises:
-        ValueError: for a sum loss with regularizers, which each micro-batch would add again.
-    """
+    """Refuses (ValueError) a sum loss with regularizers over micro-batches, each of which would add them again."""
     if model.micro_batches > 1 and sums_over_batch(model.loss) and model.losses:
         raise ValueError(
             'With reduction="sum" and micro_batches, the model\'s regularizers would count once for every micro-batch.'

@@ -167,11 +167,7 @@ def _apply(optimizer, gradients, variables):
 
 
 def check_optimizer(optimizer: keras.optimizers.Optimizer | None, strategy: tf.distribute.Strategy) -> None:
-    """Refuses options that would be silently wrong under `strategy`.
-
-    Raises:
-        ValueError: with the alternative.
-    """
+    """Refuses options that would be silently wrong under `strategy`: ValueError with the alternative."""
     if optimizer is None or strategy.num_replicas_in_sync == 1:
         return
     inner = innermost(optimizer)
