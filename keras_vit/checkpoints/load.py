@@ -313,7 +313,7 @@ def _from_keras(path, image_size, classes, class_names, head, resample, names, c
         return model
     named = class_names is None or model.classes is not None
     if same and named and changes.keys() <= {"preprocessing"} and model.get_encoder() is model:
-        describe(model, class_names, **changes)  # in place: quantised models and custom heads load this way, too
+        describe(model, class_names, **changes)  # in place: also for quantised models and custom heads
         return model
     return transfer(model, image_size, classes, class_names, head, resample or "google", **changes)
 

@@ -52,7 +52,7 @@ def fold_in(seed, number, stride: int = _CHILD):
 
 
 _ROW = 0x9E3779B9  # the golden ratio's bits: rows far apart
-_SECOND = 0x7F4A7C15  # tells the second key from the first
+_SECOND = 0x7F4A7C15  # separates the second key from the first
 
 
 def _word(value):

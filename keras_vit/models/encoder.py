@@ -134,7 +134,7 @@ def encode(
 
 
 def _tables(spec, grid, policy):
-    """For each block the layer that adds a table to its input, or None; with positions_at="shared" the same for all."""
+    """Each block's layer that adds a table to its input, or None; positions_at="shared" repeats one layer."""
     if spec.positions_at == "stem":
         return [None] * spec.depth
     if spec.positions_at == "shared":
@@ -144,7 +144,7 @@ def _tables(spec, grid, policy):
 
 
 def _block_positions(spec, grid):
-    """The arguments of all blocks that say how their attention knows places."""
+    """The blocks' arguments for positions inside attention."""
     return {"positions": spec.positions, "grid": grid, "prefix": spec.prefix} if spec.positions in POSITIONS else {}
 
 
@@ -171,7 +171,7 @@ def _block_arguments(spec, i, remat, policy):
 
 
 def _block_reductions(spec, tokens, masks):
-    """What each block does to the number of tokens, or None for a spec that leaves it as it is."""
+    """Each block's change of the number of tokens, or None if the spec has none."""
     if spec.token_merging is None and (not spec.patch_dropout or spec.patch_dropout_block is None):
         return [None] * spec.depth
     if masks:

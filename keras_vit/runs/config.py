@@ -29,7 +29,7 @@ MAY_CHANGE = frozenset(
 _OFF = ("", 0, 0.0, False, [], ())
 
 
-# Keys of config.model beside the fields of a spec.
+# Keys of config.model besides the fields of a spec.
 _MODEL_ARGUMENTS = ("variant", "image_size", "channels", "remat")
 # The spec in config.json: the model's, or that of the part that learns in a composite model.
 _SPEC = re.compile(r"model_spec\.(?:(?:student|encoder)\.config\.)?variant\.")

@@ -1,4 +1,4 @@
-"""Hugging Face's config.json and preprocessor_config.json: checked against the arrays, which take precedence."""
+"""Hugging Face's config.json and preprocessor_config.json: checked against the arrays, used where these are silent."""
 
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps

@@ -170,7 +170,7 @@ class ImageGPT(ModelOfArguments):
         """Draws images pixel by pixel, or completes given ones, as in figure 1 of the paper.
 
         Args:
-            count: number of images; None for 1, or one per prompt. A single prompt gets so many completions.
+            count: number of images; None for 1, or one per prompt. A single prompt gets `count` completions.
             prompt: images (b, height, width, c), pixels 0..255, whose upper rows are kept; None to draw all pixels.
             rows: rows of `prompt` to keep; None for half.
             temperature: divides the logits: below 1 likelier colours, above 1 more varied ones.

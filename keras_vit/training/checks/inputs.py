@@ -223,7 +223,7 @@ class InputChecks:
 
 
 def _may_be_wrong(dtype):
-    """Whether a TensorFlow dtype allows pixels on another scale: bytes do not (nobody stores 0 and 1 in them)."""
+    """Whether a TensorFlow dtype allows pixels on another scale: bytes do not (0 and 1 are never stored so)."""
     return dtype.is_bool or dtype.size > 1 and (dtype.is_floating or dtype.is_integer)
 
 
