@@ -28,6 +28,7 @@ def result_of(name, image):
     return eager
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", CALLS)
 def test_values_are_those_of_pillow_and_torchvision(name):
     result = result_of(name, GOLDENS["gray" if name.startswith("gray ") else "color"])

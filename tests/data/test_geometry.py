@@ -68,6 +68,7 @@ def results(text, examples, key=lambda example: example):
     return list(mapped.as_numpy_iterator())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", TEXTS)
 def test_boxes_drawn_into_a_mask_move_as_the_mask_does(text, scenes):
     moved = results(text, scenes)

@@ -152,6 +152,7 @@ def searched(binary):
     ).splitlines()
 
 
+@pytest.mark.extended
 def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, searched):
     given = {"model": saved, "data": f"images:{photos}", "output": str(tmp_path / "similar.png")}
     lines = searched(tmp_path / "index", [photos / "3.png", photos / "broken.png"], **given)
@@ -173,6 +174,7 @@ def test_another_engine_writes_the_index(saved, photos, tmp_path, searched):
     assert searched(tmp_path / "openvino", [photos / "3.png"]) == ours  # its features are the same model's
 
 
+@pytest.mark.extended
 def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, searched):
     text = "decode|resize(60)|central_crop(16, 24)"
     source = open_source(f"images:{photos}", "train")
@@ -185,6 +187,7 @@ def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos,
         read_index(tmp_path)
 
 
+@pytest.mark.extended
 def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, photos, tmp_path, searched, monkeypatch):
     (tmp_path / "images.csv").write_text(
         "image,label\n" + "".join(f"{photos}/{i}.png,a\n" for i in (3, 3, 3, 3, 0, 1, 2))

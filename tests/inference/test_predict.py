@@ -287,6 +287,7 @@ def test_where_no_image_can_be_read_every_row_says_so(model, tmp_path):
         assert not present["features"].any() and present["error"].all() and len(table["error"]) == 3
 
 
+@pytest.mark.extended
 def test_the_limit_of_broken_images_counts_those_of_the_files_that_are_there(model, tmp_path):
     for i in range(5):
         (tmp_path / f"{i}.png").write_bytes(tf.io.encode_png(np.full((9, 9, 3), 40 * i, "uint8")).numpy())

@@ -133,6 +133,7 @@ def test_a_bits_page_says_what_it_has_none_of(page):
     assert "on the last feature map" in found.text and found.count("details") == 0 and "distance" not in numbers
 
 
+@pytest.mark.extended
 def test_what_does_not_apply_is_a_sentence(tiny, page):
     features = tiny(classes=None)
     assert "no head, or one whose outputs are not known to be classes" in page(features, count=3)[0].text
@@ -148,6 +149,7 @@ def test_what_does_not_apply_is_a_sentence(tiny, page):
     assert "depends on more than what was taken" in page(own, show=1, chosen_class=1)[0].text
 
 
+@pytest.mark.extended
 def test_a_class_may_be_chosen_by_number_or_name(tiny, page):
     model = tiny(class_names=["猫", "3", "c", "d", "Egyptian cat"])
     assert class_number(model, "egyptian CAT") == 4 and class_number(model, "3") == 1 and class_number(model, "4") == 4

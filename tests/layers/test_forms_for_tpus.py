@@ -42,6 +42,7 @@ def step(layer, dtype):
     return function.get_concrete_function(tf.TensorSpec((B, N, D), dtype))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 5e-2)])
 def test_a_block_computes_the_same(on_tpus, dtype, tolerance, remat):

@@ -273,6 +273,7 @@ def test_variants_of_another_spelling_or_class(make, message):
         make()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("variant", "options"),
     [

@@ -162,6 +162,7 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+@pytest.mark.extended
 def test_centre_teacher_and_schedules_follow_the_paper_over_several_steps():
     x, y = crops()
     model = compiled(dino(temperature=0.07, first_temperature=0.04, temperature_steps=2, frozen_steps=2, momentum=0.9))

@@ -33,6 +33,7 @@ def each_kind(quick):
     return pytest.mark.parametrize(("positions", "at"), cases)
 
 
+@pytest.mark.extended
 @each_kind(quick="learned-every sincos2d-shared relative-stem rope2d-stem")
 def test_every_kind_trains_and_comes_back(positions, at, tiny, pixels, tmp_path):
     options = {"registers": 1, "distillation_token": True} if at != "stem" else {"remat": True, "dropout": 0.1}

@@ -97,6 +97,7 @@ def test_bit_round_trips_and_refuses_mistakes(tmp_path):
             wrong()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("variant", ["bit", "hybrid"])
 def test_rematerialised_units_train_to_the_same_weights(variant, eagerly):
     images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), dtype="uint8")

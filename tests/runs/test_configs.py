@@ -212,6 +212,7 @@ def image_shape(text, encoded):
     return ops.random, tuple(images.element_spec.shape)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_of_every_config_resolves_and_fits_its_model(name):
     """The durations lie within the run, the optimizer is there, and both preprocessings give the images that the model

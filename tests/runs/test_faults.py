@@ -325,6 +325,7 @@ def test_all_workers_end_when_one_diverges(trained, tmp_path):
         trained(RunDirectory(tmp_path, TwoWorkers(yes=(3, 4))))
 
 
+@pytest.mark.extended
 def test_all_workers_end_when_the_chief_cannot_save(trained, tmp_path):
     """The other's last vote."""
     rundir = RunDirectory(tmp_path, TwoWorkers(host=1))
@@ -334,6 +335,7 @@ def test_all_workers_end_when_the_chief_cannot_save(trained, tmp_path):
         trained(RunDirectory(tmp_path, TwoWorkers(host=1, yes=(last,))))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("sweep", "place"), [(None, "seed_0"), ("optimizer.learning_rate=1e-3,3e-3", "learning_rate=0.001/seed_0")]
 )

@@ -59,6 +59,7 @@ def events(folder):
     return {event.step: float(make_ndarray(event.tensor_proto)) for event in read.Tensors("few_shot/5")}
 
 
+@pytest.mark.extended
 def test_a_run_that_resumes_measures_at_the_same_steps(trained):
     seen = []
 

@@ -135,6 +135,7 @@ def test_a_longer_run_goes_on_within_the_epoch(cut, whole):
     assert [records[0], records[2]] == whole[0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("change", ["old", "every", "metrics"])
 def test_what_does_not_fit_is_left_out(cut, whole, tmp_path, monkeypatch, change):
     """A checkpoint of version 0.3, without metrics; another interval of evaluations; other metrics."""

@@ -123,6 +123,7 @@ def test_an_export_with_its_description_is_replaced_and_a_lone_readme_is_not(exp
         keras_vit.export(model, tmp_path)
 
 
+@pytest.mark.extended
 def test_the_warm_up_requests_are_ones_that_the_signatures_answer(exported):
     prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
     _, folder, signatures, _ = exported

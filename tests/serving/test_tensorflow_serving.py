@@ -59,6 +59,7 @@ def body_of_the_page():
     return body
 
 
+@pytest.mark.extended
 def test_the_json_of_the_page_gives_the_classes_of_the_model(exported):
     model, signatures = exported
     expected = model.classify(list(IMAGES), top_k=3)

@@ -38,6 +38,7 @@ def test_a_saved_model_loads_again_with_the_same_logits(hub):
     np.testing.assert_array_equal(as_arrays(pixels(3)), model(pixels(3)))
 
 
+@pytest.mark.extended
 def test_a_run_directory_is_its_own_run(hub, finished):
     assert share(finished, ADDRESS, "mit", private=True) == f"{hub.address}/anna/flowers"
     repository = hub.repositories["anna/flowers"]

@@ -38,6 +38,7 @@ def test_a_saved_model_loads_again_and_a_further_one_is_a_version(kaggle):
     np.testing.assert_array_equal(keras_vit.load(f"{ADDRESS}/1")(pixels(3)), model(pixels(3)))
 
 
+@pytest.mark.extended
 def test_pictures_keep_their_folder(kaggle, finished):
     share(finished, ADDRESS, "mit")
     assert "pictures/loss.png" in kaggle.variations[NAME][0][2]

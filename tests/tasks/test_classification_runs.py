@@ -87,6 +87,7 @@ def test_what_the_config_freezes_does_not_train(done):
     assert {w.path.split("/")[0] for w in model.trainable_weights} == {"encoder_norm", "head"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "options",
     [

@@ -47,6 +47,7 @@ def runs_of(results):
     return [accuracy for found in results.values() for accuracy in found["runs"]]
 
 
+@pytest.mark.extended
 def test_all_methods_agree_with_few_shot_alone(run_probe, saved, tmp_path):
     """The draws are the same whether all training images are embedded or the drawn ones; the figures are
     evaluation.few_shot's.

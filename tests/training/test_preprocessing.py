@@ -58,6 +58,7 @@ def test_in_a_dataset(encoded):
     np.testing.assert_array_equal(batch, expected(encoded))
 
 
+@pytest.mark.extended
 def test_in_front_of_a_model_saved_trained_and_loaded(tiny, encoded, tmp_path, eagerly):
     vit = tiny()
     images = keras.Input((), dtype="string")

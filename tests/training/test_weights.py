@@ -33,6 +33,7 @@ def _expected(losses, weights, reduction="sum_over_batch_size"):
     return (losses * weights).sum() / count
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight"])
 @pytest.mark.parametrize(
     "weights", [None, np.array([1, 0, 2, 1, 0.5]), RNG.uniform(0, 1, (5, 4, 4))], ids=["none", "image", "pixel"]

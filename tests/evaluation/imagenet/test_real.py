@@ -77,6 +77,7 @@ def measured(model, **options):
     )()
 
 
+@pytest.mark.extended
 def test_images_are_known_by_their_names_and_those_without_labels_do_not_count(validation, real_json):
     """real.json begins with [], [970, 795], [230, 231], [809], [516, 850], [57]."""
     model = always(0)
