@@ -94,7 +94,7 @@ class ViTSpec(Spec):
     positions_at: str = field(
         "stem",
         one_of(PLACES),
-        "Where the table is added: to the first block's input, or to every block's, each with a table of its own or"
+        "Where the table is added: to the first block's input, or to every block's, each with a separate table or"
         " all with one.",
         WEIGHTS,
     )
@@ -152,7 +152,7 @@ class ViTSpec(Spec):
         False, FLAG, "Normalise a patch's pixels before the embedding, and its token after it.", WEIGHTS
     )
     distillation_token: bool = field(
-        False, FLAG, "DeiT's second token, with a head of its own; the output is the mean of both heads.", WEIGHTS
+        False, FLAG, "DeiT's second token, with a second head; the output is the mean of both heads.", WEIGHTS
     )
     fc_norm: bool = field(False, FLAG, "Normalise after the pooling instead of before it.", WEIGHTS)
     mlp_form: str = field(
