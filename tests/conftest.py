@@ -16,6 +16,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Programs that run for a few steps: compiling them is most of the time, optimizing them most of compiling.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import keras
 import numpy as np
@@ -40,8 +42,17 @@ def pytest_configure(config):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         folder = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
         tempfile.tempdir = None  # read TMPDIR again
+        # Each program is compiled once in a session: runs that resume, and other processes, find it here.
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder + "/jax")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
         # After what multiprocessing removes at exit from a folder of its own in this one.
         multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # Optimizing a graph takes longer than running it a few times.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def pytest_unconfigure(config):
