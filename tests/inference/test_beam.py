@@ -8,7 +8,8 @@ import shutil
 import numpy as np
 import pyarrow.parquet
 import pytest
-from small_models import every_weight, for_files, write_pngs
+import tensorflow as tf
+from small_models import for_files, write_pngs
 
 import keras_vit
 from keras_vit.data import from_arrays, open_source
@@ -16,7 +17,7 @@ from keras_vit.data.beam import piece, pieces, place, write_by_beam
 from keras_vit.data.records.write import write_records
 from keras_vit.data.sources.selection import example_names
 from keras_vit.inference import predict
-from keras_vit.inference.beam import predict_by_beam, read_export
+from keras_vit.inference.beam import _signatures, predict_by_beam, read_export
 from keras_vit.inference.fingerprint import fingerprint_of_export
 from keras_vit.inference.neighbours import read_index
 from keras_vit.io.beam_options import pipeline_options
@@ -49,36 +50,34 @@ def rows(out):
     return pyarrow.parquet.read_table(out).to_pylist()
 
 
+def files(out):
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
 @pytest.mark.extended
-def test_the_rows_are_those_of_predict(model, export, photos, tmp_path):
-    data = f"folder:{photos}"
-    report = predict_by_beam(export, data, str(tmp_path / "beam"), ALL, **SIZES)
-    own = predict(model, open_source(data, "train"), tmp_path / "own", ALL, **SIZES)
-    assert (report.rows, report.files, report.broken) == (own.rows, own.files, own.broken)
-    for one, other in zip(rows(tmp_path / "own"), rows(tmp_path / "beam"), strict=True):
+def test_the_rows_are_those_of_predict_and_files_that_are_there_are_not_written_again(
+    model, export, photos, tmp_path, binary
+):
+    out, data = tmp_path / "beam", f"folder:{photos}"
+    given = {"model": export, "data": data, "output": str(out), "answers": ",".join(ALL), "split": "train"}
+    printed = binary(predict_verb, **given, beam="--runner=DirectRunner", **SIZES)
+    assert printed.startswith(f"train: wrote 11 rows in 3 files of 3 to {out}; 1 image cannot be read: ")
+    predict(model, open_source(data, "train"), tmp_path / "own", ALL, **SIZES)
+    for one, other in zip(rows(tmp_path / "own"), rows(out), strict=True):
         for name in ("split", "row", "name", "label", "classes", "error"):
             assert one[name] == other[name]
         for name in ("probabilities", "logits", "features"):
             assert (one[name] is None) == (other[name] is None) == bool(one["error"])
             if one[name]:
                 np.testing.assert_allclose(other[name], one[name], atol=1e-5)
-
-
-@pytest.mark.extended
-def test_files_that_are_there_are_not_written_again(export, photos, tmp_path):
-    data = f"folder:{photos}"
-    predict_by_beam(export, data, str(tmp_path), **SIZES)
-    before = rows(tmp_path)
-    first = tmp_path / "train-00000-of-00003.parquet"
-    (tmp_path / "train-00001-of-00003.parquet").unlink()
-    time = first.stat().st_mtime_ns
-    report = predict_by_beam(export, data, str(tmp_path), **SIZES)
-    assert report.rows == 4 and report.files == (1, 2, 3)
-    # A pipeline makes its batches as images come, and the last bits depend on them.
-    without = lambda found: [{name: row[name] for name in ("row", "name", "classes", "error")} for row in found]  # noqa: E731
-    assert without(rows(tmp_path)) == without(before) and first.stat().st_mtime_ns == time
+    (out / "train-00001-of-00003.parquet").unlink()
+    before = files(out)
+    report = predict_by_beam(export, data, str(out), ALL, **SIZES)
+    assert report.rows == 4 and report.files == (1, 2, 3) and before.items() < files(out).items()
     with pytest.raises(ValueError, match="holds rows of another job: columns"):
-        predict_by_beam(export, data, str(tmp_path), ("features",), **SIZES)
+        predict_by_beam(export, data, str(out), ("features",), **SIZES)
+    with pytest.raises(ValueError, match="are of the export"):
+        read_index(out).check_written_by_model()
 
 
 @pytest.mark.extended
@@ -99,22 +98,12 @@ def test_exports_of_the_same_weights_are_told_apart(export, tmp_path):
 
 
 @pytest.mark.extended
-def test_an_export_of_features_has_features_alone(photos, tmp_path):
-    headless = every_weight(classes=None)
-    headless.preprocessing = "decode|resize(16, 24)"
-    keras_vit.export(headless, tmp_path / "export", verbose=False)
+def test_an_export_that_cannot_answer_is_refused(export, photos, tmp_path):
+    features = read_export(export) | {"classes": None}
+    features["signatures"] = {"serving_default": features["signatures"]["features"]}
+    assert _signatures(features, ("features",)) == {"serving_default": ["features"]}
     with pytest.raises(ValueError, match='does not give "classes": its signatures are'):
-        predict_by_beam(str(tmp_path / "export"), f"images:{photos}", str(tmp_path / "out"))
-    predict_by_beam(str(tmp_path / "export"), f"images:{photos}", str(tmp_path / "out"), ("features",), **SIZES)
-    [row] = [row for row in rows(tmp_path / "out") if row["name"].endswith("3.png")]
-    image = headless.preprocess(row["name"])[None]
-    np.testing.assert_allclose(row["features"], headless.predict(image, verbose=0)[0], atol=1e-5)
-    with pytest.raises(ValueError, match="are of the export"):
-        read_index(tmp_path / "out").check_written_by_model()
-
-
-@pytest.mark.extended
-def test_what_is_no_export_is_refused(export, photos, tmp_path):
+        _signatures(features, ("classes",))
     with pytest.raises(ValueError, match="is not a SavedModel of this package.*keras-vit export"):
         predict_by_beam(str(photos), f"images:{photos}", str(tmp_path))
     with pytest.raises(ValueError, match=r"gives images of \(8, 8, 3\), the model takes \(16, 24, 3\)"):
@@ -146,40 +135,33 @@ def test_options_of_another_runner_are_its_own():
     assert made.get_all_options(retain_unknown_options=True)["its_own"] == "3"
 
 
-def contents(source):
-    return sorted((example["image"], int(example["label"])) for example in source.ordered().as_numpy_iterator())
+def records(source):
+    """[(image, label, name)] in the order of the files."""
+    keys = {"image/encoded": "bytes_list", "image/class/label": "int64_list", "image/filename": "bytes_list"}
+    found = tf.data.TFRecordDataset([file[0] for file in source.files]).as_numpy_iterator()
+    features = [tf.train.Example.FromString(record).features.feature for record in found]
+    return [tuple(getattr(one[key], kind).value[0] for key, kind in keys.items()) for one in features]
 
 
-@pytest.mark.parametrize("kind", ["folder", pytest.param("tfrecord", marks=pytest.mark.extended)])
-def test_records_hold_every_example_once(kind, photos, tmp_path):
-    data = f"folder:{photos}"
-    if kind == "tfrecord":
-        write_records(open_source(data, "train"), str(tmp_path / "records"), "x", "train", 3)
-        data = f"tfrecord:{tmp_path}/records"
-    told = write_by_beam(data, "train", None, str(tmp_path / "beam"), "y", "train", 2)
-    write_records(open_source(data, "train"), str(tmp_path / "own"), "y", "train", 2)
+def test_records_hold_every_example_once_in_the_order_of_the_seed_and_are_not_replaced_by_mistake(photos, tmp_path):
+    arguments = (f"folder:{photos}", "train", None, str(tmp_path / "beam"), "y", "train")
+    told = write_by_beam(*arguments, 2, seed=3)
+    write_records(open_source(arguments[0], "train"), str(tmp_path / "own"), "y", "train", 2)
     beam, own = (open_source(f"tfrecord:{tmp_path}/{name}", "train") for name in ("beam", "own"))
-    assert (
-        contents(beam) == contents(own)
-        and beam.class_names == own.class_names
-        and sum(beam.counts) == told["examples"] == 10
-    )
-    assert [path.rpartition("/")[2] for path in told["skipped"]] == (["broken.png"] if kind == "folder" else [])
-    assert sorted(path.name for path in (tmp_path / "beam").iterdir()) == [
-        "dataset.json",
-        *(f"y-train-0000{i}-of-00002.tfrecord" for i in (0, 1)),
-    ]
-
-
-@pytest.mark.extended
-def test_the_order_is_by_the_seed(photos, tmp_path):
-    def order(name, seed):
-        write_by_beam(f"folder:{photos}", "train", None, str(tmp_path / name), "x", "train", 1, seed=seed)
-        source = open_source(f"tfrecord:{tmp_path}/{name}", "train")
-        return [example["image"] for example in source.ordered().as_numpy_iterator()]
-
-    first, other = order("a", 0), order("c", 1)
-    assert first == order("b", 0) and first != other and sorted(first) == sorted(other)
+    assert sorted(records(beam)) == sorted(records(own)) and beam.class_names == own.class_names
+    assert sum(beam.counts) == told["examples"] == 10
+    assert [path.rpartition("/")[2] for path in told["skipped"]] == ["broken.png"]
+    names = [name.decode() for *_, name in records(beam)]
+    assert names == sorted(names, key=lambda name: (place(name, 3) % 2, place(name, 3)))
+    before = files(tmp_path / "beam")
+    assert sorted(before) == ["dataset.json", *(f"y-train-0000{i}-of-00002.tfrecord" for i in (0, 1))]
+    with pytest.raises(ValueError, match='already has the split "train", 10 examples'):
+        write_by_beam(*arguments, 2)
+    with pytest.raises(ValueError, match="expected 1 to 11"):
+        write_by_beam(*arguments, 12, overwrite=True)
+    with pytest.raises(ValueError, match="files would be empty"):
+        write_by_beam(*arguments, 11, overwrite=True)
+    assert files(tmp_path / "beam") == before
 
 
 def test_a_place_is_a_hash_of_the_name_and_the_seed():
@@ -197,27 +179,10 @@ def test_pieces_are_the_whole(photos, tmp_path):
         assert pieces(source) == count and names == example_names(source)
 
 
-def test_what_is_there_is_not_replaced_by_mistake(photos, tmp_path):
-    arguments = (f"folder:{photos}", "train", None, str(tmp_path), "x", "train")
-    write_by_beam(*arguments, 2)
-    with pytest.raises(ValueError, match='already has the split "train", 10 examples'):
-        write_by_beam(*arguments, 2)
-    before = sorted(path.read_bytes() for path in tmp_path.iterdir())
-    with pytest.raises(ValueError, match="expected 1 to 11"):
-        write_by_beam(*arguments, 12, overwrite=True)
-    with pytest.raises(ValueError, match="files would be empty"):
-        write_by_beam(*arguments, 11, overwrite=True)
-    assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == before
-
-
 @pytest.mark.extended
-def test_the_verbs_run_pipelines(export, photos, tmp_path, binary):
-    data, beam = f"folder:{photos}", "--runner=DirectRunner"
-    given = {"model": export, "data": data, "output": str(tmp_path / "out"), "answers": "classes", "top_k": 2}
-    printed = binary(predict_verb, **given, split="train", beam=beam, **SIZES)
-    assert printed.startswith(f"train: wrote 11 rows in 3 files of 3 to {tmp_path}/out; 1 image cannot be read: ")
-    output = str(tmp_path / "records")
-    said = binary(prepare_verb, source=data, split="train", shards=2, output=output, beam=beam).splitlines()
-    assert said[0].startswith("Left out ") and said[1].startswith("10 examples, ")
-    assert "1 left out: see prepare-train.json" in said[1]
-    assert open_source(f"tfrecord:{tmp_path}/records", "train").size == 10
+def test_the_verb_writes_records_of_records(photos, tmp_path, binary):
+    write_records(open_source(f"folder:{photos}", "train"), str(tmp_path / "records"), "x", "train", 3)
+    given = {"source": f"tfrecord:{tmp_path}/records", "split": "train", "output": str(tmp_path / "beam")}
+    assert binary(prepare_verb, **given, shards=2, beam="--runner=DirectRunner").startswith("10 examples, ")
+    one, other = (open_source(f"tfrecord:{tmp_path}/{name}", "train") for name in ("records", "beam"))
+    assert sorted(record[:2] for record in records(one)) == sorted(record[:2] for record in records(other))

@@ -79,9 +79,8 @@ def index(indices, tmp_path):
     return tmp_path / "indices" / "parquet"
 
 
-@pytest.mark.parametrize("kind", ["parquet", "tfrecord"])
-def test_an_index_is_what_predict_wrote(kind, model, photos, indices):
-    index = read_index(indices / kind)
+def test_an_index_is_what_predict_wrote(model, photos, indices):
+    index = read_index(indices / "parquet")
     assert index.features.shape == (9, 32) and len(index.names) == 9  # without the one that cannot be read
     path = str(photos / "3.png")
     pixels = model.preprocess(path)
@@ -90,18 +89,25 @@ def test_an_index_is_what_predict_wrote(kind, model, photos, indices):
     shown = pixels_of(index, found)
     np.testing.assert_array_equal(shown[0], pixels)
     np.testing.assert_array_equal(shown[2], model.preprocess(found[2].name))
+    records = read_index(indices / "tfrecord")
+    assert (records.names, records.rows) == (index.names, index.rows)
+    np.testing.assert_array_equal(records.features, index.features)
 
 
-def test_an_index_that_is_missing_or_incomplete_is_refused(model, photos, tmp_path):
+def test_an_index_that_is_missing_incomplete_or_of_two_preparations_is_refused(index, tmp_path):
     with pytest.raises(FileNotFoundError, match="keras-vit predict --answers=features"):
-        read_index(tmp_path)
-    source = open_source(f"images:{photos}", "train")
-    predict(model, source, tmp_path / "classes")
+        read_index(tmp_path / "none")
+    next(index.glob("train-00001*")).unlink()
+    with pytest.raises(ValueError, match="1 of the 3 files .* are missing, such as train-00001-of-00003"):
+        read_index(index)
+    (index / "train-00001-of-00003.parquet").touch()
+    change(index, columns=["split", "row", "name", "classes"])
     with pytest.raises(ValueError, match="has no features, only split, row, name, classes"):
-        read_index(tmp_path / "classes")
-    predict(model, source, tmp_path / "part", ("features",), batch_size=2, rows_per_file=2, part=(0, 2))
-    with pytest.raises(ValueError, match="2 of the 5 files .* are missing, such as train-00001-of-00005"):
-        read_index(tmp_path / "part")
+        read_index(index)
+    other = json.loads((index / "_train.json").read_text()) | {"split": "other", "preprocess": "decode"}
+    (index / "_other.json").write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="prepared differently"):
+        read_index(index)
 
 
 def test_an_index_of_another_model_is_refused(model, index):
@@ -153,53 +159,37 @@ def searched(binary):
 
 
 @pytest.mark.extended
-def test_the_verb_writes_the_index_prints_and_draws(saved, photos, tmp_path, searched):
-    given = {"model": saved, "data": f"images:{photos}", "output": str(tmp_path / "similar.png")}
+def test_the_verb_writes_the_index_with_any_engine_and_prints_what_is_near(saved, photos, tmp_path, searched):
+    given = {"model": saved, "data": f"images:{photos}"}
     lines = searched(tmp_path / "index", [photos / "3.png", photos / "broken.png"], **given)
     assert lines[0].startswith(f"Left out {photos / 'broken.png'}") and lines[1] == f"{photos / '3.png'}:"
-    assert len(lines) == 6 and str(photos / "3.png") not in "".join(lines[2:5])  # an image is not its own neighbour
-    assert tf.io.decode_png((tmp_path / "similar.png").read_bytes()).shape[2] == 4
-    assert searched(tmp_path / "index", [photos / "3.png"]) == lines[1:5]
-
-
-@pytest.mark.extended
-def test_another_engine_writes_the_index(saved, photos, tmp_path, searched):
+    assert len(lines) == 5 and str(photos / "3.png") not in "".join(lines[2:])  # an image is not its own neighbour
     pytest.importorskip("openvino")
-    data = {"model": saved, "data": f"images:{photos}"}
-    ours, theirs = (
-        searched(tmp_path / str(engine), [photos / "3.png"], **data, engine=engine) for engine in (None, "openvino")
-    )
-    assert ours == theirs and len(ours) == 4
+    assert searched(tmp_path / "openvino", [photos / "3.png"], **given, engine="openvino") == lines[1:]
     assert read_index(tmp_path / "openvino").descriptions["train"]["engine"] == "openvino"
-    assert searched(tmp_path / "openvino", [photos / "3.png"]) == ours  # its features are the same model's
+    assert searched(tmp_path / "openvino", [photos / "3.png"]) == lines[1:]  # its features are the same model's
 
 
 @pytest.mark.extended
-def test_what_is_searched_for_is_prepared_as_the_index_was(model, saved, photos, tmp_path, searched):
+def test_what_is_searched_for_is_prepared_as_the_index_was_and_copies_take_no_neighbours_place(
+    model, saved, photos, tmp_path, searched, monkeypatch
+):
+    paths = [f"{photos}/{i}.png" for i in (3, 3, 3, 3, 0, 1, 2)]
+    (tmp_path / "images.csv").write_text("image,label\n" + "".join(f"{path},a\n" for path in paths))
+    about = {"model": saved, "data": f"csv:{tmp_path}/images.csv"}
     text = "decode|resize(60)|central_crop(16, 24)"
-    source = open_source(f"images:{photos}", "train")
-    predict(model, source, tmp_path, ("features",), preprocess=text, about={"model": saved})
-    (photos.parent / "copy.png").write_bytes((photos / "3.png").read_bytes())
-    lines = searched(tmp_path, [photos.parent / "copy.png"])
-    assert lines[1] == f"  1.000  {photos}/3.png"
-    predict(model, source, tmp_path, ("features",), split="other", about={"model": saved})
-    with pytest.raises(ValueError, match="prepared differently"):
-        read_index(tmp_path)
-
-
-@pytest.mark.extended
-def test_an_image_that_is_there_often_takes_no_neighbours_place(model, saved, photos, tmp_path, searched, monkeypatch):
-    (tmp_path / "images.csv").write_text(
-        "image,label\n" + "".join(f"{photos}/{i}.png,a\n" for i in (3, 3, 3, 3, 0, 1, 2))
-    )
-    data = f"csv:{tmp_path}/images.csv"
-    predict(model, open_source(data, "train"), tmp_path / "index", ("features",), about={"model": saved, "data": data})
+    source = open_source(about["data"], "train")
+    predict(model, source, tmp_path / "index", ("features",), preprocess=text, about=about)
+    copy = tmp_path / "copy.png"
+    copy.write_bytes((photos / "3.png").read_bytes())
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    *lines, _ = searched(tmp_path / "index", [photos / "3.png"], output="~/similar.png")
-    assert (tmp_path / "home" / "similar.png").exists() and not (tmp_path / "~").exists()
-    assert sorted(line.rpartition("/")[2] for line in lines[1:]) == ["0.png", "1.png", "2.png"]
+    lines = searched(tmp_path / "index", [photos / "3.png", copy], output="~/similar.png")
+    assert sorted(line.rpartition("/")[2] for line in lines[1:4]) == ["0.png", "1.png", "2.png"]
+    assert lines[4:8] == [f"{copy}:"] + 3 * [f"  1.000  {photos}/3.png"]
+    picture = tmp_path / "home" / "similar.png"
+    assert tf.io.decode_png(picture.read_bytes()).shape[2] == 4 and not (tmp_path / "~").exists()
 
 
 def test_features_of_an_export_are_refused(model, index):
