@@ -22,7 +22,7 @@ CHOICES = {"strength": tuple(augreg.STRENGTHS), "variant": augreg.VARIANTS, "dat
 def get_config(argument=""):
     strength, variant, data = choose(argument, CHOICES)
     config = common.base()
-    config.model.update(variant=variant, gelu="tanh", head_bias=-6.9 if data == "imagenet" else -10.0)
+    config.model.update(variant=variant, mlp_activation="gelu_tanh", head_bias=-6.9 if data == "imagenet" else -10.0)
     config.loss.name = "sigmoid"
     if data == "imagenet":
         config.data.update(source="imagenet2012", train="train[:99%]", evaluation="validation")

@@ -22,7 +22,9 @@ CHOICES = {"length": tuple(STEPS)}
 def get_config(argument=""):
     [length] = choose(argument, CHOICES)
     config = common.base()
-    config.model.update(variant="Ti/4", image_size=32, depth=4, width=64, heads=4, mlp_dim=128, gelu="tanh")
+    config.model.update(
+        variant="Ti/4", image_size=32, depth=4, width=64, heads=4, mlp_dim=128, mlp_activation="gelu_tanh"
+    )
     config.model.update(mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
     config.dtype = "mixed_bfloat16"
 

@@ -26,7 +26,9 @@ def get_config(argument=""):
     # A token every 8 pixels. Convolutions are where the work goes, and where a small data set teaches most.
     config.model.update(variant="Ti/1", image_size=32, mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
     config.model.update(conv_stem=(48, 64, 128, 128, 128), conv_strides=(2, 1, 2, 1, 2), conv_form="residual")
-    config.model.update(depth=2, width=128, heads=4, mlp_dim=256, gelu="tanh", pool="gap", position_std=1.0)
+    config.model.update(
+        depth=2, width=128, heads=4, mlp_dim=256, mlp_activation="gelu_tanh", pool="gap", position_std=1.0
+    )
     config.whiten = 4096
     config.dtype = "mixed_bfloat16"
 

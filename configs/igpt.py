@@ -24,7 +24,7 @@ CHOICES = {"size": ("cifar10", "S", "M", "L")}
 
 def _cifar10(config):
     config.model.update(
-        variant="Ti/1", image_size=16, depth=6, width=128, heads=4, mlp_dim=256, gelu="tanh", palette=512
+        variant="Ti/1", image_size=16, depth=6, width=128, heads=4, mlp_dim=256, mlp_activation="gelu_tanh", palette=512
     )
     config.dtype = "mixed_bfloat16"
     config.data.source = "cifar10"

@@ -20,7 +20,7 @@ CHOICES = {"length": tuple(_EXPECTED)}
 def get_config(argument=""):
     [length] = choose(argument, CHOICES)
     config = common.base()
-    config.model.update(variant="S/16", positions="sincos2d", pool="gap", gelu="tanh")
+    config.model.update(variant="S/16", positions="sincos2d", pool="gap", mlp_activation="gelu_tanh")
     config.data.update(source="imagenet2012", train="train[:99%]", evaluation="validation", shuffle_buffer=250_000)
     config.data.train_preprocess = "decode|random_resized_crop(224)|random_flip|rand_augment(2, 10)"
     config.mixup = 0.2

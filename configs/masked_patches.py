@@ -38,7 +38,7 @@ def _cifar10():
 def _jft():
     """1M steps, about 14 epochs, though the paper gains little after 100k."""
     config = common.base()
-    config.model.update(variant="B/16", gelu="tanh")
+    config.model.update(variant="B/16", mlp_activation="gelu_tanh")
     config.data.update(source="jft300m", train="train[50000:]", evaluation="train[:50000]", shuffle_buffer=250_000)
     config.batch_size = 4096
     config.total = "1M steps"

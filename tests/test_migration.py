@@ -61,7 +61,10 @@ def vit(**kwargs):
 
 @pytest.mark.extended
 def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
-    google, erf = vit(gelu="tanh", mean=127.5, std=127.5), vit(gelu="erf", mean=127.5, std=127.5)
+    google, erf = (
+        vit(mlp_activation="gelu_tanh", mean=127.5, std=127.5),
+        vit(mlp_activation="gelu", mean=127.5, std=127.5),
+    )
     for name in ("B_16.npz", "ViT-B_16_imagenet21k+imagenet2012.npz"):
         keras_vit.save(google, name, format="google")
     keras_vit.save(erf, "mine.npz", format="google")
@@ -80,7 +83,7 @@ def test_the_code_of_the_guides_runs_and_keeps_the_weights(names):
         names["features"], keras_vit.load("timm_folder", head="drop").predict(names["images"], verbose=0), atol=1e-5
     )
     np.testing.assert_allclose(
-        keras_vit.load("mine.npz", image_size=96, gelu="erf").predict(names["images"], verbose=0),
+        keras_vit.load("mine.npz", image_size=96, mlp_activation="gelu").predict(names["images"], verbose=0),
         keras_vit.load("mine.safetensors", mean=127.5, std=127.5).predict(names["images"], verbose=0),
         atol=1e-5,
     )

@@ -12,7 +12,7 @@ ENCODER = {
     "width": 128,
     "heads": 4,
     "mlp_dim": 256,
-    "gelu": "tanh",
+    "mlp_activation": "gelu_tanh",
     "pool": "gap",
 }
 TEST = "decode|resize(32, 32)"

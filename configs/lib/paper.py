@@ -41,7 +41,9 @@ def pretraining(row, rows, decay, weight_decay, dropout):
     config = common.base()
     variant = config.model.variant = row.split("-")[0]
     if "/" in variant:  # the ResNets have neither
-        config.model.update(dropout=dropout, gelu="tanh", pre_logits=WIDTHS[variant.split("/")[0].split("+")[-1]])
+        config.model.update(
+            dropout=dropout, mlp_activation="gelu_tanh", pre_logits=WIDTHS[variant.split("/")[0].split("+")[-1]]
+        )
     epochs, rate = rows[row]
     config.batch_size = 4096
     config.total = f"{epochs} epochs"

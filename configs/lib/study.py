@@ -8,7 +8,7 @@ FAMILIES = {
     "ViT": "model.heads=4",
     "convolutional stem": "model.variant=Ti/1;model.conv_stem=(32, 64, 128);model.heads=4",
     "ResNet": (
-        "model.variant=R26x1;model.depth=None;model.width=None;model.heads=None;model.mlp_dim=None;model.gelu=None"
+        "model.variant=R26x1;model.depth=None;model.width=None;model.heads=None;model.mlp_dim=None;model.mlp_activation=None"
     ),
 }
 
@@ -29,7 +29,9 @@ def base(data):
 def _cifar10():
     """As `cifar10_scratch`, for fewer steps."""
     config = common.base()
-    config.model.update(variant="Ti/4", image_size=32, gelu="tanh", mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7))
+    config.model.update(
+        variant="Ti/4", image_size=32, mlp_activation="gelu_tanh", mean=(125.3, 123.0, 113.9), std=(63.0, 62.1, 66.7)
+    )
     config.dtype = "mixed_bfloat16"
     config.data.update(source="cifar10", dev_train="train[:90%]", dev_evaluation="train[90%:]", shuffle_buffer=50_000)
     config.data.train_preprocess = "decode|random_crop(32, padding=2)|random_flip"

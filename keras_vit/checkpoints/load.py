@@ -21,6 +21,7 @@ from keras_vit.checkpoints.reading import keras_file, metadata
 from keras_vit.checkpoints.reading.files import FileContents, read
 from keras_vit.checkpoints.transfer import adapt, describe, transfer
 from keras_vit.io.suggest import did_you_mean, nearest
+from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.embedding.patches import pair
 from keras_vit.models import Classifier, families
 from keras_vit.models.arguments import Changes
@@ -37,7 +38,7 @@ FORMATS = {  # names as in `recognise`
     "timm": timm,
 }
 # Arguments that may also supply what a file does not state.
-_TOLD = ("heads", "channels", "mean", "std", "epsilon", "gelu", "pool", "norm_first")
+_TOLD = ("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pool", "norm_first")
 _ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "norm_first")
 _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
@@ -369,7 +370,7 @@ def load(
             of the checkpoint's own code.
         names: rules for a state dict with custom names, applied in order: (pattern, replacement) as for re.sub, towards
             the names listed in docs/checkpoints.md, or (pattern, None) to leave arrays out; [] if no rule is needed.
-            Requires heads, mean and std; norm_first=True, gelu and epsilon default to torch's.
+            Requires heads, mean and std; norm_first=True, mlp_activation and epsilon default to torch's.
         **changes: see checkpoints.transfer: dropout, dtype, channels, patch_size... `heads`, `image_size`, `mean` and
             `std` also supply what a file does not state.
 
@@ -378,6 +379,7 @@ def load(
         ConnectionError: if the download fails.
         ValueError: if the file is damaged or not a supported model, or as in transfer.
     """
+    changes = as_named_now(changes)
     _check_arguments(changes)
     located = locate_checkpoint(path)
     arguments = {**located.fields, **changes}

@@ -17,7 +17,7 @@ _ELSEWHERE = {
     ): "hidden_dropout_rate proj_drop_rate emb_dropout mlp_dropout drop drop_rate dropout_rate hidden_dropout_prob",
     ("dtype",): "policy torch_dtype dtype_policy precision",
     ("epsilon",): "layer_norm_epsilon eps layer_norm_eps layernorm_eps norm_eps",
-    ("gelu",): "mlp_activation act act_layer activation hidden_act",
+    ("mlp_activation",): "gelu activation act act_layer hidden_act",
     ("head", "classes"): "include_top top",
     ("heads",): "n_heads nhead num_heads num_attention_heads",
     ("image_size",): "imagesize input_resolution size img_size imgsz image_shape input_shape input_size resolution",

@@ -3,7 +3,7 @@
 from keras_vit.layers.attention.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.blocks.mlp import MlpBlock
 from keras_vit.layers.blocks.reducing import ReducingBlock
-from keras_vit.layers.blocks.transformer import LayerScale, TransformerBlock
+from keras_vit.layers.blocks.transformer import LayerScale, PostNormBlock, TransformerBlock
 from keras_vit.layers.convolution.bottleneck import BottleneckUnit
 from keras_vit.layers.convolution.standardized import StdConv2D
 from keras_vit.layers.dropout import Dropout, DropPath
@@ -33,6 +33,7 @@ __all__ = [
     "PatchEncoder",
     "PatchGrid",
     "PixelNormalization",
+    "PostNormBlock",
     "ReducingBlock",
     "RelativeAttention",
     "RelativeBias",

@@ -3,11 +3,28 @@
 import math
 import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
+
+# Names and values of arguments in files of version 0.4 and before, and today's.
+_FORMER = {
+    ("gelu", "erf"): ("mlp_activation", "gelu"),
+    ("gelu", "tanh"): ("mlp_activation", "gelu_tanh"),
+    ("mlp_form", "gelu"): ("mlp_form", "plain"),
+    ("form", "gelu"): ("form", "plain"),
+}
+
+
+def as_named_now(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a layer or model, also of an earlier version's, under today's names."""
+    return dict(
+        _FORMER.get((name, value), (name, value)) if isinstance(value, str) else (name, value)
+        for name, value in arguments.items()
+    )
 
 
 def _plain(value):

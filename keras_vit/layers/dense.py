@@ -16,6 +16,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_named_now
 from keras_vit.layers.backend import affine
 from keras_vit.layers.convolution.bottleneck import BottleneckUnit
 from keras_vit.layers.registration import serializable
@@ -214,6 +215,10 @@ class ComposedLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self._quantization = quantization  # until built; then the dense layers know
         self._lora = lora
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(as_named_now(config))
 
     def restore_dense(self):
         """Quantises the dense layers named in the config, and adds LoRA."""

@@ -80,15 +80,15 @@ class AttentionPooling(ComposedLayer):
 
     Args:
         heads: number of heads k.
-        mlp_dim, gelu: of the MLP.
+        mlp_dim, mlp_activation: of the MLP.
         epsilon: of its layer normalisation.
     """
 
-    def __init__(self, heads: int, mlp_dim: int, gelu: str = "erf", epsilon: float = 1e-6, **kwargs: Any):
+    def __init__(self, heads: int, mlp_dim: int, mlp_activation: str = "gelu", epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)
         self.heads = integer(heads, "AttentionPooling: heads")
         self.mlp_dim = integer(mlp_dim, "AttentionPooling: mlp_dim")
-        self.gelu = choice(gelu, "AttentionPooling: gelu", ACTIVATIONS)
+        self.mlp_activation = choice(mlp_activation, "AttentionPooling: mlp_activation", ACTIVATIONS)
         self.epsilon = number(epsilon, "AttentionPooling: epsilon", least=0)
         self.supports_masking = True
         self.input_spec = keras.layers.InputSpec(ndim=3)
@@ -109,7 +109,7 @@ class AttentionPooling(ComposedLayer):
             dense.build(input_shape)
         self.norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=policy, name="norm")
         self.norm.build((None, 1, width))
-        self.mlp = MlpBlock(self.mlp_dim, gelu=self.gelu, dtype=policy, name="mlp")
+        self.mlp = MlpBlock(self.mlp_dim, mlp_activation=self.mlp_activation, dtype=policy, name="mlp")
         self.mlp.build((None, 1, width))
         self.restore_dense()
 

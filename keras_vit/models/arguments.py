@@ -24,9 +24,10 @@ class ViTOverrides(TypedDict, total=False):
     position_std: float
     pool: str
     pre_logits: int | None
+    pre_logits_activation: str
     qkv_bias: bool
     qk_norm: bool
-    gelu: str
+    mlp_activation: str
     epsilon: float
     layer_scale: float | None
     dropout: float
@@ -39,6 +40,8 @@ class ViTOverrides(TypedDict, total=False):
     patch_norm: bool
     distillation_token: bool
     fc_norm: bool
+    final_norm: bool
+    norm_first: bool
     mlp_form: str
     stem: Sequence[int] | None
     stem_width: int

@@ -114,7 +114,8 @@ def encode(
 
     Args:
         tokens: symbolic (b, n, d).
-        spec: ViTSpec or variant name. With `fc_norm` the last normalisation belongs to the head.
+        spec: ViTSpec or variant name. With `fc_norm` the last normalisation belongs to the head; without
+            `final_norm` there is none.
         remat: True to rematerialise all blocks, or block numbers.
         dtype: policy or its name; None for Keras' default.
         mask: symbolic booleans (b, n), which tokens are there; None for Keras' own mask, if any. It is passed on:
@@ -156,7 +157,7 @@ def _block_arguments(spec, i, remat, policy):
         "head_dim": spec.head_dim,
         "qkv_bias": spec.qkv_bias,
         "qk_norm": spec.qk_norm,
-        "gelu": spec.gelu,
+        "mlp_activation": spec.mlp_activation,
         "mlp_form": spec.mlp_form,
         "epsilon": spec.epsilon,
         "dropout": spec.dropout,
@@ -206,17 +207,18 @@ def encode_with_sizes(
             f' positions_at="{spec.positions_at}": give grid=.'
         )
     x, sizes, tables = tokens, None, _tables(spec, grid, policy)
+    block = layers.TransformerBlock if spec.norm_first else layers.PostNormBlock
     for i, reduction in enumerate(_block_reductions(spec, tokens, masks)):
         arguments = _block_arguments(spec, i, i in rematerialised, policy) | _block_positions(spec, grid)
         x = x if tables[i] is None else tables[i](x)
         if reduction is None:
-            x = layers.TransformerBlock(**arguments)(x, **masks)
+            x = block(**arguments)(x, **masks)
         else:
-            block = layers.ReducingBlock(
+            reducing = layers.ReducingBlock(
                 **arguments, **reduction._asdict(), prefix=spec.prefix, class_token=spec.class_token
             )
-            x, sizes = block(x, sizes=sizes)
+            x, sizes = reducing(x, sizes=sizes)
     sizes = None if spec.token_merging is None else sizes
-    if spec.fc_norm:
+    if spec.fc_norm or not spec.final_norm:
         return x, sizes
     return LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="encoder_norm")(x), sizes

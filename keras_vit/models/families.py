@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_vit.io.suggest import argument_hint, did_you_mean
+from keras_vit.layers.arguments import as_named_now
 from keras_vit.models.arguments import Arguments
 from keras_vit.models.fields import WEIGHTS, make_plain, named
 from keras_vit.training.model import Model
@@ -117,6 +118,7 @@ class Family:
         Raises:
             ValueError: for an unknown variant or field, with the nearest valid name, or an override without effect.
         """
+        overrides = as_named_now(overrides)
         self._check_names(overrides)
         if isinstance(variant, self.spec):
             fields = variant.to_dict()
@@ -125,7 +127,7 @@ class Family:
                 f"Expected the variant of a {self.name}, or a {self.spec.__name__}, got a {type(variant).__name__}."
             )
         elif isinstance(variant, Mapping):
-            fields = dict(variant)
+            fields = as_named_now(variant)
             for name in fields:
                 if name not in self.fields:
                     raise ValueError(f'Unknown field "{name}" in the spec.{did_you_mean(name, tuple(self.fields))}')

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.io.suggest import counted
 from keras_vit.layers.arguments import integer, integers, number
 from keras_vit.layers.attention import self_attention
-from keras_vit.layers.blocks.mlp import ACTIVATIONS, MLPS
+from keras_vit.layers.blocks.mlp import ACTIVATIONS, DENSE_ACTIVATIONS, MLPS
 from keras_vit.layers.embedding.patches import FORMS
 from keras_vit.layers.positions.embeddings import FIXED, KINDS, LEARNED
 from keras_vit.layers.registration import serializable
@@ -112,14 +112,15 @@ class ViTSpec(Spec):
         " or class token and mean, concatenated.",
     )
     pre_logits: int | None = field(
-        None, POSITIVE, "Width of a tanh layer before the head; None for no such layer.", WEIGHTS
+        None, POSITIVE, "Width of a dense layer before the head; None for no such layer.", WEIGHTS
     )
+    pre_logits_activation: str = field("tanh", one_of(DENSE_ACTIVATIONS), "That layer's activation.")
     qkv_bias: bool = field(True, FLAG, "Whether query, key and value have biases.", WEIGHTS)
     qk_norm: bool = field(False, FLAG, "Layer-normalise queries and keys per head (arXiv 2302.05442).", WEIGHTS)
-    gelu: str = field(
-        "erf",
+    mlp_activation: str = field(
+        "gelu",
         one_of(ACTIVATIONS),
-        'The MLP\'s activation: "erf" is GELU, "tanh" its approximation in the original JAX code.',
+        'The MLP\'s activation: "gelu_tanh" is GELU\'s approximation in the original JAX code, "quick_gelu" CLIP\'s.',
     )
     epsilon: float = field(1e-6, _EPSILON, "Epsilon of the layer normalisations.")
     layer_scale: float | None = field(
@@ -155,8 +156,19 @@ class ViTSpec(Spec):
         False, FLAG, "DeiT's second token, with a second head; the output is the mean of both heads.", WEIGHTS
     )
     fc_norm: bool = field(False, FLAG, "Normalise after the pooling instead of before it.", WEIGHTS)
+    final_norm: bool = field(True, FLAG, "Whether there is a normalisation after the blocks.", WEIGHTS)
+    norm_first: bool = field(
+        True,
+        FLAG,
+        "Where a block normalises: before attention and MLP, or, as in nn.TransformerEncoderLayer, after each residual"
+        " sum (post-norm).",
+        WEIGHTS,
+    )
     mlp_form: str = field(
-        "gelu", one_of(MLPS), 'The MLP: "gelu" is the paper\'s, "swiglu" that of DINOv2-g (arXiv 2002.05202).', WEIGHTS
+        "plain",
+        one_of(MLPS),
+        'The MLP: "plain" is the paper\'s, "swiglu" that of DINOv2-g (arXiv 2002.05202).',
+        WEIGHTS,
     )
     stem: tuple[int, ...] | None = field(
         None,
@@ -244,6 +256,10 @@ class ViTSpec(Spec):
             )
         if merging is not None and not (any(merging) if isinstance(merging, tuple) else merging):
             self._replace("token_merging", None)
+        if not self.norm_first and (merging is not None or block is not None):
+            raise ValueError(
+                "norm_first=False does not go with token_merging and patch_dropout_block, whose blocks normalise first."
+            )
         if block is not None and block >= self.depth:
             raise ValueError(f"patch_dropout_block={block}: the model has blocks 0 to {self.depth - 1}.")
 
@@ -259,6 +275,8 @@ class ViTSpec(Spec):
             )
         if self.fc_norm and self.pool == "map":
             raise ValueError('fc_norm needs pool "gap", "token" or "token_gap", got "map".')
+        if self.fc_norm and not self.final_norm:
+            raise ValueError("fc_norm=True is a normalisation after the blocks, which final_norm=False leaves out.")
 
     def _check_causal(self):
         if self.causal and (self.pool in ("token", "token_gap") or self.distillation_token):
@@ -364,7 +382,7 @@ class ViTSpec(Spec):
         # As in the paper, one zero-initialised linear layer replaces head and hidden layer; a new normalisation after
         # pooling replaces the last one before it.
         fc_norm = bool(changes.get("fc_norm")) or self.fc_norm
-        return dataclasses.replace(self, head_bias=0.0, pre_logits=None, fc_norm=fc_norm)
+        return dataclasses.replace(self, head_bias=0.0, pre_logits=None, pre_logits_activation="tanh", fc_norm=fc_norm)
 
 
 _DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
@@ -373,9 +391,10 @@ _DEFAULTS = ViTSpec(patch_size=(1, 1), depth=1, width=1, mlp_dim=1, heads=1)
 def _check_effect(overrides, spec):
     """Refuses overrides that the architecture ignores: ValueError."""
     unused = {
-        "gelu": not MLPS[spec.mlp_form].uses_activation
+        "mlp_activation": not MLPS[spec.mlp_form].uses_activation
         and spec.pool != "map"
-        and f'mlp_form="{spec.mlp_form}" has no GELU',
+        and f'mlp_form="{spec.mlp_form}" has none',
+        "pre_logits_activation": not spec.pre_logits and "there is no pre_logits",
         "position_std": spec.positions not in LEARNED and f'positions="{spec.positions}" are not learned tables',
         "stem_width": spec.stem is None and "there is no stem",
         "conv_strides": not spec.conv_stem and "there is no conv_stem",

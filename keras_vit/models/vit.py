@@ -79,7 +79,7 @@ class ViT(Classifier):
 
     @property
     def tokens(self) -> keras.KerasTensor:
-        """The encoder's output, symbolic (b, n, d): the last block's, normalised unless the spec has fc_norm."""
+        """The encoder's output, symbolic (b, n, d): the last block's, normalised unless by fc_norm or not at all."""
         return taps.tokens(self)
 
 

@@ -145,6 +145,6 @@ def vit_layer_counts(spec, size, classes, channels, remat) -> list[LayerCount]:
         rows = [as_rematerialised(row) if row.name.startswith("stem_block") else row for row in rows]
     rows += _blocks(spec, rows[-1].output[0], remat, grid_size(size, spec.stride))
     n, d = rows[-1].output
-    rows += [] if spec.fc_norm else [small("encoder_norm", (n, d), 2 * d)]
+    rows += [] if spec.fc_norm or not spec.final_norm else [small("encoder_norm", (n, d), 2 * d)]
     rows += _pool(spec, n)
     return [*rows, *_heads(spec, rows[-1].output[-1], classes)]

@@ -221,7 +221,7 @@ def own(image, classes, scale, case):
     cls, rules, told = own_models.CASES[case]
     model = cls(image, classes, patch=4, width=16, depth=2, heads=4, mlp_dim=32)
     shapes, values = sampled_outputs(model, inputs(image, IMAGENET), scale)
-    load = {"heads": 4, "names": rules, "norm_first": True, "epsilon": 1e-5, "gelu": "erf", **told}
+    load = {"heads": 4, "names": rules, "norm_first": True, "epsilon": 1e-5, "mlp_activation": "gelu", **told}
     return golden(library("torch"), "own", image, scale, shapes, values, IMAGENET, load=load)
 
 

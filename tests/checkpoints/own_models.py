@@ -150,7 +150,7 @@ CASES = {
     "own_sequential": (
         Sequential,
         [(r"\.qkv\.", ".attn.qkv_per_head."), (r"\.merge\.", ".attn.proj.")],
-        {"epsilon": 1e-6, "gelu": "tanh"},
+        {"epsilon": 1e-6, "mlp_activation": "gelu_tanh"},
     ),
     "own_unfolded": (Unfolded, [(r"^to_tokens\.", "patch_embed.proj_chw.")], {}),
 }

@@ -30,7 +30,7 @@ FILES = {
         {"image_size": 8, "pool": "map", "preprocessing": "decode|resize(8, 8)", "dtype": "mixed_bfloat16", **SIZE},
         "keras",
     ),
-    "vit.npz": ("Ti/4", {"image_size": (8, 12), "gelu": "tanh", **SIZE}, "google"),
+    "vit.npz": ("Ti/4", {"image_size": (8, 12), "mlp_activation": "gelu_tanh", **SIZE}, "google"),
     "timm": ("Ti/4", {"image_size": (8, 12), "distillation_token": True, **SIZE}, "timm"),
     "huggingface": ("Ti/4", {"image_size": 8, **SIZE}, "huggingface"),
     "conv_stem.keras": (

@@ -169,7 +169,7 @@ def test_names_of_two_classes_are_warned_of():
             {"positions": "sincos2d", "position_std": 1.0},
             'position_std=1.0 has no effect: positions="sincos2d" are not learned',
         ),
-        ({"mlp_form": "swiglu", "gelu": "tanh"}, "gelu='tanh' has no effect"),
+        ({"mlp_form": "swiglu", "mlp_activation": "gelu_tanh"}, "mlp_activation='gelu_tanh' has no effect"),
         ({"stem_width": 32}, "stem_width=32 has no effect: there is no stem"),
         ({"conv_strides": (2,)}, "conv_stem has 0 convolutions, conv_strides 1 strides"),
     ],

@@ -107,7 +107,7 @@ def bilinear(x, activation, training):
 def test_an_activation_and_an_mlp_are_a_row_each(monkeypatch, tmp_path):
     monkeypatch.setitem(ACTIVATIONS, "squared_relu", squared_relu)
     monkeypatch.setitem(MLPS, "bilinear", MlpForm(bilinear, values=3))
-    model = vit(gelu="squared_relu", mlp_form="bilinear")
+    model = vit(mlp_activation="squared_relu", mlp_form="bilinear")
     mlp = model.get_layer("block_00").mlp
     x = np.random.default_rng(1).normal(size=(2, 5, 16)).astype("float32")
     hidden = np.split(x @ mlp.hidden.kernel.numpy() + mlp.hidden.bias.numpy(), 3, axis=-1)
@@ -119,9 +119,9 @@ def test_an_activation_and_an_mlp_are_a_row_each(monkeypatch, tmp_path):
         == model.count_params()
         == parameters(layer_counts(model.spec, 8, 3))
     )
-    blocks = {form: layer_counts(vit(mlp_form=form).spec, 8)[-4] for form in ("gelu", "bilinear")}
+    blocks = {form: layer_counts(vit(mlp_form=form).spec, 8)[-4] for form in ("plain", "bilinear")}
     assert {row.name for row in blocks.values()} == {"block_00"}
-    assert blocks["bilinear"].flops - blocks["gelu"].flops == 2 * 2 * 5 * 16 * 16
+    assert blocks["bilinear"].flops - blocks["plain"].flops == 2 * 2 * 5 * 16 * 16
 
     before = [weight.numpy() for weight in mlp.trainable_variables]
     model.compile(keras.optimizers.SGD(1.0), keras_vit.training.SoftmaxCrossEntropy(), jit_compile=False)
@@ -131,7 +131,7 @@ def test_an_activation_and_an_mlp_are_a_row_each(monkeypatch, tmp_path):
 
     keras_vit.save(model, tmp_path / "toy.keras")
     np.testing.assert_array_equal(keras_vit.load(tmp_path / "toy.keras")(IMAGES), model(IMAGES))
-    with pytest.raises(ValueError, match="gelu='squared_relu' .must be 'erf' or 'tanh'"):
+    with pytest.raises(ValueError, match="mlp_activation='squared_relu' .must be 'gelu' or 'gelu_tanh'"):
         keras_vit.save(model, tmp_path / "toy.npz")
-    with pytest.raises(ValueError, match="Unknown gelu 'square_relu'. Did you mean \"squared_relu\""):
-        vit(gelu="square_relu")
+    with pytest.raises(ValueError, match="Unknown mlp_activation 'square_relu'. Did you mean \"squared_relu\""):
+        vit(mlp_activation="square_relu")

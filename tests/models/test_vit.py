@@ -99,7 +99,7 @@ def test_logits_are_float32_under_mixed_precision(tiny, pixels, policy):
     "options",
     [
         {"pool": "gap"},
-        {"pool": "map", "gelu": "tanh"},
+        {"pool": "map", "mlp_activation": "gelu_tanh"},
         {"registers": 3, "layer_scale": 1e-3, "qk_norm": True},
         {"positions": "sincos2d", "pool": "gap", "patch_form": "dense"},
         {"pre_logits": 8, "head_dim": 5, "qkv_bias": False, "drop_path": 0.2, "dropout": 0.1},

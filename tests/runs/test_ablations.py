@@ -13,7 +13,7 @@ from trainers import config_files
 ABLATIONS = (
     "model.depth=2|model.width=32|model.mlp_dim=48|model.heads=2|model.patch_size=4,1|model.pool=gap,map,token_gap|model.registers=2"
     "|model.drop_path=0.1|model.layer_scale=0.1|model.qk_norm=True|model.conv_stem=(8,16);model.conv_strides=(2,1);model.patch_size=1"
-    "|model.positions=none,sincos1d,rope2d|model.positions=learned2d;model.positions_at=every|model.gelu=tanh|model.mlp_form=swiglu"
+    "|model.positions=none,sincos1d,rope2d|model.positions=learned2d;model.positions_at=every|model.mlp_activation=gelu_tanh|model.mlp_form=swiglu"
 )
 
 

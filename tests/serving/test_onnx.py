@@ -23,7 +23,7 @@ def run(path, images):
 
 KINDS = [
     {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
-    {"pool": "gap", "gelu": "tanh", "causal": True},
+    {"pool": "gap", "mlp_activation": "gelu_tanh", "causal": True},
     {"pool": "map", "positions": "rope2d"},
     {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
 ]

@@ -14,7 +14,7 @@ from keras_vit.serving.http.served import DEFAULT, Served
 openvino = pytest.importorskip("openvino")
 KINDS = [
     {"distillation_token": True, "registers": 2, "layer_scale": 0.1},
-    {"pool": "gap", "gelu": "tanh", "causal": True},
+    {"pool": "gap", "mlp_activation": "gelu_tanh", "causal": True},
     {"pool": "map", "positions": "rope2d"},
     {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
 ]

@@ -171,7 +171,7 @@ def test_bit_and_hybrids_fine_tune_from_googles_files(family, tmp_path, photos, 
     if family == "bit":
         first.model.update(variant="R50x1", units=(1, 1), width_factor=0.5)
     else:
-        first.model.update(variant="R+Ti/16", stem_width=32, gelu="tanh", **SMALL)
+        first.model.update(variant="R+Ti/16", stem_width=32, mlp_activation="gelu_tanh", **SMALL)
     model = Classification(first).model(open_source(f"folder:{photos}", "train"))
     keras_vit.save(model, tmp_path / "first.npz")
     second = of_photos(photos, size=64, init=str(tmp_path / "first.npz"), linear_probe=True)

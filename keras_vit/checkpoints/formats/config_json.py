@@ -9,7 +9,12 @@ from absl import logging
 from keras_vit.checkpoints.formats.bit import timm_size
 from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
 from keras_vit.checkpoints.formats.huggingface import model_type
-from keras_vit.checkpoints.formats.huggingface_config import GELUS, SEVERAL_LABELS, dinov2_mlp_ratio, preprocessor_of
+from keras_vit.checkpoints.formats.huggingface_config import (
+    ACTIVATIONS,
+    SEVERAL_LABELS,
+    dinov2_mlp_ratio,
+    preprocessor_of,
+)
 from keras_vit.checkpoints.formats.timm import HYBRIDS, evaluation_of
 
 
@@ -77,8 +82,8 @@ def timm_vit(model, no_embed_class: bool) -> dict:
         )
     optional = {"reg_tokens": spec.registers, "init_values": spec.layer_scale, "qk_norm": spec.qk_norm}
     arguments.update({name: value for name, value in optional.items() if value})
-    if spec.gelu == "tanh" and spec.mlp_form == "gelu":
-        arguments["act_layer"] = "gelu_tanh"
+    if spec.mlp_activation != "gelu" and spec.mlp_form == "plain":
+        arguments["act_layer"] = spec.mlp_activation
     if model.channels != 3:
         arguments["in_chans"] = model.channels
     return {
@@ -128,7 +133,7 @@ def huggingface(model) -> dict:
         "patch_size": spec.patch_size[0],
         "num_channels": model.channels,
         "layer_norm_eps": spec.epsilon,
-        "hidden_act": {form: act for act, form in reversed(GELUS.items())}[spec.gelu],
+        "hidden_act": {ours: act for act, ours in reversed(ACTIVATIONS.items())}[spec.mlp_activation],
     }
     if not kind.startswith("dinov2"):
         inner["intermediate_size"] = spec.mlp_dim

@@ -34,7 +34,7 @@ _CLASSIC = {
     "MlpBlock_0": "MlpBlock_3",
 }
 # What the code that reads these files always computes.
-CONVENTIONS = {"gelu": "tanh", "epsilon": 1e-6, "mean": 127.5, "std": 127.5}
+CONVENTIONS = {"mlp_activation": "gelu_tanh", "epsilon": 1e-6, "mean": 127.5, "std": 127.5}
 
 
 def _no_class_token_beside_gap(model):
@@ -59,7 +59,7 @@ CAPABILITIES = Capabilities(
         "stem": ANY,
         "stem_width": ANY,
         # Conventions, not in the files; this package's metadata override them.
-        "gelu": ("erf", "tanh"),
+        "mlp_activation": ("gelu", "gelu_tanh"),
         "epsilon": ANY,
         "mean": ANY,
         "std": ANY,

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.huggingface_config import (
+    ACTIVATIONS,
     activation,
     check_config,
     dinov2_mlp_ratio,
     epsilon,
-    gelu,
     labels,
+    mlp_activation,
     normalisation,
     preprocessing,
 )
@@ -175,9 +176,9 @@ CAPABILITIES = Capabilities(
         "pool": ("token", "gap", "map", "token_gap"),
         "qkv_bias": (True, False),
         "layer_scale": ANY,
-        "mlp_form": ("gelu", "swiglu"),
+        "mlp_form": ("plain", "swiglu"),
         # In config.json and preprocessor_config.json:
-        "gelu": ("erf", "tanh"),
+        "mlp_activation": tuple(dict.fromkeys(ACTIVATIONS.values())),
         "epsilon": ANY,
         "mean": ANY,
         "std": ANY,
@@ -242,13 +243,13 @@ def _fields(arrays, kind, config, options):
         "width": w.shape[0],
         "heads": k,
         "mlp_dim": hidden.shape[1],
-        "mlp_form": "swiglu" if swiglu else "gelu",
+        "mlp_form": "swiglu" if swiglu else "plain",
         "class_token": f"{names.prefix}embeddings.cls_token" in arrays,
         "distillation_token": f"{names.prefix}embeddings.distillation_token" in arrays,
         "registers": registers,
         "layer_scale": 1.0 if kind.startswith("dinov2") else None,
         "qkv_bias": f"{block}{names.attention['query']}.bias" in arrays,
-        "gelu": gelu(config, kind),
+        "mlp_activation": mlp_activation(config, kind),
         "epsilon": epsilon(config, names.epsilon),
         "pool": pool,
     }

@@ -4,7 +4,12 @@ from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
 
-GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "gelu_fast": "tanh"}
+# {hidden_act: our activation}; the first of several is written.
+ACTIVATIONS = {
+    **{"gelu": "gelu", "gelu_python": "gelu"},
+    **{"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"},
+    **{"quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"},
+}
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 SEVERAL_LABELS = "multi_label_classification"  # problem_type of a model with one sigmoid per class
 # Valid "model_type" values in config.json, by the type of the arrays.
@@ -17,14 +22,14 @@ _MODEL_TYPES = {
 }
 
 
-def gelu(config, kind: str) -> str:
-    """The form of GELU that hidden_act names; ValueError for an unsupported activation."""
+def mlp_activation(config, kind: str) -> str:
+    """The activation that hidden_act names; ValueError for an unknown one."""
     act = setting(config, "hidden_act", str) or ("gelu" if kind != "siglip_vision_model" else "gelu_pytorch_tanh")
-    if act not in GELUS:
+    if act not in ACTIVATIONS:
         raise ValueError(
-            f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(GELUS)}."
+            f"config.json has hidden_act={act!r}, which is not implemented. Implemented: {', '.join(ACTIVATIONS)}."
         )
-    return GELUS[act]
+    return ACTIVATIONS[act]
 
 
 def epsilon(config, default: float) -> float:

@@ -39,7 +39,10 @@ CAPABILITIES = Capabilities(
         **{
             name: huggingface.CAPABILITIES.fields[name] for name in ("patch_size", "depth", "width", "mlp_dim", "heads")
         },
-        **{name: huggingface.CAPABILITIES.fields[name] for name in ("gelu", "epsilon", "mean", "std", "qkv_bias")},
+        **{
+            name: huggingface.CAPABILITIES.fields[name]
+            for name in ("mlp_activation", "epsilon", "mean", "std", "qkv_bias")
+        },
         "class_token": (True,),
         "pool": ("token", "gap", "token_gap"),  # unused in pre-training; our metadata keep it
         "positions": ("learned", "sincos2d_mae"),
@@ -128,7 +131,7 @@ def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool,
     }
     if fields["decoder_positions"] == "learned":
         entries["decoder_pos_embed"] = same("decoder_position_embedding/embedding")
-    spec = {"qkv_bias": qkv_bias, "qk_norm": False, "layer_scale": None, "mlp_form": "gelu"}
+    spec = {"qkv_bias": qkv_bias, "qk_norm": False, "layer_scale": None, "mlp_form": "plain"}
     for i in range(fields["decoder_depth"]):
         ours = f"decoder_block_{i:02d}"
         if is_huggingface:

@@ -19,7 +19,7 @@ from keras_vit.checkpoints.formats.parsed import ParsedCheckpoint
 from keras_vit.checkpoints.formats.recognise import LONGEST_NAME
 
 # Defaults of nn.LayerNorm and nn.GELU.
-_EPSILON, _GELU = 1e-5, "erf"
+_EPSILON, _ACTIVATION = 1e-5, "gelu"
 _PARAMETER = re.compile(r"(.*)\.(weight|bias)$")
 _BLOCK = re.compile(
     r"(?:.*?\.)?(?:blocks|layers?|encoder|transformer|encoder_layers|transformer_encoder|transformer_blocks|resblocks)"
@@ -379,8 +379,8 @@ def _assumed(options, files):
             "normalisation before attention and MLP (norm_first=True; False is nn.TransformerEncoderLayer's default,"
             " and refused)"
         ),
-        "gelu": (
-            'GELU in its exact form (gelu="erf"; nn.TransformerEncoderLayer computes ReLU unless it is given'
+        "mlp_activation": (
+            'GELU in its exact form (mlp_activation="gelu"; nn.TransformerEncoderLayer computes ReLU unless it is given'
             ' activation="gelu")'
         ),
         "epsilon": f"epsilon={_EPSILON} (nn.LayerNorm's default)",
@@ -405,8 +405,9 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
 
     Args:
         contents: from files.read.
-        options: arguments of `load`: the rules under "names"; heads, mean and std, which are required; epsilon, gelu,
-            pool, norm_first, channels of a dense patch embedding, image_size of a rectangular checkpoint.
+        options: arguments of `load`: the rules under "names"; heads, mean and std, which are required; epsilon,
+            mlp_activation, pool, norm_first, channels of a dense patch embedding, image_size of a rectangular
+            checkpoint.
 
     Raises:
         ValueError: if a rule matches nothing, names collide, are missing or unexpected, or an argument is missing.
@@ -426,10 +427,10 @@ def parse(contents, options: Mapping[str, Any]) -> ParsedCheckpoint:
     # Other channels than the file's belong to the adapted model; mean and std describe the file.
     known = {name: value for name, value in options.items() if name != "channels"}
     parsed = timm.parse(dataclasses.replace(contents, arrays=arrays), known)
-    told = {name: options[name] for name in ("epsilon", "gelu", "pool") if options.get(name) is not None}
+    told = {name: options[name] for name in ("epsilon", "mlp_activation", "pool") if options.get(name) is not None}
     return dataclasses.replace(
         parsed,
-        fields={**parsed.fields, "epsilon": _EPSILON, "gelu": _GELU, **told},
+        fields={**parsed.fields, "epsilon": _EPSILON, "mlp_activation": _ACTIVATION, **told},
         dropped=dropped,
         assumptions=[*assumptions, *parsed.assumptions],
         preprocessing=parsed.preprocessing if "pretrained_cfg" in contents.config else None,

@@ -51,6 +51,11 @@ _DROPPED = re.compile(r"^mask_token$")
 # Architectures with the tanh form of GELU in timm.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
 # {pooling in config.json: ours}; without one the arrays decide.
+# {act_layer: our activation}
+_ACTIVATIONS = {
+    **{name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")},
+    "swish": "silu",
+}
 _POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
 # What timm always computes.
 CONVENTIONS = {"epsilon": 1e-6}
@@ -107,11 +112,11 @@ CAPABILITIES = Capabilities(
         "qkv_bias": (True, False),
         "qk_norm": (True, False),
         "layer_scale": ANY,
-        "mlp_form": ("gelu", "swiglu"),
+        "mlp_form": ("plain", "swiglu"),
         "stem": (None, *HYBRIDS),
         "stem_width": (64,),
         # In config.json:
-        "gelu": ("erf", "tanh"),
+        "mlp_activation": tuple(dict.fromkeys(_ACTIVATIONS.values())),
         "mean": ANY,
         "std": ANY,
         # Convention, not in the files; this package's metadata override it.
@@ -198,16 +203,16 @@ def _pool(arrays, fields, config):
     return "map" if is_map else "gap" if "fc_norm.weight" in arrays or not fields["class_token"] else "token"
 
 
-def _gelu(config):
-    """The form of GELU in config.json; ValueError for another activation."""
+def _activation(config):
+    """The activation in config.json; ValueError for an unknown one."""
     architecture = str(config.get("architecture"))
     act = setting(_section(config, "model_args"), "act_layer", str)
     act = act or ("quick_gelu" if "quickgelu" in architecture else "gelu")
-    if act not in ("gelu", "gelu_tanh"):
+    if act not in _ACTIVATIONS:
         raise ValueError(
-            f"config.json has the activation {act!r}, which is not implemented. Implemented: gelu, gelu_tanh."
+            f"config.json has the activation {act!r}, which is not implemented. Implemented: {', '.join(_ACTIVATIONS)}."
         )
-    return "tanh" if act == "gelu_tanh" or _TANH.search(architecture) else "erf"
+    return "gelu_tanh" if _TANH.search(architecture) else _ACTIVATIONS[act]
 
 
 def _input_size(config):
@@ -312,7 +317,7 @@ def _fields(arrays, config, options):
         "heads": k,
         "head_dim": head_dim,
         "mlp_dim": out.shape[1],
-        "mlp_form": "swiglu" if swiglu else "gelu",
+        "mlp_form": "swiglu" if swiglu else "plain",
         "class_token": "cls_token" in arrays,
         "distillation_token": "dist_token" in arrays,
         "registers": need(arrays, "reg_token", 3).shape[1] if "reg_token" in arrays else 0,
@@ -321,7 +326,7 @@ def _fields(arrays, config, options):
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in arrays else None,
         "fc_norm": "fc_norm.weight" in arrays,
         "pre_logits": need(arrays, "pre_logits.weight", 2).shape[0] if "pre_logits.weight" in arrays else None,
-        "gelu": "erf" if swiglu else _gelu(config),
+        "mlp_activation": "gelu" if swiglu else _activation(config),
         **CONVENTIONS,
         **_stem(arrays),
     }

@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_vit.io.checksum import checksum
 from keras_vit.io.suggest import did_you_mean
+from keras_vit.layers.arguments import as_named_now
 from keras_vit.models import families, fields
 from keras_vit.training.losses import ACTIVATIONS
 
@@ -163,7 +164,8 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
         raise ValueError(f'{where} has the unknown argument "{name}".{did_you_mean(name, ARGUMENTS)}')
     for name in sorted({"image_size", "classes", "channels"} - config.keys()):
         raise ValueError(f"{where} does not contain {name}.")
-    check_fields(config["variant"], families.find(config["variant"]).spec, where)
+    variant = as_named_now(config["variant"])
+    check_fields(variant, families.find(variant).spec, where)
     size, channels = config.get("image_size"), config.get("channels")
     sides = size if isinstance(size, (list, tuple)) else ()
     valid = len(sides) == 2 and all(_is_positive(side) and side <= _LARGEST_SIDE for side in sides)
@@ -176,7 +178,13 @@ def arguments(config: typing.Any, where: str) -> dict[str, typing.Any]:
         isinstance(remat, list) and all(isinstance(block, int) for block in remat)
     )
     _check(valid, "remat", "true, false or a list of block numbers", remat, where)
-    return {**config, "image_size": tuple(sides), "remat": remat, "dtype": _dtype(config.get("dtype"), where)}
+    return {
+        **config,
+        "variant": variant,
+        "image_size": tuple(sides),
+        "remat": remat,
+        "dtype": _dtype(config.get("dtype"), where),
+    }
 
 
 def _dtype(value, where):

@@ -1,4 +1,4 @@
-"""The block's MLP: two dense layers with GELU (section 3.1 of arXiv 2010.11929) or SwiGLU (arXiv 2002.05202)."""
+"""The block's MLP: two dense layers and an activation (section 3.1 of arXiv 2010.11929) or SwiGLU (2002.05202)."""
 
 import functools
 from collections.abc import Callable
@@ -15,14 +15,34 @@ from keras_vit.layers.dropout import Dropout, fold_in
 from keras_vit.layers.registration import serializable
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
+def gelu_tanh(x: Any) -> Any:
+    """GELU's approximation by tanh, that of the original JAX code."""
+    return ops.gelu(x, approximate=True)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+def quick_gelu(x: Any) -> Any:
+    """GELU's approximation by a sigmoid, that of CLIP."""
+    return x * ops.sigmoid(1.702 * x)
+
+
 def _gelu(x, training, approximate):
     return (gelu_in_training if training else ops.gelu)(x, approximate=approximate)
 
 
 # {activation: function (x, training) of tensors of any shape}.
 ACTIVATIONS = {
-    "erf": functools.partial(_gelu, approximate=False),
-    "tanh": functools.partial(_gelu, approximate=True),
+    "gelu": functools.partial(_gelu, approximate=False),
+    "gelu_tanh": functools.partial(_gelu, approximate=True),
+    "quick_gelu": lambda x, training: quick_gelu(x),
+    "relu": lambda x, training: ops.relu(x),
+    "silu": lambda x, training: ops.silu(x),
+}
+# {activation of a dense layer before the head: what Keras' Dense takes and saves}.
+DENSE_ACTIVATIONS = {
+    **{name: name for name in ("tanh", "gelu", "relu", "silu")},
+    **{"gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu},
 }
 
 
@@ -49,27 +69,29 @@ class MlpForm(NamedTuple):
     uses_activation: bool = True
 
 
-MLPS = {"gelu": MlpForm(_activated), "swiglu": MlpForm(_swiglu, values=2, uses_activation=False)}
+MLPS = {"plain": MlpForm(_activated), "swiglu": MlpForm(_swiglu, values=2, uses_activation=False)}
 
 
 @serializable
 class MlpBlock(ComposedLayer):
-    """Dense, GELU, dropout, dense, dropout. For SwiGLU the first layer gives x, y per hidden unit, then silu(x) y.
+    """Dense, activation, dropout, dense, dropout. For SwiGLU the first layer gives x, y per unit, then silu(x) y.
 
     Args:
         mlp_dim: hidden width.
-        gelu: "erf" (exact: timm, Hugging Face) or "tanh" (approximation of the original JAX code), a name in
-            ACTIVATIONS. Use the one the weights were trained with.
+        mlp_activation: "gelu" (exact: timm, Hugging Face), "gelu_tanh" (original JAX code), "quick_gelu" (CLIP),
+            "relu", "silu"; a name in ACTIVATIONS. Use the one the weights were trained with.
         dropout: rate after both dense layers.
-        form: "gelu" or "swiglu" (DINOv2-g), a name in MLPS.
+        form: "plain" or "swiglu" (DINOv2-g), a name in MLPS.
 
     Input and output (b, n, d). SwiGLU's two kernels are one weight, hidden/kernel, (d, 2 * mlp_dim).
     """
 
-    def __init__(self, mlp_dim: int, gelu: str = "erf", dropout: float = 0.0, form: str = "gelu", **kwargs: Any):
+    def __init__(
+        self, mlp_dim: int, mlp_activation: str = "gelu", dropout: float = 0.0, form: str = "plain", **kwargs: Any
+    ):
         super().__init__(**kwargs)
         self.mlp_dim = integer(mlp_dim, "MlpBlock: mlp_dim")
-        self.gelu = choice(gelu, "MlpBlock: gelu", ACTIVATIONS)
+        self.mlp_activation = choice(mlp_activation, "MlpBlock: mlp_activation", ACTIVATIONS)
         self.dropout = rate(dropout, "MlpBlock: dropout")
         self.form = choice(form, "MlpBlock: form", MLPS)
         self.supports_masking = True
@@ -86,7 +108,7 @@ class MlpBlock(ComposedLayer):
 
     def call(self, x, training=False, seed=None):
         """With `seed`, (2,) integers, both dropouts take their masks from it; otherwise from their own generators."""
-        y = MLPS[self.form].between(self.hidden(as_matrix(x)), ACTIVATIONS[self.gelu], training)
+        y = MLPS[self.form].between(self.hidden(as_matrix(x)), ACTIVATIONS[self.mlp_activation], training)
         y = self.hidden_dropout(y, training=training, seed=None if seed is None else fold_in(seed, 1))
         return as_tokens(self.out_dropout(self.out(y), training=training, seed=seed), x)
 

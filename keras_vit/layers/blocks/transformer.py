@@ -1,4 +1,4 @@
-"""The pre-norm Transformer block (equations 2 and 3 of arXiv 2010.11929) and LayerScale."""
+"""The pre-norm Transformer block (equations 2 and 3 of arXiv 2010.11929), the post-norm one, and LayerScale."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ class TransformerBlock(ComposedLayer):
     Args:
         heads, head_dim, qkv_bias, qk_norm, attention_dropout, positions, grid, prefix, causal: see
             MultiHeadSelfAttention.
-        mlp_dim, gelu, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
+        mlp_dim, mlp_activation, mlp_form: see MlpBlock, whose `form` is `mlp_form`.
         epsilon: of the layer normalisations.
         dropout: rate after every dense layer except query, key and value, as in the paper.
         drop_path: probability that an example skips a branch.
@@ -67,14 +67,14 @@ class TransformerBlock(ComposedLayer):
         head_dim: int | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
-        gelu: str = "erf",
+        mlp_activation: str = "gelu",
         epsilon: float = 1e-6,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
         layer_scale: float | None = None,
         remat: bool = False,
-        mlp_form: str = "gelu",
+        mlp_form: str = "plain",
         positions: str | None = None,
         grid: tuple[int, int] | None = None,
         prefix: int = 0,
@@ -98,13 +98,13 @@ class TransformerBlock(ComposedLayer):
             dtype=self.dtype_policy,
             name="attention",
         )
-        self.mlp = MlpBlock(mlp_dim, gelu, dropout, mlp_form, dtype=self.dtype_policy, name="mlp")
+        self.mlp = MlpBlock(mlp_dim, mlp_activation, dropout, mlp_form, dtype=self.dtype_policy, name="mlp")
         self.heads = self.attention.heads
         self.mlp_dim = self.mlp.mlp_dim
         self.head_dim = self.attention.head_dim
         self.qkv_bias = self.attention.qkv_bias
         self.qk_norm = self.attention.qk_norm
-        self.gelu = self.mlp.gelu
+        self.mlp_activation = self.mlp.mlp_activation
         self.epsilon = self.attention.epsilon
         self.dropout = self.attention.dropout
         self.attention_dropout = self.attention.attention_dropout
@@ -176,3 +176,34 @@ class TransformerBlock(ComposedLayer):
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
+
+
+@serializable
+class PostNormBlock(TransformerBlock):
+    """x = norm(x + attention(x)); x = norm(x + mlp(x)), the order of arXiv 1706.03762 and nn.TransformerEncoderLayer.
+
+    Args:
+        heads, mlp_dim, **kwargs: see TransformerBlock.
+
+    Input and output (b, n, d). Masks as in TransformerBlock.
+    """
+
+    def __init__(self, heads: int, mlp_dim: int, **kwargs: Any):
+        super().__init__(heads, mlp_dim, **kwargs)
+
+    def _add_attention(self, x, seed, training, **masks):
+        inner, path = branch_seeds(seed)
+        y = self.attention.call(x, **masks, training=training, seed=inner)
+        return self.attention_norm(x + self.skip(self.attention_scale(y), training=training, seed=path))
+
+    def _add_mlp(self, x, seed, training):
+        inner, path = branch_seeds(None if seed is None else fold_in(seed, 7))
+        y = self.mlp(x, training=training, seed=inner)
+        return self.mlp_norm(x + self.skip(self.mlp_scale(y), training=training, seed=path))
+
+    def next_token(self, x: Any, keys: Any, values: Any, place: Any) -> tuple[Any, Any, Any]:
+        y, keys, values = self.attention.attend_next(x, keys, values, place)
+        return self._add_mlp(self.attention_norm(x + self.attention_scale(y)), None, False), keys, values
+
+    def attention_weights(self, x: Any, mask: Any = None, attention_mask: Any = None) -> Any:
+        return self.attention.attention_weights(x, mask, attention_mask)

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit import layers
+from keras_vit.layers.blocks.mlp import DENSE_ACTIVATIONS
 from keras_vit.models.spec import ViTSpec
 
 
@@ -37,13 +38,20 @@ def pool(tokens, spec: ViTSpec, policy, sizes=None):
         x = keras.layers.Concatenate(dtype=policy, name="pool")([token(tokens), mean(tokens, **weighted)])
     else:
         attention = layers.AttentionPooling(
-            spec.heads, spec.mlp_dim, gelu=spec.gelu, epsilon=spec.epsilon, dtype=policy, name="pool"
+            spec.heads,
+            spec.mlp_dim,
+            mlp_activation=spec.mlp_activation,
+            epsilon=spec.epsilon,
+            dtype=policy,
+            name="pool",
         )
         x = attention(tokens, **weighted)
     if spec.fc_norm:
         x = keras.layers.LayerNormalization(epsilon=spec.epsilon, dtype=policy, name="fc_norm")(x)
     if spec.pre_logits:
-        x = keras.layers.Dense(spec.pre_logits, activation="tanh", dtype=policy, name="pre_logits")(x)
+        x = keras.layers.Dense(
+            spec.pre_logits, DENSE_ACTIVATIONS[spec.pre_logits_activation], dtype=policy, name="pre_logits"
+        )(x)
     return x
 
 

@@ -123,7 +123,7 @@ class MaskedAutoencoder(MaskedModel):
                 heads=self.decoder_heads,
                 mlp_dim=self.decoder_mlp_dim,
                 qkv_bias=spec.qkv_bias,
-                gelu=spec.gelu,
+                mlp_activation=spec.mlp_activation,
                 epsilon=spec.epsilon,
                 remat=remat is True,
                 dtype=policy,

@@ -40,6 +40,7 @@ def check_encoder(spec: ViTSpec, what: str) -> None:
         "fc_norm leaves out the normalisation that the tokens need here; load the trained encoder with fc_norm=True": (
             spec.fc_norm
         ),
+        "final_norm=False leaves out the normalisation that the tokens need here": not spec.final_norm,
         'pool="map" has weights that would not be trained': spec.pool == "map",
         "pre_logits has weights that would not be trained": spec.pre_logits is not None,
         "a palette has no patches of pixels to predict": spec.palette is not None,

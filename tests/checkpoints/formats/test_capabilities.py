@@ -158,13 +158,13 @@ def test_published_variants_are_expressed():
 
 def test_conventions_that_differ_are_warned_of(caplog):
     with caplog.at_level(std_logging.WARNING, logger="absl"):
-        google.CAPABILITIES.check(vit(gelu="tanh"))
+        google.CAPABILITIES.check(vit(mlp_activation="gelu_tanh"))
         timm.CAPABILITIES.check(vit())
         assert not caplog.text
         google.CAPABILITIES.check(vit(epsilon=1e-5, mean=0.0))
         timm.CAPABILITIES.check(vit(epsilon=1e-12))
     for text in (
-        "gelu is 'erf', they assume 'tanh'",
+        "mlp_activation is 'gelu', they assume 'gelu_tanh'",
         "epsilon is 1e-05",
         "mean is 0.0, they assume 127.5",
         "epsilon is 1e-12",

@@ -43,22 +43,22 @@ def test_every_family_has_its_golden():
 
 
 @pytest.mark.parametrize(
-    ("name", "gelu", "epsilon", "mean"),
+    ("name", "activation", "epsilon", "mean"),
     [
-        ("vit_token", "tanh", 1e-6, 127.5),
-        ("timm_vit", "erf", 1e-6, None),
-        ("timm_siglip_tanh", "tanh", 1e-6, 127.5),
-        ("hf_vit", "erf", 1e-12, 127.5),
-        ("hf_dinov2", "erf", 1e-6, 0.485 * 255),
-        ("hf_siglip", "tanh", 1e-6, 127.5),
-        ("lucidrains", "erf", 1e-5, 127.5),
+        ("vit_token", "gelu_tanh", 1e-6, 127.5),
+        ("timm_vit", "gelu", 1e-6, None),
+        ("timm_siglip_tanh", "gelu_tanh", 1e-6, 127.5),
+        ("hf_vit", "gelu", 1e-12, 127.5),
+        ("hf_dinov2", "gelu", 1e-6, 0.485 * 255),
+        ("hf_siglip", "gelu_tanh", 1e-6, 127.5),
+        ("lucidrains", "gelu", 1e-5, 127.5),
     ],
 )
-def test_the_conventions_are_those_of_the_source(name, gelu, epsilon, mean, tmp_path):
+def test_the_conventions_are_those_of_the_source(name, activation, epsilon, mean, tmp_path):
     """Form of GELU, epsilon and normalisation: wrong ones change the outputs by little, and silently."""
     golden, path, _ = write(name, tmp_path)
-    fields = {"gelu": "erf", **parsed(path, **golden["load"]).fields}
-    assert (fields["gelu"], fields["epsilon"]) == (gelu, epsilon)
+    fields = {"mlp_activation": "gelu", **parsed(path, **golden["load"]).fields}
+    assert (fields["mlp_activation"], fields["epsilon"]) == (activation, epsilon)
     assert mean is None or np.isclose(np.ravel(fields["mean"])[0], mean)
 
 

@@ -45,11 +45,11 @@ def test_nothing_is_assumed_where_everything_is_told(tmp_path, caplog):
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         keras_vit.load(path, **arguments)
     assert not caplog.text
-    for name in ("norm_first", "epsilon", "gelu"):
+    for name in ("norm_first", "epsilon", "mlp_activation"):
         del arguments[name]
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         model = keras_vit.load(path, **arguments)
-    assert model.spec.epsilon == 1e-5 and model.spec.gelu == "erf"
+    assert model.spec.epsilon == 1e-5 and model.spec.mlp_activation == "gelu"
     for text in ("norm_first=True", "ReLU", "epsilon=1e-05"):
         assert text in caplog.text
 
@@ -291,10 +291,9 @@ def test_models_that_normalise_after_attention_are_refused(tmp_path):
 
 def test_other_activations_are_refused(tmp_path):
     _, path, arguments = write("own_encoder", tmp_path)
-    with pytest.raises(ValueError, match="Unknown gelu 'relu'.* Valid: erf, tanh"):
-        keras_vit.load(path, **{**arguments, "gelu": "relu"})
-    del arguments["gelu"]
-    with pytest.raises(ValueError, match='no argument "activation". Did you mean "gelu"'):
+    with pytest.raises(ValueError, match="Unknown mlp_activation 'mish'.* Valid: gelu, gelu_tanh"):
+        keras_vit.load(path, **{**arguments, "mlp_activation": "mish"})
+    with pytest.raises(ValueError, match='no argument "activation". Did you mean "mlp_activation"'):
         keras_vit.load(path, **arguments, activation="relu")
 
 

@@ -26,12 +26,15 @@ ROOT = {"variant": "R+Ti/16", "image_size": 32, "stem_width": 32}
 # Name: (options, the formats that can express it besides "keras").
 CASES = {
     "token": (
-        {"gelu": "tanh", "class_names": list("abcde"), "preprocessing": "decode|resize(8, 12)"},
+        {"mlp_activation": "gelu_tanh", "class_names": list("abcde"), "preprocessing": "decode|resize(8, 12)"},
         "google timm huggingface",
     ),
     "gap": ({"pool": "gap"}, "google timm"),
     "map": ({"pool": "map", "mean": (1.0, 2.0, 3.0), "std": (4.0, 5.0, 6.0)}, "google timm"),
-    "siglip": ({"pool": "map", "classes": None, "gelu": "tanh", "image_size": 8}, "google timm huggingface"),
+    "siglip": (
+        {"pool": "map", "classes": None, "mlp_activation": "gelu_tanh", "image_size": 8},
+        "google timm huggingface",
+    ),
     "siglip classifier": ({"pool": "gap", "image_size": 12}, "google timm huggingface"),
     "features": ({"classes": None, "dropout": 0.1}, "google timm huggingface"),
     "pre_logits": ({"pre_logits": 8}, "google"),
@@ -172,7 +175,7 @@ def read_without_metadata(path, folder, model):
 
 # Not in every file: where the file does not have them, the user passes them to `load`. Layer scales are weights,
 # whatever they started at.
-PASSED = {"mean", "std", "gelu", "epsilon", "layer_scale"}
+PASSED = {"mean", "std", "mlp_activation", "epsilon", "layer_scale"}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_files_without_our_metadata_give_the_same_model(name, form, saved, tmp_p
 
 def test_what_a_file_does_not_state_is_passed_to_load(saved, tmp_path):
     model = make("map")
-    options = {"image_size": model.image_size, "mean": model.spec.mean, "std": model.spec.std, "gelu": "erf"}
+    options = {"image_size": model.image_size, "mean": model.spec.mean, "std": model.spec.std, "mlp_activation": "gelu"}
     copy = keras_vit.load(without_metadata(saved("map", "google"), tmp_path), **options)
     np.testing.assert_array_equal(copy(images(model)), model(images(model)))
 
@@ -284,7 +287,7 @@ def test_configs_tell_the_constructors_of_the_other_libraries(tmp_path):
 def test_readers_conventions_that_differ_are_warned_of(tmp_path, caplog):
     with caplog.at_level(std_logging.WARNING, logger="absl"):
         keras_vit.save(make("gap"), tmp_path / "m.npz")
-    assert "gelu is 'erf', they assume 'tanh'" in caplog.text
+    assert "mlp_activation is 'gelu', they assume 'gelu_tanh'" in caplog.text
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

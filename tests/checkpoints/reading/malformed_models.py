@@ -207,7 +207,7 @@ CONFIG = [
     *[("variant.dropout", new) for new in (1.5, -0.1, "none")],
     *[
         (f"variant.{name}", "Lambda")
-        for name in ("pool", "positions", "gelu", "mlp_form", "patch_form", "layer_scale", "qk_norm")
+        for name in ("pool", "positions", "mlp_activation", "mlp_form", "patch_form", "layer_scale", "qk_norm")
     ],
     *[("variant.pool", "map"), ("variant.positions", "sincos2d"), ("variant.layer_scale", 0.1), ("variant.flops", 1)],
     *[("variant.units", [1]), ("shape", 1), ("image_size", ...), ("classes", ...)],
