@@ -39,7 +39,7 @@ FORMATS = {  # names as in `recognise`
 }
 # Arguments that may also supply what a file does not state.
 _TOLD = ("heads", "channels", "mean", "std", "epsilon", "mlp_activation", "pool", "norm_first")
-_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names", "norm_first")
+_ARGUMENTS = ("path", "image_size", "classes", "class_names", "head", "resample", "names")
 _HINTS = {
     "path": " The weights are those of `path`, the first argument.",
     "head": ' head="drop" gives a model without a head, head="reset" with classes=... one with a new head.',
@@ -280,10 +280,10 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     # Arguments by which the file was read are no change.
     used = {
         name
-        for name in ("mean", "std")
+        for name in ("mean", "std", "norm_first")
         if name in told and np.array_equal(getattr(config["variant"], name), told[name])
     }
-    changes = {name: value for name, value in changes.items() if name not in {*used, "norm_first"}}
+    changes = {name: value for name, value in changes.items() if name not in used}
     own, wanted = (
         pair(config["image_size"] if s is None else s, "image_size") for s in (located.image_size, image_size)
     )
@@ -306,8 +306,8 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
 
 def _from_keras(path, image_size, classes, class_names, head, resample, names, changes):
     """The model of a .keras file, adapted if anything is to change."""
-    if names is not None or "norm_first" in changes:
-        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names and norm_first out.')
+    if names is not None:
+        raise ValueError(f'"{path}" is a .keras file, which knows its names: leave names out.')
     model = keras_file.load(path)
     same = image_size is None and classes in (None, model.classes) and head == "keep"
     if same and class_names is None and not changes:

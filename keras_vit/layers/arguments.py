@@ -20,7 +20,7 @@ _FORMER = {
 
 
 def as_named_now(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a layer or model, also of an earlier version's, under today's names."""
+    """Arguments of a layer or model of this or an earlier version under today's names."""
     return dict(
         _FORMER.get((name, value), (name, value)) if isinstance(value, str) else (name, value)
         for name, value in arguments.items()

@@ -18,6 +18,7 @@ import safetensors.numpy
 from sampled import pixels, sample
 
 import keras_vit
+from keras_vit.layers.arguments import as_named_now
 
 FOLDER = pathlib.Path(__file__).parent / "goldens"
 GOLDENS = {path.stem: path for path in sorted(FOLDER.glob("*.json")) if path.stem != "resample"}
@@ -47,7 +48,7 @@ def write(name, folder):
         if fields["config"]:
             (folder / "config.json").write_text(json.dumps(fields["config"]))
     arguments = {"mean": fields["mean"], "std": fields["std"], "image_size": fields["image_size"], **fields["load"]}
-    return fields, path, arguments
+    return fields, path, as_named_now(arguments)  # goldens are older than some names
 
 
 def difference(name, folder):

@@ -22,6 +22,9 @@ def run(path, images):
     [
         {"distillation_token": True, "registers": 2},
         pytest.param({"pool": "map", "positions": "rope2d", "qk_norm": True}, marks=pytest.mark.extended),
+        pytest.param(
+            {"norm_first": False, "mlp_activation": "quick_gelu", "final_norm": False}, marks=pytest.mark.extended
+        ),
     ],
 )
 def test_floats_are_those_of_keras_in_batches_of_any_size(tmp_path, kind):

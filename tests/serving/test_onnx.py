@@ -26,6 +26,7 @@ KINDS = [
     {"pool": "gap", "mlp_activation": "gelu_tanh", "causal": True},
     {"pool": "map", "positions": "rope2d"},
     {"positions": "relative2d", "pool": "token_gap", "mlp_form": "swiglu", "qk_norm": True},
+    {"norm_first": False, "mlp_activation": "relu", "final_norm": False, "pre_logits": 8},
 ]
 
 

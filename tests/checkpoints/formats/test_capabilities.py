@@ -27,7 +27,7 @@ NOT_EXPRESSED = {
     "huggingface": "head_dim pre_logits qk_norm patch_norm fc_norm stem stem_width conv_stem conv_strides conv_form",
 }
 
-OWN = " positions_at causal palette"  # of no other library's ViT
+OWN = " positions_at causal palette norm_first final_norm pre_logits_activation"  # of no other library's ViT
 
 
 @dataclasses.dataclass(frozen=True)
