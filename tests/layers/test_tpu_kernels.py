@@ -31,9 +31,12 @@ def plain_fork(x, gamma, beta, epsilon):
 
 def with_gradients(function, given, upstream):
     """The results of a function and the gradients of what it was given, as one list of float32 arrays."""
-    results, back = jax.vjp(function, *given)
-    gradients = back(jax.tree.map(lambda y, g: g.astype(y.dtype), results, upstream))
-    return [np.asarray(x, "float32") for x in jax.tree.leaves((results, gradients))]
+
+    def both(given, upstream):
+        results, back = jax.vjp(function, *given)
+        return results, back(jax.tree.map(lambda y, g: g.astype(y.dtype), results, upstream))
+
+    return [np.asarray(x, "float32") for x in jax.tree.leaves(jax.jit(both)(given, upstream))]
 
 
 def assert_as_near(found, rounded, exact):
@@ -45,13 +48,7 @@ def assert_as_near(found, rounded, exact):
 
 @pytest.mark.parametrize(
     "n, heads, c",
-    [
-        (9, 2, 72),
-        *(
-            pytest.param(*shape, marks=pytest.mark.extended)
-            for shape in ((17, 3, 64), (17, 2, 80), (17, 1, 128), (5, 1, 256), (17, 3, 8), (1, 2, 64))
-        ),
-    ],
+    [(9, 2, 72), *(pytest.param(*shape, marks=pytest.mark.extended) for shape in ((1, 3, 64), (5, 1, 256)))],
 )
 def test_attention_and_its_gradients(n, heads, c):
     given, [g] = arrays(3, 2, n, heads * c), arrays(1, 2, n, heads * c, seed=1)
@@ -70,12 +67,12 @@ def test_large_scores_do_not_overflow_and_tokens_are_told_apart():
 
 @pytest.mark.extended
 def test_heads_in_several_programs_are_those_in_one(monkeypatch):
-    given, [g] = arrays(3, 2, 9, 512), arrays(1, 2, 9, 512, seed=1)
-    attend = lambda *x: short_rows.attend(*x, 8, True)  # noqa: E731
+    given, [g] = arrays(3, 1, 9, 256), arrays(1, 1, 9, 256, seed=1)
+    attend = lambda *x: short_rows.attend(*x, 4, True)  # noqa: E731
     whole = with_gradients(attend, given, g)
-    assert short_rows._width(9, 512, 64) == 512
+    assert short_rows._width(9, 256, 64) == 256
     monkeypatch.setattr(short_rows, "ROOM", 100_000)
-    assert short_rows._width(9, 512, 64) == 128
+    assert short_rows._width(9, 256, 64) == 128
     for a, b in zip(with_gradients(attend, given, g), whole, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -88,9 +85,7 @@ def test_rows_that_are_short_enough():
         assert not short_rows.fits(*shape), shape
 
 
-@pytest.mark.parametrize(
-    "n, d", [(17, 64), *(pytest.param(*shape, marks=pytest.mark.extended) for shape in ((5, 768), (1, 40)))]
-)
+@pytest.mark.parametrize("n, d", [(17, 64), pytest.param(1, 40, marks=pytest.mark.extended)])
 def test_normalisation_and_its_gradients(n, d):
     [x, g, also] = arrays(3, 3, n, d)
     gamma, beta = (jnp.asarray(np.random.default_rng(2).normal(size=(1, d)), "float32") for _ in range(2))
@@ -164,17 +159,11 @@ def steps_of_a_block(strategy, model_parallel):
 
 @pytest.mark.processes
 def test_a_block_trains_by_kernels_on_tpus_and_by_plain_operations_elsewhere():
+    """The batch and the heads split over two devices each."""
     with Interpreter("jax", devices=4) as other:
         assert other.run(kernels_in_programs, 0.0) == [KERNELS, []]
         assert other.run(kernels_in_programs, 0.1) == [[name for name in KERNELS if "norm" in name], []]
-        for strategy, model_parallel in (("one", None), ("data", None), ("model", 2)):
-            (loss, gradients), (by_kernels, gradients_by_kernels) = other.run(
-                steps_of_a_block, strategy, model_parallel
-            )
-            assert by_kernels == pytest.approx(loss, abs=1), (
-                strategy
-            )  # the sum of 1,792 terms, each rounded to bfloat16
-            for plain, kernel in zip(gradients, gradients_by_kernels, strict=True):
-                np.testing.assert_allclose(
-                    kernel, plain, atol=0.06 * max(np.abs(plain).max(), 1.0)
-                )  # keys' biases have none but rounding
+        (loss, gradients), (by_kernels, gradients_by_kernels) = other.run(steps_of_a_block, "model", 2)
+    assert by_kernels == pytest.approx(loss, abs=1)  # the sum of 1,792 terms, each rounded to bfloat16
+    for plain, kernel in zip(gradients, gradients_by_kernels, strict=True):  # keys' biases have none but rounding
+        np.testing.assert_allclose(kernel, plain, atol=0.06 * max(np.abs(plain).max(), 1.0))

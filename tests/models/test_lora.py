@@ -23,7 +23,8 @@ def outputs(model, x):
 
 def trained(model, pixels, steps=2):
     """The paths of the weights that a few steps change."""
-    model.compile(AdamW(1e-2, decay=0.1), SoftmaxCrossEntropy(), run_eagerly=True)
+    eagerly = keras.backend.backend() == "tensorflow"
+    model.compile(AdamW(1e-2, decay=0.1), SoftmaxCrossEntropy(), run_eagerly=eagerly, jit_compile=not eagerly)
     before = {w.path: w.numpy() for w in model.weights}
     model.fit(pixels, np.arange(4) % 2, epochs=steps, verbose=0)
     return {w.path for w in model.weights if (w.numpy() != before[w.path]).any()}
@@ -55,17 +56,7 @@ def test_predict_sees_what_was_learned_though_it_was_compiled_before(tiny, pixel
 @pytest.mark.parametrize(
     ("targets", "expected"),
     [
-        (
-            "mlp/*",
-            [
-                "block_00/mlp/hidden",
-                "block_00/mlp/out",
-                "block_01/mlp/hidden",
-                "block_01/mlp/out",
-                "pool/mlp/hidden",
-                "pool/mlp/out",
-            ],
-        ),
+        ("mlp/*", [f"{part}/mlp/{layer}" for part in ("block_00", "block_01", "pool") for layer in ("hidden", "out")]),
         (["block_01/*/out"], ["block_01/attention/out", "block_01/mlp/out"]),
         (
             ["attention/out", "block_00/attention/k*"],
@@ -98,25 +89,15 @@ def nested(vit):
     return keras_vit.Model(image, keras.layers.Dense(2, name="mine")(vit(image)))
 
 
-MAKERS = {
-    "vit": lambda vit: vit,
-    "with_head": lambda vit: vit.with_head(keras.layers.Dense(2, name="mine")),
-    "nested": nested,
-}
+def with_head(vit):
+    return vit.with_head(keras.layers.Dense(2, name="mine"))
 
 
 @pytest.mark.parametrize(
-    ("made", "mode"),
-    [
-        ("with_head", "int8"),
-        *(
-            pytest.param(*case, marks=pytest.mark.extended)
-            for case in (("vit", None), ("nested", None), ("nested", "int8"))
-        ),
-    ],
+    ("make", "mode"), [(with_head, "int8"), pytest.param(nested, None, marks=pytest.mark.extended)]
 )
-def test_files_and_clones_go_on_as_they_were(tiny, pixels, tmp_path, made, mode):
-    model = MAKERS[made](tiny())
+def test_files_and_clones_go_on_as_they_were(tiny, pixels, tmp_path, make, mode):
+    model = make(tiny(depth=1))
     if mode:
         model.quantize(mode)
     enable_lora(model, 2, ["query", "mlp/out"], alpha=4)
@@ -126,7 +107,7 @@ def test_files_and_clones_go_on_as_they_were(tiny, pixels, tmp_path, made, mode)
     for other in (keras_vit.load(tmp_path / "m.keras"), keras.saving.load_model(tmp_path / "m.keras"), model.clone()):
         np.testing.assert_array_equal(outputs(other, pixels), expected)
         assert paths(other.trainable_weights) == trainable
-        assert trained(other, pixels) == trainable
+    assert trained(other, pixels) == trainable
 
 
 def test_a_model_in_keras_of_its_blocks_keeps_it(tiny, pixels, tmp_path):
@@ -151,11 +132,9 @@ def test_merging_gives_an_ordinary_model(tiny, pixels, tmp_path):
     np.testing.assert_allclose(outputs(model, pixels), expected, atol=1e-5)
     assert paths(model.weights) == paths(model.trainable_weights) == plain
     assert "lora" not in model.get_config()
-    for path, format in (("m.npz", "google"), ("t", "timm"), ("h", "huggingface")):
-        keras_vit.save(model, tmp_path / path, format)
-        np.testing.assert_allclose(
-            outputs(keras_vit.load(tmp_path / path, image_size=(8, 12)), pixels), outputs(model, pixels), atol=1e-5
-        )
+    keras_vit.save(model, tmp_path / "m.npz")
+    loaded = keras_vit.load(tmp_path / "m.npz", image_size=(8, 12))
+    np.testing.assert_allclose(outputs(loaded, pixels), outputs(model, pixels), atol=1e-5)
     with pytest.raises(ValueError, match='"vit" has no LoRA'):
         merge_lora(model)
     model.enable_lora(2)  # again
@@ -190,14 +169,13 @@ def test_merging_rounds_nothing_under_mixed_precision(tiny):
     np.testing.assert_array_equal(query.kernel.numpy(), before)
 
 
-@pytest.mark.parametrize(("format", "path"), [("google", "m.npz"), ("timm", "t"), ("huggingface", "h")])
-def test_other_formats_want_it_merged(tiny, tmp_path, format, path):
+def test_other_formats_want_it_merged(tiny, tmp_path):
     model = tiny(depth=1)
     model.enable_lora(2)
-    with pytest.raises(
-        ValueError, match=f'The format "{format}" needs plain kernels.*Write model.merge_lora\\(\\) first'
-    ):
-        keras_vit.save(model, tmp_path / path, format)
+    for format, path in (("google", "m.npz"), ("timm", "t"), ("huggingface", "h")):
+        message = f'The format "{format}" needs plain kernels.*Write model.merge_lora\\(\\) first'
+        with pytest.raises(ValueError, match=message):
+            keras_vit.save(model, tmp_path / path, format)
     with pytest.raises(ValueError, match="Another .* needs plain kernels"):
         transfer(model, head="drop")
 
@@ -271,19 +249,22 @@ def trained_here(path, images):
     """A model with LoRA from a file, trained a little: (what changed, the outputs of its merged clone, its own)."""
     x = np.load(images)
     model = keras_vit.load(path)
-    changed = trained(model, x)
+    changed = trained(model, x, steps=1)
     merged = model.clone()
     merged.merge_lora()
-    return sorted(changed), outputs(merged, x).tolist(), outputs(model, x).tolist()
+    return sorted(changed), merged.predict(x, verbose=0).tolist(), model.predict(x, verbose=0).tolist()
 
 
 @pytest.mark.processes
 def test_it_trains_and_merges_on_jax(tiny, pixels, tmp_path):
-    model = tiny()
+    model = tiny(depth=1)
     model.enable_lora(2)
+    # B starts at zeros, and A has no gradient then.
+    model.get_layer("block_00").attention.query.lora_kernel_b.assign(np.ones((2, 16)))
+    model.get_layer("block_00").attention.value.lora_kernel_b.assign(np.ones((2, 16)))
     model.save(tmp_path / "m.keras")
     np.save(tmp_path / "x.npy", pixels)
     with Interpreter("jax") as jax:
         changed, merged, own = jax.run(trained_here, str(tmp_path / "m.keras"), str(tmp_path / "x.npy"))
-    assert set(changed) == LORA | HEAD
+    assert set(changed) == {path for path in LORA if "block_00" in path} | HEAD
     np.testing.assert_allclose(merged, own, atol=1e-5)

@@ -9,12 +9,6 @@ from keras_vit.inspection import attention_maps, attention_weights, head_statist
 from keras_vit.models import embed, encode, make_spec
 from keras_vit.optim.optimizers import layer_multipliers
 
-KINDS = (
-    [(kind, at) for kind in ("learned", "learned2d", "sincos1d", "sincos2d") for at in ("stem", "every", "shared")]
-    + [(kind, "stem") for kind in ("none", "relative", "relative2d", "rope2d")]
-)  # fmt: skip
-IDS = [f"{kind}-{at}" for kind, at in KINDS]
-
 
 def made(tiny, positions, positions_at, **options):
     """A tiny ViT whose learned positions are large enough to matter."""
@@ -26,15 +20,14 @@ def made(tiny, positions, positions_at, **options):
     return model
 
 
-def each_kind(quick):
-    """A test for each kind; those not in `quick` are extended."""
-    marks = {name: () if name in quick.split() else pytest.mark.extended for name in IDS}
-    cases = [pytest.param(*kind, id=name, marks=marks[name]) for kind, name in zip(KINDS, IDS)]
+def kinds(quick, extended=""):
+    """Cases of a test: "positions-positions_at" each."""
+    cases = [pytest.param(*name.split("-"), id=name) for name in quick.split()]
+    cases += [pytest.param(*name.split("-"), id=name, marks=pytest.mark.extended) for name in extended.split()]
     return pytest.mark.parametrize(("positions", "at"), cases)
 
 
-@pytest.mark.extended
-@each_kind(quick="learned-every sincos2d-shared relative-stem rope2d-stem")
+@kinds("learned-every rope2d-stem", "learned2d-shared sincos2d-shared relative-stem relative2d-stem")
 def test_every_kind_trains_and_comes_back(positions, at, tiny, pixels, tmp_path):
     options = {"registers": 1, "distillation_token": True} if at != "stem" else {"remat": True, "dropout": 0.1}
     model = made(tiny, positions, at, **options)
@@ -59,24 +52,16 @@ def swapped(images):
     return images
 
 
-@each_kind(quick="none-stem sincos1d-every learned2d-shared relative2d-stem")
+@kinds("none-stem sincos1d-every learned2d-shared relative2d-stem")
 def test_only_a_model_without_positions_sees_a_set_of_patches(positions, at, tiny, pixels):
     model = made(tiny, positions, at)
     difference = np.abs(np.asarray(model(pixels) - model(swapped(pixels)))).max()
     assert difference < 1e-4 if positions == "none" else difference > 1e-3
 
 
-@pytest.mark.parametrize(
-    "positions",
-    [
-        "learned2d",
-        pytest.param("learned", marks=pytest.mark.extended),
-        pytest.param("sincos2d", marks=pytest.mark.extended),
-    ],
-)
-def test_a_shared_table_is_added_at_each_block(positions, tiny, pixels):
+def test_a_shared_table_is_added_at_each_block(tiny, pixels):
     """The same model with tables of its own at every block, all of them equal."""
-    shared, every = made(tiny, positions, "shared"), made(tiny, positions, "every")
+    shared, every = made(tiny, "learned2d", "shared"), made(tiny, "learned2d", "every")
     table = shared.get_layer("position_embedding").get_weights()
     for layer in every.layers:
         if layer.name.startswith("position_embedding"):
@@ -109,7 +94,7 @@ def test_paths_of_the_weights_can_be_read_and_are_of_their_block(tiny):
         assert layer_multipliers([*found, "vit/head/kernel"], 0.5) == [0.5] * len(found) + [1.0]
 
 
-@each_kind(quick="learned-every learned2d-stem sincos1d-stem rope2d-stem")
+@kinds("learned-every learned2d-stem sincos1d-stem rope2d-stem", "relative-stem relative2d-stem sincos2d-shared")
 def test_another_size_resamples_or_says_why_not(positions, at, tiny, pixels):
     model = made(tiny, positions, at)
     if positions in ("relative", "sincos1d"):
@@ -184,9 +169,9 @@ def test_what_does_not_go_together_is_refused(options, message, tiny):
 
 
 def test_fewer_tokens_go_with_no_positions_and_with_those_at_the_stem(tiny, pixels):
-    for positions in ("none", "learned2d", "sincos1d"):
-        assert np.isfinite(tiny(positions=positions, token_merging=1)(pixels)).all()
-        assert np.isfinite(tiny(positions=positions, patch_dropout=0.5)(pixels)).all()
+    for options in ({"token_merging": 1}, {"patch_dropout": 0.5}):
+        for positions in ("none", "learned2d"):
+            assert np.isfinite(tiny(positions=positions, depth=1, **options)(pixels)).all()
 
 
 def test_the_encoder_alone_needs_the_grid_where_its_blocks_do(tiny):

@@ -37,10 +37,11 @@ def kernels(model):
 @pytest.mark.parametrize(
     ("options", "more"),
     [
-        ({"pool": "map"}, {f"pool/{name}" for name in ("query", "key", "value", "out", "mlp/hidden", "mlp/out")}),
-        ({"pre_logits": 8}, {"pre_logits"}),
+        (
+            {"pool": "map", "pre_logits": 8, "mlp_form": "swiglu", "qkv_bias": False},
+            {"pre_logits", *(f"pool/{name}" for name in ("query", "key", "value", "out", "mlp/hidden", "mlp/out"))},
+        ),
         ({"distillation_token": True}, {"head_dist"}),
-        ({"mlp_form": "swiglu", "qkv_bias": False}, set()),
     ],
 )
 def test_every_dense_kernel_is_int8_at_once_after_loading(tiny, tmp_path, options, more):
@@ -56,7 +57,7 @@ def test_every_dense_kernel_is_int8_at_once_after_loading(tiny, tmp_path, option
     [("int8", 0.02), *(pytest.param(mode, 0.2, marks=pytest.mark.extended) for mode in ("int4", "float8"))],
 )
 def test_outputs_stay_near_and_survive_files_and_clones(tiny, pixels, tmp_path, mode, near):
-    model = tiny(pool="map", pre_logits=8)
+    model = tiny(depth=1, pool="map", pre_logits=8)
     before = outputs(model, pixels)
     after = outputs(quantized(model, mode), pixels)
     assert 0 < np.abs(after - before).max() / np.abs(before).max() < near
@@ -72,12 +73,11 @@ def test_outputs_stay_near_and_survive_files_and_clones(tiny, pixels, tmp_path, 
     [
         keras.quantizers.Int8QuantizationConfig(activation_quantizer=None),
         keras.quantizers.Int4QuantizationConfig(block_size=8),
-        keras.quantizers.Int4QuantizationConfig(block_size=-1),
     ],
-    ids=["weights alone", "blocks", "channels"],
+    ids=["weights alone", "blocks"],
 )
 def test_the_options_of_a_quantisation_are_kept(tiny, pixels, tmp_path, config):
-    model = quantized(tiny(), None, config=config)
+    model = quantized(tiny(depth=1), None, config=config)
     model.save(tmp_path / "m.keras")
     for other in (keras_vit.load(tmp_path / "m.keras"), model.clone()):
         np.testing.assert_array_equal(outputs(other, pixels), outputs(model, pixels))
@@ -96,23 +96,7 @@ def of_keras(vit):
     return keras.Model(vit.input, keras.layers.Dense(3, name="mine")(vit.features))
 
 
-@pytest.mark.parametrize(
-    ("make", "mode"),
-    [
-        (with_head, "int8"),
-        (nested, "int4"),
-        (of_keras, "float8"),
-        *(
-            pytest.param(make, mode, marks=pytest.mark.extended)
-            for make, modes in (
-                (with_head, ("int4", "float8")),
-                (nested, ("int8", "float8")),
-                (of_keras, ("int8", "int4")),
-            )
-            for mode in modes
-        ),
-    ],
-)
+@pytest.mark.parametrize(("make", "mode"), [(with_head, "int8"), (nested, "int4"), (of_keras, "float8")])
 def test_models_built_on_a_vit(tiny, pixels, tmp_path, make, mode):
     model = make(tiny(depth=1))
     if isinstance(model, keras_vit.Model):
@@ -179,18 +163,16 @@ def test_what_cannot_be_quantised_is_refused_before_anything_changes(tiny):
 
 
 def test_bfloat16_computes_in_int8_too(tiny, pixels):
-    model = tiny(dtype="mixed_bfloat16")
+    model = tiny(depth=1, dtype="mixed_bfloat16")
     before = outputs(model, pixels)
     assert np.abs(outputs(quantized(model), pixels) - before).max() < 0.05 * np.abs(before).max()
 
 
-@pytest.mark.parametrize(("format", "path"), [("google", "m.npz"), ("timm", "folder"), ("huggingface", "folder")])
-def test_other_formats_refuse(tiny, tmp_path, format, path):
+def test_other_formats_refuse(tiny, tmp_path):
     model = quantized(tiny(image_size=8))
-    with pytest.raises(
-        ValueError, match=f'The format "{format}" needs weights in floating point.*quantised \\(13 layers\\)'
-    ):
-        keras_vit.save(model, tmp_path / path, format)
+    for format, path in (("google", "m.npz"), ("timm", "folder"), ("huggingface", "folder")):
+        with pytest.raises(ValueError, match=f'"{format}" needs weights in floating point.*quantised \\(13 layers\\)'):
+            keras_vit.save(model, tmp_path / path, format)
     assert not list(tmp_path.iterdir())
 
 
@@ -247,12 +229,12 @@ def on_this_backend(path, images):
     x = np.load(images)
     model = quantized(keras_vit.load(f"{path}/float.keras"))
     model.save(f"{path}/again.keras")
-    return [outputs(keras_vit.load(f"{path}/{name}.keras"), x).tolist() for name in ("int8", "again")]
+    return [keras_vit.load(f"{path}/{name}.keras").predict(x, verbose=0).tolist() for name in ("int8", "again")]
 
 
 @pytest.mark.processes
 def test_files_go_from_one_backend_to_the_other(tiny, pixels, tmp_path):
-    model = tiny()
+    model = tiny(depth=1)
     model.save(tmp_path / "float.keras")
     quantized(model).save(tmp_path / "int8.keras")
     np.save(tmp_path / "x.npy", pixels)

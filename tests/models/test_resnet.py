@@ -31,27 +31,40 @@ def tiny_bit(**arguments):
     return model
 
 
-@pytest.mark.parametrize("variant", PARAMETERS)
+@pytest.mark.parametrize(
+    "variant",
+    [name if name == "R50x1" else pytest.param(name, marks=pytest.mark.extended) for name in PARAMETERS],
+)
 def test_bit_parameter_counts_are_the_published_ones(variant, without_values):
     with without_values():
-        assert build(variant).count_params() == PARAMETERS[variant]
+        model = build(variant)
+    assert isinstance(model, BiT) and model.count_params() == PARAMETERS[variant]
 
 
-@pytest.mark.parametrize("variant", BIT_VARIANTS)
-def test_every_published_bit_builds(variant, without_values):
-    with without_values():
-        model = build(variant, image_size=64)
-    assert isinstance(model, BiT) and model.output_shape == (None, 1000)
+def test_every_published_bit_is_counted():
+    assert set(PARAMETERS) == set(BIT_VARIANTS)
 
 
 @pytest.mark.parametrize(
-    ("variant", "weights", "tokens"),
-    [("R50+B/16", 356, 197), ("R26+S/32", 287, 50), ("R50+L/32", 551, 50), ("R+Ti/16", 203, 50)],
+    ("variant", "weights", "tokens", "count"),
+    [  # counts of timm 1.0.31
+        ("R+Ti/16", 203, 50, 6_337_704),
+        *(
+            pytest.param(*row, marks=pytest.mark.extended)
+            for row in (
+                ("R50+B/16", 356, 197, 97_890_112 + 769_000),  # vit_base_r50_s16_224, which has no head there
+                ("R26+S/32", 287, 50, 36_431_912),
+                ("R50+L/32", 551, 50, 328_994_856),
+            )
+        ),
+    ],
 )
-def test_hybrids_have_the_published_number_of_arrays_and_tokens(variant, weights, tokens, without_values):
+def test_hybrids_have_the_published_number_of_arrays_tokens_and_parameters(
+    variant, weights, tokens, count, without_values
+):
     with without_values():
         model = build(variant)
-    assert isinstance(model, ViT) and len(model.weights) == weights
+    assert isinstance(model, ViT) and len(model.weights) == weights and model.count_params() == count
     assert model.get_layer("block_00").output.shape[1] == tokens
 
 
