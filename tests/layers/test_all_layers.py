@@ -17,7 +17,6 @@ IMAGE = (2, 8, 12, 3)
 CASES = [
     ("PixelNormalization", {"mean": (100.0, 110.0, 120.0), "std": (50.0, 60.0, 70.0)}, IMAGE),
     ("PatchEncoder", {"patch_size": (4, 6), "width": 16}, IMAGE),
-    ("PatchEncoder", {"patch_size": 4, "width": 16, "form": "dense"}, (2, 8, 12, 7)),
     ("PatchEncoder", {"patch_size": 4, "width": 16, "norm": True, "form": "dense"}, IMAGE),
     ("PaletteEncoder", {"colors": 27, "width": 16}, IMAGE),
     ("PatchGrid", {"grid": (1, 5), "prefix": 1}, TOKENS),
@@ -30,18 +29,13 @@ CASES = [
     ("BatchNormalization", {"momentum": 0.9}, (2, 8, 6, 16)),
     ("BottleneckUnit", {"filters": 32, "strides": 2}, (2, 8, 6, 32)),
     ("BottleneckUnit", {"filters": 32, "preactivation": True, "remat": True}, (2, 4, 6, 128)),
-    ("ClassToken", {}, TOKENS),
     ("ClassToken", {"count": 4, "after": 1, "initializer": "normal"}, TOKENS),
     ("AddPositionEmbs", {"grid": (2, 3), "stddev": 0.5}, TOKENS),
     ("AddPositionEmbs", {"grid": (1, 5), "prefix": 1, "kind": "sincos2d"}, TOKENS),
     ("AddPositionEmbs", {"grid": (2, 2), "prefix": 1, "kind": "learned2d", "registers": 1}, TOKENS),
-    ("AddPositionEmbs", {"grid": (2, 3), "kind": "sincos1d"}, TOKENS),
-    ("RelativeAttention", {"grid": (2, 3)}, HEADS),
     ("RelativeAttention", {"grid": (1, 4), "prefix": 2}, HEADS),
-    ("RelativeBias", {"grid": (2, 3)}, HEADS),
     ("RelativeBias", {"grid": (2, 2), "prefix": 2}, HEADS),
     ("RotaryPositions", {"grid": (2, 2), "prefix": 2}, HEADS),
-    ("MultiHeadSelfAttention", {"heads": 2}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative", "grid": (1, 5), "prefix": 1}, TOKENS),
     ("MultiHeadSelfAttention", {"heads": 2, "positions": "relative2d", "grid": (2, 3)}, TOKENS),
     (
@@ -50,21 +44,17 @@ CASES = [
         TOKENS,
     ),
     ("MultiHeadSelfAttention", {"heads": 3, "head_dim": 5, "qkv_bias": False, "qk_norm": True}, TOKENS),
-    ("MultiHeadSelfAttention", {"heads": 2, "causal": True}, TOKENS),
-    ("MlpBlock", {"mlp_dim": 32}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "mlp_activation": "gelu_tanh"}, TOKENS),
     ("PostNormBlock", {"heads": 2, "mlp_dim": 32, "mlp_activation": "relu"}, TOKENS),
     ("MlpBlock", {"mlp_dim": 32, "form": "swiglu"}, TOKENS),
     ("LayerScale", {"initial": 0.5}, TOKENS),
     ("Dropout", {"rate": 0.5}, TOKENS),
     ("DropPath", {"rate": 0.5}, TOKENS),
-    ("TransformerBlock", {"heads": 2, "mlp_dim": 32}, TOKENS),
     ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "remat": True}, TOKENS),
-    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "causal": True, "remat": True}, TOKENS),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "causal": True}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "prefix": 1, "merged": 2}, TOKENS),
     ("ReducingBlock", {"heads": 2, "mlp_dim": 32, "kept": 4, "merged": 1, "class_token": False, "remat": True}, TOKENS),
     ("PatchDropout", {"rate": 0.5, "prefix": 1}, TOKENS),
-    ("TokenPooling", {}, TOKENS),
     ("TokenPooling", {"index": 1}, TOKENS),
     ("MeanPooling", {"prefix": 1}, TOKENS),
     ("AttentionPooling", {"heads": 2, "mlp_dim": 32}, TOKENS),
@@ -118,12 +108,9 @@ def test_config_round_trip_rebuilds_the_same_layer(case):
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_mixed_precision_stays_near_float32(case):
     full, x = make(case)
-    expected = np.asarray(run(full, x))
-    for dtype in ("bfloat16", "float16"):
-        y = run(make(case, dtype=f"mixed_{dtype}")[0], x)
-        assert y.dtype == dtype
-        error = np.abs(np.asarray(tf.cast(y, tf.float32)) - expected).max()
-        assert error <= 0.03 * max(1.0, np.abs(expected).max()), dtype
+    expected, y = np.asarray(run(full, x)), run(make(case, dtype="mixed_bfloat16")[0], x)
+    assert y.dtype == "bfloat16"
+    np.testing.assert_allclose(tf.cast(y, "float32"), expected, atol=0.03 * max(1.0, np.abs(expected).max()))
 
 
 def assert_xla_compiles(cases):
@@ -190,14 +177,10 @@ def test_every_public_layer_is_in_the_cases():
         (lambda: layers.PatchEncoder(4, 16, form="fft"), "unknown form 'fft'. Valid: conv, dense"),
         (lambda: layers.PatchEncoder(4, 16).build((None, None, None, 3)), "fixed size"),
         (lambda: layers.PatchEncoder((4, 4, 4), 16), "pair"),
-        (lambda: layers.PaletteEncoder(8, 16).build((None, None, 12, 3)), "fixed size"),
         (lambda: layers.PaletteEncoder(1, 16), "colors must be an integer of 2 or more, got 1"),
         (lambda: layers.PaletteEncoder(8, 16, autocast=True), "would round the pixels"),
-        (lambda: layers.PatchGrid((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
-        (lambda: layers.AddPositionEmbs((2, 3)).build((None, 7, 16)), "got 7 tokens, expected 6"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="rotary"), "Valid: learned, learned2d, sincos1d, sincos2d"),
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos1d").build((None, 6, 15)), "need an even width, got 15"),
-        (lambda: layers.AddPositionEmbs((2, 3), kind="learned2d").build((None, 6, 15)), "need an even width, got 15"),
         (
             lambda: layers.RelativeBias((2, 3), prefix=1).build((None, 2, 6, 8)),
             "RelativeBias: got 6 tokens, expected 7",
@@ -218,17 +201,13 @@ def test_every_public_layer_is_in_the_cases():
         ),
         (lambda: layers.AddPositionEmbs((2, 3), kind="sincos2d").build((None, 6, 18)), "divisible by 4"),
         (lambda: layers.MultiHeadSelfAttention(3).build((None, 6, 16)), "width of 16 does not divide into 3 heads"),
-        (lambda: layers.AttentionPooling(3, 32).build((None, 6, 16)), "does not divide into 3 heads"),
         (lambda: layers.MlpBlock(32, mlp_activation="fast"), "Valid: gelu, gelu_tanh"),
-        (lambda: layers.TransformerBlock(2, 32, mlp_activation="fast"), "Valid: gelu, gelu_tanh"),
-        (lambda: layers.TransformerBlock(2, 32, mlp_form="moe"), "Valid: plain, swiglu"),
         (lambda: layers.StdConv2D(8, padding="valid"), "unknown padding 'valid'. Valid: same, fixed"),
         (lambda: layers.BottleneckUnit(24), "multiple of 32 for group normalisation, got 24"),
         (
             lambda: layers.ReducingBlock(2, 32, merged=3, prefix=1).build((None, 6, 16)),
             "of 5 patches 5 are to be kept and 3 merged",
         ),
-        (lambda: layers.ReducingBlock(2, 32, kept=6, prefix=1).build((None, 6, 16)), "of 5 patches 6 are to be kept"),
         (
             lambda: layers.ReducingBlock(2, 32, merged=1, prefix=1).build((None, None, 16)),
             "number of tokens must be fixed",

@@ -8,13 +8,8 @@ import tensorflow as tf
 from keras_vit import layers
 
 CASES = [
-    ("ClassToken", {}),
     ("ClassToken", {"count": 2, "after": 1}),
-    ("MultiHeadSelfAttention", {"heads": 2, "qk_norm": True}),
-    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1}),
-    ("MlpBlock", {"mlp_dim": 32, "form": "swiglu"}),
-    ("LayerScale", {}),
-    ("Dropout", {"rate": 0.5}),
+    ("TransformerBlock", {"heads": 2, "mlp_dim": 32, "layer_scale": 0.1, "qk_norm": True, "dropout": 0.5}),
     ("DropPath", {"rate": 0.5}),
     ("TokenPooling", {"index": 1}),
     ("MeanPooling", {"prefix": 1}),
@@ -41,15 +36,15 @@ def test_a_dynamic_number_of_tokens(name, arguments):
 @pytest.mark.parametrize(
     "layer", [layers.PatchGrid((2, 3)), layers.AddPositionEmbs((2, 3))], ids=["PatchGrid", "AddPositionEmbs"]
 )
-@pytest.mark.parametrize("n", [1, 12])
-def test_a_wrong_number_of_tokens_does_not_pass_for_another_batch(layer, n):
+def test_a_wrong_number_of_tokens_does_not_pass_for_another_batch(layer):
     inputs = keras.Input((None, 16))
     model = keras.Model(inputs, layer(inputs))
     compiled = tf.function(model).get_concrete_function(tf.TensorSpec((None, None, 16)))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        compiled(tf.ones((2, n, 16)))
-    with pytest.raises(ValueError, match=f"got {n} tokens, expected 6"):
-        layer(tf.ones((2, n, 16)))
+    for n in (1, 12):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            compiled(tf.ones((2, n, 16)))
+        with pytest.raises(ValueError, match=f"got {n} tokens, expected 6"):
+            layer(tf.ones((2, n, 16)))
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ def step(layer, dtype):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("remat", [False, True])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 5e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance", "remat"), [("float32", 1e-5, False), ("mixed_bfloat16", 5e-2, True)])
 def test_a_block_computes_the_same(on_tpus, dtype, tolerance, remat):
     layer = layers.TransformerBlock(heads=2, mlp_dim=32, remat=remat, dtype=dtype)
     layer.build((B, N, D))
@@ -72,7 +71,7 @@ def test_tokens_keep_their_shape_and_biases_sum_by_a_product(on_tpus):
         assert bool(flattened) == any(op.type == "BiasAddGrad" for op in inside) == (not value)
 
 
-@pytest.mark.parametrize("rank", [2, 3, 4])
+@pytest.mark.parametrize("rank", [2, 4])
 def test_a_bias_has_the_gradient_of_a_sum_over_rows(rank):
     shape = (5, 2, 3)[: rank - 1] + (D,)
     g = (
