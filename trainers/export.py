@@ -25,12 +25,13 @@ def main():
 
 
 def _calibration(model, values):
-    """Pixels (n, h, w, c) uint8 of the first readable images of --calibration; None without the flag."""
+    """Pixels (n, h, w, c) of the first readable images of --calibration; None without the flag."""
     if values.calibration is None:
         return None
     import numpy as np
 
     from keras_vit.data import evaluation_batches, open_source
+    from keras_vit.training.checks.pixel_range import InputRange
     from keras_vit.training.prediction.preprocessing import preprocessing_text
 
     found, wanted = [], values.calibration_images
@@ -40,7 +41,7 @@ def _calibration(model, values):
         found.append(np.asarray(images)[np.asarray(weights) > 0])
         if sum(map(len, found)) >= wanted:
             break
-    return np.concatenate(found)[:wanted]
+    return InputRange.of(model).of_bytes(np.concatenate(found)[:wanted])
 
 
 def export(values):

@@ -12,6 +12,7 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import taps
 from keras_vit.serving.openvino_engine import runner
 from keras_vit.training import Model
+from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
 
 KINDS = ("classes", "logits", "features")
@@ -105,13 +106,15 @@ class Answers:
         inputs = model.input if "logits" in outputs else encoder_of(model).input
         self.model = Model(inputs, outputs)
         self.model.jit_compile = model.jit_compile
+        self.model.check_pixels = model.check_pixels
+        self._range = InputRange.of(self.model)
         self._outputs = self.model.predict_on_batch if engine is None else runner(self.model, engine)
         lengths = {name: int(tensor.shape[-1]) for name, tensor in outputs.items()}
         self.columns = columns_of(kinds, self._top_k, lengths)
 
     def __call__(self, images: Any) -> dict[str, np.ndarray]:
         """{column: values (b, length)} for pixels (b, height, width, c); FloatingPointError if they are not finite."""
-        outputs = self._outputs(np.asarray(images))
+        outputs = self._outputs(self._range.of_bytes(np.asarray(images)))
         outputs = {name: np.asarray(values, "float32") for name, values in outputs.items()}
         check_finite(outputs)
         answers = {name: outputs[name] for name in self._kinds if name in outputs}

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_vit.layers import AttentionPooling, TokenPooling
 from keras_vit.models import taps
+from keras_vit.training.checks.inputs import check_images
 
 
 def _call(block) -> dict:
@@ -44,10 +45,15 @@ def attention_blocks(model: keras.Model) -> tuple[keras.Model, list]:
 
 
 def _converted(model, images):
-    """Image arrays as float32 tensors of the engine; a list of them for a model with several inputs."""
+    """Image arrays as float32 tensors of the engine; a list of them for a model with several inputs.
+
+    ValueError for images on another scale.
+    """
     is_one = isinstance(model.input, keras.KerasTensor)
-    convert = lambda x: ops.convert_to_tensor(np.asarray(x, "float32"))  # noqa: E731
-    return convert(images) if is_one else [convert(x) for x in images]
+    given = [np.asarray(x) for x in ([images] if is_one else images)]
+    check_images(model, given)
+    tensors = [ops.convert_to_tensor(x.astype("float32")) for x in given]
+    return tensors[0] if is_one else tensors
 
 
 def _computing(model, calls):
@@ -103,7 +109,7 @@ def attention_weights(model: keras.Model, images: Any, blocks: Sequence[int] | N
         {block number: (b, k, n, n) float32}; rows, over the tokens attended to, sum to 1, or to 0 if fully masked.
 
     Raises:
-        ValueError: no attention blocks, or not these.
+        ValueError: no attention blocks, or not these, or images on another scale.
     """
     return dict(each_attention(model, images, blocks))
 

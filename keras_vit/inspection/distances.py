@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.inspection.attention import attention_blocks, each_attention
 from keras_vit.models import taps
+from keras_vit.training.checks.inputs import check_images
 
 
 def patch_distances(grid: tuple[int, int], stride: tuple[float, float]) -> np.ndarray:
@@ -87,10 +88,11 @@ def head_statistics(
         advance: called with the number of finished images, for progress.
 
     Raises:
-        ValueError: a model without attention, or no images.
+        ValueError: a model without attention, no images, or images on another scale.
     """
     if not len(images):
         raise ValueError("head_statistics needs images (b, height, width, c), and got none.")
+    check_images(model, images)
     encoder, blocks = attention_blocks(model)
     grid, stride = taps.patch_grid(encoder), patch_stride(encoder)
     parts = []

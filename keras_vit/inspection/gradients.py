@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.models import taps
+from keras_vit.training.checks.inputs import check_images
 
 
 def grad_cam(features: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -92,14 +93,15 @@ def class_maps(
         (b, h, w) on the grid of the tokens or of the feature map, each map scaled to a maximum of 1.
 
     Raises:
-        ValueError: outputs that are not (b, classes), a missing class or block, or a block after which the output reads
-            no patch.
+        ValueError: outputs that are not (b, classes), a missing class or block, a block after which the output reads no
+            patch, or images on another scale.
     """
     if len(model.output_shape) != 2:
         raise ValueError(
             f'"{model.name}" returns {model.output_shape}; class maps need one output per class, (b, classes).'
         )
     chosen, maps = _check_classes(model, classes, len(images)), []
+    check_images(model, images)
     encoder, _ = taps.encoder_in(model)
     taps.check_whole_grid(encoder)
     front, back = taps.split(model, _tap(block))

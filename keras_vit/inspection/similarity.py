@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.models import taps
+from keras_vit.training.checks.inputs import check_images
 
 SMALLEST = 4  # examples per batch for which the unbiased estimate exists
 _LARGEST = 32
@@ -98,12 +99,13 @@ def layer_similarity(model: keras.Model, images: Any, advance: Callable[[int], N
         (l, l) float64; see `minibatch_cka`.
 
     Raises:
-        ValueError: fewer than 4 images.
+        ValueError: fewer than 4 images, or images on another scale.
     """
     if len(images) < SMALLEST:
         raise ValueError(
             f"CKA compares what layers make of different images, and needs {SMALLEST} or more; got {len(images)}."
         )
+    check_images(model, images)
     taken = keras.Model(model.input, taps.block_outputs(model))
     bytes_each = 4 * sum(int(np.prod(t.shape[1:])) for t in taken.outputs)
 

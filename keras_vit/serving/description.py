@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.training.checks.inputs import normalisations
+from keras_vit.training.checks.pixel_range import InputRange, normalisation
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 from keras_vit.version import __version__
 
@@ -24,16 +24,17 @@ def activation_name(model: keras.Model, activation: str | None) -> str | None:
 
 def describe(model: keras.Model, activation: str | None) -> dict[str, Any]:
     """The description of a model, JSON, that exports of every format share."""
-    scale = normalisations(model)[0]
+    scale, pixels = normalisation(model), InputRange.of(model)
+    mean, std = (None, None) if scale is None else scale.of_input
     return {
         "keras_vit": __version__,
         "model": model.name,
         "parameters": int(model.count_params()),
         "image_size": list(model.image_size),
         "channels": model.channels,
-        "pixels": "0..255, not normalised: the model does that itself",
-        "mean": None if scale is None else scale.mean.tolist(),
-        "std": None if scale is None else scale.std.tolist(),
+        "pixels": f"{pixels}, not normalised: the model does that itself",
+        "mean": mean,
+        "std": std,
         "preprocessing": preprocessing_text(model),
         "classes": model.classes,
         "class_names": None if model.class_names is None else list(model.class_names),
@@ -70,7 +71,10 @@ def readme(metadata: dict[str, Any]) -> str:
             f'- `status` is "{OK}", or says why an image of the batch was not decoded; its other outputs are zeros and'
             " empty strings. The others are not affected."
         ),
-        "- `images` are pixels 0..255; the model normalises them itself. Batches have any size.",
+        (
+            f"- `images` are pixels {metadata['pixels'].rpartition(', not')[0]}, or bytes 0..255 for `pixels_uint8`;"
+            " the model normalises them itself. Batches have any size."
+        ),
     ]
     if metadata["classes"] is not None:
         names = f"The names are in `{CLASSES}`, one a line. " if metadata["class_names"] else ""

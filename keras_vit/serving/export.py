@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,12 +12,29 @@ from keras_vit.io.suggest import did_you_mean
 from keras_vit.models.checks import check_model_and_path
 from keras_vit.models.taps import ends_in_probabilities
 from keras_vit.serving import single_file, tensorflow_process
+from keras_vit.training.checks.pixel_range import InputRange
+from keras_vit.training.model import register_exporter
 from keras_vit.training.prediction.classify import check_top_k, probabilities_of
+from keras_vit.training.prediction.preprocessing import check_preprocessing
 
 FORMATS = ("tf_saved_model", *single_file.FILES)
 # Contents of a SavedModel, and our additions.
 _PARTS = {"saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets", "assets.extra"}
 _OURS = {"README.md", "metadata.json"}
+_DEFAULTS = {
+    "top_k": 5,
+    "verbose": False,
+    "activation": None,
+    "quantization": None,
+    "calibration": None,
+    "only_outputs": False,
+}
+_BY_ENDING = {file.suffix: name for name, file in single_file.FILES.items()}
+# Endings of files that export does not write, and would make folders of.
+_OTHER_FILES = (
+    ".keras .h5 .hdf5 .npz .safetensors .pt .pth .pt2 .pb .bin .ckpt .zip .tar .gz .tgz .xml .mlmodel .mlpackage"
+    " .engine .lite .litert .ort".split()
+)
 
 
 def _is_export(path):
@@ -64,9 +82,29 @@ def _check_options(model, format, top_k, verbose, activation):
         )
 
 
+def _format_of(path, format):
+    """The format, by the path's ending if it is None; ValueError for an ending that contradicts it."""
+    ending = os.path.splitext(path)[1].lower()
+    found = _BY_ENDING.get(ending, "tf_saved_model")
+    if format not in (None, "tf_saved_model"):
+        return format  # which checks its own ending
+    if ending in _OTHER_FILES:
+        raise ValueError(
+            f'"{path}" ends in {ending}, which is no format of export. Valid: a folder (a SavedModel), or a file that'
+            f" ends in {' or '.join(_BY_ENDING)}. keras_vit.save writes .keras, .npz and safetensors."
+        )
+    if format is not None and found != format:
+        raise ValueError(
+            f'format="{format}" writes a folder, got "{path}", a file of format="{found}". Leave format out, or give a'
+            " folder."
+        )
+    return found
+
+
 def _check(model, path, format):
-    """The export's path, with "~" expanded, checked."""
+    """(the export's path, with "~" expanded; its format), checked."""
     path = check_model_and_path("export", model, path)
+    format = _format_of(path, format)
     if format not in FORMATS:
         raise ValueError(
             f'Unknown export format "{format}".{did_you_mean(format, FORMATS)} Valid: {", ".join(FORMATS)}.'
@@ -74,6 +112,7 @@ def _check(model, path, format):
         )
     if format == "tf_saved_model":
         _check_place(path)
+        InputRange.known(model)  # its signatures take image files
     if model.get_encoder() is not model:
         raise ValueError(
             f'"{model.name}", a {type(model).__name__}, is there to train another model. Export that,'
@@ -91,13 +130,36 @@ def _check(model, path, format):
             " and an export would apply one twice. Leave it out of the model, or set model.classes = None to export"
             " the outputs as they are."
         )
-    return path
+    check_preprocessing(model)
+    return path, format
+
+
+@register_exporter
+def export_outputs(
+    model: keras.Model, by_keras: Callable, path: str | os.PathLike, format: str | None, options: dict[str, Any]
+) -> None:
+    """What Model.export does.
+
+    Args:
+        model: a keras_vit.Model.
+        by_keras: Keras' method, which writes all formats but ONNX.
+        path, format, options: its arguments; format None for the one of the path's ending.
+    """
+    format = _format_of(os.fspath(path), format)
+    if format != "onnx":
+        return by_keras(path, format=format, **options)
+    given = [name for name, value in options.items() if value is not None and name != "verbose"]
+    if given:
+        raise ValueError(f'{", ".join(given)}: without effect for format="onnx", whose batches have any size.')
+    place, _ = _check(model, path, format)
+    single_file.check(model, place, format)
+    tensorflow_process.write(model, place, {**_DEFAULTS, "format": format, "only_outputs": True})
 
 
 def export(
     model: keras.Model,
     path: str | os.PathLike,
-    format: str = "tf_saved_model",
+    format: str | None = None,
     top_k: int | None = None,
     verbose: bool = False,
     activation: str | None = None,
@@ -132,7 +194,7 @@ def export(
     Args:
         model: a ViT or BiT, or a keras_vit.Model built on one.
         path: a local folder; for the other formats a local file ending in ".onnx" or ".tflite".
-        format: "tf_saved_model", "onnx" or "litert".
+        format: "tf_saved_model", "onnx" or "litert"; None for the one of the path's ending, a SavedModel without one.
         top_k: classes that serving_default returns, None for 5; files return all.
         verbose: print a SavedModel's signatures.
         activation: from logits to probabilities, for a model with classes, as in `model.classify`: "softmax",
@@ -143,16 +205,18 @@ def export(
             `model.preprocess` takes, or a finite tf.data dataset of pixels.
 
     Raises:
-        ValueError: for anything but a model of this package and a path, an unknown format, options without effect, an
-            input other than one image, classes as probabilities, a path that is a file, in a bucket, or a folder of
-            other files, or an ONNX or LiteRT file whose outputs differ from the model's.
+        ValueError: for anything but a model of this package and a path, an unknown format or one that the path's ending
+            contradicts, options without effect, an input other than one image, a preprocessing text for images of
+            another size or number of channels, classes as probabilities, a path that is a file, in a bucket, or a
+            folder of other files, or an ONNX or LiteRT file whose outputs differ from the model's.
         ImportError: if the format's library is not installed.
         OSError: if writing fails; every error leaves `path` as it was.
     """
-    place = _check(model, path, format)
+    place, format = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
     if format in single_file.FILES:
         single_file.check(model, place, format)
     options = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
-    tensorflow_process.write(model, place, {**options, "quantization": quantization, "calibration": calibration})
+    quantized = {"quantization": quantization, "calibration": calibration}
+    tensorflow_process.write(model, place, {**_DEFAULTS, **options, **quantized})

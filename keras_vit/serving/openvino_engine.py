@@ -14,6 +14,8 @@ import numpy as np
 
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving.same_outputs import check_float32, compare
+from keras_vit.training.checks.inputs import check_images
+from keras_vit.training.checks.pixel_range import InputRange
 
 # OpenVINO's precision. By default it is bfloat16 wherever the processor has it.
 ENGINES = {"openvino": "f32", "openvino_bfloat16": "bf16"}
@@ -77,7 +79,8 @@ def _converted(openvino, graph, name):
 def runner(model: keras.Model, engine: str) -> Callable[[np.ndarray], Any]:
     """Returns pixels (b, height, width, c), 0..255 -> the model's outputs as float32 arrays, in the model's structure.
 
-    It is checked against the model on two images, copies the current weights, and is thread-safe.
+    It is checked against the model on two images, copies the current weights, and is thread-safe. Like `predict`, it
+    refuses images on another scale unless model.check_pixels is False.
 
     Args:
         model: a keras_vit.Model, or any functional model with one image input of fixed size.
@@ -109,7 +112,13 @@ def runner(model: keras.Model, engine: str) -> Callable[[np.ndarray], Any]:
         found = compiled.infer_new_request({"images": np.asarray(images, "float32")})
         return {name: found[name] for name in names}
 
-    pixels = np.random.default_rng(0).uniform(0, 255, (2, *model.input.shape[1:])).astype("float32")
+    drawn = np.random.default_rng(0).uniform(0, 255, (2, *model.input.shape[1:])).astype("float32")
+    pixels = InputRange.of(model).of_bytes(drawn)
     expected = {name: value.numpy() for name, value in graph(images=keras.ops.convert_to_tensor(pixels)).items()}
     compare(expected, arrays(pixels), "OpenVINO", exact=ENGINES[engine] == "f32", advice="Leave the engine out.")
-    return lambda images: keras.tree.pack_sequence_as(model.output, list(arrays(images).values()))
+
+    def run(images):
+        check_images(model, np.asarray(images))
+        return keras.tree.pack_sequence_as(model.output, list(arrays(images).values()))
+
+    return run

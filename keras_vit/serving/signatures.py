@@ -11,6 +11,7 @@ from keras_vit.inspection.attention import attention_map_function
 from keras_vit.models import Classifier, features
 from keras_vit.serving.decoding import decoder
 from keras_vit.serving.description import OK
+from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.preprocessing import preprocessing_text
 
 
@@ -77,14 +78,10 @@ def _from_bytes(decode, function):
 
     def encoded(encoded_images):
         images, status = decode(encoded_images)
-        results = function(tf.cast(images, tf.float32))
+        results = function(images)
         return {**{name: emptied(value, status) for name, value in results.items()}, "status": status}
 
     return encoded
-
-
-def _from_uint8(function):
-    return lambda images: function(tf.cast(images, tf.float32))
 
 
 def _or_none(make, model):
@@ -101,6 +98,11 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
     images = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
     bytes_like = tf.TensorSpec(images.shape, tf.uint8, name="images")
     found: dict[str, Signature] = {}
+    pixels = InputRange.of(model)
+
+    def own(images):
+        """Pixels 0..255, uint8, as the model's, float32."""
+        return tf.cast(pixels.of_bytes(images), tf.float32)
 
     def add(name, function, takes, purpose):
         found[name] = Signature(function, takes, purpose)
@@ -109,7 +111,13 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         """`function` as a graph that several signatures call: traced and stored once."""
         return tf.function(function, input_signature=[takes], autograph=False)
 
-    decode = once(decoder(parse(preprocessing_text(model)).image, tuple(images.shape[1:])), encoded)
+    decoded = decoder(parse(preprocessing_text(model)).image, tuple(images.shape[1:]))
+
+    def decoded_pixels(encoded_images):
+        of_bytes, status = decoded(encoded_images)
+        return own(of_bytes), status
+
+    decode = once(decoded_pixels, encoded)
     tensor, attention = _or_none(features, model), _or_none(attention_map_function, model)
     if isinstance(model, Classifier) and model.classes is None:
         add("serving_default", _features(model, tensor, False), images, "the features of images")
@@ -117,8 +125,13 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         what = "the model's outputs" if model.classes is None else "the most probable classes, best first"
         scores = once(_scores(model, activation, False))
         add("serving_default", _from_bytes(decode, _best(model, scores, top_k)), encoded, f"{what}, of encoded images")
-        add("pixels", scores, images, "all outputs, of pixels 0..255 of the model's size")
-        add("pixels_uint8", _from_uint8(scores), bytes_like, "the same, of bytes: a quarter of the traffic")
+        add("pixels", scores, images, f"all outputs, of pixels {pixels} of the model's size")
+        add(
+            "pixels_uint8",
+            lambda images: scores(own(images)),
+            bytes_like,
+            "the same, of bytes: a quarter of the traffic",
+        )
         add("pixels_training", _scores(model, activation, True), images, "the same with dropout, to train on")
     if tensor is not None:
         pooled = once(_features(model, tensor, False))
@@ -130,6 +143,14 @@ def signatures(model: keras.Model, top_k: int, activation: Callable | None) -> d
         add("attention", mapped, images, "where the model looked: attention rollout on the grid of patches, 1 at most")
         add("encoded_attention", _from_bytes(decode, mapped), encoded, "the same, of encoded images")
     return found
+
+
+def own_outputs(model: keras.Model) -> Signature:
+    """The model's outputs alone, by name, from pixels."""
+    takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
+    return Signature(
+        lambda images: _float32(named_outputs(model(images, training=False))), takes, "the model's outputs"
+    )
 
 
 def all_outputs(model: keras.Model, activation: Callable | None) -> Signature:
@@ -144,4 +165,4 @@ def all_outputs(model: keras.Model, activation: Callable | None) -> Signature:
         return _float32({**pooled, **_named(model, activation, results["outputs"])})
 
     takes = tf.TensorSpec((None, *model.image_size, model.channels), tf.float32, name="images")
-    return Signature(everything, takes, "all outputs, of pixels 0..255 of the model's size")
+    return Signature(everything, takes, f"all outputs, of pixels {InputRange.of(model)} of the model's size")

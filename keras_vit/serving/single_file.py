@@ -18,7 +18,8 @@ from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.serving import description
 from keras_vit.serving.same_outputs import check_float32, compare
-from keras_vit.training.checks.inputs import InputChecks
+from keras_vit.training.checks.inputs import check_images
+from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import probabilities_of
 
 QUANTIZATIONS = ("int8_weights", "int8_dynamic", "int8_static")
@@ -47,7 +48,7 @@ def _check_path(path, format):
     suffix = FILES[format].suffix
     if "://" in path:
         raise ValueError(f'"{path}" is in a bucket. Export to a local file, then copy it there.')
-    if not path.endswith(suffix):
+    if not path.lower().endswith(suffix):
         raise ValueError(f'format="{format}" writes a file that ends in {suffix}, got "{path}".')
     if os.path.isdir(path):
         raise ValueError(f'"{path}" is a folder; format="{format}" writes a file. Give another name.')
@@ -109,7 +110,7 @@ def _of_dataset(dataset):
 
 
 def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
-    """Calibration images as pixels (n, h, w, c) float32, 0..255.
+    """Calibration images as pixels (n, h, w, c) float32, as the model takes them.
 
     Args:
         images: pixels (n, h, w, c); a list of what `model.preprocess` takes: paths, bytes, PIL images...; or a finite
@@ -134,7 +135,7 @@ def calibration_pixels(model: keras.Model, images: Any) -> np.ndarray:
         )
     if not np.isfinite(pixels).all():
         raise ValueError("calibration: the pixels have values that are not finite.")
-    InputChecks.of(model).arrays(pixels)
+    check_images(model, pixels)
     return pixels.astype("float32")
 
 
@@ -177,19 +178,33 @@ def _describe(model, activation, format, quantization, expected):
 
 
 def write(
-    model: keras.Model, path: str, format: str, activation: str | None, quantization: str | None, calibration: Any
+    model: keras.Model,
+    path: str,
+    format: str,
+    activation: str | None,
+    quantization: str | None,
+    calibration: Any,
+    only_outputs: bool = False,
 ) -> None:
-    """Writes the file and PATH.json; arguments as in `keras_vit.export`."""
+    """Writes the file and PATH.json; arguments as in `keras_vit.export`.
+
+    `only_outputs` leaves out what is not the model's own output: features and probabilities.
+    """
     import tensorflow as tf
 
-    from keras_vit.serving.signatures import all_outputs
+    from keras_vit.serving.signatures import all_outputs, own_outputs
 
     kind = FILES[format]
     pixels = None if calibration is None else calibration_pixels(model, calibration)
-    signature = all_outputs(model, None if model.classes is None else probabilities_of(model, activation))
+    signature = (
+        own_outputs(model)
+        if only_outputs
+        else all_outputs(model, None if model.classes is None else probabilities_of(model, activation))
+    )
     function = tf.function(signature.function, input_signature=[signature.takes], autograph=False)
     shape = (3, *model.image_size, model.channels)
-    examples = np.random.default_rng(0).uniform(0, 255, shape).astype("float32") if pixels is None else pixels[:3]
+    drawn = np.random.default_rng(0).uniform(0, 255, shape).astype("float32")
+    examples = InputRange.of(model).of_bytes(drawn) if pixels is None else pixels[:3]
     with (
         replacing(path) as file,
         replacing(f"{path}.json") as beside,

@@ -29,9 +29,9 @@ def _environment():
     }
 
 
-def _write_here(model, path, format, top_k, verbose, activation, quantization, calibration):
+def _write_here(model, path, format, top_k, verbose, activation, quantization, calibration, only_outputs):
     if format in single_file.FILES:
-        return single_file.write(model, path, format, activation, quantization, calibration)
+        return single_file.write(model, path, format, activation, quantization, calibration, only_outputs)
     from keras_vit.serving import saved_model  # imports TensorFlow
 
     return saved_model.write(model, path, top_k, activation, verbose)

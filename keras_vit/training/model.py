@@ -8,7 +8,8 @@ wrong scale and unknown arguments are errors; batches can be mixed on the device
 import collections.abc
 import types
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import keras
 
@@ -56,6 +57,16 @@ class _Remaining(keras.callbacks.Callback):
         self._set(self.model._eval_epoch_iterator.num_batches if self._validates else self.params.get("steps"), batch)
 
 
+_EXPORTERS: list[Callable] = []
+_Exporter = TypeVar("_Exporter", bound=Callable)
+
+
+def register_exporter(export: _Exporter) -> _Exporter:
+    """Decorator: makes `export` the function behind Model.export. Training cannot import what writes files."""
+    _EXPORTERS[:] = [export]
+    return export
+
+
 @serializable
 class Model(SteppingModel):
     """A functional model, `Model(inputs, outputs)`, with this package's training and evaluation.
@@ -83,7 +94,8 @@ class Model(SteppingModel):
             weights stay (b,). False, as in Keras, for one value per pixel or token of a dense output.
         objectives: losses that suit the outputs of a pre-training model; () for any.
         labels_are_classes: whether y holds classes, so that class_weight can weigh examples.
-        check_pixels: whether to refuse floating-point images on another scale than the model's normalisation.
+        check_pixels: whether to refuse images on another scale than the model's normalisation expects behind the layers
+            before it, and to give it that scale in `preprocess`, `classify` and exports. False for pixels 0..255 there.
         activation: "softmax" or "sigmoid", from logits to probabilities, by the last cross-entropy loss; None before.
 
     A `.keras` file keeps mixing, micro_batches, activation, and which layers are frozen.
@@ -140,6 +152,35 @@ class Model(SteppingModel):
             super().quantize(mode, config=config, filters=lambda layer: id(layer) in chosen, **kwargs)
         if any(isinstance(layer, Dense) and layer.lora_enabled for layer in self._flatten_layers()):
             freeze_quantized(self)
+
+    def save(self, filepath, overwrite=True, zipped=None, **kwargs):
+        """Keras' save, to a .keras file, or a folder with zipped=False; `keras_vit.load` reads both.
+
+        Raises:
+            ValueError: for .h5, Keras' format of before: it would lose the architecture, and not load.
+        """
+        if str(filepath).lower().endswith((".h5", ".hdf5")):
+            raise ValueError(
+                f'"{filepath}" is an HDF5 file, Keras\' older format, which does not keep what this model is and would'
+                ' not load again. Write model.save("model.keras"), or model.save_weights("model.weights.h5") for the'
+                " weights alone."
+            )
+        super().save(filepath, overwrite=overwrite, zipped=zipped, **kwargs)
+
+    def export(self, filepath, format: str | None = None, verbose=None, input_signature=None, **kwargs):
+        """Keras' export, of the model's outputs from pixels; `keras_vit.export` adds what servers need.
+
+        Args:
+            filepath: a folder; for "onnx" a file ending in .onnx, for "litert" in .tflite.
+            format: as in Keras; None for the one of the path's ending, a SavedModel without one. "onnx" is written by
+                this package, since Keras' file is invalid for a model with exact GELU.
+            verbose, input_signature, **kwargs: as in Keras.
+
+        Raises:
+            ValueError: for a format that the path's ending contradicts, or what ONNX files cannot express.
+        """
+        options = {"verbose": verbose, "input_signature": input_signature, **kwargs}
+        return _EXPORTERS[0](self, super().export, filepath, format, options)
 
     def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, **kwargs):
         """Keras' fit. `batch_size` and a dataset's batches are global: the strategy's replicas share them."""

@@ -237,6 +237,7 @@ def _kind(path):
     )
 
 
+_UNZIPPED = "model.weights.h5"  # next to config.json, in a folder of Keras' model.save(..., zipped=False)
 _FILES = ("model.keras", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -245,6 +246,8 @@ def _inside(folder):
     for name in _FILES:
         if (folder / name).is_file():
             return folder / name
+    if (folder / _UNZIPPED).is_file() and (folder / "config.json").is_file():
+        return folder / _UNZIPPED
     if (folder / "config.json").exists() and (folder / "checkpoints").is_dir():
         raise FileNotFoundError(f'"{folder}" contains no model.keras: the run has not ended.')
     if (folder / "saved_model.pb").exists():
@@ -272,6 +275,8 @@ def read(path: str | os.PathLike) -> FileContents:
     file = _inside(path) if path.is_dir() else path
     if not file.is_file():  # reading a pipe would wait forever
         raise ValueError(f'"{file}" is neither a file nor a folder.')
+    if path.is_dir() and file.name == _UNZIPPED:
+        return FileContents(path, "keras")
     if file.name.endswith(".index.json"):
         kind, (arrays, text) = "safetensors", _read_sharded(file)
     else:

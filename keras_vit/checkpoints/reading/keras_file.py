@@ -30,6 +30,7 @@ def _family(name, kind):
     return rows.get(name) if isinstance(name, str) else None
 
 
+_WEIGHTS = "model.weights.h5"
 # Allowed in a config besides class objects: Keras' notation for graph tensors and plain values.
 _VALUES = {"__keras_tensor__", "__tensor__", "__numpy__", "__ellipsis__", "__slice__"}
 # Public Keras modules with the classes of a graph. Tensor arithmetic comes from keras.src.ops.
@@ -93,18 +94,24 @@ def _member(archive, name):
 
 
 def _unpack(path):
-    """(config bytes, array shapes) of a .keras file; ValueError unless each part is complete and its checksum right."""
+    """(config bytes, array shapes) of a .keras file, or of a folder with its parts.
+
+    ValueError unless each part is complete and its checksum right.
+    """
+    if path.is_dir():
+        weights = path / _WEIGHTS
+        return (path / "config.json").read_bytes(), _shapes(weights.read_bytes(), weights)
     check_archive(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            config, weights = (_member(archive, name) for name in ("config.json", "model.weights.h5"))
+            config, weights = (_member(archive, name) for name in ("config.json", _WEIGHTS))
     except BROKEN as error:
         raise ValueError(f'"{path}" is not a complete .keras file: {error}') from None
     return config, _shapes(weights, path)
 
 
 def load(path):
-    """The model of a .keras file, not compiled: a family's, or a keras_vit.Model built on one.
+    """The model of a .keras file or folder, not compiled: a family's, or a keras_vit.Model built on one.
 
     Raises:
         ValueError: if the file is damaged, altered, holds another model, or names a class that is not allowed.
@@ -249,9 +256,9 @@ def _composed(config, shapes, path):
 
 @contextlib.contextmanager
 def _named(path):
-    """A context with a path of the file that ends in .keras, as Keras requires."""
-    if path.suffix == ".keras":
-        yield path
+    """A context with a path of the file that ends in .keras, or of a folder's weights, as Keras requires."""
+    if path.is_dir() or path.suffix == ".keras":
+        yield path / _WEIGHTS if path.is_dir() else path
         return
     with tempfile.TemporaryDirectory() as folder:
         link = os.path.join(folder, "model.keras")

@@ -55,7 +55,9 @@ def _rollout(subject):
         " in it; they should lie on what the image is about. Each map is stretched from its lowest to its highest"
         " value."
     )
-    return Column("attention rollout", text, [figures.heat(x, m) for x, m in zip(images, _stretched(maps))])
+    return Column(
+        "attention rollout", text, [figures.heat(x, m) for x, m in zip(subject.shown_photographs, _stretched(maps))]
+    )
 
 
 def _class_map(subject, classes):
@@ -68,7 +70,7 @@ def _class_map(subject, classes):
         " model goes by."
     )
     maps = class_maps(subject.model, images, classes)
-    return Column("the class", text, [figures.heat(x, m) for x, m in zip(images, maps)])
+    return Column("the class", text, [figures.heat(x, m) for x, m in zip(subject.shown_photographs, maps)])
 
 
 def _colours(subject):
@@ -146,7 +148,7 @@ def _contact_sheet(subject, columns):
     height, width = subject.pixels.shape[1:3]
     factor = max(1, round(_SIDE / min(height, width)))
     size, rows = (factor * height, factor * width), []
-    for i, image in enumerate(subject.shown_pixels):
+    for i, image in enumerate(subject.shown_photographs):
         for pixels in (figures.as_rgb(image), *(column.pictures[i] for column in columns)):
             rows.append(tiles.resized(pixels, size, smooth=min(height, width) > _SIDE // 2))
     return tiles.png(tiles.sheet(np.stack(rows), 1 + len(columns), gap=6))
@@ -179,7 +181,8 @@ def images(subject: Subject) -> Section:
     items = "".join(f"<dt>{html.escape(title)}</dt><dd>{html.escape(text)}</dd>" for title, text in texts.items())
     names, verdicts = [subject.names[i] for i in subject.shown], _verdicts(subject, predicted, with_map)
     cards = (
-        _card(n, x, columns, i, verdicts[i], blocks[i]) for i, (n, x) in enumerate(zip(names, subject.shown_pixels))
+        _card(n, x, columns, i, verdicts[i], blocks[i])
+        for i, (n, x) in enumerate(zip(names, subject.shown_photographs))
     )
     body = f"<dl>{items}</dl>\n" + "".join(f"<p>{html.escape(text)}</p>\n" for text in missing) + "".join(cards)
     files = {"images.png": _contact_sheet(subject, columns)}

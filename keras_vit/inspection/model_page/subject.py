@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.io.suggest import did_you_mean
 from keras_vit.models import Classifier, taps
 from keras_vit.models.families import Family
+from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.prediction.classify import probabilities_of
 
 
@@ -25,7 +26,7 @@ class Subject:
 
     Attributes:
         model: a keras_vit.Model with one input of images.
-        pixels: (b, height, width, c), 0..255, of all images.
+        pixels: (b, height, width, c), as the model takes them, of all images.
         names: of all images.
         shown: numbers of the images to show.
         chosen: class for the maps; None for each image's predicted one.
@@ -51,6 +52,11 @@ class Subject:
     def shown_pixels(self) -> np.ndarray:
         """(m, height, width, c), the images to show."""
         return self.pixels[self.shown]
+
+    @property
+    def shown_photographs(self) -> np.ndarray:
+        """(m, height, width, c), the images to show as pixels 0..255."""
+        return InputRange.of(self.model).to_bytes(self.shown_pixels)
 
     def why_no_classes(self) -> str:
         """A sentence on why there are no class maps; "" if there are."""

@@ -16,6 +16,7 @@ from keras_vit.inspection.photographs import evenly
 from keras_vit.io.atomic import check_folder, replacing
 from keras_vit.io.paths import locate
 from keras_vit.models import taps
+from keras_vit.training.checks.inputs import check_images
 
 PAGE = "index.html"
 _NUMBERS = "inspection.json"
@@ -32,14 +33,14 @@ def inspect_model(
     Args:
         model: of any family, or a keras_vit.Model built on one, with one input of images; pre-training models show
             their encoder.
-        pixels: (b, height, width, c), 0..255, from model.preprocess(files). All serve to measure heads and layers.
+        pixels: (b, height, width, c), from model.preprocess(files). All serve to measure heads and layers.
         names: of the images, in any script.
         show: number of images to show, spread evenly.
         chosen_class: class number or name for the maps; None for each image's predicted class.
 
     Raises:
         ImportError: without matplotlib (extra [viz]).
-        ValueError: no images, an unknown class, or a model without an encoder.
+        ValueError: no images, images on another scale, an unknown class, or a model without an encoder.
     """
     if not len(pixels) or len(names) != len(pixels):
         raise ValueError(
@@ -47,6 +48,7 @@ def inspect_model(
             " names."
         )
     model = model.get_encoder() if hasattr(model, "get_encoder") else model
+    check_images(model, pixels)
     chosen = None if chosen_class is None else class_number(model, str(chosen_class))
     subject = Subject(model, np.asarray(pixels), list(names), evenly(len(pixels), show), chosen)
     parts = (_about, images.images, sections.filters, sections.positions, sections.heads, sections.layers)

@@ -11,6 +11,8 @@ import numpy as np
 
 from keras_vit.layers import PatchEncoder
 from keras_vit.models import taps
+from keras_vit.training.checks.inputs import check_range
+from keras_vit.training.checks.pixel_range import Normalisation, normalisation
 
 SMALLEST = 5e-4  # added to the variances, of pixels normalised to about 1: the faintest components are noise
 
@@ -64,16 +66,20 @@ def whiten(model: keras.Model, images: np.ndarray) -> None:
 
     Args:
         model: a ViT, plain or with conv_stem, or a model that trains one.
-        images: some hundred training images or more, pixels 0..255 (b, height, width, c).
+        images: some hundred training images or more, as for `fit` (b, height, width, c).
 
     Raises:
-        ValueError: for a model without such a layer.
+        ValueError: for a model without such a layer, or images on another scale than the model's.
     """
     layer, spec = first_layer(model)
     rectified = isinstance(layer, keras.layers.Conv2D)
     kernel = keras.ops.convert_to_numpy(layer.kernel).copy()  # (p, q, c, d)
     *size, channels, width = kernel.shape
-    pixels = (np.asarray(images, "float32") - np.asarray(spec.mean, "float32")) / np.asarray(spec.std, "float32")
+    scale = normalisation(model) or Normalisation(np.asarray(spec.mean), np.asarray(spec.std))
+    if model.check_pixels:
+        check_range(np.asarray(images), scale)
+    mean, std = (np.asarray(value, "float32") for value in scale.of_input)
+    pixels = (np.asarray(images, "float32") - mean) / std
     filters = whitening_filters(
         pixels, tuple(size), min(size[0] * size[1] * channels, width // 2 if rectified else width)
     )

@@ -17,6 +17,7 @@ from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.pretraining import sampling
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
+from keras_vit.training.checks.inputs import check_images
 
 # Section 3.3 of the paper; all with 512 colours.
 VARIANTS = {
@@ -143,7 +144,12 @@ class ImageGPT(ModelOfArguments):
         return keras.ops.convert_to_numpy(self.get_layer("patch_encoder").palette)
 
     def colors(self, images: Any, batch_size: int = 64) -> np.ndarray:
-        """The numbers of the palette's nearest colours: (b, height, width, c) -> (b, n) int32."""
+        """The numbers of the palette's nearest colours: (b, height, width, c) -> (b, n) int32.
+
+        Raises:
+            ValueError: for images on another scale than 0..255.
+        """
+        check_images(self, images)
         nearest, images = self.get_layer("patch_encoder").nearest, np.asarray(images)
         parts = [
             nearest(keras.ops.convert_to_tensor(images[i : i + batch_size])) for i in range(0, len(images), batch_size)

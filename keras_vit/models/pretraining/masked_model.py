@@ -12,6 +12,7 @@ from keras_vit.models.arguments import ViTOverrides
 from keras_vit.models.classifier import ModelOfArguments
 from keras_vit.models.spec import ViTSpec, make_spec
 from keras_vit.models.vit import ViT
+from keras_vit.training.checks.pixel_range import InputRange
 from keras_vit.training.model import Model
 
 GREY = np.array([127.5], "float32")  # of hidden patches
@@ -68,6 +69,11 @@ def pasted(images: np.ndarray, patches: np.ndarray, hidden: np.ndarray, patch_si
 def as_pixels(model: Model, images: Any) -> np.ndarray:
     """Images of any kind as pixels (b, height, width, c) at the model's size."""
     pixels = np.asarray(model.preprocess(images))
+    if pixels.dtype != np.uint8:
+        raise ValueError(
+            f'"{model.name}" is for images {InputRange.of(model)}: make or load it with mean and std on the 0..255'
+            " scale."
+        )
     return pixels[None] if pixels.ndim == 3 else pixels
 
 

@@ -30,12 +30,13 @@ def _padded(rows):
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
-def _array_function(function):
+def _array_function(function, pixel_range):
     """`function` of tensors as images (b, h, w, c) uint8 -> arrays with b rows."""
     pads = keras.backend.backend() == "jax"
 
     def call(images):
-        given = keras.ops.convert_to_tensor((_padded(images) if pads else images).astype("float32"))
+        pixels = pixel_range.of_bytes(_padded(images) if pads else images)
+        given = keras.ops.convert_to_tensor(pixels.astype("float32"))
         return {name: keras.ops.convert_to_numpy(value)[: len(images)] for name, value in function(given).items()}
 
     return call
@@ -98,7 +99,7 @@ class Served:
             found["encoded_features"] = _rows(self._function({"features": tensor}))
         with contextlib.suppress(ValueError):  # it has no attention
             found["encoded_attention"] = _rows(
-                _array_function(_compiled(self._attention(), (*model.image_size, model.channels)))
+                _array_function(_compiled(self._attention(), (*model.image_size, model.channels)), self._prepare.range)
             )
         return {DEFAULT: found["encoded_features"], **found} if DEFAULT not in found else found
 
@@ -106,8 +107,11 @@ class Served:
         """Returns images (b, h, w, c) uint8 -> arrays of these symbolic outputs of the model, by name."""
         part = keras.Model(self.model.input, outputs)
         if self._engine is not None:
-            return runner(part, self._engine)
-        return _array_function(_compiled(lambda images: part(images, training=False), part.input.shape[1:]))
+            part.check_pixels = False  # they come from files
+            run, pixel_range = runner(part, self._engine), self._prepare.range
+            return lambda images: run(pixel_range.of_bytes(images))
+        compiled = _compiled(lambda images: part(images, training=False), part.input.shape[1:])
+        return _array_function(compiled, self._prepare.range)
 
     def _attention(self):
         maps = attention_map_function(self.model)
@@ -159,7 +163,8 @@ class Served:
     def _compiled_heads(self, block):
         maps = head_map_function(self.model, block)
         return _array_function(
-            _compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels))
+            _compiled(lambda images: {"heads": maps(images)}, (*self.model.image_size, self.model.channels)),
+            self._prepare.range,
         )
 
     def warm_up(self, max_rows: int = 1, wanted: Callable[[], bool] = lambda: True) -> None:

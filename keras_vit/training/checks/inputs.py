@@ -9,14 +9,16 @@ import contextlib
 import dataclasses
 import re
 import types
+import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.layers import PaletteEncoder, PixelNormalization
 from keras_vit.training.checks.numbers import Numbers
+from keras_vit.training.checks.pixel_range import InputRange, Normalisation, normalisations
 from keras_vit.training.losses import (
     NO_SHARES,
     ONE_BASED,
@@ -29,7 +31,7 @@ from keras_vit.training.losses import (
 )
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
-PIXEL_STD = 10.0  # pixels 0..255 have a larger standard deviation
+_LOWEST_CONTRAST = 6 / 255  # standard deviations between the darkest and the brightest pixel
 _LARGEST_BYTE = 4 * 255.0  # with room for filters that overshoot
 _LOWEST_BYTE = -64.0
 _SAMPLE = 32  # images whose pixels are checked
@@ -37,22 +39,18 @@ _SAMPLE = 32  # images whose pixels are checked
 _OPEN, _CLOSE = "<<<", ">>>"
 
 
-@dataclasses.dataclass(frozen=True)
-class Normalisation:
-    """A model's first operation on an input: (x - mean) / std, each (c,) or a scalar."""
-
-    mean: np.ndarray
-    std: np.ndarray
-
-
-PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1, 1]
-
-
 def output_names(model: keras.Model) -> tuple[str, ...]:
     """The names of model.outputs in a dict of losses or labels."""
     if isinstance(model.output, dict):
         return tuple(sorted(model.output))  # as model.outputs lists them
     return tuple(model.output_names)
+
+
+def input_names(model: keras.Model) -> tuple[str, ...]:
+    """The names of model.inputs in a dict of images."""
+    if isinstance(model.input, dict):
+        return tuple(sorted(model.input))  # as model.inputs lists them
+    return tuple(tensor.name for tensor in model.inputs)
 
 
 def in_order(values: Any, names: Sequence[str]) -> list | None:
@@ -66,60 +64,39 @@ def in_order(values: Any, names: Sequence[str]) -> list | None:
     return flat if len(flat) == len(names) else None
 
 
-def _normalisation_of_input(model, tensor) -> Normalisation | None:
-    nodes = [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
-    for node in nodes:
-        places = [i for i, given in enumerate(node.input_tensors) if given is tensor]
-        found = _normalisation_at(model, node, places[0]) if places else None
-        if found is not None:
-            return found
-    return None
-
-
-def _normalisation_at(model, node, place) -> Normalisation | None:
-    """The first operation of a graph node on its input number `place`, if a normalisation."""
-    operation = node.operation
-    if isinstance(operation, PixelNormalization):
-        return Normalisation(np.asarray(operation.mean), np.asarray(operation.std))
-    if isinstance(operation, PaletteEncoder):
-        return PIXELS
-    if isinstance(operation, keras.Model):
-        return _normalisation_of_input(operation, operation.inputs[place])
-    if type(operation).__name__ == "Reshape":  # crops (b, v, h, w, c) as images (b*v, h, w, c)
-        return _normalisation_of_input(model, node.output_tensors[0])
-    return None
-
-
-def normalisations(model: keras.Model) -> list[Normalisation | None]:
-    """For each input the normalisation that a model, or one nested in it, applies first, or None."""
-    return [_normalisation_of_input(model, tensor) for tensor in getattr(model, "inputs", None) or ()]
-
-
 @dataclasses.dataclass(frozen=True)
 class InputChecks:
     """Checks on the input of fit, evaluate or predict.
 
     Attributes:
-        scales: {input: its normalisation, or None for no check}.
+        scales: {input: its normalisations; none for no check}.
         labels: {output: (number of classes, whether rows of labels sum to 1), or None for no check}.
         numbers: {input: the numbers it may hold}.
     """
 
-    scales: dict[str, Normalisation | None]
+    scales: dict[str, tuple[Normalisation, ...]]
     labels: dict[str, tuple[int, bool] | None]
     numbers: dict[str, Numbers] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, model: keras.Model) -> "InputChecks":
-        """The checks for a model: its normalisation, unless model.check_pixels is False, and its compiled loss."""
-        scales = normalisations(model) if model.check_pixels else [None] * len(model.inputs)
+        """The checks for a model: its normalisation, unless model.check_pixels is False, and its compiled loss.
+
+        Raises:
+            ValueError: for layers whose `value_range` is not what the model takes behind them.
+        """
+        found, hidden = normalisations(model) if getattr(model, "check_pixels", True) else ({}, None)
+        if hidden is not None:
+            _warn_of_hidden(model, hidden)
+        scales = {name: tuple(found.get(i, ())) for i, name in enumerate(input_names(model))}
+        _check_declared(scales)
         names = output_names(model)
         losses = in_order(getattr(model, "loss", None), names) or ()
         labels = {
             name: (output.shape[-1], loss.shares) if isinstance(loss, FromLogits) else None
             for name, loss, output in zip(names, losses, model.outputs)
         }
-        return cls(dict(zip((tensor.name for tensor in model.inputs), scales)), labels, getattr(model, "numbers", {}))
+        return cls(scales, labels, getattr(model, "numbers", {}))
 
     def arrays(self, x: Any, y: Any = None, weights: Any = None, pixels: bool = True) -> None:
         """Checks a batch, or all the data, given as arrays.
@@ -148,7 +125,7 @@ class InputChecks:
         import tensorflow as tf
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-        has_pixels = any(_may_be_wrong(images.dtype) for images, _ in self._images(x))
+        has_pixels = any(_may_be_wrong(images.dtype, scale) for images, scale in self._images(x))
         labelled = [labels for labels, *_ in self._labels(y, weights)]
         for labels in labelled:
             if not (labels.dtype.is_floating or labels.dtype.is_integer or labels.dtype.is_bool):
@@ -160,7 +137,7 @@ class InputChecks:
             return dataset
 
         def check_pixels(x):
-            found = [(images, scale) for images, scale in self._images(x) if _may_be_wrong(images.dtype)]
+            found = [(images, scale) for images, scale in self._images(x) if _may_be_wrong(images.dtype, scale)]
             return tf.group(*(check for images, scale in found for check in assert_range(images[:_SAMPLE], scale)))
 
         @tf.autograph.experimental.do_not_convert  # converting takes longer than tracing
@@ -197,14 +174,20 @@ class InputChecks:
         return x
 
     def _images(self, x):
-        """(images, normalisation) of each input with checked pixels."""
-        for images, scale in zip(in_order(x, list(self.scales)) or (), self.scales.values()):
-            if scale is not None and len(getattr(images, "shape", ())) in (4, 5):
-                yield images, scale
+        """(images, normalisation) of each input with checked pixels, once for each of its normalisations."""
+        for images, scales in zip(self._inputs(x) or (), self.scales.values()):
+            if len(getattr(images, "shape", ())) in (4, 5):
+                yield from ((images, scale) for scale in scales)
+
+    def _inputs(self, x):
+        """The inputs in order, without others that a dict holds; None for another number."""
+        if isinstance(x, dict) and self.scales.keys() <= x.keys():
+            return [x[name] for name in self.scales]
+        return in_order(x, list(self.scales))
 
     def _numbers(self, x):
         """[(name, values, Numbers)] of each input of numbers."""
-        found = in_order(x, list(self.scales)) if self.numbers else None
+        found = self._inputs(x) if self.numbers else None
         given = dict(zip(self.scales, found or ()))
         return [
             (name, given[name], expected)
@@ -222,22 +205,63 @@ class InputChecks:
                 yield labels, weight, *expected
 
 
-def _may_be_wrong(dtype):
+_WARNED: weakref.WeakSet = weakref.WeakSet()  # models whose range cannot be checked
+
+
+def _warn_of_hidden(model, layer):
+    """Warns, once for a model, that its pixels cannot be checked because of a layer."""
+    if model in _WARNED:
+        return
+    _WARNED.add(model)
+    warnings.warn(
+        f'The range of the pixels cannot be checked: what the layer "{layer}" does to them before "{model.name}"'
+        " normalises is unknown. See that they arrive there as the model expects, which is 0..255 unless it was made"
+        " with another mean and std. model.check_pixels = False ends this warning.",
+        stacklevel=4,
+    )
+
+
+def _check_declared(scales):
+    """Refuses layers made for a `value_range` that is not the one expected behind them."""
+    for scale in (scale for each in scales.values() for scale in each):
+        for layer, low, high in scale.path.declared:
+            if any(wrong for wrong, *_ in _problems(scale, np.float64(low), np.float64(high), True)):
+                there = "0..255" if scale.of_bytes else "in [0, 1]"
+                raise ValueError(
+                    f'The layer "{layer}" clips pixels to its value_range, which is [{low:.3g}, {high:.3g}] where the'
+                    f" model normalises them, and it expects pixels {there} there. Make the layer with the value_range"
+                    " of its own images. If it is right, set model.check_pixels = False."
+                )
+
+
+def check_images(model: keras.Model, images: Any) -> None:
+    """Refuses images (b, h, w, c), or a list or dict of a model's inputs, on another scale: ValueError."""
+    InputChecks.of(model).arrays(images)
+
+
+def _may_be_wrong(dtype, scale):
     """Whether a TensorFlow dtype allows pixels on another scale: bytes do not (0 and 1 are never stored so)."""
-    return dtype.is_bool or dtype.size > 1 and (dtype.is_floating or dtype.is_integer)
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+        return False
+    return dtype.is_bool or dtype.size > 1 or bool(scale.path.layers) or not scale.of_bytes
 
 
 def _problems(scale, low, high, floating):
-    """(whether it applies, message, remedy) of each possible fault of pixels in [low, high], numbers or tensors."""
+    """(whether it applies, message, remedy) of each possible fault of pixels that lie in [low, high] where the model
+    normalises them, numbers or tensors.
+    """
     yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
-    if scale.std.max() < PIXEL_STD:
+    if not scale.of_bytes:
+        theirs = f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values"
         yield (
             high > float((scale.mean + 10 * _LARGEST_NORMALISED * scale.std).max()),
             "look like pixels 0..255",
-            (
-                f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values: divide"
-                " the images by 255, or load the model with mean and std on the 0..255 scale."
-            ),
+            f"{theirs}: divide the images by 255, or load the model with mean and std on the 0..255 scale.",
+        )
+        yield (
+            (low != high) & (high - low < _LOWEST_CONTRAST * float(scale.std.min())),
+            "have next to no contrast",
+            "Were they divided by 255 twice?",
         )
         return
     ours = "This model expects pixels 0..255 and normalises them itself."
@@ -256,24 +280,40 @@ def _problems(scale, low, high, floating):
 def check_range(images: np.ndarray, scale: Normalisation) -> None:
     """Refuses images (b, h, w, c) on another scale than the model's normalisation: ValueError with their range."""
     one_of_bytes = images.dtype == np.uint8 and len(images) == 1  # which may be black
-    if not images.size or images.dtype.kind not in "biuf" or one_of_bytes:
+    if not images.size or images.dtype.kind not in "biuf" or one_of_bytes and not scale.path.layers:
         return
-    floating, low, high = images.dtype.kind == "f", float(images.min()), float(images.max())
-    for wrong, what, mend in _problems(scale, np.float64(low), np.float64(high), floating):
+    floating, rescaled = images.dtype.kind == "f", bool(scale.path.layers)
+    axes = tuple(range(images.ndim - 1)) if rescaled else None
+    low, high = images.min(axes), images.max(axes)
+    ends = float(low.min()), float(high.max())
+    there = scale.seen(low.astype("float64"), high.astype("float64")) if rescaled else ends
+    for wrong, what, mend in _problems(scale, *map(np.float64, there), floating or rescaled):
         if wrong:
-            raise ValueError(_range_message(what, mend, f"{low:.3g}", f"{high:.3g}"))
+            raise ValueError(_range_message(scale, what, mend).format(*(f"{end:.3g}" for end in (*ends, *there))))
 
 
 def assert_range(images: Any, scale: Normalisation) -> list:
     """check_range as TensorFlow operations; in a graph they must run before the images are used."""
     import tensorflow as tf
 
-    floating, images = images.dtype.is_floating, tf.cast(images, "float32")
+    floating, rescaled, images = images.dtype.is_floating, bool(scale.path.layers), tf.cast(images, "float32")
     low, high = tf.reduce_min(images), tf.reduce_max(images)
+    there = _seen(images, scale.path) if rescaled else (low, high)
     return [
-        tf.debugging.Assert(~wrong, [_filled_in(_range_message(what, mend, "{}", "{}"), low, high)])
-        for wrong, what, mend in _problems(scale, low, high, floating)
+        tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, mend), low, high, *there)])
+        for wrong, what, mend in _problems(scale, *there, floating or rescaled)
     ]
+
+
+def _seen(images, path):
+    """Normalisation.seen of a TensorFlow tensor (b, ..., c)."""
+    import tensorflow as tf
+
+    factor, offset = (tf.constant(np.atleast_1d(x), "float32") for x in (path.factor, path.offset))
+    channels = images.shape[-1] if images.shape[-1] in (factor.shape[0], None) else None
+    axes = list(range(images.shape.rank - (channels is not None)))
+    ends = [factor * end(images, axes) + offset for end in (tf.reduce_min, tf.reduce_max)]
+    return tf.reduce_min(ends), tf.reduce_max(ends)
 
 
 def _assert_labels(labels, weight, classes, shares):
@@ -292,10 +332,19 @@ def _assert_labels(labels, weight, classes, shares):
         tf.debugging.Assert(~tf.reduce_any(are_no_shares(tf.reduce_sum(labels, axis=-1))), [_OPEN + NO_SHARES + _CLOSE])
 
 
-def _range_message(what, mend, low, high):
-    """The message for images on another scale; `low` and `high` are text."""
+def _range_message(scale, what, mend):
+    """The message for images on another scale, with {} for their ends, then for those where the model normalises."""
     escape = "If they are right, set model.check_pixels = False."
-    return f"The images {what}: the values of the first batch are in [{low}, {high}]. {mend} {escape}"
+    if not scale.path.layers:
+        return f"The images {what}: the values of the first batch are in [{{}}, {{}}]. {mend} {escape}"
+    several = len(scale.path.layers) > 1
+    names = f"the layer{'s' if several else ''} {', '.join(scale.path.layers)}"
+    expected = "0..255" if scale.of_bytes else "in [0, 1]"
+    return (
+        f"The images {what} behind {names} of the model: the values of the first batch are in [{{}}, {{}}], and in"
+        f" [{{}}, {{}}] where the model normalises them. Expected there: pixels {expected}."
+        f" Leave {names} out, or give images {InputRange.of_scale(scale)}. {escape}"
+    )
 
 
 def _filled_in(template, *values):
@@ -303,7 +352,8 @@ def _filled_in(template, *values):
     import tensorflow as tf
 
     texts = [value if value.dtype == tf.string else tf.strings.as_string(value, shortest=True) for value in values]
-    parts = [part for pair in zip(template.split("{}"), [*texts, _CLOSE]) for part in pair]
+    pieces = template.split("{}")
+    parts = [part for pair in zip(pieces, [*texts[: len(pieces) - 1], _CLOSE]) for part in pair]
     return tf.strings.join([_OPEN, *parts])
 
 

@@ -65,7 +65,7 @@ def classify(model, x, top_k: int = 5, batch_size: int = 32, activation: str | N
     for start in range(0, len(images), batch_size):
         numbered = enumerate(images[start : start + batch_size], start)
         pixels = np.stack([prepare(item, name_of(item, i, single)) for i, item in numbered])
-        outputs = np.asarray(model.predict_on_batch(pixels), "float32")
+        outputs = np.asarray(model.predict_on_batch(prepare.range.of_bytes(pixels)), "float32")
         results += [_best(row, names, top_k) for row in keras.ops.convert_to_numpy(function(outputs))]
         if bar:
             bar.update(len(results))

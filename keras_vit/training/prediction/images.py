@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.training.checks.inputs import PIXEL_STD, InputChecks, normalisations
+from keras_vit.training.checks.inputs import check_range
+from keras_vit.training.checks.pixel_range import PIXELS, InputRange
 from keras_vit.training.prediction.preprocessing import Preprocessing, parse_preprocessing, preprocessing_text
 
 
@@ -75,7 +76,7 @@ def _pil_pixels(image):
     return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
 
 
-def _eight_bits(pixels, checks):
+def _eight_bits(pixels, check_pixels):
     """Pixels on 0..255, else ValueError; 16-bit integers by their high 8 bits, as in a PNG, if any value needs them."""
     kind = pixels.dtype.kind
     if kind not in "iuf" or not pixels.size:
@@ -86,11 +87,12 @@ def _eight_bits(pixels, checks):
     lowest, highest = (-255, 511) if kind == "f" else (0, 255)  # filters overshoot; clipping follows
     if not lowest <= low <= high <= highest:
         raise ValueError(f"expected pixels 0..255 (or uint16 of 16 bits), got values from {low} to {high}")
-    checks.arrays(pixels[None])
+    if check_pixels:
+        check_range(pixels[None], PIXELS)
     return pixels.astype("uint8" if kind != "f" else "float32")
 
 
-def _pixels(array, channels, checks):
+def _pixels(array, channels, check_pixels):
     """An array as pixels 0..255, (h, w, c), without alpha; ValueError for another shape or scale."""
     array = np.asarray(array)
     array = array[..., None] if array.ndim == 2 else array
@@ -101,12 +103,12 @@ def _pixels(array, channels, checks):
         raise ValueError(
             f"expected an array (h, w), or (h, w, c) with c of 1 to 4 channels, got shape {array.shape}.{first}"
         )
-    pixels = _eight_bits(array, checks)
+    pixels = _eight_bits(array, check_pixels)
     with_alpha = pixels.shape[-1] in (2, 4) and pixels.shape[-1] != channels
     return pixels[..., :-1] if with_alpha else pixels
 
 
-def _image(item, channels, checks):
+def _image(item, channels, check_pixels):
     """One image as encoded bytes or pixels (h, w, c)."""
     if isinstance(item, (str, os.PathLike)):
         return _read(item)
@@ -115,12 +117,12 @@ def _image(item, channels, checks):
     if hasattr(item, "read"):
         return item.read()
     if _is_pil(item):
-        return _pixels(_pil_pixels(item), channels, checks)
+        return _pixels(_pil_pixels(item), channels, check_pixels)
     if hasattr(item, "shape") and np.asarray(item).dtype.kind in "SO" and not np.asarray(item).ndim:
-        return _image(np.asarray(item).item(), channels, checks)
+        return _image(np.asarray(item).item(), channels, check_pixels)
     if not hasattr(item, "shape"):
         raise ValueError(f"expected a path, bytes, a PIL image or an array, got {type(item).__name__}")
-    return _pixels(item, channels, checks)
+    return _pixels(item, channels, check_pixels)
 
 
 def name_of(item, number, single):
@@ -131,21 +133,18 @@ def name_of(item, number, single):
 
 
 class Preprocessor:
-    """From images of any kind to the model's pixels, uint8 (height, width, c)."""
+    """From images of any kind to pixels 0..255 of the model's size, uint8 (height, width, c).
+
+    Attributes:
+        range: of the model's own pixels, made of these by `range.of_bytes`.
+    """
 
     def __init__(self, model):
         if model.image_size is None:
             raise ValueError(
                 f'"{model.name}" does not take one image (b, h, w, c) of fixed size: its input is {model.input_shape}.'
             )
-        scale = normalisations(model)[0]
-        if scale is not None and scale.std.max() < PIXEL_STD and model.check_pixels:
-            raise ValueError(
-                f"The model's std {scale.std.tolist()} is for images in [0, 1], and preprocessing gives pixels 0..255:"
-                " make or load it with mean and std on that scale, 255 times larger. If it is right, set"
-                " model.check_pixels = False."
-            )
-        self.checks = InputChecks.of(model)
+        self.range, self.check_pixels = InputRange.known(model), model.check_pixels
         self.text = preprocessing_text(model)
         self.shape = (*model.image_size, model.channels)
         self.preprocess = parse_preprocessing(self.text)
@@ -163,7 +162,7 @@ class Preprocessor:
         from keras_vit.data.sources.image_files import to_known_format
 
         try:
-            image = _image(item, self.shape[-1], self.checks)
+            image = _image(item, self.shape[-1], self.check_pixels)
             pixels = self.preprocess.image(to_known_format(image) if isinstance(image, bytes) else image).numpy()
         except tf.errors.OpError as error:
             raise ValueError(f"{name} cannot be decoded as an image: {reason(error)}") from None
@@ -181,8 +180,11 @@ class Preprocessor:
 def preprocess(model, x: Any):
     """The model's pixels of an image or a list; see Model.preprocess."""
     if isinstance(x, keras.KerasTensor) or hasattr(x, "graph"):  # symbolic: in a Keras model or tf.data
-        return Preprocessing(preprocessing_text(model), check_pixels=model.check_pixels, dtype="uint8")(x)
+        found, text = InputRange.known(model), preprocessing_text(model)
+        pixels = Preprocessing(text, check_pixels=model.check_pixels, dtype="uint8")(x)
+        return pixels if found.is_bytes else keras.layers.Rescaling(found.factor, found.offset, dtype="float32")(pixels)
     images, single = listed(x)
     prepare = Preprocessor(model)
-    pixels = [prepare(item, name_of(item, i, single)) for i, item in enumerate(images)]
-    return pixels[0] if single else np.stack(pixels) if pixels else np.zeros((0, *prepare.shape), "uint8")
+    each = [prepare(item, name_of(item, i, single)) for i, item in enumerate(images)]
+    pixels = prepare.range.of_bytes(np.stack(each) if each else np.zeros((0, *prepare.shape), "uint8"))
+    return pixels[0] if single else pixels

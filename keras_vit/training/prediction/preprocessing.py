@@ -7,7 +7,8 @@ import keras
 import numpy as np
 
 from keras_vit.layers.registration import serializable
-from keras_vit.training.checks.inputs import PIXELS, assert_range, plain_errors
+from keras_vit.training.checks.inputs import assert_range, plain_errors
+from keras_vit.training.checks.pixel_range import PIXELS
 
 
 def preprocessing_text(model) -> str:
@@ -48,6 +49,21 @@ def _preprocessed_shape(preprocess, channels: int | None) -> tuple:
             ' "central_crop(224)".'
         )
     return shape
+
+
+def check_preprocessing(model) -> None:
+    """Refuses a model whose preprocessing text is random, or whose images are not of the model's size and channels."""
+    text, expected = preprocessing_text(model), (*model.image_size, model.channels)
+    preprocess = parse_preprocessing(text)
+    if preprocess.random:
+        raise ValueError(f'The preprocessing "{text}" of "{model.name}" has random ops, which are for training.')
+    shape = _preprocessed_shape(preprocess, None)
+    if shape != expected:
+        raise ValueError(
+            f'The preprocessing "{text}" of "{model.name}" gives images of {shape}, and the model takes {expected}. Set'
+            f' model.preprocessing to a text for these, such as "decode({expected[2]})|resize({expected[0]},'
+            f' {expected[1]})".'
+        )
 
 
 def _eight_bits(pixels):

@@ -1,0 +1,343 @@
+"""Which pixels a model's inputs take: its normalisations, and what the layers before them do to the range of values.
+
+Layers that move pixels keep the range; Rescaling, Normalization and arithmetic with constants change it by a factor and
+an offset per channel; behind any other layer the range is unknown.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.layers import PaletteEncoder, PixelNormalization
+
+_PIXEL_STD = 10.0  # pixels 0..255 have a larger standard deviation
+# Layers and operations of Keras that move, blend or repeat pixels, by their names: not every version has all.
+_KEEPING = frozenset(
+    "Identity Dropout SpatialDropout2D GaussianNoise Reshape Permute ZeroPadding2D Cropping2D UpSampling2D"
+    " MaxPooling2D AveragePooling2D Resizing CenterCrop RandomCrop RandomFlip RandomTranslation RandomRotation"
+    " RandomZoom RandomShear RandomPerspective RandomErasing RandomElasticTransform RandomGaussianBlur RandomBrightness"
+    " RandomContrast RandomHue RandomSaturation RandomSharpness RandomColorDegeneration RandomColorJitter"
+    " RandomGrayscale RandomInvert RandomPosterization Solarization AutoContrast Equalization CLAHE RandAugment AugMix"
+    " MaxNumBoundingBoxes Preprocessing Concatenate Average Maximum Minimum"
+    " Cast Copy StopGradient Transpose Swapaxes Moveaxis Squeeze ExpandDims Stack Repeat Tile BroadcastTo GetItem Flip"
+    " Fliplr Flipud Rot90 Roll Pad Resize CropImages PadImages AffineTransform PerspectiveTransform ElasticTransform"
+    " GaussianBlur ScaleAndTranslate RGBToGrayscale Round".split()
+)
+# Those of them that only pass on what they blur or erase: a wrong `value_range` does little.
+_MILD = ("RandomErasing", "RandomElasticTransform", "RandomGaussianBlur")
+_ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Negative")
+_CHAINS = (keras.Sequential, getattr(keras.layers, "Pipeline", keras.Sequential))  # of layers, one after the other
+_NORMALISING = (PixelNormalization, PaletteEncoder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """What layers make of an input's pixels x: factor * x + offset.
+
+    Attributes:
+        place: number of the input.
+        factor, offset: a scalar, or (c,) at the end of the path.
+        layers: names of the layers that change the range.
+        declared: (name, low, high) of each layer with a `value_range`, as numbers at the end of the path.
+    """
+
+    place: int
+    factor: np.ndarray = dataclasses.field(default_factory=lambda: np.float64(1))
+    offset: np.ndarray = dataclasses.field(default_factory=lambda: np.float64(0))
+    layers: tuple[str, ...] = ()
+    declared: tuple[tuple[str, float, float], ...] = ()
+
+    def then(self, factor, offset, name: str) -> "Path":
+        """The path with a further layer, which makes of x factor * x + offset."""
+        factor, offset = np.asarray(factor, "float64"), np.asarray(offset, "float64")
+        declared = tuple((layer, *_span(low, high, factor, offset)) for layer, low, high in self.declared)
+        return Path(self.place, factor * self.factor, factor * self.offset + offset, (*self.layers, name), declared)
+
+    def equals(self, other: "Path") -> bool:
+        """Whether another path does the same to the same input."""
+        same = np.array_equal(self.factor, other.factor) and np.array_equal(self.offset, other.offset)
+        return self.place == other.place and same
+
+
+def _span(low, high, factor, offset) -> tuple[float, float]:
+    """The smallest and largest of factor * x + offset, for x from low to high; each a scalar or (c,)."""
+    if np.ndim(low) and np.ndim(factor) and np.shape(low) != np.shape(factor):  # channels were dropped, or repeated
+        low, high = low.min(), high.max()
+    ends = np.stack(np.broadcast_arrays(factor * low + offset, factor * high + offset))
+    return float(ends.min()), float(ends.max())
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalisation:
+    """A model's normalisation of an input, (x - mean) / std, each (c,) or a scalar, and the path to it."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    path: Path = dataclasses.field(default_factory=lambda: Path(0))
+
+    def equals(self, other: "Normalisation") -> bool:
+        """Whether another normalisation is the same, of the same input."""
+        same = np.array_equal(self.mean, other.mean) and np.array_equal(self.std, other.std)
+        return same and self.path.equals(other.path)
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether it is for pixels 0..255, not for smaller values."""
+        return self.std.max() >= _PIXEL_STD
+
+    @property
+    def of_input(self) -> tuple[Any, Any]:
+        """(mean, std) on the scale of the input, each a number or a list of one per channel."""
+        factor, offset = self.path.factor, self.path.offset
+        if not self.path.layers:
+            return self.mean.tolist(), self.std.tolist()
+        return ((self.mean - offset) / factor).tolist(), (self.std / np.abs(factor)).tolist()
+
+    def seen(self, low: Any, high: Any) -> tuple[float, float]:
+        """The range at the normalisation of images whose channels lie between low and high, each (c,)."""
+        return _span(low, high, self.path.factor, self.path.offset)
+
+    @property
+    def expected(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """(low, high) of the input, each a scalar or (c,), which the model was made for.
+
+        None if it normalises nothing, (x - 0) / 1: the images are to be normalised in a way unknown here.
+        """
+        low, high = 0.0, 255.0 if self.of_bytes else 1.0
+        factor, offset = self.path.factor, self.path.offset
+        if not self.mean.any() and (self.std == 1).all():  # layers before it normalise
+            if not self.path.layers:
+                return None
+            return np.float64(0), np.float64(255 if np.abs(1 / factor).max() >= _PIXEL_STD else 1)
+        ends = (low - offset) / factor, (high - offset) / factor
+        return np.minimum(*ends), np.maximum(*ends)
+
+
+PIXELS = Normalisation(np.array([127.5]), np.array([127.5]))  # of 0..255 to [-1, 1]
+
+
+def _nodes(model) -> list:
+    return [node for level in getattr(model, "_nodes_by_depth", {}).values() for node in level]
+
+
+def _graph(operation):
+    """The functional model that an operation runs, or None."""
+    if isinstance(operation, keras.layers.TimeDistributed):
+        operation = operation.layer
+    if isinstance(operation, keras.Sequential):
+        operation = operation._functional
+    return operation if isinstance(operation, keras.Model) and hasattr(operation, "_nodes_by_depth") else None
+
+
+def _per_channel(values) -> np.ndarray | None:
+    """Numbers of any shape as (1,) or (c,) float64; None for others than one, or one per channel on the last axis."""
+    values = np.asarray(values, "float64")
+    return values.reshape(-1) if values.size in (1, *values.shape[-1:]) else None
+
+
+def _through_normalization(layer, path):
+    """`path` through keras.layers.Normalization; its name for statistics that are not one per channel, or missing."""
+    mean, variance = getattr(layer, "mean", None), getattr(layer, "variance", None)
+    if mean is None or variance is None:
+        return layer.name
+    mean, variance = (_per_channel(keras.ops.convert_to_numpy(x)) for x in (mean, variance))
+    if mean is None or variance is None:
+        return layer.name
+    std = np.maximum(np.sqrt(variance), keras.config.epsilon())
+    return path.then(std, mean, layer.name) if layer.invert else path.then(1 / std, -mean / std, layer.name)
+
+
+def _through(layer, path) -> Path | str:
+    """The path through a layer, or the name of the layer that it cannot be followed through."""
+    if (graph := _graph(layer)) is not None:
+        inner = _path(graph, graph.outputs[0]) if len(graph.outputs) == len(graph.inputs) == 1 else layer.name
+        return _joined(path, inner)
+    if isinstance(layer, keras.layers.TimeDistributed):
+        return _through(layer.layer, path)
+    if isinstance(layer, _CHAINS):
+        for part in layer.layers:
+            path = _through(part, path)
+            if isinstance(path, str):
+                return path
+        return path
+    if isinstance(layer, keras.layers.Rescaling):
+        return path.then(layer.scale, layer.offset, layer.name)
+    if isinstance(layer, keras.layers.Normalization):
+        return _through_normalization(layer, path)
+    if isinstance(layer, PixelNormalization):
+        return path.then(1 / np.asarray(layer.std), -np.asarray(layer.mean) / np.asarray(layer.std), layer.name)
+    kind = type(layer)
+    if kind.__name__ not in _KEEPING or kind.__module__.split(".")[0] not in ("keras", "keras_vit"):
+        return layer.name
+    value_range = getattr(layer, "value_range", None)
+    if value_range is None or kind.__name__ in _MILD:
+        return path
+    low, high = map(float, value_range)
+    return dataclasses.replace(path, declared=(*path.declared, (layer.name, low, high)))
+
+
+def _joined(outer: Path | str, inner: Path | str) -> Path | str:
+    """The path `inner` of a nested model behind `outer`."""
+    if isinstance(outer, str) or isinstance(inner, str):
+        return outer if isinstance(outer, str) else inner
+    joined = outer
+    if inner.layers:
+        joined = outer.then(inner.factor, inner.offset, "")
+        joined = dataclasses.replace(joined, layers=(*outer.layers, *inner.layers))
+    return dataclasses.replace(joined, declared=(*joined.declared, *inner.declared))
+
+
+def _through_arithmetic(node, path) -> Path | str:
+    """The path through an operation of _ARITHMETIC; its name unless the other operand is one constant per channel."""
+    kind, name = type(node.operation).__name__, node.operation.name
+    if kind == "Negative":
+        return path.then(-1, 0, name)
+    first, second = [*node.arguments.args, *node.arguments.kwargs.values()][:2]
+    is_first = isinstance(first, keras.KerasTensor)
+    constant = second if is_first else first
+    if isinstance(constant, keras.KerasTensor):
+        return name
+    constant = _per_channel(keras.ops.convert_to_numpy(constant))
+    if constant is None:
+        return name
+    if kind == "Multiply":
+        return path.then(constant, 0, name)
+    if kind in ("Divide", "TrueDivide"):
+        return path.then(1 / constant, 0, name) if is_first and constant.all() else name
+    sign = -1 if kind == "Subtract" else 1
+    return path.then(1, sign * constant, name) if is_first else path.then(sign, constant, name)
+
+
+def _is_followed(operation) -> bool:
+    """Whether the path through an operation that runs no graph may be known."""
+    kinds = (keras.layers.Rescaling, keras.layers.Normalization, PixelNormalization, *_CHAINS)
+    name = type(operation).__name__
+    return isinstance(operation, kinds) or name in _KEEPING or name in _ARITHMETIC
+
+
+def _path(model, tensor) -> Path | str:
+    """The path from an input of `model` to a tensor in its graph, or the name of the layer that hides it."""
+    places = [i for i, own in enumerate(model.inputs) if own is tensor]
+    if places:
+        return Path(places[0])
+    operation, number, index = tensor._keras_history
+    node, graph = operation._inbound_nodes[number], _graph(operation)
+    if graph is not None and len(graph.inputs) == len(node.input_tensors):
+        inner = _path(graph, graph.outputs[index])
+        return inner if isinstance(inner, str) else _joined(_path(model, node.input_tensors[inner.place]), inner)
+    if not node.input_tensors or not _is_followed(operation):
+        return operation.name
+    paths = [_path(model, source) for source in node.input_tensors]
+    for path in paths:
+        if isinstance(path, str):
+            return path
+        if not path.equals(paths[0]):
+            return operation.name
+    is_arithmetic = type(operation).__name__ in _ARITHMETIC and not isinstance(operation, keras.Layer)
+    return _through_arithmetic(node, paths[0]) if is_arithmetic else _through(operation, paths[0])
+
+
+def _found(model, paths: Sequence[Path | str]) -> Iterator[Normalisation | str]:
+    """The normalisations in a functional model whose inputs have these paths; a layer's name for a hidden one."""
+    for node in _nodes(model):
+        operation = node.operation
+        if not isinstance(operation, keras.Layer) or not _normalises(operation):
+            continue
+        inner = [_path(model, tensor) for tensor in node.input_tensors]
+        whole = [path if isinstance(path, str) else _joined(paths[path.place], path) for path in inner]
+        graph = _graph(operation)
+        if graph is not None and len(graph.inputs) == len(whole):
+            yield from _found(graph, whole)
+        elif isinstance(operation, _NORMALISING):
+            yield whole[0] if isinstance(whole[0], str) else _normalisation(operation, whole[0])
+        elif not type(operation).__module__.startswith("keras_vit."):  # which check what they hold
+            yield operation.name
+
+
+def _normalises(layer):
+    """Whether a layer is a normalisation of pixels, or holds one."""
+    return any(isinstance(part, _NORMALISING) for part in layer._flatten_layers())
+
+
+def _normalisation(layer, path):
+    if isinstance(layer, PaletteEncoder):
+        return dataclasses.replace(PIXELS, path=path)
+    return Normalisation(np.asarray(layer.mean), np.asarray(layer.std), path)
+
+
+def normalisations(model: keras.Model) -> tuple[dict[int, list[Normalisation]], str | None]:
+    """({number of an input: its normalisations}, name of a layer that hides one from the inputs, or None)."""
+    graph = _graph(model)
+    found = [] if graph is None else list(_found(graph, [Path(i) for i in range(len(graph.inputs))]))
+    of_inputs: dict[int, list[Normalisation]] = {}
+    for one in found:
+        if not isinstance(one, str):
+            others = of_inputs.setdefault(one.path.place, [])
+            others += [one] if not any(map(one.equals, others)) else []
+    return of_inputs, next((one for one in found if isinstance(one, str)), None)
+
+
+def normalisation(model: keras.Model) -> Normalisation | None:
+    """The first normalisation of a model's first input, or None if it has none, or none that can be followed."""
+    return next(iter(normalisations(model)[0].get(0, ())), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class InputRange:
+    """The pixels that a model takes, made of pixels 0..255 by a factor and an offset, each a scalar or (c,)."""
+
+    factor: np.ndarray
+    offset: np.ndarray
+
+    @classmethod
+    def of(cls, model: keras.Model) -> "InputRange":
+        """A model's: 0..255 if its normalisation says so or is unknown, or if model.check_pixels is False."""
+        return cls.of_scale(normalisation(model) if getattr(model, "check_pixels", True) else None)
+
+    @classmethod
+    def known(cls, model: keras.Model) -> "InputRange":
+        """A model's; ValueError for one that normalises nothing, whose range is unknown."""
+        scale = normalisation(model)
+        if scale is not None and scale.expected is None and getattr(model, "check_pixels", True):
+            raise ValueError(
+                f'"{model.name}" has mean 0 and std 1, so that the scale of its images is unknown. Make or load it with'
+                " the mean and std of its pixels, on the 0..255 scale. If it takes pixels 0..255, set"
+                " model.check_pixels = False."
+            )
+        return cls.of(model)
+
+    @classmethod
+    def of_scale(cls, scale: Normalisation | None) -> "InputRange":
+        """The range that a normalisation expects of its input; 0..255 if it says nothing."""
+        low, high = (scale and scale.expected) or (np.float64(0), np.float64(255))
+        return cls(np.round((high - low) / 255, 12), np.round(low, 9))
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether it is 0..255."""
+        return bool(np.all(self.factor == 1) and np.all(self.offset == 0))
+
+    def __str__(self):
+        if self.is_bytes:
+            return "0..255"
+        ends = np.stack([np.min(self.offset), np.max(self.offset + 255 * self.factor)])
+        return f"in [{ends[0]:.6g}, {ends[1]:.6g}]"
+
+    def of_bytes(self, pixels: Any) -> Any:
+        """Pixels 0..255 (..., c), an array or TensorFlow tensor, in this range: float32; as they are for 0..255."""
+        if self.is_bytes:
+            return pixels
+        if hasattr(pixels, "numpy") or hasattr(pixels, "graph"):
+            import tensorflow as tf
+
+            return tf.cast(pixels, tf.float32) * self.factor.astype("float32") + self.offset.astype("float32")
+        return (np.asarray(pixels) * self.factor + self.offset).astype("float32")
+
+    def to_bytes(self, pixels: np.ndarray) -> np.ndarray:
+        """Pixels of this range (..., c) as pixels 0..255, uint8; those of 0..255 as they are."""
+        if self.is_bytes:
+            return pixels
+        return np.clip(np.round((pixels - self.offset) / self.factor), 0, 255).astype("uint8")
