@@ -31,7 +31,7 @@ from keras_vit.training.losses import (
 )
 
 _LARGEST_NORMALISED = 3.0  # standard deviations
-_LOWEST_CONTRAST = 6 / 255  # standard deviations between the darkest and the brightest pixel
+_LEAST_CONTRAST = 6 / 255  # standard deviations between black and the largest pixel
 _LARGEST_BYTE = 4 * 255.0  # with room for filters that overshoot
 _LOWEST_BYTE = -64.0
 _SAMPLE = 32  # images whose pixels are checked
@@ -246,10 +246,16 @@ def _may_be_wrong(dtype, scale):
     return dtype.is_bool or dtype.size > 1 or bool(scale.path.layers) or not scale.of_bytes
 
 
-def _problems(scale, low, high, floating):
-    """(whether it applies, message, remedy) of each possible fault of pixels that lie in [low, high] where the model
-    normalises them, numbers or tensors.
+def _problems(scale, low, high, floating, largest=np.inf):
+    """(whether it applies, message, remedy) of each possible fault of pixels.
+
+    Args:
+        low, high: their range where the model normalises them, numbers or tensors.
+        floating: whether they may be fractions there.
+        largest: the largest magnitude that the input may have, a number or tensor.
     """
+    step = float(np.abs(scale.path.factor).max())
+    flat = (low != high) & (largest * step < _LEAST_CONTRAST * float(scale.std.min()))
     yield ~((low - low == 0) & (high - high == 0)), "hold values that are not finite", "Find out where they come from."
     if not scale.of_bytes:
         theirs = f"This model's mean {scale.mean.tolist()} and std {scale.std.tolist()} are for smaller values"
@@ -258,11 +264,7 @@ def _problems(scale, low, high, floating):
             "look like pixels 0..255",
             f"{theirs}: divide the images by 255, or load the model with mean and std on the 0..255 scale.",
         )
-        yield (
-            (low != high) & (high - low < _LOWEST_CONTRAST * float(scale.std.min())),
-            "have next to no contrast",
-            "Were they divided by 255 twice?",
-        )
+        yield flat, "have next to no contrast", "Were they divided by 255 twice?"
         return
     ours = "This model expects pixels 0..255 and normalises them itself."
     if floating:
@@ -275,6 +277,8 @@ def _problems(scale, low, high, floating):
         yield (low == 0) & (high == 1), "have no values but 0 and 1", f"{ours} Multiply them by 255."
     yield high > _LARGEST_BYTE, "look like 16-bit images", f"{ours} Divide images in 0..65535 by 257."
     yield low < _LOWEST_BYTE, "have negative pixels", f"{ours} Add what was subtracted."
+    if scale.path.layers:
+        yield flat, "have next to no contrast", ours
 
 
 def check_range(images: np.ndarray, scale: Normalisation) -> None:
@@ -287,7 +291,8 @@ def check_range(images: np.ndarray, scale: Normalisation) -> None:
     low, high = images.min(axes), images.max(axes)
     ends = float(low.min()), float(high.max())
     there = scale.seen(low.astype("float64"), high.astype("float64")) if rescaled else ends
-    for wrong, what, mend in _problems(scale, *map(np.float64, there), floating or rescaled):
+    largest = max(0 if floating else 255, *map(abs, ends))  # bytes may be dark
+    for wrong, what, mend in _problems(scale, *map(np.float64, there), floating or rescaled, largest):
         if wrong:
             raise ValueError(_range_message(scale, what, mend).format(*(f"{end:.3g}" for end in (*ends, *there))))
 
@@ -299,9 +304,10 @@ def assert_range(images: Any, scale: Normalisation) -> list:
     floating, rescaled, images = images.dtype.is_floating, bool(scale.path.layers), tf.cast(images, "float32")
     low, high = tf.reduce_min(images), tf.reduce_max(images)
     there = _seen(images, scale.path) if rescaled else (low, high)
+    largest = tf.maximum(tf.maximum(tf.abs(low), tf.abs(high)), 0.0 if floating else 255.0)  # bytes may be dark
     return [
         tf.debugging.Assert(~wrong, [_filled_in(_range_message(scale, what, mend), low, high, *there)])
-        for wrong, what, mend in _problems(scale, *there, floating or rescaled)
+        for wrong, what, mend in _problems(scale, *there, floating or rescaled, largest)
     ]
 
 
