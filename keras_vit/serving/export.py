@@ -130,6 +130,8 @@ def _check(model, path, format):
             " and an export would apply one twice. Leave it out of the model, or set model.classes = None to export"
             " the outputs as they are."
         )
+    if format in single_file.FILES:
+        single_file.check(model, path, format)
     check_preprocessing(model)
     return path, format
 
@@ -152,7 +154,6 @@ def export_outputs(
     if given:
         raise ValueError(f'{", ".join(given)}: without effect for format="onnx", whose batches have any size.')
     place, _ = _check(model, path, format)
-    single_file.check(model, place, format)
     tensorflow_process.write(model, place, {**_DEFAULTS, "format": format, "only_outputs": True})
 
 
@@ -215,8 +216,6 @@ def export(
     place, format = _check(model, path, format)
     _check_options(model, format, top_k, verbose, activation)
     single_file.check_quantization(format, quantization, calibration)
-    if format in single_file.FILES:
-        single_file.check(model, place, format)
     options = {"format": format, "top_k": top_k or 5, "verbose": verbose, "activation": activation}
     quantized = {"quantization": quantization, "calibration": calibration}
     tensorflow_process.write(model, place, {**_DEFAULTS, **options, **quantized})
