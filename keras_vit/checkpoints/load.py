@@ -280,8 +280,8 @@ def _from_arrays(contents, located, image_size, classes, class_names, head, resa
     # Arguments by which the file was read are no change.
     used = {
         name
-        for name in ("mean", "std", "norm_first")
-        if name in told and np.array_equal(getattr(config["variant"], name), told[name])
+        for name in ("mean", "std", "heads", "norm_first")
+        if name in told and np.array_equal(getattr(config["variant"], name, None), told[name])
     }
     changes = {name: value for name, value in changes.items() if name not in used}
     own, wanted = (

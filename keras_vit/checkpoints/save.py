@@ -174,7 +174,7 @@ def _masked_autoencoder(model, path):
     encoder = model.get_encoder()
     mae.CAPABILITIES.check(encoder)
     fields = {"decoder_positions": model.decoder_positions, "decoder_depth": model.decoder_depth}
-    decoder = mae.decoder_map(fields, model.spec.qkv_bias, True)
+    decoder = mae.decoder_map(fields, model.spec.qkv_bias, huggingface.IN_FILES["vit"])
     entries = huggingface.name_map(dataclasses.asdict(model.spec), None, "vit")
     entries.update({f"decoder.{name}": entry for name, entry in decoder.items()})
     tables = mae.pack_tables(model)

@@ -174,6 +174,17 @@ def bit_name(name):
     return f"{unit}/{layer}/" + (f"group_norm/{kind}" if "norm" in path[4] else "standardized_conv2d/kernel")
 
 
+def huggingface_state(image, classes, scale, model, statistics=HALF, **arguments):
+    """transformers' classifiers, by the names of their state_dict(), which has no config.json."""
+    import transformers
+
+    kind = getattr(transformers, model)
+    made = kind(kind.config_class(num_labels=classes, **arguments))
+    shapes, answer = sampled_outputs(made, inputs(image, statistics), scale)
+    load, by = {"heads": arguments["num_attention_heads"]}, library("transformers", "torch")
+    return golden(by, "huggingface", image, scale, shapes, answer.logits, statistics, load=load)
+
+
 def huggingface(image, classes, scale, model, outputs="logits", prefix="", statistics=HALF, **arguments):
     """transformers, through a file that it saves and loads; `prefix` is put before the names."""
     import transformers
@@ -295,6 +306,13 @@ TINY = {
     "hf_dinov2": (huggingface, 12, dict(DINO, model="Dinov2ForImageClassification")),
     "hf_dinov2_swiglu": (huggingface, 12, dict(DINO, model="Dinov2ForImageClassification", use_swiglu_ffn=True)),
     "hf_dinov2_registers": (huggingface, 12, dict(DINO, model="Dinov2WithRegistersForImageClassification")),
+    "hf_vit_state": (huggingface_state, 8, dict(HF, model="ViTForImageClassification", image_size=8)),
+    "hf_dinov2_state": (
+        huggingface_state,
+        12,
+        dict(DINO, model="Dinov2WithRegistersForImageClassification", use_swiglu_ffn=True),
+    ),
+    "hf_ijepa": (huggingface, 8, dict(HF, model="IJepaForImageClassification", image_size=8)),
     # Published files hold the text model too, and so this prefix; version 5 saves an image model's own names.
     "hf_siglip": (huggingface, 12, dict(SIGLIP, prefix="vision_model.")),
     "hf_siglip_bare": (huggingface, 12, SIGLIP),

@@ -8,7 +8,7 @@ from absl import logging
 
 from keras_vit.checkpoints.formats.bit import timm_size
 from keras_vit.checkpoints.formats.evaluation_steps import nearest_steps
-from keras_vit.checkpoints.formats.huggingface import model_type
+from keras_vit.checkpoints.formats.huggingface import VERSION, model_type
 from keras_vit.checkpoints.formats.huggingface_config import (
     ACTIVATIONS,
     SEVERAL_LABELS,
@@ -142,11 +142,11 @@ def huggingface(model) -> dict:
     if kind.startswith("dinov2"):
         inner.update(_dinov2(spec))
     labels = _id_labels(model)
+    header = {"architectures": [architecture], "transformers_version": VERSION}
     if architecture == "SiglipForImageClassification":
         vision = {**inner, "model_type": "siglip_vision_model", "vision_use_head": False}
-        outer = {"architectures": [architecture], "model_type": "siglip", "vision_config": vision, "text_config": {}}
-        return {**outer, **labels}
-    return {"architectures": [architecture], "model_type": kind, **inner, **labels}
+        return {**header, "model_type": "siglip", "vision_config": vision, "text_config": {}, **labels}
+    return {**header, "model_type": kind, **inner, **labels}
 
 
 def masked_autoencoder(model) -> dict:

@@ -2,19 +2,23 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+
+import numpy as np
 
 from keras_vit.checkpoints.formats.capabilities import ANY, Capabilities
 from keras_vit.checkpoints.formats.huggingface_config import (
     ACTIVATIONS,
     activation,
     check_config,
+    check_type,
     dinov2_mlp_ratio,
     epsilon,
     labels,
     mlp_activation,
     normalisation,
     preprocessing,
+    unstated,
 )
 from keras_vit.checkpoints.formats.name_map import (
     NameMap,
@@ -42,6 +46,7 @@ from keras_vit.checkpoints.formats.parsed import (
     stated_pair,
 )
 
+VERSION = "4.57.6"  # of transformers, declared in config.json: the files that we write have its names
 _BERT_ATTENTION = {
     "query": "attention.attention.query",
     "key": "attention.attention.key",
@@ -57,7 +62,7 @@ class Names:
     Attributes:
         prefix: of the backbone inside a larger model.
         block: name of a block, before its number.
-        norms, mlp: the two normalisations and the two dense layers of a block.
+        norms, mlp, swiglu: the two normalisations and the two dense layers of a block, of either form.
         attention: {our name: theirs} of the attention's dense layers.
         last_norm, patch: the last normalisation, the patch embedding.
         epsilon: the type's default.
@@ -68,6 +73,7 @@ class Names:
     block: str = "encoder.layer"
     norms: tuple = ("norm1", "norm2")
     mlp: tuple = ("mlp.fc1", "mlp.fc2")
+    swiglu: tuple = ("mlp.weights_in", "mlp.weights_out")
     attention: Mapping[str, str] = dataclasses.field(default_factory=lambda: _BERT_ATTENTION)
     last_norm: str = "layernorm"
     patch: str = "embeddings.patch_embeddings.projection"
@@ -86,7 +92,8 @@ _SIGLIP_ATTENTION = {
     "value": "self_attn.v_proj",
     "out": "self_attn.out_proj",
 }
-TYPES = {
+# {model type: its names}: in files of save_pretrained, in every release.
+IN_FILES = {
     "vit": Names("vit.", imagenet=False, **_VIT),
     "deit": Names("deit.", **_VIT),
     "dinov2": Names("dinov2."),
@@ -101,13 +108,26 @@ TYPES = {
         imagenet=False,
     ),
 }
+_PROJECTIONS = {name: f"attention.{name[0]}_proj" for name in ("query", "key", "value", "out")}
+_LAYERS = {"block": "layers", "mlp": ("mlp.fc1", "mlp.fc2")}
+_GATES = {"swiglu": ("mlp.weights_in", "mlp.down_proj")}  # the first by _join_gates
+# In memory, and so in a saved state_dict(): since transformers 5.9, of DINOv2 since 5.18.
+IN_MEMORY = IN_FILES | {
+    kind: dataclasses.replace(IN_FILES[kind], attention=_PROJECTIONS, **changes)
+    for kind, changes in (
+        ("vit", _LAYERS),
+        ("deit", _LAYERS),
+        ("dinov2", _GATES),
+        ("dinov2_with_registers", _GATES),
+    )
+}
 # Sections of a larger model's config.json for its image model.
 _SECTIONS = ("vision_config", "backbone_config", "encoder")
 _DROPPED = re.compile(r"(pooler\.|embeddings\.mask_token$|embeddings\.position_ids$)")
 
 
 def model_type(spec) -> str:
-    """The type in TYPES with which Hugging Face builds a model that CAPABILITIES accepts."""
+    """The type in IN_FILES with which Hugging Face builds a model that CAPABILITIES accepts."""
     if spec.pool == "map" or not spec.class_token:
         return "siglip_vision_model"
     if spec.registers or spec.layer_scale is not None or spec.mlp_form == "swiglu":
@@ -197,8 +217,25 @@ def _type(arrays, config):
     return "deit" if ends("embeddings.distillation_token") else "vit"
 
 
+def spelling(arrays: Collection[str]) -> Mapping[str, Names]:
+    """The table of names, IN_FILES or IN_MEMORY, by the array names."""
+    return IN_MEMORY if any(name.endswith("attention.q_proj.weight") for name in arrays) else IN_FILES
+
+
+def _join_gates(arrays):
+    """The arrays, with the two dense layers that open a SwiGLU as one, as in IN_FILES: the gate comes first."""
+    joined = {}
+    for name, array in arrays.items():
+        if ".mlp.gate_proj." in name:
+            up = need(arrays, name.replace("gate_proj", "up_proj"), array.ndim)
+            joined[name.replace("gate_proj", "weights_in")] = np.concatenate([array, up])
+        elif ".mlp.up_proj." not in name:
+            joined[name] = array
+    return joined
+
+
 def _normalise(arrays, names):
-    """(the arrays without the backbone's prefix in a classification model, the names left out)."""
+    """(the arrays with the prefix of `names`, which a backbone alone lacks, the names left out)."""
     anchor = next((name for name in arrays if name.endswith(f"{names.patch}.weight")), None)
     if anchor is None:
         raise ValueError(f'The array "{names.patch}.weight" is missing.')
@@ -207,8 +244,11 @@ def _normalise(arrays, names):
     # SigLIP's classifiers average the tokens and ignore their MAP head.
     idle = (f"{prefix}head.",) if "classifier.weight" in arrays and names.prefix == "vision_model." else ()
 
+    # transformers 5 saves the blocks of ViTMSNForImageClassification without the prefix.
+    roots = (prefix, f"{names.block}.", *outer)
+
     def belongs(name):
-        return name.startswith((prefix, *outer)) and not name.startswith(idle) and not _DROPPED.search(name)
+        return name.startswith(roots) and not name.startswith(idle) and not _DROPPED.search(name)
 
     kept = {name: a for name, a in arrays.items() if belongs(name)}
     arrays_of_model = renamed(
@@ -217,13 +257,12 @@ def _normalise(arrays, names):
     return arrays_of_model, [name for name in arrays if name not in kept]
 
 
-def _fields(arrays, kind, config, options):
+def _fields(arrays, names, kind, config, options):
     """The fields of the spec, without the normalisation."""
-    names = TYPES[kind]
     block = f"{names.prefix}{names.block}.0."
     w = need(arrays, f"{names.prefix}{names.patch}.weight", 4)
-    swiglu = f"{block}mlp.weights_in.weight" in arrays
-    hidden = need(arrays, f"{block}mlp.weights_out.weight" if swiglu else f"{block}{names.mlp[1]}.weight", 2)
+    swiglu = f"{block}{names.swiglu[0]}.weight" in arrays
+    hidden = need(arrays, f"{block}{(names.swiglu if swiglu else names.mlp)[1]}.weight", 2)
     tokens = f"{names.prefix}embeddings.register_tokens"
     registers = need(arrays, tokens, 3).shape[1] if tokens in arrays else 0
     if setting(config, "num_register_tokens", int) not in (None, registers):
@@ -232,9 +271,10 @@ def _fields(arrays, kind, config, options):
             f" {registers}."
         )
     k, _ = heads(w.shape[0], known_heads(options, setting(config, "num_attention_heads", int)))
-    pool = "token"
-    if kind == "siglip_vision_model":
-        pool = "map" if f"{names.prefix}head.probe" in arrays else "gap"
+    class_token = f"{names.prefix}embeddings.cls_token" in arrays
+    pool = "token" if class_token else "gap"
+    if f"{names.prefix}head.probe" in arrays:
+        pool = "map"
     elif "classifier.weight" in arrays and kind.startswith("dinov2"):
         pool = "token_gap"
     return {
@@ -244,12 +284,12 @@ def _fields(arrays, kind, config, options):
         "heads": k,
         "mlp_dim": hidden.shape[1],
         "mlp_form": "swiglu" if swiglu else "plain",
-        "class_token": f"{names.prefix}embeddings.cls_token" in arrays,
+        "class_token": class_token,
         "distillation_token": f"{names.prefix}embeddings.distillation_token" in arrays,
         "registers": registers,
         "layer_scale": 1.0 if kind.startswith("dinov2") else None,
         "qkv_bias": f"{block}{names.attention['query']}.bias" in arrays,
-        "mlp_activation": mlp_activation(config, kind),
+        "mlp_activation": "gelu" if swiglu else mlp_activation(config, kind),
         "epsilon": epsilon(config, names.epsilon),
         "pool": pool,
     }
@@ -259,11 +299,13 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     """Parses a folder or file whose names `matches` accepts; arguments and errors as in timm.parse."""
     outer = contents.config
     kind = _type(contents.arrays, outer)
-    names = TYPES[kind]
+    spelled = spelling(contents.arrays)
+    names = spelled[kind]
     config = next((part for name in _SECTIONS if (part := setting(outer, name, dict)) is not None), outer)
-    arrays, dropped = _normalise(contents.arrays, names)
-    assumptions = []
-    fields = _fields(arrays, kind, config, options)
+    check_type(config, kind)
+    arrays, dropped = _normalise(_join_gates(contents.arrays), names)
+    fields = _fields(arrays, names, kind, config, options)
+    assumptions = [] if outer else unstated(fields, options)
     channels = need(arrays, f"{names.prefix}{names.patch}.weight", 4).shape[1]
     usual = (IMAGENET_MEAN, IMAGENET_STD) if names.imagenet else (127.5, 127.5)
     fields.update(normalisation(kind, contents.preprocessor, usual, channels, options, assumptions))
@@ -291,7 +333,7 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
         "ViT",
         fields,
         size,
-        name_map(fields, classes, kind),
+        name_map(fields, classes, kind, spelled),
         arrays,
         classes,
         channels,
@@ -313,7 +355,7 @@ def block_map(theirs, ours, names, spec):
         entries.update(dense)
     for their_name, name in zip(names.norms, ("attention_norm", "mlp_norm")):
         entries.update(torch_norm(theirs + their_name, f"{ours}/{name}"))
-    their_mlp = ("mlp.weights_in", "mlp.weights_out") if spec["mlp_form"] == "swiglu" else names.mlp
+    their_mlp = names.swiglu if spec["mlp_form"] == "swiglu" else names.mlp
     for their_name, name in zip(their_mlp, ("hidden", "out")):
         entries.update(torch_dense(theirs + their_name, f"{ours}/mlp/{name}"))
     if spec["layer_scale"] is not None:
@@ -335,9 +377,9 @@ def _map_head_names(theirs):
     }
 
 
-def name_map(spec: Mapping, classes: int | None, kind: str) -> NameMap:
-    """{name: Entry} of a model of type `kind`; `spec` is a dict of ViTSpec's fields."""
-    names = TYPES[kind]
+def name_map(spec: Mapping, classes: int | None, kind: str, spelled: Mapping[str, Names] = IN_FILES) -> NameMap:
+    """{name: Entry} of a model of type `kind`, its names as in `spelled`; `spec` is a dict of ViTSpec's fields."""
+    names = spelled[kind]
     root = f"{names.prefix}embeddings."
     patch = f"{names.prefix}{names.patch}"
     entries = {f"{patch}.weight": conv("patch_encoder/kernel"), f"{patch}.bias": same("patch_encoder/bias")}

@@ -1,5 +1,8 @@
 """Hugging Face's config.json and preprocessor_config.json: checked against the arrays, used where these are silent."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from keras_vit.checkpoints.formats import parsed
 from keras_vit.checkpoints.formats.evaluation_steps import UsualSteps
 from keras_vit.checkpoints.formats.parsed import check_agreement, constants, setting, stated_pair
@@ -7,14 +10,14 @@ from keras_vit.checkpoints.formats.parsed import check_agreement, constants, set
 # {hidden_act: our activation}; the first of several is written.
 ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu"},
-    **{"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"},
+    **{f"gelu_{form}": "gelu_tanh" for form in ("pytorch_tanh", "python_tanh", "new", "fast", "accurate")},
     **{"quick_gelu": "quick_gelu", "relu": "relu", "silu": "silu", "swish": "silu"},
 }
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 SEVERAL_LABELS = "multi_label_classification"  # problem_type of a model with one sigmoid per class
 # Valid "model_type" values in config.json, by the type of the arrays.
 _MODEL_TYPES = {
-    "vit": ("vit", "vit_mae", "vit_msn"),
+    "vit": ("vit", "vit_mae", "vit_msn", "ijepa"),
     "deit": ("deit",),
     "dinov2": ("dinov2",),
     "dinov2_with_registers": ("dinov2_with_registers",),
@@ -61,6 +64,23 @@ def dinov2_mlp_ratio(spec) -> float | None:
     return int(ratio) if ratio.is_integer() else ratio
 
 
+def check_type(config, kind: str) -> None:
+    """ValueError if config.json names another type of model than `kind`, that of the arrays."""
+    stated, supported = setting(config, "model_type", str), sum(_MODEL_TYPES.values(), ())
+    if stated is not None and stated not in supported:
+        raise ValueError(
+            f"config.json has model_type={stated!r}, which is not implemented. Implemented: {', '.join(supported)}."
+        )
+    check_agreement([("model_type", stated, stated if stated in _MODEL_TYPES[kind] else kind)])
+
+
+def unstated(fields: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Sentences on what arrays without a config.json do not show; `fields` by the arrays, `options` as in parse."""
+    names = ("heads", "mlp_activation", "epsilon")
+    assumed = [f"{name}={fields[name]!r}" for name in names if options.get(name) is None]
+    return [f"No config.json: assuming {', '.join(assumed)}; pass those that differ."] if assumed else []
+
+
 def check_config(outer, config, kind, fields, size, classes, channels):
     """Compares config.json with the arrays, which alone determine the sizes.
 
@@ -71,9 +91,7 @@ def check_config(outer, config, kind, fields, size, classes, channels):
     Raises:
         ValueError: with each difference.
     """
-    types, stated_type = _MODEL_TYPES[kind], setting(config, "model_type", str)
     rows = [
-        ("model_type", stated_type, stated_type if stated_type in types else kind),
         ("hidden_size", setting(config, "hidden_size", int), fields["width"]),
         ("num_hidden_layers", setting(config, "num_hidden_layers", int), fields["depth"]),
         ("patch_size", stated_pair(config, "patch_size"), tuple(fields["patch_size"])),

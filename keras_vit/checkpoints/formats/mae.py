@@ -73,14 +73,14 @@ def parse(contents, options: dict) -> ParsedCheckpoint:
     inner = dataclasses.replace(contents, arrays=encoder)
     form = huggingface if recognise(encoder) == "huggingface" else timm
     parsed = form.parse(inner, options)
-    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, form is huggingface))
+    names = huggingface.spelling(encoder)["vit"] if form is huggingface else None
+    return dataclasses.replace(parsed, decoder=_decoder(parsed, decoder, contents.config, names))
 
 
-def _decoder(parsed, arrays, config, is_huggingface):
-    """The Decoder; adds what the file does not state to `parsed.assumptions`."""
-    form = huggingface if is_huggingface else timm
-    block = "decoder_layers" if form is huggingface else "decoder_blocks"
-    hidden = need(arrays, f"{block}.0.{'intermediate.dense' if form is huggingface else 'mlp.fc1'}.weight", 2)
+def _decoder(parsed, arrays, config, names):
+    """The Decoder; adds what the file does not state to `parsed.assumptions`. `names` as in decoder_map."""
+    block = "decoder_layers" if names else "decoder_blocks"
+    hidden = need(arrays, f"{block}.0.{names.mlp[0] if names else 'mlp.fc1'}.weight", 2)
     fields = {
         "decoder_depth": depth(arrays, rf"{block}\.(\d+)\."),
         "decoder_width": need(arrays, _ROOT, 2).shape[0],
@@ -108,7 +108,7 @@ def _decoder(parsed, arrays, config, is_huggingface):
     if fields["decoder_positions"] != "learned":
         arrays = {name: array for name, array in arrays.items() if name != "decoder_pos_embed"}
     prefix = int(parsed.fields["class_token"])
-    return Decoder(fields, decoder_map(fields, qkv_bias, form is huggingface, prefix), arrays, encoder_positions, table)
+    return Decoder(fields, decoder_map(fields, qkv_bias, names, prefix), arrays, encoder_positions, table)
 
 
 def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
@@ -121,8 +121,11 @@ def kind_of(table: np.ndarray, grid: tuple[int, int]) -> str:
     )
 
 
-def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool, prefix: int = 1) -> NameMap:
-    """{name: Entry} of the decoder without a prefix; `fields` are its arguments of MaskedAutoencoder."""
+def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, names: huggingface.Names | None, prefix: int = 1) -> NameMap:
+    """{name: Entry} of the decoder without a prefix; `fields` are its arguments of MaskedAutoencoder.
+
+    Its blocks have the `names` of Hugging Face's ViT; None for those of facebookresearch/mae.
+    """
     entries = {
         **torch_dense("decoder_embed", "decoder_embed"),
         "mask_token": same("decoder_patches/mask_token"),
@@ -134,8 +137,8 @@ def decoder_map(fields: Mapping[str, Any], qkv_bias: bool, is_huggingface: bool,
     spec = {"qkv_bias": qkv_bias, "qk_norm": False, "layer_scale": None, "mlp_form": "plain"}
     for i in range(fields["decoder_depth"]):
         ours = f"decoder_block_{i:02d}"
-        if is_huggingface:
-            entries.update(huggingface.block_map(f"decoder_layers.{i}.", ours, huggingface.TYPES["vit"], spec))
+        if names:
+            entries.update(huggingface.block_map(f"decoder_layers.{i}.", ours, names, spec))
         else:
             entries.update(timm.block_map(f"decoder_blocks.{i}", ours, spec))
     return entries

@@ -50,12 +50,12 @@ _ALIASES = [
 _DROPPED = re.compile(r"^mask_token$")
 # Architectures with the tanh form of GELU in timm.
 _TANH = re.compile(r"patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt")
-# {pooling in config.json: ours}; without one the arrays decide.
-# {act_layer: our activation}
+# {act_layer: our activation}.
 _ACTIVATIONS = {
     **{name: name for name in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")},
     "swish": "silu",
 }
+# {pooling in config.json: ours}; without one the arrays decide.
 _POOLS = {None: None, "token": "token", "avg": "gap", "map": "map"}
 # What timm always computes.
 CONVENTIONS = {"epsilon": 1e-6}

@@ -88,7 +88,9 @@ def _names(golden):
 
 def _unpacked(model, arrays):
     """{our path: array} of arrays by their names in a file; conversions are linear, and so hold for gradients."""
-    decoder = mae.decoder_map({"decoder_positions": model.decoder_positions, "decoder_depth": 1}, True, True)
+    decoder = mae.decoder_map(
+        {"decoder_positions": model.decoder_positions, "decoder_depth": 1}, True, huggingface.IN_FILES["vit"]
+    )
     entries = huggingface.name_map(model.spec.to_dict(), None, "vit") | {
         f"decoder.{name}": e for name, e in decoder.items()
     }

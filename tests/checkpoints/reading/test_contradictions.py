@@ -38,7 +38,7 @@ CONTRADICTIONS = [
     ("hf_vit", "id2label", LABELS, "the number of labels in id2label is 7 in config.json, 5 by the arrays"),
     ("hf_vit", "num_labels", 7, "num_labels is 7 in config.json, 5 by the arrays"),
     ("hf_vit", "model_type", "dinov2", "model_type is 'dinov2' in config.json, 'vit' by the arrays"),
-    ("hf_vit", "model_type", "bert", "model_type is 'bert' in config.json, 'vit' by the arrays"),
+    ("hf_vit", "model_type", "beit", "model_type='beit', which is not implemented. Implemented: vit, vit_mae"),
     ("hf_deit", "model_type", "vit", "model_type is 'vit' in config.json, 'deit' by the arrays"),
     ("hf_dinov2", "mlp_ratio", 2, "by mlp_ratio, is 32 in config.json, 64 by the arrays"),
     ("hf_dinov2", "use_swiglu_ffn", True, "use_swiglu_ffn is True in config.json, False by the arrays"),

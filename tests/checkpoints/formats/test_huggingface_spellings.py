@@ -1,0 +1,120 @@
+"""transformers spells arrays otherwise in memory than in files since 5.9: a saved state_dict() is the same model.
+
+The goldens hf_vit_state and hf_dinov2_state (test_goldens.py) are such state dicts with transformers' own outputs.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from golden_files import FOLDER, golden, golden_arrays
+from sampled import sample
+
+import keras_vit
+from keras_vit.checkpoints.load import parse
+from keras_vit.checkpoints.reading.files import read
+
+# transformers 5.24's conversion_mapping.py.
+ATTENTION = [
+    ("attention.attention.query", "attention.q_proj"),
+    ("attention.attention.key", "attention.k_proj"),
+    ("attention.attention.value", "attention.v_proj"),
+    ("attention.output.dense", "attention.o_proj"),
+]
+VIT = [("encoder.layer.", "layers."), *ATTENTION, ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2")]
+MAE = [("decoder_encoder.layer.", "decoder_layers."), *VIT]
+DINOV2 = [*ATTENTION, ("mlp.weights_out", "mlp.down_proj")]
+RULES = {"hf_vit": VIT, "hf_deit": VIT, "hf_ijepa": VIT}
+RULES |= dict.fromkeys(("hf_dinov2", "hf_dinov2_swiglu", "hf_dinov2_registers"), DINOV2)
+
+
+def in_memory(arrays, rules):
+    """The arrays as state_dict() names them: SwiGLU's first layer is two there."""
+    renamed = {}
+    for name, array in arrays.items():
+        for old, new in rules:
+            name = name.replace(old, new)
+        halves = ("gate_proj", "up_proj") if "weights_in" in name else ("weights_in",)
+        for half, part in zip(halves, np.split(array, len(halves))):
+            renamed[name.replace("weights_in", half)] = part
+    return renamed
+
+
+def parsed(folder, arrays, config=None):
+    folder.mkdir()
+    safetensors.numpy.save_file(arrays, folder / "model.safetensors")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return parse(read(folder / "model.safetensors"), {})
+
+
+def ours(checkpoint):
+    """{our weights: the file's array}."""
+    return {entry.ours: checkpoint.arrays[name] for name, entry in checkpoint.name_map.items()}
+
+
+def assert_equal(arrays, others):
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name], err_msg=str(name))
+
+
+def assert_same(one, other):
+    assert (one.fields, one.image_size, one.classes) == (other.fields, other.image_size, other.classes)
+    assert_equal(ours(one), ours(other))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_both_spellings_are_one_model(name, tmp_path):
+    arrays, config = golden_arrays(name), golden(name)["config"]
+    expected, renamed = parsed(tmp_path / "file", arrays, config), in_memory(arrays, RULES[name])
+    assert len(renamed.keys() - arrays.keys()) >= len(arrays) // 3
+    assert_same(parsed(tmp_path / "memory", renamed, config), expected)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("hf_vit", "vit."), ("hf_dinov2_registers", "dinov2_with_registers.")])
+def test_a_backbone_alone_has_no_prefix_but_a_pooler_and_a_mask_token(name, prefix, tmp_path):
+    arrays, config = golden_arrays(name), golden(name)["config"]
+    expected = ours(parsed(tmp_path / "file", arrays, config))
+    bare = {key.removeprefix(prefix): a for key, a in in_memory(arrays, RULES[name]).items() if "classifier" not in key}
+    others = {key: np.zeros((1, 16), "float32") for key in ("pooler.dense.weight", "embeddings.mask_token")}
+    checkpoint = parsed(tmp_path / "memory", bare | others, config)
+    assert checkpoint.classes is None and sorted(checkpoint.dropped) == sorted(others)
+    assert_equal(ours(checkpoint), {key: a for key, a in expected.items() if not key[0].startswith("head/")})
+
+
+def test_masked_autoencoders_in_both_spellings_are_one_model(tmp_path):
+    with np.load(FOLDER / "masked.npz") as file:
+        shapes = {key.removeprefix("mae/gradients/"): a.shape for key, a in file.items() if "mae/gradients/" in key}
+    arrays = {name: sample(name, shape, 0.3) for name, shape in shapes.items()}
+    expected, renamed = (parsed(tmp_path / str(i), a) for i, a in enumerate((arrays, in_memory(arrays, MAE))))
+    assert_same(renamed, expected)
+    assert renamed.decoder.fields == expected.decoder.fields
+    assert_equal(ours(renamed.decoder), ours(expected.decoder))
+
+
+def test_the_blocks_of_a_masked_siamese_network_may_lack_the_prefix(tmp_path):
+    """ViTMSNForImageClassification, saved by transformers 5."""
+    arrays, config = golden_arrays("hf_vit"), {**golden("hf_vit")["config"], "model_type": "vit_msn"}
+    theirs = {name.replace("vit.encoder.", "encoder."): array for name, array in arrays.items()}
+    assert_same(parsed(tmp_path / "theirs", theirs, config), parsed(tmp_path / "usual", arrays, config))
+
+
+def test_files_have_the_names_of_the_declared_version(tmp_path):
+    """Those of 4.57, which every release reads, also from a model that came in the other spelling."""
+    arrays, config = golden_arrays("hf_vit"), golden("hf_vit")["config"]
+    parsed(tmp_path / "memory", in_memory(arrays, VIT), {**config, "transformers_version": "5.24.0"})
+    keras_vit.save(keras_vit.load(tmp_path / "memory"), tmp_path / "ours", "huggingface")
+    written = safetensors.numpy.load_file(tmp_path / "ours" / "model.safetensors")
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["transformers_version"] == "4.57.6"
+    assert_equal(written, arrays)
+
+
+def test_what_a_state_dict_does_not_state_is_assumed_with_a_warning(tmp_path):
+    arrays = in_memory(golden_arrays("hf_vit"), VIT)
+    checkpoint = parsed(tmp_path / "memory", arrays)
+    assert "No config.json: assuming heads=1, mlp_activation='gelu', epsilon=1e-12" in checkpoint.assumptions[0]
+    told = {"heads": 2, "mlp_activation": "gelu_tanh", "epsilon": 1e-6, "mean": 0.0, "std": 255.0}
+    assert not parse(read(tmp_path / "memory" / "model.safetensors"), told).assumptions
+    assert not parsed(tmp_path / "stated", arrays, golden("hf_vit")["config"]).assumptions[1:]
